@@ -1,0 +1,180 @@
+"""Framing of Pulsar's binary protocol, sans I/O: sizes, checksums and the body of payload commands.
+
+Layouts (all integers big-endian):
+
+    simple   [total u32][command size u32][BaseCommand]
+    payload  [total u32][command size u32][BaseCommand] BODY
+    BODY     [0x0e01][CRC32C u32][metadata size u32][MessageMetadata][payload]
+
+``total`` counts the bytes after itself. The CRC covers metadata size, metadata and payload.
+Everything from 0x0e01 on is what the broker stores and delivers unchanged.
+Source: wire-protocol 1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from broker.protocol.pulsar_api_pb2 import BaseCommand, MessageMetadata
+
+__all__ = [
+    "BROKER_ENTRY_MAGIC",
+    "CHECKSUM_HEADER_BYTES",
+    "CHECKSUM_MAGIC",
+    "FRAME_PADDING_BYTES",
+    "MAX_MESSAGE_BYTES",
+    "Body",
+    "FrameReader",
+    "FrameTooLargeError",
+    "MalformedFrameError",
+    "checksum_matches",
+    "encode_body",
+    "encode_command",
+    "encode_payload_command",
+    "parse_body",
+    "parse_entry_body",
+]
+
+MAX_MESSAGE_BYTES = 5_242_880
+"""Default ``maxMessageSize``, announced in CONNECTED; clients check their payload against it."""
+FRAME_PADDING_BYTES = 10_240
+"""Headers come on top of the payload: a frame may be this much larger than the message limit."""
+CHECKSUM_MAGIC = 0x0E01
+BROKER_ENTRY_MAGIC = 0x0E02
+CHECKSUM_HEADER_BYTES = 6
+"""Magic and CRC in front of the metadata size."""
+
+_U32 = Struct(">I")
+_TWO_U32 = Struct(">II")
+_CHECKSUM_HEAD = Struct(">HI")
+_BODY_HEAD = Struct(">HII")  # magic, checksum, metadata size
+
+
+class MalformedFrameError(Exception):
+    """The peer sent bytes that are no frame of this protocol; the connection is to be closed."""
+
+
+class FrameTooLargeError(MalformedFrameError):
+    """A frame announces more bytes than the limit allows."""
+
+
+class Body(NamedTuple):
+    """Where the parts of a payload command's body lie, as offsets into the parsed buffer."""
+
+    checksum: int | None
+    """CRC32C the sender computed, None when it sent none."""
+    checked_from: int
+    """Start of the metadata size field: first byte that the checksum covers."""
+    metadata_from: int
+    payload_from: int
+
+
+def encode_command(command: BaseCommand) -> bytes:
+    """The frame of a command without payload."""
+    data = command.SerializeToString()
+    size = len(data)
+    return _TWO_U32.pack(size + 4, size) + data
+
+
+def encode_payload_command(command: BaseCommand, body: bytes) -> bytes:
+    """The frame of SEND or MESSAGE with ``body`` (checksum magic on) behind the command."""
+    data = command.SerializeToString()
+    size = len(data)
+    return b"".join((_TWO_U32.pack(size + 4 + len(body), size), data, body))
+
+
+def encode_body(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """Checksum, metadata and payload as they are stored and sent."""
+    data = metadata.SerializeToString()
+    checked = b"".join((_U32.pack(len(data)), data, payload))
+    return _CHECKSUM_HEAD.pack(CHECKSUM_MAGIC, crc32c(checked)) + checked
+
+
+def parse_body(buffer: bytes | bytearray | memoryview, start: int, end: int) -> Body:
+    """Locate checksum, metadata and payload of ``buffer[start:end]``; verifies nothing but sizes.
+
+    Raises:
+        MalformedFrameError: the announced metadata does not fit.
+    """
+    if end - start < 4:
+        raise MalformedFrameError(f"payload command with {end - start} bytes behind the command")
+    checksum: int | None = None
+    # Safe without a flag: a metadata size that begins with 0x0e01 would be over 234 MB.
+    if buffer[start] == 0x0E and buffer[start + 1] == 0x01:
+        if end - start < 10:
+            raise MalformedFrameError("payload command ends inside its checksum header")
+        _, checksum, metadata_bytes = _BODY_HEAD.unpack_from(buffer, start)
+        start += CHECKSUM_HEADER_BYTES
+    else:
+        (metadata_bytes,) = _U32.unpack_from(buffer, start)
+    payload_from = start + 4 + metadata_bytes
+    if payload_from > end:
+        raise MalformedFrameError(
+            f"metadata size {metadata_bytes} exceeds the {end - start - 4} bytes of the frame"
+        )
+    return Body(checksum, start, start + 4, payload_from)
+
+
+def checksum_matches(buffer: memoryview, body: Body, end: int) -> bool:
+    """Whether the sender's CRC32C is right (True when it sent none)."""
+    return body.checksum is None or crc32c(buffer[body.checked_from : end]) == body.checksum
+
+
+def parse_entry_body(
+    entry_body: bytes | memoryview,
+) -> tuple[MessageMetadata, memoryview]:
+    """Metadata and payload of a stored entry body.
+
+    Raises:
+        MalformedFrameError: the bytes are not an entry body.
+    """
+    view = memoryview(entry_body)
+    body = parse_body(view, 0, len(view))
+    metadata = MessageMetadata.FromString(bytes(view[body.metadata_from : body.payload_from]))
+    return metadata, view[body.payload_from :]
+
+
+class FrameReader:
+    """Splits a byte stream into frames; for clients, tools and tests.
+
+    The broker's own connections split frames inside their receive buffer, to save a copy.
+    """
+
+    def __init__(self, frame_bytes_max: int = MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[BaseCommand, bytes]]:
+        """Yield each complete frame as (command, bytes behind the command).
+
+        Raises:
+            FrameTooLargeError: a frame announces more than the limit.
+            MalformedFrameError: sizes contradict each other, or the command can't be decoded.
+        """
+        self._buffer += data
+        while len(self._buffer) >= 4:
+            (total,) = _U32.unpack_from(self._buffer)
+            if total > self._frame_bytes_max:
+                raise FrameTooLargeError(f"frame of {total} bytes, limit {self._frame_bytes_max}")
+            if len(self._buffer) < 4 + total:
+                return
+            frame = bytes(self._buffer[4 : 4 + total])
+            del self._buffer[: 4 + total]
+            yield _decode_frame(frame)
+
+
+def _decode_frame(frame: bytes) -> tuple[BaseCommand, bytes]:
+    if len(frame) < 4:
+        raise MalformedFrameError(f"frame of {len(frame)} bytes holds no command size")
+    (size,) = _U32.unpack_from(frame)
+    if 4 + size > len(frame):
+        raise MalformedFrameError(f"command size {size} exceeds frame of {len(frame)} bytes")
+    try:
+        command = BaseCommand.FromString(frame[4 : 4 + size])
+    except Exception as error:  # upb raises its own DecodeError type
+        raise MalformedFrameError(f"command can't be decoded: {error}") from error
+    return command, frame[4 + size :]

@@ -1,0 +1,19 @@
+"""The protocol's error words by number and by name, for replies, logs and HTTP texts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.protocol import pulsar_api_pb2 as pb
+
+__all__ = ["NAMES", "ServerError", "name_of"]
+
+ServerError = pb.ServerError
+NAMES: Final[dict[int, str]] = {
+    value.number: value.name for value in pb.DESCRIPTOR.enum_types_by_name["ServerError"].values
+}
+
+
+def name_of(code: int) -> str:
+    """Enum name of a wire code, ``ServerError(n)`` for a number this version does not know."""
+    return NAMES.get(code, f"ServerError({code})")
