@@ -1,0 +1,52 @@
+"""Settings of one managed ledger; frozen, shared by all topics of a namespace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerConfig:
+    """How a managed ledger stores, rotates and retains its entries.
+
+    Quorums: every ledger (data and cursors) is written with ``ensemble_size >= write_quorum >=
+    ack_quorum``.
+    """
+
+    ensemble_size: int = 1
+    write_quorum: int = 1
+    ack_quorum: int = 1
+    password: bytes = b""
+    head_bytes: int = 32
+    """Length of the application head of every entry; 0 for logs without one."""
+
+    create_if_missing: bool = True
+    ledger_entries_max: int = 50_000
+    ledger_bytes_max: int = 2048 << 20
+    ledger_age_min_ms: int = 600_000
+    """A ledger younger than this isn't rotated for its entries or bytes."""
+    ledger_age_max_ms: int = 14_400_000
+    """A non-empty ledger older than this is rotated by the factory's sweep."""
+
+    retention_ms: int = 0
+    """Consumed ledgers are kept this long after their close; -1: for ever."""
+    retention_bytes: int = 0
+    """Consumed ledgers are kept while the log is below this size; -1: no limit."""
+
+    cursor_ensemble_size: int = 1
+    cursor_write_quorum: int = 1
+    cursor_ack_quorum: int = 1
+    cursor_ledger_entries_max: int = 50_000
+    cursor_ledger_age_max_ms: int = 14_400_000
+
+    def __post_init__(self) -> None:
+        for ensemble, write, ack in (
+            (self.ensemble_size, self.write_quorum, self.ack_quorum),
+            (self.cursor_ensemble_size, self.cursor_write_quorum, self.cursor_ack_quorum),
+        ):
+            if not ensemble >= write >= ack >= 1:
+                raise ValueError(f"quorums need E >= Qw >= Qa >= 1: {ensemble}/{write}/{ack}")
+        if self.ledger_entries_max < 1 or self.ledger_bytes_max < 1:
+            raise ValueError("ledger_entries_max and ledger_bytes_max must be positive")
+        if self.head_bytes < 0:
+            raise ValueError("head_bytes must not be negative")

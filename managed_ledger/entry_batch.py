@@ -1,0 +1,31 @@
+"""The unit in which entries are read: a run of one ledger, as two parallel lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | memoryview
+"""Immutable bytes of a head or a body."""
+
+
+@dataclass(slots=True)
+class EntryBatch:
+    """Contiguous entries ``first .. first + len(heads) - 1`` of one ledger; never empty when it is
+    an answer.
+
+    The lists belong to whoever got the batch; the buffers in them are shared and never written to.
+    """
+
+    ledger_id: int
+    first: int
+    heads: list[bytes]
+    bodies: list[Buffer]
+
+    @property
+    def last(self) -> int:
+        """Entry id of the last entry of the batch."""
+        return self.first + len(self.heads) - 1
+
+    def __len__(self) -> int:
+        return len(self.heads)
