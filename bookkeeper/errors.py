@@ -1,0 +1,194 @@
+"""Every error that bookkeeper/ raises.
+
+::
+
+    BookkeeperError
+    +-- LedgerError                    of one ledger or one request; ``code`` as in codes.py
+    |   +-- LedgerFencedError          another client recovers or recovered the ledger: stop writing
+    |   +-- LedgerClosedError          the handle or the ledger is closed
+    |   +-- LedgerExistsError          create met a ledger with this id
+    |   +-- NoSuchLedgerError
+    |   +-- NoSuchEntryError
+    |   +-- LedgerRecoveryError        recovery could not decide where the ledger ends: retry later
+    |   +-- LedgerMetadataError        stored metadata can't be read, or a transition isn't allowed
+    |   +-- NotEnoughBookiesError      placement found fewer bookies than the ensemble needs
+    |   +-- BookieUnavailableError     no answer: says nothing about what the bookie holds
+    |   +-- EntryDigestError           bytes don't fit their CRC32C
+    |   +-- UnauthorizedAccessError    wrong password
+    |   +-- BookieReadOnlyError
+    |   +-- BookieIoError              the bookie met a failed disk or corrupt bytes
+    |   +-- UnknownLedgerStateError    limbo: the bookie may have lost data of this ledger
+    |   +-- TooManyRequestsError       back-pressure
+    |   +-- BadRequestError
+    |   +-- WriteFailedError           appends failed for good, with the last cause chained
+    +-- StorageError                   of a bookie's disks
+        +-- CorruptFileError           bytes on disk that nobody wrote; names file and offset
+        +-- MissingFileError           a file that the bookie's own records promise is gone
+        +-- DirectoryLockedError       another process serves this data directory
+        +-- CookieMismatchError        the directory belongs to another bookie or instance
+        +-- BookieClosedError          the bookie is closed or ended by a fatal error
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from bookkeeper import codes
+
+
+class BookkeeperError(Exception):
+    """Root of the package's errors."""
+
+
+class LedgerError(BookkeeperError):
+    """A request about a ledger failed; ``code`` is the bookie's result code that it stands for."""
+
+    code: ClassVar[int] = codes.UNAVAILABLE
+
+
+class LedgerFencedError(LedgerError):
+    """Another client recovers or recovered the ledger: this writer must stop for good."""
+
+    code = codes.FENCED
+
+
+class LedgerClosedError(LedgerError):
+    """The handle is closed, or the ledger's metadata says CLOSED."""
+
+    code = codes.FENCED
+
+
+class LedgerExistsError(LedgerError):
+    """A ledger with this id exists already."""
+
+    code = codes.BAD_REQUEST
+
+
+class NoSuchLedgerError(LedgerError):
+    """The ledger does not exist (metadata), or the bookie never held an entry of it."""
+
+    code = codes.NO_LEDGER
+
+
+class NoSuchEntryError(LedgerError):
+    """The ledger is known, the entry is not."""
+
+    code = codes.NO_ENTRY
+
+
+class LedgerRecoveryError(LedgerError):
+    """Recovery could not decide where the ledger ends; retry when more bookies answer."""
+
+
+class LedgerMetadataError(LedgerError):
+    """Stored ledger metadata can't be read, or a state transition is not allowed."""
+
+
+class NotEnoughBookiesError(LedgerError):
+    """Fewer usable bookies than the ensemble or the quorum needs; retry when some come back."""
+
+
+class BookieUnavailableError(LedgerError):
+    """No answer from a bookie; says nothing about what it holds."""
+
+
+class EntryDigestError(LedgerError):
+    """An entry's bytes don't fit their CRC32C on every replica that answered."""
+
+    code = codes.IO_ERROR
+
+
+class UnauthorizedAccessError(LedgerError):
+    """The password is not the ledger's."""
+
+    code = codes.UNAUTHORIZED
+
+
+class BookieReadOnlyError(LedgerError):
+    """The bookie accepts no writes for now."""
+
+    code = codes.READ_ONLY
+
+
+class BookieIoError(LedgerError):
+    """The bookie met a failed disk or corrupt bytes."""
+
+    code = codes.IO_ERROR
+
+
+class UnknownLedgerStateError(LedgerError):
+    """The bookie may have lost data of this ledger, so it can't say "no"."""
+
+    code = codes.UNKNOWN_LEDGER_STATE
+
+
+class TooManyRequestsError(LedgerError):
+    """Back-pressure: nothing was accepted; retry later."""
+
+    code = codes.TOO_MANY_REQUESTS
+
+
+class BadRequestError(LedgerError):
+    """A malformed request: a bug of the caller or a lying peer."""
+
+    code = codes.BAD_REQUEST
+
+
+class WriteFailedError(LedgerError):
+    """Appends failed for good; entries above the last confirmed one have an unknown fate."""
+
+
+class StorageError(BookkeeperError):
+    """A bookie's disk, directory or file is not as it must be."""
+
+
+class CorruptFileError(StorageError):
+    """Bytes on disk that can't be what the bookie wrote.
+
+    Attributes:
+        path: the file.
+        offset: where in it the unreadable record begins, in bytes.
+    """
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path}: {reason} at offset {offset}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class MissingFileError(StorageError):
+    """A file that the bookie's own records promise is gone."""
+
+
+class DirectoryLockedError(StorageError):
+    """Another process serves this data directory."""
+
+
+class CookieMismatchError(StorageError):
+    """The data directory belongs to another bookie or another cluster."""
+
+
+class BookieClosedError(StorageError):
+    """The bookie is closed, or a fatal disk error ended it."""
+
+
+_BY_CODE: dict[int, type[LedgerError]] = {
+    codes.NO_LEDGER: NoSuchLedgerError,
+    codes.NO_ENTRY: NoSuchEntryError,
+    codes.FENCED: LedgerFencedError,
+    codes.UNAUTHORIZED: UnauthorizedAccessError,
+    codes.READ_ONLY: BookieReadOnlyError,
+    codes.IO_ERROR: BookieIoError,
+    codes.UNKNOWN_LEDGER_STATE: UnknownLedgerStateError,
+    codes.TOO_MANY_REQUESTS: TooManyRequestsError,
+    codes.BAD_REQUEST: BadRequestError,
+    codes.UNAVAILABLE: BookieUnavailableError,
+}
+
+
+def error_for_code(code: int, message: str) -> LedgerError:
+    """The error that stands for a bookie's answer; ``code`` must not be OK."""
+    assert code != codes.OK
+    error_type = _BY_CODE.get(code, BookieUnavailableError)
+    return error_type(f"{message}: {codes.code_name(code)}")

@@ -1,0 +1,108 @@
+"""What a ledger client and a bookie say to each other, independent of how the bytes travel.
+
+One ``BookieClient`` stands for one bookie: in process (``bookie/in_process_client.py``) or remote.
+Result codes are in ``codes.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(slots=True, eq=False)
+class AddRequest:
+    """Entries of one ledger for one bookie; accepted or refused as a whole.
+
+    The lists belong to the bookie until ``done`` was called, and the buffers must never change: the
+    bookie serves reads from the very same objects.
+    """
+
+    ledger_id: int
+    master_key: bytes  # 20 bytes; all zero: the ledger has no password
+    entry_ids: Sequence[int]  # ascending; a range when contiguous
+    heads: list[bytes]  # packet header (36 bytes) followed by the application's head
+    bodies: list[bytes]
+    body_bytes: int  # sum of len(head) + len(body)
+    recovery: bool  # passes the fence
+    done: Callable[[AddRequest, int], None]  # exactly once, on the loop, with a result code
+
+
+@dataclass(slots=True)
+class ReadReply:
+    """Contiguous packets from ``first`` on; an empty list unless ``code`` is OK."""
+
+    code: int
+    first: int
+    packets: list[bytes | memoryview]
+
+
+@dataclass(slots=True)
+class LacReply:
+    """What a bookie knows about a ledger's end.
+
+    Attributes:
+        last_packet: packet with the highest entry id this bookie holds; None: it holds none.
+        explicit_lac: highest last-add-confirmed sent without an entry; -1: none.
+    """
+
+    code: int
+    last_packet: bytes | memoryview | None
+    explicit_lac: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookieInfo:
+    """State of a bookie, for placement and operators."""
+
+    bookie_id: str
+    read_only: bool
+    free_bytes: int
+    total_bytes: int
+
+
+class BookieClient(Protocol):
+    """One bookie as its clients see it."""
+
+    @property
+    def bookie_id(self) -> str: ...
+
+    def add_entries(self, request: AddRequest) -> None:
+        """Store entries; ``request.done`` gets OK once all of them are durable."""
+        ...
+
+    async def read_entries(
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        bytes_max: int,
+        *,
+        fence: bool = False,
+        master_key: bytes = b"",
+    ) -> ReadReply:
+        """Contiguous packets from ``first`` on.
+
+        At most ``count_max`` packets and ``bytes_max`` bytes, but always the first one when it
+        exists. With ``fence`` the ledger is durably fenced before it is read.
+        """
+        ...
+
+    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+        """Last packet and explicit LAC; with ``fence`` the ledger is durably fenced before."""
+        ...
+
+    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+        """Store an explicit last-add-confirmed; a result code."""
+        ...
+
+    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        """Entry ids this bookie holds, as ascending runs ``(first, end)``, end not in it.
+
+        Raises:
+            LedgerError: the bookie can't tell (limbo, I/O error, closed).
+        """
+        ...
+
+    async def info(self) -> BookieInfo: ...
