@@ -1,0 +1,351 @@
+"""Broker settings: one frozen value with Pulsar's broker.conf keys.
+
+Read from a file, the environment and the command line. A plain dataclass and not pydantic-settings:
+importing pydantic costs more than the CLI's whole start-up budget
+(docs/decisions/0002-argparse-and-lean-config.md).
+
+Attribute names are Pulsar's keys in snake case (``maxMessageSize`` -> ``max_message_size``), so
+units are where Pulsar put them; where the key names none, the comment beside the field does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, get_type_hints
+
+__all__ = ["BrokerConfig", "ConfigError"]
+
+logger = logging.getLogger(__name__)
+
+ENVIRONMENT_PREFIXES = ("PULSAR_PREFIX_", "MAGNETAR_")  # the later one wins
+_TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+_CHOICES = {
+    "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
+    "subscription_initial_position_default": ("Latest", "Earliest"),
+    "broker_delete_inactive_topics_mode": (
+        "delete_when_no_subscriptions",
+        "delete_when_subscriptions_caught_up",
+    ),
+    "backlog_quota_default_retention_policy": (
+        "producer_request_hold",
+        "producer_exception",
+        "consumer_backlog_eviction",
+    ),
+    "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
+}
+# Fields that may not be negative or zero, though their type allows it.
+_PORTS = ("broker_service_port", "web_service_port", "bookie_port")
+_POSITIVE = (
+    "max_message_size",
+    "default_num_partitions",
+    "default_number_of_namespace_bundles",
+    "managed_ledger_default_ensemble_size",
+    "managed_ledger_default_write_quorum",
+    "managed_ledger_default_ack_quorum",
+    "managed_ledger_max_entries_per_ledger",
+    "managed_ledger_max_size_per_ledger_mbytes",
+    "dispatcher_max_read_batch_size",
+    "dispatcher_max_round_robin_batch_size",
+    "web_socket_max_text_frame_size",
+)
+
+
+class ConfigError(ValueError):
+    """A setting can't be used; the text names the key, the value and its source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """All settings of one broker process: build with ``load``, change with ``replace``."""
+
+    # --- where it lives
+    cluster_name: str = "standalone"
+    data_dir: str = "data"  # own key: journal, ledgers, metadata of a standalone process
+    bind_address: str = "127.0.0.1"
+    advertised_address: str = ""  # "": the bind address, or 127.0.0.1 when that is a wildcard
+    broker_service_port: int = 6650  # 0: any free port
+    web_service_port: int = 8080  # 0: any free port
+    metadata_store_url: str = ""  # "": the embedded store in data_dir
+    log_level: str = "INFO"
+    status_file_path: str = (
+        ""  # /status.html is 404 while this file is missing; "": ready is enough
+    )
+    broker_shutdown_timeout_ms: int = 60_000
+
+    # --- connections and frames
+    max_message_size: int = 5 * 1024 * 1024  # bytes of headers and payload
+    keep_alive_interval_seconds: int = 30  # PING after this silence; closed after the same again
+    broker_max_connections: int = 0  # 0: no limit
+    broker_max_connections_per_ip: int = 0
+    max_concurrent_lookup_request: int = 50_000
+    max_concurrent_topic_load_request: int = 5_000
+    topic_load_timeout_seconds: int = 60
+    connection_write_buffer_high_bytes: int = 4 * 1024 * 1024  # own key: dispatch pauses above it
+    connection_write_buffer_low_bytes: int = 1024 * 1024  # own key: and resumes below it
+    connection_liveness_check_timeout_millis: int = 5_000
+
+    # --- producers and publish
+    max_message_publish_buffer_size_in_mb: int = (
+        256  # bytes of all publishes in flight in this process
+    )
+    max_pending_publish_requests_per_connection: int = 1_000
+    max_producers_per_topic: int = 0  # 0: no limit, as for all max_*_per_* below
+    max_consumers_per_topic: int = 0
+    max_consumers_per_subscription: int = 0
+    max_subscriptions_per_topic: int = 0
+    max_topics_per_namespace: int = 0
+    max_namespaces_per_tenant: int = 0
+    max_tenants: int = 0
+    max_num_partitions_per_partitioned_topic: int = 0
+    broker_deduplication_enabled: bool = False
+    broker_deduplication_max_number_of_producers: int = 10_000
+    broker_deduplication_entries_interval: int = 1_000  # entries between snapshots
+    broker_deduplication_snapshot_interval_seconds: int = 120
+    broker_deduplication_producer_inactivity_timeout_minutes: int = 360
+
+    # --- topics
+    allow_auto_topic_creation: bool = True
+    allow_auto_topic_creation_type: str = "non-partitioned"
+    default_num_partitions: int = 1
+    allow_auto_subscription_creation: bool = True
+    broker_delete_inactive_topics_enabled: bool = True
+    broker_delete_inactive_topics_frequency_seconds: int = 60
+    broker_delete_inactive_topics_mode: str = "delete_when_no_subscriptions"
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int = 0  # 0: the frequency
+    enable_persistent_topics: bool = True
+    enable_non_persistent_topics: bool = True
+    default_number_of_namespace_bundles: int = 4
+    force_delete_tenant_allowed: bool = False
+    force_delete_namespace_allowed: bool = False
+    ttl_duration_default_in_seconds: int = 0  # 0: messages never expire
+    message_expiry_check_interval_in_minutes: int = 5
+    default_retention_time_in_minutes: int = 0
+    default_retention_size_in_mb: int = 0
+    backlog_quota_check_enabled: bool = True
+    backlog_quota_check_interval_in_seconds: int = 60
+    backlog_quota_default_limit_bytes: int = -1  # -1: none
+    backlog_quota_default_limit_second: int = -1
+    backlog_quota_default_retention_policy: str = "producer_request_hold"
+    subscription_expiration_time_minutes: int = 0
+    topic_level_policies_enabled: bool = True
+
+    # --- subscriptions and dispatch
+    max_unacked_messages_per_consumer: int = 50_000
+    max_unacked_messages_per_subscription: int = 200_000
+    max_unacked_messages_per_broker: int = 0
+    acknowledgment_at_batch_index_level_enabled: bool = False
+    active_consumer_failover_delay_time_millis: int = 1_000
+    subscription_initial_position_default: str = (
+        "Latest"  # own key: for REST and WebSocket consumers
+    )
+    subscription_key_shared_enable: bool = True
+    subscription_redelivery_tracker_enabled: bool = True
+    prefer_later_versions: bool = False
+    dispatcher_max_read_batch_size: int = 100  # entries
+    dispatcher_max_read_size_bytes: int = 5 * 1024 * 1024
+    dispatcher_min_read_batch_size: int = 1
+    dispatcher_max_round_robin_batch_size: int = 20  # entries a consumer gets before the next one
+    dispatcher_read_failure_backoff_initial_time_in_ms: int = 15_000
+    dispatcher_read_failure_backoff_max_time_in_ms: int = 60_000
+    delayed_delivery_enabled: bool = True
+    delayed_delivery_tick_time_millis: int = 1_000
+    is_delayed_delivery_deliver_at_time_strict: bool = False
+    delayed_delivery_max_delay_in_millis: int = 0  # 0: no limit
+
+    # --- managed ledgers
+    managed_ledger_default_ensemble_size: int = 1
+    managed_ledger_default_write_quorum: int = 1
+    managed_ledger_default_ack_quorum: int = 1
+    managed_ledger_digest_type: str = "CRC32C"
+    managed_ledger_password: str = ""
+    managed_ledger_cache_size_mb: int = 256
+    managed_ledger_cache_eviction_watermark: float = 0.9
+    managed_ledger_cache_eviction_time_threshold_millis: int = 1_000
+    managed_ledger_max_entries_per_ledger: int = 50_000
+    managed_ledger_min_ledger_rollover_time_minutes: int = 10
+    managed_ledger_max_ledger_rollover_time_minutes: int = 240
+    managed_ledger_max_size_per_ledger_mbytes: int = 2_048
+    managed_ledger_cursor_max_entries_per_ledger: int = 50_000
+    managed_ledger_cursor_rollover_time_in_seconds: int = 14_400
+    managed_ledger_max_unacked_ranges_to_persist: int = -1  # accepted; ours keeps every hole
+    managed_ledger_trim_interval_seconds: int = 60  # own key
+
+    # --- the embedded bookie (own keys, bookkeeper.conf's names where one exists)
+    bookie_port: int = 3181
+    journal_max_size_mb: int = 512
+    journal_pre_alloc_size_mb: int = 64
+    journal_sync_data: bool = True
+    journal_max_group_bytes: int = 4 * 1024 * 1024
+    db_storage_write_cache_max_size_mb: int = 64
+    db_storage_read_ahead_cache_max_size_mb: int = 64
+    db_storage_read_ahead_cache_batch_bytes: int = 1024 * 1024
+    entry_log_size_limit_mb: int = 512
+    flush_interval_ms: int = 30_000
+    gc_wait_time_ms: int = 60_000
+    disk_usage_threshold: float = 0.95
+
+    # --- HTTP, WebSocket
+    web_socket_service_enabled: bool = True
+    web_socket_max_text_frame_size: int = 1024 * 1024  # bytes of one JSON text frame
+    web_socket_session_idle_timeout_millis: int = 300_000
+    web_socket_ping_duration_seconds: int = -1  # -1: only the client pings
+    web_socket_buffer_bytes: int = 2 * 1024 * 1024  # own key: unsent bytes a slow reader may hold
+    http_max_request_size: int = 64 * 1024 * 1024  # bytes; -1: no limit
+    http_requests_limit_enabled: bool = False
+    http_requests_max_per_second: float = 100.0
+    expose_topic_level_metrics_in_prometheus: bool = True
+    expose_consumer_level_metrics_in_prometheus: bool = False
+    expose_producer_level_metrics_in_prometheus: bool = False
+    split_topic_and_partition_label_in_prometheus: bool = False
+    stats_update_frequency_in_secs: int = 60
+    rest_consumer_sessions_max: int = 10_000  # own key
+    rest_consumer_session_timeout_millis: int = 60_000  # own key: unused this long -> closed
+    rest_consumer_buffer_bytes: int = 4 * 1024 * 1024  # own key: undelivered bytes per session
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(
+                    f"{key_of(name)}={getattr(self, name)!r}: not one of {', '.join(choices)}"
+                )
+        for name in _PORTS:
+            if not 0 <= getattr(self, name) <= 65_535:
+                raise ConfigError(f"{key_of(name)}={getattr(self, name)}: not a port number")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be positive")
+        quorums = (
+            self.managed_ledger_default_ensemble_size,
+            self.managed_ledger_default_write_quorum,
+            self.managed_ledger_default_ack_quorum,
+        )
+        if sorted(quorums, reverse=True) != list(quorums):
+            raise ConfigError(
+                f"ensemble size >= write quorum >= ack quorum is needed, not {quorums}"
+            )
+
+    @classmethod
+    def load(
+        cls,
+        file: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    ) -> Self:
+        """Read the settings; a later source wins: defaults, file, environment, overrides.
+
+        Args:
+            file: a broker.conf (``key=value`` lines, ``#`` comments), UTF-8.
+            environment: variables ``MAGNETAR_<key>``, ``PULSAR_PREFIX_<key>``; None: ours.
+            overrides: keys and values of the command line.
+        Raises:
+            ConfigError: a value doesn't fit its key, or the file can't be read or parsed.
+        """
+        values: dict[str, Any] = {}
+        unknown: list[str] = []
+        for source, pairs in (
+            (str(file), read_properties(file) if file else {}),
+            ("environment", _environment_pairs(os.environ if environment is None else environment)),
+            ("command line", dict(overrides)),
+        ):
+            for key, text in pairs.items():
+                if (name := _FIELD_OF_KEY.get(_squeeze(key))) is None:
+                    unknown.append(key)
+                else:
+                    values[name] = _parse(name, text, source)
+        if (
+            unknown
+        ):  # once for all: a stock broker.conf holds hundreds of keys of parts we don't have
+            logger.warning(
+                "ignored %d unknown settings: %s", len(unknown), ", ".join(sorted(set(unknown)))
+            )
+        return cls(**values)
+
+    @property
+    def advertised_host(self) -> str:
+        """Host that clients are told to connect to."""
+        if self.advertised_address:
+            return self.advertised_address
+        return "127.0.0.1" if self.bind_address in ("", "0.0.0.0", "::") else self.bind_address
+
+    @property
+    def data_path(self) -> Path:
+        return Path(self.data_dir)
+
+    def as_keys(self) -> dict[str, str]:
+        """Every setting as Pulsar's key and text, secrets masked."""
+        return {
+            key_of(name): "******" if name.endswith("password") else _text(getattr(self, name))
+            for name in _TYPES
+        }
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """Read ``key=value`` lines; blank lines and lines that start with # or ! are skipped.
+
+    Raises:
+        ConfigError: unreadable file, or a line without "=".
+    """
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    pairs: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not (stripped := line.strip()) or stripped[0] in "#!":
+            continue
+        key, separator, value = stripped.partition("=")
+        if not separator:
+            raise ConfigError(f"{file}:{number}: expected key=value, found {stripped!r}")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def key_of(name: str) -> str:
+    """Pulsar's key of an attribute: ``max_message_size`` -> ``maxMessageSize``."""
+    first, *rest = name.split("_")
+    return first + "".join("MB" if word == "mb" else word.capitalize() for word in rest)
+
+
+def _squeeze(key: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", key.lower())
+
+
+def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(prefix): value
+        for prefix in ENVIRONMENT_PREFIXES
+        for name, value in environment.items()
+        # Other variables may begin like this too (homes, test switches): only known keys count.
+        if name.startswith(prefix) and _squeeze(name.removeprefix(prefix)) in _FIELD_OF_KEY
+    }
+
+
+def _parse(name: str, text: str, source: str) -> object:
+    kind = _TYPES[name]
+    try:
+        if kind is bool:
+            if text.lower() in _TRUE:
+                return True
+            if text.lower() in _FALSE:
+                return False
+            raise ValueError("not true or false")
+        # Pulsar writes an empty value for "default"
+        return _DEFAULTS[name] if text == "" and kind is not str else kind(text)
+    except ValueError as error:
+        raise ConfigError(f"{key_of(name)}={text!r} ({source}): {error}") from error
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_FIELDS = dataclasses.fields(BrokerConfig)
+_TYPES: dict[str, type] = get_type_hints(BrokerConfig)
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
+_FIELD_OF_KEY = {_squeeze(key_of(field.name)): field.name for field in _FIELDS}
