@@ -71,7 +71,7 @@ class EntryHead(NamedTuple):
 def make_head(metadata: MessageMetadata) -> bytes:
     """Head of an entry whose outer metadata is ``metadata``.
 
-    Without a key the key hash is 0: only Key_Shared dispatch wants one then, and computes it from the
+    Without a key the key hash is 0: only Key_Shared dispatch wants one, and takes it from the
     body (``sticky_hash``), so that other producers don't pay for it.
 
     A count below 1 in the metadata (a lying client) is stored as 1, so that permits always move on.

@@ -1,0 +1,46 @@
+# Everything a fresh machine needs: `make standalone` runs the broker, `make test` runs the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+SEEDS ?= 20000
+SECONDS_PER_LOAD ?= 10
+
+.PHONY: help setup standalone test check bench simulate format clean
+
+help:  ## this text
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## environment in .venv (made anew when the pins change)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Magnetar needs Python 3.11 or newer")'
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
+	@command -v java >/dev/null || echo "note: no java found; the ZooKeeper and Spark parts need Java 17 or newer"
+	@touch $(STAMP)
+
+standalone: $(STAMP)  ## one process: binary protocol on 6650, HTTP on 8080, data in data/
+	$(BIN)/magnetar standalone --data data --port 6650 --web-port 8080 --bind 127.0.0.1
+
+test: $(STAMP)  ## all tests that CI runs
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: $(STAMP)  ## format, lint, types, generated code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy .
+	PYTHON=$(BIN)/python scripts/generate_protobuf --check
+
+format: $(STAMP)  ## rewrite sources in our format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## micro benchmarks and a short yardstick run, for us alone
+	$(BIN)/python benchmarks/run.py --seconds $(SECONDS_PER_LOAD)
+
+simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: long seeded simulation, prints a failing seed
+	MAGNETAR_SEEDS=$(SEEDS) MAGNETAR_SEED=$(or $(SEED),0) $(BIN)/python -m pytest tests/simulation -n 2
+
+clean:  ## remove the environment and caches, never data/
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

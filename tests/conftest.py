@@ -1,0 +1,69 @@
+"""Fixtures of integration and interop tests: a real standalone process, or a server by URL.
+
+    pytest tests/interop --service-url pulsar://127.0.0.1:6650 --admin-url http://127.0.0.1:8080
+
+runs the same tests against Apache Pulsar, the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.standalone_process import StandaloneProcess
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--service-url", help="pulsar://host:port of a running server to test")
+    parser.addoption("--admin-url", help="http://host:port of the same server")
+
+
+@pytest.fixture(scope="session")
+def external_server(request: pytest.FixtureRequest) -> tuple[str, str] | None:
+    """(service URL, admin URL) when the tests run against a server that is already there."""
+    service_url = request.config.getoption("--service-url")
+    admin_url = request.config.getoption("--admin-url")
+    if service_url is None and admin_url is None:
+        return None
+    if service_url is None or admin_url is None:
+        raise pytest.UsageError("--service-url and --admin-url belong together")
+    return service_url, admin_url
+
+
+@pytest.fixture(scope="session")
+def standalone(
+    external_server: tuple[str, str] | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StandaloneProcess | None]:
+    """One Magnetar process for all tests of a worker; None when an external server is tested."""
+    if external_server is not None:
+        yield None
+        return
+    with StandaloneProcess(tmp_path_factory.mktemp("standalone")) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def service_url(
+    external_server: tuple[str, str] | None, standalone: StandaloneProcess | None
+) -> str:
+    if external_server is not None:
+        return external_server[0]
+    assert standalone is not None
+    return standalone.service_url
+
+
+@pytest.fixture(scope="session")
+def admin_url(external_server: tuple[str, str] | None, standalone: StandaloneProcess | None) -> str:
+    if external_server is not None:
+        return external_server[1]
+    assert standalone is not None
+    return standalone.admin_url
+
+
+@pytest.fixture
+def fresh_standalone(tmp_path: Path) -> Iterator[StandaloneProcess]:
+    """A Magnetar process of this test's own: to be killed, restarted, filled."""
+    with StandaloneProcess(tmp_path / "data") as process:
+        yield process

@@ -1,0 +1,96 @@
+"""Imports point downwards, and cores import nothing that waits, looks at a clock or throws dice."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# package -> the project's packages it may import (architecture, section 2)
+ALLOWED: dict[str, set[str]] = {
+    "metadata": set(),
+    "bookkeeper": {"metadata"},
+    "managed_ledger": {"bookkeeper", "metadata"},
+    "bundles": {"metadata"},
+    "loadbalance": {"metadata"},
+    "broker": {"managed_ledger", "bookkeeper", "metadata", "bundles", "loadbalance"},
+    "pipeline": {"bookkeeper"},
+    "magnetar": {"broker"},
+}
+
+# Modules of the project that are cores; a folder stands for all modules in it.
+CORES = [
+    "bookkeeper/packet.py",
+    "bookkeeper/codes.py",
+    "bookkeeper/ledger_metadata.py",
+    "bookkeeper/client/ledger_writer.py",
+    "bookkeeper/client/ledger_recovery.py",
+    "bookkeeper/client/quorum.py",
+    "managed_ledger/cursor/ack_state.py",
+    "managed_ledger/cursor/cursor_format.py",
+    "managed_ledger/ledger_list.py",
+    "managed_ledger/append_core.py",
+    "bundles/hash_ranges.py",
+    "broker/protocol",
+    "broker/dispatch/shared.py",
+    "broker/dispatch/single_active.py",
+]
+FORBIDDEN_IN_CORES = {
+    *("asyncio", "grpc", "kazoo", "logging", "os", "random", "socket", "threading", "time"),
+    *("structlog", "uvloop", "secrets", "subprocess"),
+}
+
+
+def _modules(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    else:
+        yield from (p for p in sorted(path.rglob("*.py")) if not p.name.endswith("_pb2.py"))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield node.lineno, node.module or ""
+
+
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_imports_point_downwards(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in _modules(ROOT / package)
+        for line, name in _imports(path)
+        if (top := name.split(".")[0]) in ALLOWED and top != package and top not in ALLOWED[package]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_cores_are_pure(core: str) -> None:
+    path = ROOT / core
+    assert path.exists(), f"{core} is listed as a core but does not exist"
+    wrong = [
+        f"{module.relative_to(ROOT)}:{line} imports {name}"
+        for module in _modules(path)
+        for line, name in _imports(module)
+        if name.split(".")[0] in FORBIDDEN_IN_CORES
+    ]
+    assert wrong == []
+
+
+def test_the_product_never_imports_its_tests() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for package in ALLOWED
+        for path in _modules(ROOT / package)
+        for line, name in _imports(path)
+        if name.split(".")[0] in {"tests", "pytest", "hypothesis"}
+    ]
+    assert wrong == []
