@@ -1,0 +1,350 @@
+"""What the metadata store knows about one ledger, and the only ways in which it may change.
+
+A ledger is OPEN while its writer appends, IN_RECOVERY once another client has begun to close it,
+and CLOSED for ever after that. Its entries are cut into segments; each names the ensemble that
+holds the entries from its key up to the next key. Every change below is a pure function from one
+version to the next and is written by compare-and-set (``client/ledger_store.py``). A change that
+answers None has nothing to do; one that raises must not be tried again.
+
+Bytes: docs/formats/ledger-metadata.md. Rules: storage.md 1.2.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final
+
+import orjson
+
+from bookkeeper.errors import LedgerClosedError, LedgerFencedError, LedgerMetadataError
+
+FORMAT_VERSION: Final = 1
+MASTER_KEY_BYTES: Final = 20
+DIGEST_CRC32C: Final = "CRC32C"  # the only digest this version writes and reads
+
+
+class LedgerState(Enum):
+    """Where a ledger is in its life; the values are part of the stored form."""
+
+    OPEN = "OPEN"
+    IN_RECOVERY = "IN_RECOVERY"
+    CLOSED = "CLOSED"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Entries from ``first_entry`` up to the next segment's, and the bookies that hold them."""
+
+    first_entry: int
+    bookies: tuple[str, ...]  # E distinct ids; the place in the tuple is the slot
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """One version of a ledger's metadata.
+
+    Attributes:
+        segments: never empty; first key 0, keys strictly increasing.
+        last_entry, length: -1 and 0 until CLOSED; length counts payload bytes.
+        created_ms: wall clock of the creator, -1 when unknown.
+        creator_token: random number that tells the creator's own earlier attempt from another's.
+    """
+
+    ledger_id: int
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    segments: tuple[Segment, ...]
+    state: LedgerState = LedgerState.OPEN
+    last_entry: int = -1
+    length: int = 0
+    password: bytes = field(default=b"", repr=False)
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+    created_ms: int = -1
+    creator_token: int = 0
+    digest_type: str = DIGEST_CRC32C
+
+    def __post_init__(self) -> None:
+        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
+            raise LedgerMetadataError(
+                f"ledger {self.ledger_id}: quorums {self.ensemble_size}/{self.write_quorum}/"
+                f"{self.ack_quorum} are not E >= Qw >= Qa >= 1"
+            )
+        previous = -1
+        for segment in self.segments:
+            if segment.first_entry <= previous:
+                raise LedgerMetadataError(f"ledger {self.ledger_id}: segment keys don't increase")
+            if not len(set(segment.bookies)) == len(segment.bookies) == self.ensemble_size:
+                raise LedgerMetadataError(
+                    f"ledger {self.ledger_id}: not {self.ensemble_size} distinct bookies: {segment}"
+                )
+            previous = segment.first_entry
+        if not self.segments or self.segments[0].first_entry != 0:
+            raise LedgerMetadataError(f"ledger {self.ledger_id}: no segment for entry 0")
+
+    @property
+    def last_segment(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def is_striped(self) -> bool:
+        return self.ensemble_size != self.write_quorum
+
+    def segment_of(self, entry_id: int) -> Segment:
+        """The segment that holds ``entry_id``."""
+        for segment in reversed(self.segments):
+            if segment.first_entry <= entry_id:
+                return segment
+        raise ValueError(f"negative entry id {entry_id}")
+
+    def segment_end(self, entry_id: int) -> int | None:
+        """First entry of the segment after that of ``entry_id``; None: it is the last one."""
+        for segment in self.segments:
+            if segment.first_entry > entry_id:
+                return segment.first_entry
+        return None
+
+
+def master_key(password: bytes) -> bytes:
+    """The 20 bytes a bookie compares on adds and fencing reads; all zero without a password."""
+    if not password:
+        return bytes(MASTER_KEY_BYTES)
+    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
+
+
+# Transitions
+
+
+def begin_recovery(metadata: LedgerMetadata) -> LedgerMetadata | None:
+    """OPEN -> IN_RECOVERY; None otherwise (no second bump, or two recoverers duel for ever)."""
+    if metadata.state is not LedgerState.OPEN:
+        return None
+    return replace(metadata, state=LedgerState.IN_RECOVERY)
+
+
+def change_ensemble(
+    metadata: LedgerMetadata, first_entry: int, replacements: Mapping[int, tuple[str, str]]
+) -> LedgerMetadata | None:
+    """OPEN -> OPEN, by the writer: entries from ``first_entry`` on go to other bookies.
+
+    Args:
+        first_entry: last confirmed + 1 of the writer, frozen while the change runs.
+        replacements: slot -> (failed bookie, new bookie); those whose failed bookie isn't at its
+            slot any more are dropped.
+
+    Returns:
+        None when every failure is cured already.
+
+    Raises:
+        LedgerFencedError: IN_RECOVERY. LedgerClosedError: CLOSED.
+    """
+    require_open(metadata)
+    last = metadata.last_segment
+    bookies = list(last.bookies)
+    for slot, (failed, newcomer) in replacements.items():
+        if bookies[slot] == failed:
+            bookies[slot] = newcomer
+    if tuple(bookies) == last.bookies:
+        return None
+    return replace(
+        metadata,
+        segments=with_segment(metadata.segments, Segment(first_entry, tuple(bookies))),
+    )
+
+
+def close_by_writer(
+    metadata: LedgerMetadata, last_entry: int, length: int
+) -> LedgerMetadata | None:
+    """OPEN -> CLOSED at the writer's last confirmed entry; None when it is closed just there.
+
+    Raises:
+        LedgerFencedError: another client recovers the ledger, or has closed it elsewhere.
+    """
+    if metadata.state is LedgerState.CLOSED:
+        if (metadata.last_entry, metadata.length) == (last_entry, length):
+            return None
+        raise LedgerFencedError(
+            f"ledger {metadata.ledger_id} was closed at entry {metadata.last_entry} by another "
+            f"client, this writer stands at {last_entry}"
+        )
+    if metadata.state is LedgerState.IN_RECOVERY:
+        raise LedgerFencedError(f"ledger {metadata.ledger_id} is being recovered")
+    return replace(metadata, state=LedgerState.CLOSED, last_entry=last_entry, length=length)
+
+
+def close_by_recovery(
+    metadata: LedgerMetadata, last_entry: int, length: int, segments: Sequence[Segment]
+) -> LedgerMetadata | None:
+    """IN_RECOVERY -> CLOSED, with the segments the recovery kept to itself; None when CLOSED.
+
+    The caller has checked that the last segment is the one its reads went by.
+
+    Raises:
+        LedgerMetadataError: still OPEN, or a segment before the last published one.
+    """
+    if metadata.state is LedgerState.CLOSED:
+        return None
+    if metadata.state is LedgerState.OPEN:
+        raise LedgerMetadataError(f"ledger {metadata.ledger_id} is open: nobody recovers it")
+    merged = metadata.segments
+    for segment in segments:
+        merged = with_segment(merged, segment)
+    if merged[-1].first_entry > last_entry + 1:
+        raise LedgerMetadataError(
+            f"ledger {metadata.ledger_id}: end {last_entry} before segment {merged[-1]}"
+        )
+    return replace(
+        metadata,
+        state=LedgerState.CLOSED,
+        last_entry=last_entry,
+        length=length,
+        segments=merged,
+    )
+
+
+def replace_members(
+    metadata: LedgerMetadata, first_entry: int, replacements: Mapping[int, tuple[str, str]]
+) -> LedgerMetadata | None:
+    """Repair: swap bookies of one closed segment; keys, order of slots and the end stay.
+
+    A segment is closed when the ledger is, or when another segment follows it.
+
+    Returns:
+        None when no named bookie is at its slot any more.
+
+    Raises:
+        LedgerMetadataError: no such segment, or it still grows.
+    """
+    segments = list(metadata.segments)
+    place = next((i for i, s in enumerate(segments) if s.first_entry == first_entry), None)
+    if place is None:
+        raise LedgerMetadataError(f"ledger {metadata.ledger_id}: no segment at {first_entry}")
+    if metadata.state is not LedgerState.CLOSED and place == len(segments) - 1:
+        raise LedgerMetadataError(f"ledger {metadata.ledger_id}: segment {first_entry} is open")
+    bookies = list(segments[place].bookies)
+    for slot, (old, new) in replacements.items():
+        if bookies[slot] == old:
+            bookies[slot] = new
+    if tuple(bookies) == segments[place].bookies:
+        return None
+    segments[place] = Segment(first_entry, tuple(bookies))
+    return replace(metadata, segments=tuple(segments))
+
+
+def require_open(metadata: LedgerMetadata) -> None:
+    """Raises what a writer must hear that meets a ledger which is no longer OPEN."""
+    if metadata.state is LedgerState.CLOSED:
+        raise LedgerClosedError(f"ledger {metadata.ledger_id} is closed")
+    if metadata.state is LedgerState.IN_RECOVERY:
+        raise LedgerFencedError(f"ledger {metadata.ledger_id} is being recovered")
+
+
+def with_segment(segments: tuple[Segment, ...], segment: Segment) -> tuple[Segment, ...]:
+    """``segments`` with a new last one; one with the same key is replaced: it confirmed nothing.
+
+    Raises:
+        LedgerMetadataError: the key lies before the last one.
+    """
+    last_key = segments[-1].first_entry
+    if segment.first_entry < last_key:
+        raise LedgerMetadataError(f"segment key {segment.first_entry} before {last_key}")
+    kept = segments[:-1] if segment.first_entry == last_key else segments
+    return (*kept, segment)
+
+
+def transition_error(old: LedgerMetadata, new: LedgerMetadata) -> str | None:
+    """Why ``old`` may not become ``new`` (storage.md 1.2), or None: the simulators' judge."""
+    fixed = ("ledger_id", "ensemble_size", "write_quorum", "ack_quorum", "password", "digest_type")
+    for name in (*fixed, "created_ms", "creator_token"):
+        if getattr(old, name) != getattr(new, name):
+            return f"{name} changed"
+    allowed = {
+        LedgerState.OPEN: set(LedgerState),
+        LedgerState.IN_RECOVERY: {LedgerState.IN_RECOVERY, LedgerState.CLOSED},
+        LedgerState.CLOSED: {LedgerState.CLOSED},
+    }
+    if new.state not in allowed[old.state]:
+        return f"{old.state} to {new.state}"
+    old_keys = [segment.first_entry for segment in old.segments]
+    new_keys = [segment.first_entry for segment in new.segments]
+    if new_keys[: len(old_keys)] != old_keys:
+        return "a segment key was removed or changed"
+    if new.state is LedgerState.CLOSED and new_keys[-1] > new.last_entry + 1:
+        return "last segment key beyond the end"
+    if old.state is LedgerState.CLOSED:
+        if (old.last_entry, old.length) != (new.last_entry, new.length):
+            return "the end of a closed ledger changed"
+        if old_keys != new_keys:
+            return "segments added to a closed ledger"
+    elif new.state is not LedgerState.CLOSED and (new.last_entry, new.length) != (-1, 0):
+        return "end set before close"
+    if new.state is LedgerState.IN_RECOVERY and new.last_segment != old.last_segment:
+        return "a recovery published a segment before close"
+    return None
+
+
+# Stored form
+
+
+def encode(metadata: LedgerMetadata) -> bytes:
+    """The stored bytes: one JSON object with ``format`` first."""
+    document: dict[str, Any] = {
+        "format": FORMAT_VERSION,
+        "ledgerId": metadata.ledger_id,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorum": metadata.write_quorum,
+        "ackQuorum": metadata.ack_quorum,
+        "state": metadata.state.value,
+        "lastEntryId": metadata.last_entry,
+        "length": metadata.length,
+        "digestType": metadata.digest_type,
+        "password": _to_text(metadata.password),
+        "ensembles": [[s.first_entry, list(s.bookies)] for s in metadata.segments],
+        "customMetadata": {k: _to_text(v) for k, v in metadata.custom_metadata.items()},
+        "createdMs": metadata.created_ms,
+        "creatorToken": metadata.creator_token,
+    }
+    return orjson.dumps(document)
+
+
+def decode(value: bytes) -> LedgerMetadata:
+    """The metadata in ``value``.
+
+    Raises:
+        LedgerMetadataError: not ours, a newer format, or a state or digest we don't know.
+    """
+    try:
+        document = orjson.loads(value)
+        if document["format"] != FORMAT_VERSION:
+            raise LedgerMetadataError(f"ledger metadata format {document['format']!r} is unknown")
+        if document["digestType"] != DIGEST_CRC32C:
+            raise LedgerMetadataError(f"digest type {document['digestType']!r} is unknown")
+        return LedgerMetadata(
+            ledger_id=int(document["ledgerId"]),
+            ensemble_size=int(document["ensembleSize"]),
+            write_quorum=int(document["writeQuorum"]),
+            ack_quorum=int(document["ackQuorum"]),
+            segments=tuple(Segment(int(k), tuple(b)) for k, b in document["ensembles"]),
+            state=LedgerState(document["state"]),
+            last_entry=int(document["lastEntryId"]),
+            length=int(document["length"]),
+            password=_to_bytes(document["password"]),
+            custom_metadata={k: _to_bytes(v) for k, v in document["customMetadata"].items()},
+            created_ms=int(document["createdMs"]),
+            creator_token=int(document["creatorToken"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+        raise LedgerMetadataError(f"unreadable ledger metadata: {error!r}") from error
+
+
+def _to_text(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+def _to_bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
