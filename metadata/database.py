@@ -1,0 +1,152 @@
+"""The SQLite file behind an embedded store. Used by one thread at a time; blocks.
+
+Layout (``PRAGMA user_version`` = FORMAT_VERSION): ``nodes`` has one row per persistent node except
+the root, ``counters`` the next sequence number of each parent that ever had sequential children.
+WAL with synchronous=FULL: a commit has synced the log when it returns. The lock is exclusive: a
+second process that opens the file is refused instead of serving a tree that is about to be stale.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from metadata.errors import MetadataError
+
+APPLICATION_ID = 0x4D474D44  # "MGMD"
+FORMAT_VERSION = 1
+
+# Rows per statement. sqlite3 releases the GIL once per statement, and beside a busy loop each
+# release costs a switch interval: executemany, one release a row, is far slower there.
+_ROWS_MAX = 64
+_PUT = "REPLACE INTO nodes (path, value, version, created_ms, modified_ms) VALUES "
+_COUNT = "REPLACE INTO counters (parent, next) VALUES "
+
+Row = tuple[str, bytes, int, int, int]
+
+
+class DatabaseError(MetadataError):
+    """The file can't be opened: in use, corrupt, of another program or of a newer version."""
+
+    def __init__(self, path: Path | None, reason: object) -> None:
+        super().__init__(f"metadata database {path or 'in memory'}: {reason}")
+
+
+class Database:
+    """Opened by the constructor; any thread may use it, one at a time."""
+
+    def __init__(self, path: Path | None) -> None:
+        if path is not None:
+            _make_directories(path.parent)
+        self.path, self.commits = path, 0
+        self._db = sqlite3.connect(
+            path or ":memory:", isolation_level=None, check_same_thread=False, timeout=0
+        )
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self._db.close()
+            raise DatabaseError(path, error) from error
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self) -> None:
+        run = self._db.execute
+        run("PRAGMA locking_mode=EXCLUSIVE")
+        run("PRAGMA journal_mode=WAL")
+        run("PRAGMA synchronous=FULL")
+        run("BEGIN EXCLUSIVE")
+        (version,) = run("PRAGMA user_version").fetchone()
+        (application,) = run("PRAGMA application_id").fetchone()
+        (tables,) = run("SELECT count(*) FROM sqlite_master").fetchone()
+        if (application, version) == (0, 0) and not tables:
+            run(
+                "CREATE TABLE nodes (path TEXT PRIMARY KEY, value BLOB NOT NULL,"
+                " version INTEGER NOT NULL, created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL)"
+                " WITHOUT ROWID"
+            )
+            run(
+                "CREATE TABLE counters (parent TEXT PRIMARY KEY, next INTEGER NOT NULL)"
+                " WITHOUT ROWID"
+            )
+            run(f"PRAGMA application_id={APPLICATION_ID}")
+            run(f"PRAGMA user_version={FORMAT_VERSION}")
+        elif application != APPLICATION_ID:
+            raise DatabaseError(self.path, f"not a metadata database (id {application:#x})")
+        elif version != FORMAT_VERSION:
+            raise DatabaseError(self.path, f"format version {version}, known is {FORMAT_VERSION}")
+        run("COMMIT")
+
+    def nodes(self) -> Iterator[Row]:
+        try:
+            yield from self._db.execute(
+                "SELECT path, value, version, created_ms, modified_ms FROM nodes"
+            )
+        except sqlite3.Error as error:
+            raise DatabaseError(self.path, error) from error
+
+    def counters(self) -> dict[str, int]:
+        try:
+            return dict(self._db.execute("SELECT parent, next FROM counters"))
+        except sqlite3.Error as error:
+            raise DatabaseError(self.path, error) from error
+
+    def commit(self, puts: Sequence[Row], deletes: Sequence[str], counters: dict[str, int]) -> None:
+        """All or nothing, durable on return.
+
+        Raises:
+            sqlite3.Error: nothing was written.
+        """
+        run = self._db.execute
+        run("BEGIN IMMEDIATE")
+        try:
+            for part in _parts(deletes):
+                run(f"DELETE FROM nodes WHERE path IN ({_marks('?', len(part))})", part)
+            for rows in _parts(puts):
+                run(
+                    _PUT + _marks("(?,?,?,?,?)", len(rows)),
+                    [field for row in rows for field in row],
+                )
+            for pairs in _parts(list(counters.items())):
+                run(
+                    _COUNT + _marks("(?,?)", len(pairs)),
+                    [field for pair in pairs for field in pair],
+                )
+            run("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        self.commits += 1
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _marks(mark: str, count: int) -> str:
+    return ",".join([mark] * count)
+
+
+def _parts(items: Sequence[Row] | Sequence[str] | Sequence[tuple[str, int]]) -> Iterator[list]:  # type: ignore[type-arg]
+    # Sizes are powers of two, so that few statements stay in sqlite3's statement cache.
+    start = 0
+    while start < len(items):
+        count = min(_ROWS_MAX, 1 << (len(items) - start).bit_length() - 1)
+        yield list(items[start : start + count])
+        start += count
+
+
+def _make_directories(directory: Path) -> None:
+    """Creates what is missing and syncs each parent, so that a power cut can't lose the names.
+
+    The file's own name is synced by SQLite together with its log's.
+    """
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        descriptor = os.open(each.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
