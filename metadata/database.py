@@ -63,8 +63,8 @@ class Database:
         if (application, version) == (0, 0) and not tables:
             run(
                 "CREATE TABLE nodes (path TEXT PRIMARY KEY, value BLOB NOT NULL,"
-                " version INTEGER NOT NULL, created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL)"
-                " WITHOUT ROWID"
+                " version INTEGER NOT NULL, created_ms INTEGER NOT NULL,"
+                " modified_ms INTEGER NOT NULL) WITHOUT ROWID"
             )
             run(
                 "CREATE TABLE counters (parent TEXT PRIMARY KEY, next INTEGER NOT NULL)"

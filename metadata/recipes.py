@@ -1,0 +1,190 @@
+"""What is built on a metadata store: the update loop, ids, cached values; locks and elections."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from metadata.claims import LeaderElection, LeaderState, ResourceLock
+from metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
+from metadata.store import (
+    CREATE_ONLY,
+    MetadataEvent,
+    MetadataStore,
+    SessionEvent,
+    Stat,
+    Versioned,
+)
+
+__all__ = [
+    "CachedValue",
+    "CachedValues",
+    "IdGenerator",
+    "LeaderElection",
+    "LeaderState",
+    "ResourceLock",
+    "update",
+]
+
+T = TypeVar("T")
+
+# Only contention repeats a round, and in every round somebody's change succeeds.
+_ROUNDS_MAX = 1000
+
+
+async def update(
+    store: MetadataStore, path: str, change: Callable[[bytes | None], bytes | None]
+) -> Versioned | None:
+    """Read, change, compare-and-set, again until nobody was faster.
+
+    After a lost reply the stored value tells: if it is what we wrote, the write happened. Two
+    writers of identical values can't be told apart then, so a change that isn't idempotent
+    (a counter) needs something in its value that tells the writers apart.
+
+    Args:
+        change: pure; gets the stored value (None: no node) and returns the new one, or None when
+            nothing is to be done. What it raises ends the update.
+    Returns:
+        The node afterwards; None if there is none and ``change`` wanted none.
+    Raises:
+        BadVersionError: lost against others a thousand times in a row.
+    """
+    error: MetadataError | None = None
+    unknown: bytes | None = None  # written, fate unknown
+    for _ in range(_ROUNDS_MAX):
+        found = await store.get(path)
+        if found is not None and unknown is not None and found.value == unknown:
+            return found
+        value = change(None if found is None else found.value)
+        if value is None:
+            return found
+        try:
+            return await store.put(
+                path, value, CREATE_ONLY if found is None else found.stat.version
+            )
+        except BadVersionError as conflict:
+            error, unknown = conflict, None
+        except OutcomeUnknownError as lost:
+            error, unknown = lost, value
+    assert error is not None
+    raise error
+
+
+class IdGenerator:
+    """Ids that are never given twice, by anybody, also after crashes.
+
+    The node holds the first id that nobody has reserved, as decimal text. A block is reserved
+    before its first id is given; what a process doesn't use is skipped.
+    """
+
+    def __init__(
+        self, store: MetadataStore, path: str, block: int = 1000, first_id: int = 0
+    ) -> None:
+        if block < 1 or first_id < 0:
+            raise ValueError(f"block {block}, first id {first_id}")
+        self._store, self._path, self._block = store, path, block
+        self._next = self._end = first_id  # ids [_next, _end) are reserved for us
+        self._fetching = asyncio.Lock()
+
+    async def next_id(self) -> int:
+        """Raises MetadataError when a new block is needed and can't be reserved; retry later."""
+        while self._next == self._end:
+            async with self._fetching:  # who waits here finds the block of the one before
+                if self._next == self._end:
+                    await self._fetch()
+        self._next += 1
+        return self._next - 1
+
+    async def _fetch(self) -> None:
+        for _ in range(_ROUNDS_MAX):
+            found = await self._store.get(self._path)
+            # Not below what was given here: a node that was deleted or set back mustn't repeat ids.
+            first = self._end if found is None else max(self._end, self._parse(found.value))
+            end = first + self._block
+            try:
+                await self._store.put(
+                    self._path, b"%d" % end, CREATE_ONLY if found is None else found.stat.version
+                )
+            except (BadVersionError, OutcomeUnknownError):
+                continue  # an own write whose reply was lost skips a block: never re-use
+            self._next, self._end = first, end
+            return
+        raise MetadataError(f"{self._path}: no block of ids after {_ROUNDS_MAX} attempts")
+
+    def _parse(self, value: bytes) -> int:
+        if not value.isdigit():
+            raise MetadataError(f"{self._path}: not a counter: {value[:40]!r}")
+        return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedValue(Generic[T]):
+    value: T
+    stat: Stat
+
+
+class CachedValues(Generic[T]):
+    """Decoded values below a prefix, read once and dropped when they change.
+
+    May trail the store by the delay of its events; what is written with a cached version is
+    safe all the same, as the store refuses an old one.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        prefix: str,
+        decode: Callable[[bytes], T],
+        entries_max: int = 100_000,
+    ) -> None:
+        """``decode`` may raise; the error goes to the caller of ``get`` and isn't cached."""
+        self._store, self._decode, self._entries_max = store, decode, entries_max
+        self._entries: dict[str, CachedValue[T] | None] = {}  # None: known to be absent
+        self._reading: dict[str, object] = {}  # path -> token of the newest read under way
+        self._watches = (
+            store.watch(prefix, self._on_event),
+            store.on_session_event(self._on_session_event),
+        )
+
+    async def get(self, path: str) -> CachedValue[T] | None:
+        if path in self._entries:
+            return self._entries[path]
+        token = self._reading[path] = object()
+        try:
+            found = await self._store.get(path)
+            entry = None if found is None else CachedValue(self._decode(found.value), found.stat)
+            # An event during the read has taken the token away: what was read may be old by now.
+            if self._reading.get(path) is token:
+                self._keep(path, entry)
+            return entry
+        finally:
+            if self._reading.get(path) is token:
+                del self._reading[path]
+
+    def get_nowait(self, path: str) -> CachedValue[T] | None:
+        """The cached value; None when absent or not cached."""
+        return self._entries.get(path)
+
+    def invalidate(self, path: str) -> None:
+        self._entries.pop(path, None)
+        self._reading.pop(path, None)
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        self._clear()
+
+    def _keep(self, path: str, entry: CachedValue[T] | None) -> None:
+        if len(self._entries) >= self._entries_max:
+            del self._entries[next(iter(self._entries))]  # the oldest
+        self._entries[path] = entry
+
+    def _clear(self) -> None:
+        self._entries.clear()
+        self._reading.clear()
+
+    def _on_event(self, event: MetadataEvent) -> None:
+        self.invalidate(event.path)
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        self._clear()  # events were or will be lost
