@@ -134,10 +134,10 @@ class CachedValues(Generic[T]):
         self,
         store: MetadataStore,
         prefix: str,
-        decode: Callable[[bytes], T],
+        decode: Callable[[str, bytes], T],
         entries_max: int = 100_000,
     ) -> None:
-        """``decode`` may raise; the error goes to the caller of ``get`` and isn't cached."""
+        """What ``decode(path, value)`` raises goes to the caller of ``get`` and isn't cached."""
         self._store, self._decode, self._entries_max = store, decode, entries_max
         self._entries: dict[str, CachedValue[T] | None] = {}  # None: known to be absent
         self._reading: dict[str, object] = {}  # path -> token of the newest read under way
@@ -152,7 +152,9 @@ class CachedValues(Generic[T]):
         token = self._reading[path] = object()
         try:
             found = await self._store.get(path)
-            entry = None if found is None else CachedValue(self._decode(found.value), found.stat)
+            entry = (
+                None if found is None else CachedValue(self._decode(path, found.value), found.stat)
+            )
             # An event during the read has taken the token away: what was read may be old by now.
             if self._reading.get(path) is token:
                 self._keep(path, entry)

@@ -1,0 +1,117 @@
+"""What this cluster knows about a namespace, above all its bundle boundaries.
+
+Stored as Pulsar's LocalPolicies JSON at ``/admin/local-policies/<tenant>/<ns>``; fields that we
+don't use are kept as they are. Boundaries are written once, create-only, and afterwards changed
+with the version they were read with, so that no stale view overwrites newer ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from bundles.errors import InvalidBundleError
+from bundles.hash_ranges import NamespaceBundles
+from metadata.errors import BadVersionError
+from metadata.recipes import CachedValues
+from metadata.store import CREATE_ONLY, MetadataStore
+
+LOCAL_POLICIES_ROOT = "/admin/local-policies"
+POLICIES_ROOT = "/admin/policies"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPolicies:
+    bundles: NamespaceBundles
+    other_fields: Mapping[str, Any] = field(default_factory=dict)  # affinity groups, migration
+
+    def encode(self) -> bytes:
+        boundaries = self.bundles.boundary_texts()
+        bundles = {"boundaries": boundaries, "numBundles": len(self.bundles)}
+        return orjson.dumps({"bundles": bundles, **self.other_fields})
+
+    @classmethod
+    def decode(cls, namespace: str, value: bytes) -> "LocalPolicies":
+        """Raises InvalidBundleError: not JSON, or boundaries that don't partition."""
+        document = _document(namespace, value)
+        bundles = bundles_of_policies(namespace, document)
+        if bundles is None:
+            raise InvalidBundleError(f"{namespace}: local policies without bundles")
+        return cls(bundles, {key: each for key, each in document.items() if key != "bundles"})
+
+
+def bundles_of_policies(namespace: str, policies: Mapping[str, Any]) -> NamespaceBundles | None:
+    """The ``bundles`` of a Policies or LocalPolicies document; None when it names none.
+
+    A document with a count and no boundaries means equal parts (what an admin call may send).
+    """
+    bundles = policies.get("bundles")
+    if not isinstance(bundles, dict):
+        return None
+    boundaries, count = bundles.get("boundaries"), bundles.get("numBundles")
+    if isinstance(boundaries, list) and boundaries:
+        return NamespaceBundles.parse(namespace, boundaries)
+    if isinstance(count, int) and count > 0:
+        return NamespaceBundles.equal_parts(namespace, count)
+    return None
+
+
+def _document(namespace: str, value: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise InvalidBundleError(f"{namespace}: policies aren't JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidBundleError(f"{namespace}: policies aren't a JSON object")
+    return document
+
+
+class BundleFactory:
+    """The bundles of every namespace that was ever asked for here; repaired by events."""
+
+    def __init__(self, store: MetadataStore, default_count: int) -> None:
+        self._store, self._default_count = store, default_count
+        self._local = CachedValues(store, LOCAL_POLICIES_ROOT, _decode_local_policies)
+        self._policies = CachedValues(store, POLICIES_ROOT, _decode_policies)
+
+    async def bundles(self, namespace: str) -> NamespaceBundles:
+        """Reads the boundaries; at the first use of a namespace writes them, create-only.
+
+        They are taken from the namespace's policies, else in equal parts. For a namespace without
+        policies nothing is written: names that clients make up mustn't fill the store.
+
+        Raises:
+            InvalidBundleError: what is stored doesn't partition the hash space.
+        """
+        path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
+        while True:
+            if (local := await self._local.get(path)) is not None:
+                return local.value.bundles
+            policies = await self._policies.get(f"{POLICIES_ROOT}/{namespace}")
+            bundles = None if policies is None else policies.value
+            bundles = bundles or NamespaceBundles.equal_parts(namespace, self._default_count)
+            if policies is None:
+                return bundles
+            try:
+                await self._store.put(path, LocalPolicies(bundles).encode(), CREATE_ONLY)
+            except BadVersionError:
+                self._local.invalidate(path)  # another broker was first: its boundaries rule
+
+    def bundles_nowait(self, namespace: str) -> NamespaceBundles | None:
+        """From memory; None when they have to be read or aren't stored."""
+        local = self._local.get_nowait(f"{LOCAL_POLICIES_ROOT}/{namespace}")
+        return None if local is None else local.value.bundles
+
+    def close(self) -> None:
+        self._local.close()
+        self._policies.close()
+
+
+def _decode_local_policies(path: str, value: bytes) -> LocalPolicies:
+    return LocalPolicies.decode(path.removeprefix(LOCAL_POLICIES_ROOT + "/"), value)
+
+
+def _decode_policies(path: str, value: bytes) -> NamespaceBundles | None:
+    namespace = path.removeprefix(POLICIES_ROOT + "/")
+    return bundles_of_policies(namespace, _document(namespace, value))

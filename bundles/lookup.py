@@ -1,0 +1,79 @@
+"""Where a topic is served: data of an owner, and the decision what a lookup answers. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import orjson
+
+from bundles.errors import InvalidBundleError
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLookup:
+    """The URLs of a broker; None where it doesn't offer the protocol."""
+
+    broker_url: str | None
+    broker_url_tls: str | None
+    http_url: str | None
+    http_url_tls: str | None
+    advertised_listeners: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Pulsar's NamespaceEphemeralData: the value of an ownership node."""
+        return orjson.dumps(
+            {
+                "nativeUrl": self.broker_url,
+                "nativeUrlTls": self.broker_url_tls,
+                "httpUrl": self.http_url,
+                "httpUrlTls": self.http_url_tls,
+                "disabled": False,
+                "advertisedListeners": self.advertised_listeners,
+            }
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> "BrokerLookup":
+        """Raises InvalidBundleError: not NamespaceEphemeralData."""
+        try:
+            document = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise InvalidBundleError(f"owner data isn't JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise InvalidBundleError(f"owner data isn't a JSON object: {value[:80]!r}")
+        return cls(
+            document.get("nativeUrl"),
+            document.get("nativeUrlTls"),
+            document.get("httpUrl"),
+            document.get("httpUrlTls"),
+            document.get("advertisedListeners") or {},
+        )
+
+
+class LookupAction(Enum):
+    ANSWER_OWNER = "answer_owner"
+    ACQUIRE = "acquire"  # nobody owns the bundle and this broker may: acquire, then answer
+    ANSWER_NOBODY = "answer_nobody"
+    NOT_READY = "not_ready"  # retriable: ask again
+
+
+def decide_lookup(
+    *, owner_known: bool, owned_here: bool, unloading: bool, session_proven: bool, read_only: bool
+) -> LookupAction:
+    """What a lookup does next, given what is known about the bundle of its topic.
+
+    Args:
+        owner_known: the bundle has an owner node, or is owned here.
+        owned_here: this broker's ownership cache has it.
+        unloading: this broker is giving it up.
+        session_proven: this broker's metadata session is alive as far as it knows.
+        read_only: tell only who owns it.
+    """
+    if unloading:
+        return LookupAction.NOT_READY
+    # What this broker can't prove it doesn't answer: the nodes of a lost session may be another's.
+    if not session_proven:
+        return LookupAction.NOT_READY
+    if owned_here or owner_known:
+        return LookupAction.ANSWER_OWNER
+    return LookupAction.ANSWER_NOBODY if read_only else LookupAction.ACQUIRE

@@ -1,0 +1,249 @@
+"""Which bundles this broker owns, and who owns the others.
+
+Ownership is an ephemeral node at ``/namespace/<tenant>/<ns>/<range>`` that holds the owner's URLs.
+It is advisory: what keeps two brokers from appending to one topic is the fencing of its ledgers.
+So while the metadata session is lost this broker acquires nothing and answers no lookup, but what
+is loaded serves on; a bundle is unloaded when another owner is seen.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bundles.errors import BundleBusyError, BundleNotReadyError
+from bundles.hash_ranges import DEFAULT_BUNDLE_COUNT, namespace_of
+from bundles.local_policies import BundleFactory
+from bundles.lookup import BrokerLookup, LookupAction, decide_lookup
+from metadata.errors import LockBusyError, SessionLostError, StoreClosedError
+from metadata.recipes import ResourceLock
+from metadata.store import MetadataStore, SessionEvent
+
+_log = logging.getLogger(__name__)
+
+OWNERS_ROOT = "/namespace"
+
+UnloadBundle = Callable[[str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """A bundle that this broker owned when it was asked."""
+
+    bundle: str  # tenant/ns/0x00000000_0x08000000
+    broker: BrokerLookup
+
+
+class _OwnedBundle:
+    __slots__ = ("lock", "unloading")
+
+    def __init__(self, lock: ResourceLock) -> None:
+        self.lock, self.unloading = lock, False
+
+
+class OwnershipService:
+    """The ownership cache of one broker and its repair.
+
+    Invariant: at most one acquisition per bundle is under way, and none while it is unloaded.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        broker: BrokerLookup,
+        *,
+        unload: UnloadBundle,
+        default_bundle_count: int = DEFAULT_BUNDLE_COUNT,
+    ) -> None:
+        """
+        Args:
+            broker: this broker's URLs, under which it owns bundles; no other broker has the same.
+            unload: closes the loaded topics of a bundle and tells their clients to look up again;
+                awaited before a bundle is released, and started when one is lost.
+        """
+        self.broker = broker
+        self._store, self._value, self._unload = store, broker.encode(), unload
+        self._factory = BundleFactory(store, default_bundle_count)
+        self._owned: dict[str, _OwnedBundle] = {}
+        self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session_lost = self._closed = False
+        self._session_watch = store.on_session_event(self._on_session_event)
+
+    @property
+    def owned_bundles(self) -> list[str]:
+        """Names of the bundles this broker believes to own, also while it can't prove it."""
+        return list(self._owned)
+
+    async def bundle_of(self, topic_name: str) -> str:
+        """The bundle of a complete topic name, ``tenant/ns/0x00000000_0x08000000``.
+
+        Raises:
+            InvalidBundleError: the name or the stored boundaries are wrong.
+        """
+        bundles = await self._factory.bundles(namespace_of(topic_name))
+        return bundles.bundle_of(topic_name)
+
+    def bundle_of_nowait(self, topic_name: str) -> str | None:
+        """As ``bundle_of``, from memory; None when the boundaries have to be read."""
+        bundles = self._factory.bundles_nowait(namespace_of(topic_name))
+        return None if bundles is None else bundles.bundle_of(topic_name)
+
+    def owns_nowait(self, topic_name: str) -> bool:
+        """Whether the topic may be loaded here now; False may mean unknown: call ``acquire``."""
+        bundle = self.bundle_of_nowait(topic_name)
+        owned = None if bundle is None else self._owned.get(bundle)
+        return owned is not None and not owned.unloading and owned.lock.proven
+
+    async def owner_of(self, topic_name: str) -> BrokerLookup | None:
+        """The broker that serves the topic, or None if nobody owns its bundle.
+
+        Raises:
+            BundleNotReadyError: retriable; unloading, or this broker's session is lost.
+        """
+        ownership = await self.lookup(topic_name, read_only=True)
+        return None if ownership is None else ownership.broker
+
+    async def acquire(self, topic_name: str) -> Ownership:
+        """Makes this broker the owner of the topic's bundle; at once when it is already.
+
+        Raises:
+            BundleBusyError: another broker owns it.
+            BundleNotReadyError: retriable; unloading, or this broker's session is lost.
+        """
+        bundle = await self.bundle_of(topic_name)
+        owned = self._owned.get(bundle)
+        if owned is None or owned.unloading or not owned.lock.proven:
+            await self._acquire(bundle)
+        return Ownership(bundle, self.broker)
+
+    async def lookup(self, topic_name: str, *, read_only: bool = False) -> Ownership | None:
+        """Who serves the topic; acquires its bundle when nobody does.
+
+        Args:
+            read_only: don't acquire; None when nobody owns the bundle.
+        Raises:
+            BundleBusyError, BundleNotReadyError: retriable.
+        """
+        bundle = await self.bundle_of(topic_name)
+        owned, other = self._owned.get(bundle), None
+        if owned is None and not self._session_lost:
+            found = await self._read(bundle)
+            owned = self._owned.get(bundle)
+            if owned is None and found is not None and found[0] != self._value:
+                other = BrokerLookup.decode(found[0])
+            elif owned is None and found is not None and found[1]:
+                # Ours by session and value, but the cache lost it: a reply that didn't arrive.
+                owned = await self._acquire(bundle)
+        action = decide_lookup(
+            owner_known=other is not None,
+            owned_here=owned is not None,
+            unloading=owned is not None and owned.unloading,
+            session_proven=not self._session_lost and not self._closed,
+            read_only=read_only,
+        )
+        if action is LookupAction.ANSWER_OWNER:
+            return Ownership(bundle, self.broker if other is None else other)
+        if action is LookupAction.ANSWER_NOBODY:
+            return None
+        if action is LookupAction.ACQUIRE:
+            await self._acquire(bundle)
+            return Ownership(bundle, self.broker)
+        raise BundleNotReadyError(bundle, "it is unloading, or the metadata session is lost")
+
+    async def release(self, bundle: str) -> None:
+        """Unloads a bundle: no new topics, close the loaded ones, then give up the node.
+
+        The node goes also when closing the topics fails: the next owner fences their ledgers.
+        A bundle that isn't owned here is released already.
+        """
+        owned = self._owned.get(bundle)
+        if owned is None or owned.unloading:
+            return
+        owned.unloading = True
+        try:
+            await self._run_unload(bundle)
+        finally:
+            try:
+                await owned.lock.release()
+            finally:
+                if self._owned.get(bundle) is owned:
+                    del self._owned[bundle]
+
+    async def close(self) -> None:
+        """Releases every bundle; afterwards nothing is acquired."""
+        self._closed = True
+        self._session_watch.close()
+        await asyncio.gather(*self._acquiring.values(), return_exceptions=True)
+        await asyncio.gather(*(self.release(bundle) for bundle in list(self._owned)))
+        await asyncio.gather(*self._tasks)
+        self._factory.close()
+
+    async def _read(self, bundle: str) -> tuple[bytes, bool] | None:
+        """Value of the owner node, and whether this session created it."""
+        try:
+            found = await self._store.get(_path(bundle))
+        except (SessionLostError, StoreClosedError) as error:
+            raise BundleNotReadyError(bundle, str(error)) from error
+        return None if found is None else (found.value, found.stat.created_by_self)
+
+    async def _acquire(self, bundle: str) -> _OwnedBundle:
+        """One acquisition per bundle, however many callers; a cancelled caller doesn't end it."""
+        task = self._acquiring.get(bundle)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._acquire_once(bundle))
+            self._acquiring[bundle] = task
+            task.add_done_callback(lambda done: self._on_acquired(bundle, done))
+        return await asyncio.shield(task)
+
+    async def _acquire_once(self, bundle: str) -> _OwnedBundle:
+        if self._session_lost or self._closed:
+            raise BundleNotReadyError(bundle, "the metadata session is lost or closing")
+        owned = self._owned.get(bundle)
+        try:
+            if owned is not None:
+                if owned.unloading:
+                    raise BundleNotReadyError(bundle, "it is unloading")
+                if not await owned.lock.revalidate():
+                    raise BundleBusyError(bundle)
+                if not owned.lock.proven:
+                    raise BundleNotReadyError(bundle, "ownership can't be proven now")
+                return owned
+            lock = await ResourceLock.acquire(
+                self._store, _path(bundle), self._value, lambda _: self._on_lost(bundle)
+            )
+        except LockBusyError as error:
+            raise BundleBusyError(bundle) from error
+        except (SessionLostError, StoreClosedError) as error:
+            raise BundleNotReadyError(bundle, str(error)) from error
+        owned = self._owned[bundle] = _OwnedBundle(lock)
+        return owned
+
+    def _on_acquired(self, bundle: str, task: "asyncio.Task[_OwnedBundle]") -> None:
+        del self._acquiring[bundle]
+        if not task.cancelled():
+            task.exception()  # retrieved: a caller that was cancelled doesn't ask for it
+
+    def _on_lost(self, bundle: str) -> None:
+        owned = self._owned.pop(bundle, None)
+        if owned is not None and not owned.unloading:
+            _log.warning("bundle %s has another owner now: closing its topics", bundle)
+            task = asyncio.get_running_loop().create_task(self._run_unload(bundle))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run_unload(self, bundle: str) -> None:
+        try:
+            await self._unload(bundle)
+        except Exception:
+            _log.exception("closing the topics of bundle %s failed", bundle)
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.SESSION_LOST:
+            self._session_lost = True
+        elif event is SessionEvent.SESSION_REESTABLISHED:
+            self._session_lost = False  # each lock revalidates itself
+
+
+def _path(bundle: str) -> str:
+    return f"{OWNERS_ROOT}/{bundle}"
