@@ -1,0 +1,25 @@
+"""The official client's asyncio interface."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pulsar.asyncio
+
+
+async def test_produce_and_consume(service_url: str, topic: str) -> None:
+    client = pulsar.asyncio.Client(service_url)
+    try:
+        consumer = await client.subscribe(topic, "s")
+        producer = await client.create_producer(topic)
+        await asyncio.gather(*(producer.send(b"%d" % n) for n in range(50)))
+        seen = []
+        for _ in range(50):
+            message = await asyncio.wait_for(consumer.receive(), 10)
+            await consumer.acknowledge(message)
+            seen.append(message.data())
+        assert seen == [b"%d" % n for n in range(50)]
+        await consumer.close()
+        await producer.close()
+    finally:
+        await client.close()
