@@ -1,0 +1,114 @@
+"""The ledger client: create, open (with recovery or without), delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from bookkeeper.client.async_ledger_recovery import recover_ledger
+from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from bookkeeper.client.config import ClientConfig, LedgerConfig
+from bookkeeper.client.ledger_reader import LedgerReader
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.placement import Placement, Rng
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.errors import UnauthorizedAccessError
+from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from metadata.store import MetadataStore
+
+_NO_METADATA: Final[Mapping[str, bytes]] = MappingProxyType({})
+
+
+class BookKeeperClient:
+    """Ledgers of one cluster.
+
+    Args:
+        bookies: started by the caller.
+        clock: wall clock in milliseconds since the epoch.
+        rng: chance, for tokens and back-off; ``random.Random`` fits.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookiePool,
+        placement: Placement,
+        *,
+        clock: Callable[[], int],
+        rng: Rng,
+        config: ClientConfig | None = None,
+    ) -> None:
+        self.ledgers = LedgerStore(store)
+        self.bookies = bookies
+        self._placement = placement
+        self._clock = clock
+        self._rng = rng
+        self._config = config or ClientConfig()
+
+    async def create_ledger(
+        self, config: LedgerConfig, custom_metadata: Mapping[str, bytes] = _NO_METADATA
+    ) -> AsyncLedgerWriter:
+        """A new, empty ledger: one metadata put, no bookie is contacted.
+
+        Raises:
+            NotEnoughBookiesError: fewer bookies accept writes than the ensemble needs.
+            MetadataError: the store failed.
+        """
+        ensemble = self._placement.new_ensemble(
+            config.ensemble_size, config.write_quorum, config.ack_quorum, self.bookies.writable
+        )
+        token = self._rng.getrandbits(63)
+        created_ms = self._clock()
+        created = await self.ledgers.create(
+            lambda ledger_id: LedgerMetadata(
+                ledger_id=ledger_id,
+                ensemble_size=config.ensemble_size,
+                write_quorum=config.write_quorum,
+                ack_quorum=config.ack_quorum,
+                segments=(Segment(0, ensemble),),
+                password=config.password,
+                custom_metadata=dict(custom_metadata),
+                created_ms=created_ms,
+                creator_token=token,
+            )
+        )
+        return AsyncLedgerWriter(created, self.ledgers, self.bookies, self._placement, self._config)
+
+    async def open_ledger(
+        self, ledger_id: int, password: bytes = b"", *, recover: bool
+    ) -> LedgerReader:
+        """A reader of an existing ledger.
+
+        Args:
+            recover: fence the writer and close the ledger, unless it is closed. Without it a live
+                ledger is read up to what its bookies know to be confirmed, and never disturbed.
+
+        Raises:
+            NoSuchLedgerError, UnauthorizedAccessError (wrong password).
+            LedgerRecoveryError: too few bookies answered to find the end; retry later.
+            BookieUnavailableError: without recovery, no bookie of an open ledger answered.
+            MetadataError: the store failed.
+        """
+        metadata = (await self.ledgers.require(ledger_id)).metadata
+        if metadata.password != password:
+            raise UnauthorizedAccessError(f"ledger {ledger_id}: wrong password")
+        if recover and metadata.state is not LedgerState.CLOSED:
+            metadata = await recover_ledger(
+                ledger_id, self.ledgers, self.bookies, self._placement, self._rng, self._config
+            )
+        reader = LedgerReader(
+            metadata, metadata.last_entry, self.ledgers, self.bookies, self._config
+        )
+        if metadata.state is not LedgerState.CLOSED:
+            await reader.refresh()
+        return reader
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Remove the ledger for ever; a missing one is success. Bookies free its space later."""
+        await self.ledgers.delete(ledger_id)
+
+    async def read_ledger_metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """What the store knows of the ledger; None: there is none."""
+        found = await self.ledgers.read(ledger_id)
+        return None if found is None else found.metadata

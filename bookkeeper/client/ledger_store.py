@@ -1,0 +1,188 @@
+"""Ledger metadata in the metadata store: create, read, compare-and-set loop, delete, list.
+
+The only door to the ``/ledgers`` tree. An operation whose answer was lost is settled by reading
+back: if the store holds just what was written, it succeeded (storage.md 1.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from bookkeeper.errors import LedgerError, LedgerMetadataError, NoSuchLedgerError
+from bookkeeper.ledger_metadata import LedgerMetadata, decode, encode
+from metadata.errors import (
+    BadVersionError,
+    NotFoundError,
+    OutcomeUnknownError,
+)
+from metadata.recipes import IdGenerator
+from metadata.store import CREATE_ONLY, MetadataStore, Versioned
+
+LEDGERS_ROOT: Final = "/ledgers"
+ID_BLOCK: Final = 1000  # ids reserved by one metadata write; a crash skips the rest of a block
+ATTEMPTS_MAX: Final = 100  # compare-and-set rounds before we call it a bug of somebody's
+_SHORT_IDS_END: Final = 2**31 - 1
+
+Change: TypeAlias = Callable[[LedgerMetadata], "LedgerMetadata | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedLedger:
+    """Metadata and the version of the node it was read from."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRange:
+    """Ledger ids found in one leaf directory, which can hold no others than [first, end)."""
+
+    first: int
+    end: int
+    ledger_ids: list[int]
+
+
+def ledger_path(ledger_id: int, root: str = LEDGERS_ROOT) -> str:
+    """Node of a ledger: ten digits cut 2-4-4, or nineteen cut 3-4-4-4-4 (storage.md 1.5)."""
+    if not 0 <= ledger_id < 2**63:
+        raise ValueError(f"not a ledger id: {ledger_id}")
+    if ledger_id < _SHORT_IDS_END:
+        digits = f"{ledger_id:010d}"
+        return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+    digits = f"{ledger_id:019d}"
+    middle = "/".join(digits[start : start + 4] for start in (3, 7, 11))
+    return f"{root}/{digits[:3]}/{middle}/L{digits[15:]}"
+
+
+class LedgerStore:
+    """Ledgers of one cluster, as the metadata store knows them."""
+
+    def __init__(self, store: MetadataStore, root: str = LEDGERS_ROOT) -> None:
+        self._store = store
+        self._root = root
+        self._ids = IdGenerator(store, f"{root}/idgen", block=ID_BLOCK)
+
+    async def create(self, build: Callable[[int], LedgerMetadata]) -> VersionedLedger:
+        """Store what ``build`` makes of a new id: one put, and an id block every 1000 ledgers.
+
+        Raises:
+            MetadataError: the store failed; the ledger may exist, and nobody will use it.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            metadata = build(await self._ids.next_id())
+            path = ledger_path(metadata.ledger_id, self._root)
+            try:
+                stored = await self._store.put(path, encode(metadata), CREATE_ONLY)
+            except (BadVersionError, OutcomeUnknownError) as error:
+                found = await self._store.get(path)
+                if found is None and isinstance(error, OutcomeUnknownError):
+                    continue  # not created, or not yet: this id is spent either way
+                if found is None or decode(found.value) != metadata:
+                    continue  # somebody else's: their token differs from ours
+                stored = found
+            return VersionedLedger(metadata, stored.stat.version)
+        raise LedgerMetadataError("no free ledger id found: was the id counter reset?")
+
+    async def read(self, ledger_id: int) -> VersionedLedger | None:
+        """Current metadata, or None when there is no such ledger.
+
+        Raises:
+            LedgerMetadataError: the stored bytes can't be read.
+        """
+        found = await self._store.get(ledger_path(ledger_id, self._root))
+        return None if found is None else _versioned(ledger_id, found)
+
+    async def require(self, ledger_id: int) -> VersionedLedger:
+        """As ``read``, but a missing ledger raises NoSuchLedgerError."""
+        found = await self.read(ledger_id)
+        if found is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} doesn't exist")
+        return found
+
+    async def update(
+        self, ledger_id: int, change: Change, known: VersionedLedger | None = None
+    ) -> VersionedLedger:
+        """Apply ``change`` by compare-and-set until it sticks or has nothing to do.
+
+        Args:
+            change: called with each version the loop meets; None ends it with that version.
+            known: what the caller believes is stored; saves the first read.
+
+        Raises:
+            NoSuchLedgerError: the ledger was deleted.
+            LedgerError: whatever ``change`` raised.
+            MetadataError: the store failed.
+        """
+        path = ledger_path(ledger_id, self._root)
+        current = known or await self.require(ledger_id)
+        for _ in range(ATTEMPTS_MAX):
+            metadata = change(current.metadata)
+            if metadata is None:
+                return current
+            try:
+                stored = await self._store.put(path, encode(metadata), current.version)
+            except (BadVersionError, OutcomeUnknownError, NotFoundError):
+                # A lost answer: our own value may be there, then this is a success.
+                current = await self.require(ledger_id)
+                if current.metadata == metadata:
+                    return current
+                continue
+            return VersionedLedger(metadata, stored.stat.version)
+        raise LedgerMetadataError(f"ledger {ledger_id}: {ATTEMPTS_MAX} conflicting updates")
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove the ledger for ever; a missing one is success. Bookies free its space later."""
+        path = ledger_path(ledger_id, self._root)
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._store.delete(path)
+            except NotFoundError:
+                pass
+            except OutcomeUnknownError:
+                continue
+            return
+        raise LedgerError(f"ledger {ledger_id}: the store never said if it was deleted")
+
+    async def exists(self, ledger_id: int) -> bool:
+        """Point read; garbage collection confirms with this before it frees anything."""
+        return await self._store.exists(ledger_path(ledger_id, self._root))
+
+    async def ranges(self) -> AsyncIterator[LedgerRange]:
+        """All ledgers in ascending order, one leaf directory at a time.
+
+        Directories never cover ids they weren't asked for, so an id inside [first, end) that isn't
+        listed did not exist when its directory was read.
+        """
+        for first_name in sorted(await self._store.children(self._root)):
+            if not first_name.isdigit():
+                continue
+            if len(first_name) == 2:
+                async for found in self._leaves(f"{self._root}/{first_name}", first_name, 1):
+                    yield found
+            elif len(first_name) == 3:
+                async for found in self._leaves(f"{self._root}/{first_name}", first_name, 3):
+                    yield found
+
+    async def _leaves(self, path: str, digits: str, levels: int) -> AsyncIterator[LedgerRange]:
+        if levels == 0:
+            names = await self._store.children(path)
+            ids = sorted(
+                int(digits + name[1:]) for name in names if name[:1] == "L" and name[1:].isdigit()
+            )
+            first = int(digits) * 10_000
+            yield LedgerRange(first, first + 10_000, ids)
+            return
+        for name in sorted(await self._store.children(path)):
+            if name.isdigit():
+                async for found in self._leaves(f"{path}/{name}", digits + name, levels - 1):
+                    yield found
+
+
+def _versioned(ledger_id: int, found: Versioned) -> VersionedLedger:
+    metadata = decode(found.value)
+    if metadata.ledger_id != ledger_id:
+        raise LedgerMetadataError(f"{found.path} holds the metadata of {metadata.ledger_id}")
+    return VersionedLedger(metadata, found.stat.version)

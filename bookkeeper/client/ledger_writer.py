@@ -1,0 +1,228 @@
+"""Quorum writer of one open ledger: calls in, effects out; no clock, socket, task or chance.
+
+``append`` packs a batch and sends it; answers of bookies move a watermark. A bookie that fails is
+replaced by an ensemble change, which the shell publishes by compare-and-set. Rules: storage.md 2.4
+to 2.8; the queue and its race rules are in ``quorum_adds.py``.
+
+When a bookie's failure is acted upon (2.6): before the batch has its quorum, at once; after, the
+failure is only remembered and handled by the next append, before that append is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from bookkeeper import codes
+from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds
+from bookkeeper.errors import (
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    error_for_code,
+)
+from bookkeeper.ledger_metadata import LedgerMetadata, master_key
+from bookkeeper.packet import encode_heads
+from bookkeeper.transport import AddRequest
+
+# Another bookie would answer the same, so replacing this one can't help.
+_FATAL: Final = {codes.FENCED, codes.UNAUTHORIZED, codes.BAD_REQUEST}
+
+
+@dataclass(slots=True)
+class Confirmed:
+    """Every entry up to ``upto`` is durable on an ack quorum. No answer."""
+
+    upto: int
+
+
+@dataclass(slots=True)
+class ChangeEnsemble:
+    """Publish a segment at ``first_entry`` without the failed bookies.
+
+    Answer: ``on_ensemble_changed`` with the ensemble that the store now names, or ``on_fatal``.
+    """
+
+    first_entry: int
+    failed: dict[int, str]  # slot -> bookie
+
+
+@dataclass(slots=True)
+class Failed:
+    """The writer stopped for good, once; what is above the last confirmed entry is undecided."""
+
+    error: LedgerError
+
+
+WriterEffect: TypeAlias = Confirmed | ChangeEnsemble | Failed
+
+
+class LedgerWriter:
+    """Appends to one ledger and confirms in order.
+
+    Invariants: an entry is confirmed after every lower one, and once Qa bookies of its write set
+    *in the published ensemble* hold it; nothing is confirmed after ``error`` is set.
+
+    Attributes:
+        next_entry: id of the next appended entry.
+        length: payload bytes appended so far.
+        error: why the writer stopped; None while it can append.
+    """
+
+    def __init__(self, metadata: LedgerMetadata, done: Callable[[AddRequest, int], None]) -> None:
+        assert len(metadata.segments) == 1, "a ledger is written only by its creator"
+        self.ledger_id = metadata.ledger_id
+        self.next_entry = 0
+        self.length = 0
+        self.error: LedgerError | None = None
+        self._adds = QuorumAdds(
+            metadata.ledger_id,
+            (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
+            metadata.last_segment.bookies,
+            master_key(metadata.password),
+            done,
+        )
+        self._delayed: set[int] = set()  # slots that failed after the quorum of their batch
+        self._in_change: dict[int, str] = {}  # failures the running change knows
+        self._effects: list[WriterEffect] = []
+
+    @property
+    def last_confirmed(self) -> int:
+        return self._adds.last_confirmed
+
+    @property
+    def confirmed_length(self) -> int:
+        return self._adds.confirmed_length
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of packets that wait for their quorum."""
+        return self._adds.pending_bytes
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        return tuple(self._adds.bookies)
+
+    @property
+    def is_changing(self) -> bool:
+        return self._adds.frozen
+
+    def append(self, heads: list[bytes], bodies: list[bytes]) -> int:
+        """Accept a batch; its sends leave with the next ``take_sends``.
+
+        Args:
+            heads, bodies: two parallel, non-empty lists; the writer's property afterwards.
+
+        Returns:
+            The first entry's id; the others follow without gaps.
+
+        Raises:
+            LedgerError: the writer has failed or is closed; nothing was accepted.
+        """
+        if self.error is not None:
+            raise self.error
+        assert heads
+        adds = self._adds
+        if self._delayed and not adds.frozen:
+            for slot in self._delayed:
+                adds.fail(slot)
+            self._delayed.clear()
+            self._change_ensemble()
+        first = self.next_entry
+        before = self.length
+        encoded, self.length = encode_heads(
+            self.ledger_id, first, adds.last_confirmed, before, heads, bodies
+        )
+        self.next_entry = first + len(encoded)
+        adds.push(first, encoded, bodies, self.length - before, self.length)
+        return first
+
+    def on_add_done(self, request: SendAdds, code: int) -> None:
+        """A bookie answered; answers of replaced bookies and of a stopped writer are ignored."""
+        if self.error is not None:
+            return
+        if code == codes.OK:
+            if self._adds.on_stored(request):
+                self._effects.append(Confirmed(self._adds.last_confirmed))
+        elif code == codes.FENCED:
+            # From a replaced bookie too: whoever fenced it has taken the ledger from us.
+            self.on_fatal(LedgerFencedError(f"ledger {self.ledger_id}: fenced by {request.bookie}"))
+        elif self._adds.is_current(request):
+            self._on_failure(request, code)
+
+    def on_ensemble_changed(self, bookies: tuple[str, ...]) -> None:
+        """The store names ``bookies`` for the segment at last confirmed + 1."""
+        if self.error is not None:
+            return
+        adds = self._adds
+        handled, self._in_change = self._in_change, {}
+        # A failed bookie that stays (partial replacement) gets its batches once more, or a batch
+        # that needs its ack would wait for ever; if it fails again, a new change decides.
+        keep = [slot for slot, bookie in handled.items() if bookies[slot] == bookie]
+        replaced = {slot for slot, bookie in enumerate(adds.bookies) if bookies[slot] != bookie}
+        adds.replace(bookies, retry=keep)
+        self._delayed -= replaced
+        if adds.failed:
+            self._change_ensemble()
+        elif adds.complete():
+            self._effects.append(Confirmed(adds.last_confirmed))
+
+    def on_fatal(self, error: LedgerError) -> None:
+        """Stop for good: what is pending stays undecided until the ledger is closed."""
+        if self.error is not None:
+            return
+        self.error = error
+        self._adds.drop_pending()
+        self._effects.append(Failed(error))
+
+    def close(self) -> tuple[int, int]:
+        """Stop appending; pending entries fail.
+
+        Returns:
+            The last confirmed entry and the length up to it: what the ledger is to be closed at.
+
+        Raises:
+            LedgerError: the writer had failed as fenced; the ledger is another client's to close.
+        """
+        if isinstance(self.error, LedgerFencedError):
+            raise self.error
+        if self.error is None:
+            self.error = LedgerClosedError(f"ledger {self.ledger_id} was closed by its writer")
+            if self._adds.drop_pending():
+                self._effects.append(Failed(self.error))
+        return self._adds.last_confirmed, self._adds.confirmed_length
+
+    @property
+    def has_effects(self) -> bool:
+        """True if ``take_effects`` or ``take_sends`` has something to give."""
+        return bool(self._effects or self._adds.sends)
+
+    def take_sends(self) -> list[SendAdds]:
+        sends, self._adds.sends = self._adds.sends, []
+        return sends
+
+    def take_effects(self) -> list[WriterEffect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _on_failure(self, request: SendAdds, code: int) -> None:
+        if code in _FATAL:
+            self.on_fatal(
+                error_for_code(code, f"ledger {self.ledger_id}: refused by {request.bookie}")
+            )
+            return
+        adds = self._adds
+        if request.slot in adds.failed:
+            return  # reported before
+        if adds.is_satisfied(request.batch):
+            self._delayed.add(request.slot)
+            return
+        adds.fail(request.slot)
+        self._delayed.discard(request.slot)
+        if not self._in_change:
+            self._change_ensemble()
+
+    def _change_ensemble(self) -> None:
+        self._in_change = dict(self._adds.failed)
+        self._effects.append(ChangeEnsemble(self._adds.last_confirmed + 1, dict(self._in_change)))

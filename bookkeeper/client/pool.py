@@ -1,0 +1,149 @@
+"""The bookies a client can talk to: who is registered, and one ``BookieClient`` for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from bookkeeper import codes
+from bookkeeper.errors import BookieUnavailableError
+from bookkeeper.transport import AddRequest, BookieClient, BookieInfo, LacReply, ReadReply
+from metadata.paths import decode_name
+from metadata.store import MetadataEvent, MetadataStore, SessionEvent, Watch
+
+AVAILABLE_PATH: Final = "/ledgers/available"
+READ_ONLY_NAME: Final = "readonly"  # a directory below AVAILABLE_PATH, not a bookie
+
+Connect = Callable[[str], "BookieClient | None"]
+
+
+class BookiePool:
+    """Bookie id -> client, and the set of bookies that accept writes.
+
+    Registered bookies come from the metadata store and are kept current by a watch; ``connect``
+    makes the client of a bookie when it is first needed. A bookie nobody can connect to gets a
+    client that answers UNAVAILABLE, so that protocol code has no second error path.
+
+    Args:
+        store: None: only bookies added by ``add`` exist (tests, tools).
+        connect: client for a bookie id; None as result: no way to reach it.
+    """
+
+    def __init__(self, store: MetadataStore | None = None, connect: Connect | None = None) -> None:
+        self._store = store
+        self._connect = connect
+        self._clients: dict[str, BookieClient] = {}
+        self._added: set[str] = set()
+        self._registered: frozenset[str] = frozenset()
+        self._watches: list[Watch] = []
+        self._refresh: asyncio.Task[None] | None = None
+        self._refresh_again = False
+
+    @property
+    def writable(self) -> frozenset[str]:
+        """Ids of the bookies that may get new entries."""
+        return self._registered | self._added
+
+    def add(self, client: BookieClient) -> None:
+        """A bookie that is reachable and writable whether it is registered or not."""
+        self._clients[client.bookie_id] = client
+        self._added.add(client.bookie_id)
+
+    def use(self, client: BookieClient) -> None:
+        """Reach this bookie through ``client``; whether it is writable is for the store to say."""
+        self._clients[client.bookie_id] = client
+
+    def remove(self, bookie_id: str) -> None:
+        """Forget a client; the next request connects again, if anything can."""
+        self._clients.pop(bookie_id, None)
+        self._added.discard(bookie_id)
+
+    def client(self, bookie_id: str) -> BookieClient:
+        """The bookie's client; one that answers UNAVAILABLE when it can't be reached."""
+        found = self._clients.get(bookie_id)
+        if found is None:
+            found = self._connect(bookie_id) if self._connect is not None else None
+            if found is None:
+                return UnreachableBookie(bookie_id)
+            self._clients[bookie_id] = found
+        return found
+
+    async def start(self) -> None:
+        """Read who is registered and follow the changes."""
+        if self._store is None:
+            return
+        # Watch first: a bookie that registers in between is then seen twice, not never.
+        self._watches.append(self._store.watch(AVAILABLE_PATH, self._on_event))
+        self._watches.append(self._store.on_session_event(self._on_session_event))
+        await self._read()
+
+    async def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        self._watches.clear()
+        if self._refresh is not None:
+            self._refresh.cancel()
+            await asyncio.gather(self._refresh, return_exceptions=True)
+            self._refresh = None
+
+    async def _read(self) -> None:
+        assert self._store is not None
+        names = await self._store.children(AVAILABLE_PATH)
+        self._registered = frozenset(decode_name(n) for n in names if n != READ_ONLY_NAME)
+
+    def _on_event(self, event: MetadataEvent) -> None:
+        self._refresh_soon()
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.RECONNECTED:  # watch events may have been lost
+            self._refresh_soon()
+
+    def _refresh_soon(self) -> None:
+        self._refresh_again = True
+        if self._refresh is None or self._refresh.done():
+            self._refresh = asyncio.get_running_loop().create_task(self._run_refresh())
+
+    async def _run_refresh(self) -> None:
+        while self._refresh_again:
+            self._refresh_again = False
+            await self._read()
+
+
+class UnreachableBookie:
+    """Client of a bookie that can't be reached: every answer is UNAVAILABLE, and proves nothing."""
+
+    def __init__(self, bookie_id: str) -> None:
+        self._bookie_id = bookie_id
+
+    @property
+    def bookie_id(self) -> str:
+        return self._bookie_id
+
+    def add_entries(self, request: AddRequest) -> None:
+        # Not at once: callers may rely on an answer coming after the call.
+        asyncio.get_running_loop().call_soon(request.done, request, codes.UNAVAILABLE)
+
+    async def read_entries(
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        bytes_max: int,
+        *,
+        fence: bool = False,
+        master_key: bytes = b"",
+    ) -> ReadReply:
+        return ReadReply(codes.UNAVAILABLE, first, [])
+
+    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+        return LacReply(codes.UNAVAILABLE, None, -1)
+
+    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+        return codes.UNAVAILABLE
+
+    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
+
+    async def info(self) -> BookieInfo:
+        raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")

@@ -1,0 +1,197 @@
+"""The smallest bookie that keeps a bookie's promises: what clients are tested against.
+
+It is synchronous and has no disk; what it acknowledged it keeps, until a test takes its disk away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bookkeeper import codes
+from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header
+from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
+
+
+@dataclass(slots=True)
+class ModelLedger:
+    """One ledger on one bookie."""
+
+    master_key: bytes
+    entries: dict[int, bytes] = field(default_factory=dict)  # entry id -> packet
+    fenced: bool = False
+    explicit_lac: int = -1
+
+
+class ModelBookie:
+    """State and answers of one bookie.
+
+    Attributes:
+        up: False: nothing is answered (the network's business, not checked here).
+        limbo: the disk was lost: whatever it is asked, it can't say "no".
+        refuse_adds: result code of every add, to play full disks and throttling.
+    """
+
+    def __init__(self, bookie_id: str) -> None:
+        self.bookie_id = bookie_id
+        self.ledgers: dict[int, ModelLedger] = {}
+        self.up = True
+        self.limbo = False
+        self.refuse_adds = codes.OK
+
+    def lose_disk(self) -> None:
+        """The disk is replaced by an empty one; the cookie check puts the bookie into limbo."""
+        self.ledgers.clear()
+        self.limbo = True
+
+    def add(self, request: AddRequest) -> int:
+        if self.refuse_adds != codes.OK:
+            return self.refuse_adds
+        ledger = self.ledgers.setdefault(request.ledger_id, ModelLedger(request.master_key))
+        if ledger.master_key != request.master_key:
+            return codes.UNAUTHORIZED
+        if not request.recovery and (ledger.fenced or self.limbo):
+            return codes.FENCED  # in limbo the fence may have been lost
+        for entry_id, head, body in zip(
+            request.entry_ids, request.heads, request.bodies, strict=True
+        ):
+            ledger.entries.setdefault(entry_id, head + body)
+        return codes.OK
+
+    def fence(self, ledger_id: int, master_key: bytes) -> int:
+        ledger = self.ledgers.setdefault(ledger_id, ModelLedger(master_key))
+        if ledger.master_key != master_key:
+            return codes.UNAUTHORIZED
+        ledger.fenced = True
+        return codes.OK
+
+    def read(
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        bytes_max: int,
+        *,
+        fence: bool = False,
+        master_key: bytes = b"",
+    ) -> ReadReply:
+        if fence and (code := self.fence(ledger_id, master_key)) != codes.OK:
+            return ReadReply(code, first, [])
+        ledger = self.ledgers.get(ledger_id)
+        packets: list[bytes | memoryview] = []
+        size = 0
+        while ledger is not None and len(packets) < count_max:
+            packet = ledger.entries.get(first + len(packets))
+            if packet is None or (packets and size + len(packet) > bytes_max):
+                break
+            packets.append(packet)
+            size += len(packet)
+        if packets:
+            return ReadReply(codes.OK, first, packets)
+        return ReadReply(self._no(codes.NO_LEDGER if ledger is None else codes.NO_ENTRY), first, [])
+
+    def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+        if fence and (code := self.fence(ledger_id, master_key)) != codes.OK:
+            return LacReply(code, None, -1)
+        if self.limbo:
+            return LacReply(codes.UNKNOWN_LEDGER_STATE, None, -1)
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            return LacReply(codes.NO_LEDGER, None, -1)
+        last = ledger.entries[max(ledger.entries)] if ledger.entries else None
+        return LacReply(codes.OK, last, ledger.explicit_lac)
+
+    def corrupt(self, ledger_id: int, entry_id: int) -> None:
+        """Flip a bit of the stored payload, or of the digest if it has none."""
+        packet = bytearray(self.ledgers[ledger_id].entries[entry_id])
+        packet[-1] ^= 1
+        self.ledgers[ledger_id].entries[entry_id] = bytes(packet)
+
+    def lac_claims(self, ledger_id: int) -> dict[int, int]:
+        """entry id -> LAC in its packet."""
+        ledger = self.ledgers.get(ledger_id)
+        entries = {} if ledger is None else ledger.entries
+        return {entry_id: decode_header(packet).lac for entry_id, packet in entries.items()}
+
+    def payload(self, ledger_id: int, entry_id: int) -> bytes | None:
+        ledger = self.ledgers.get(ledger_id)
+        packet = None if ledger is None else ledger.entries.get(entry_id)
+        return None if packet is None else packet[PACKET_HEADER_BYTES:]
+
+    def _no(self, code: int) -> int:
+        return codes.UNKNOWN_LEDGER_STATE if self.limbo else code
+
+
+class ModelBookieClient:
+    """A ``BookieClient`` of a ModelBookie on a real event loop, for tests of the shells.
+
+    ``hold_adds`` keeps adds unanswered until ``release``; a bookie that isn't ``up`` answers
+    UNAVAILABLE.
+    """
+
+    def __init__(self, bookie: ModelBookie) -> None:
+        self.bookie = bookie
+        self.requests: list[AddRequest] = []
+        self.reads: list[tuple[int, int]] = []  # (first, count_max) of each read
+        self.hold_adds = False
+        self.on_read: Callable[[int], None] | None = None
+        self._held: list[AddRequest] = []
+
+    @property
+    def bookie_id(self) -> str:
+        return self.bookie.bookie_id
+
+    def add_entries(self, request: AddRequest) -> None:
+        self.requests.append(request)
+        if self.hold_adds:
+            self._held.append(request)
+        else:
+            asyncio.get_running_loop().call_soon(self._answer, request)
+
+    def release(self) -> None:
+        """Answer what was held, in order."""
+        self.hold_adds = False
+        held, self._held = self._held, []
+        for request in held:
+            self._answer(request)
+
+    def _answer(self, request: AddRequest) -> None:
+        code = self.bookie.add(request) if self.bookie.up else codes.UNAVAILABLE
+        request.done(request, code)
+
+    async def read_entries(
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        bytes_max: int,
+        *,
+        fence: bool = False,
+        master_key: bytes = b"",
+    ) -> ReadReply:
+        self.reads.append((first, count_max))
+        if self.on_read is not None:
+            self.on_read(first)
+        if not self.bookie.up:
+            return ReadReply(codes.UNAVAILABLE, first, [])
+        return self.bookie.read(
+            ledger_id, first, count_max, bytes_max, fence=fence, master_key=master_key
+        )
+
+    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+        if not self.bookie.up:
+            return LacReply(codes.UNAVAILABLE, None, -1)
+        return self.bookie.read_lac(ledger_id, fence=fence, master_key=master_key)
+
+    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+        ledger = self.bookie.ledgers.setdefault(ledger_id, ModelLedger(master_key))
+        ledger.explicit_lac = max(ledger.explicit_lac, lac)
+        return codes.OK
+
+    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        ledger = self.bookie.ledgers.get(ledger_id)
+        return [] if ledger is None else [(e, e + 1) for e in sorted(ledger.entries)]
+
+    async def info(self) -> BookieInfo:
+        return BookieInfo(self.bookie_id, False, 1 << 40, 1 << 40)

@@ -1,0 +1,52 @@
+"""A small cluster of model bookies over the embedded metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.placement import RandomPlacement
+from bookkeeper.client.pool import BookiePool
+from metadata.embedded import EmbeddedMetadataStore
+from metadata.store import MetadataStore
+from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
+
+
+class Cluster:
+    """Bookies b0, b1, ... and one client."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+        self.pool = BookiePool()
+        self.bookies: dict[str, ModelBookie] = {}
+        self.clients: dict[str, ModelBookieClient] = {}
+        rng = random.Random(7)
+        self.client = BookKeeperClient(
+            store, self.pool, RandomPlacement(rng), clock=lambda: 1234, rng=rng
+        )
+
+    def add_bookies(self, count: int) -> None:
+        for _ in range(count):
+            bookie = ModelBookie(f"b{len(self.bookies)}")
+            self.bookies[bookie.bookie_id] = bookie
+            self.clients[bookie.bookie_id] = ModelBookieClient(bookie)
+            self.pool.add(self.clients[bookie.bookie_id])
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    store = EmbeddedMetadataStore.open(None)
+    yield Cluster(store)
+    await store.close()
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Let the loop run until ``condition`` holds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "never became true"
+        await asyncio.sleep(0)

@@ -1,0 +1,274 @@
+"""Create, append, confirm, close, read, recover, delete through the shells."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookkeeper import codes
+from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from bookkeeper.client.config import LedgerConfig
+from bookkeeper.errors import (
+    EntryDigestError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    LedgerRecoveryError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    UnauthorizedAccessError,
+)
+from bookkeeper.ledger_metadata import LedgerState
+from tests.unit.bookkeeper.client.conftest import Cluster, eventually
+
+TRIPLES = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 2, 2)]
+
+
+def batch(first: int, count: int) -> tuple[list[bytes], list[bytes]]:
+    return (
+        [b"head%06d" % entry_id for entry_id in range(first, first + count)],
+        [b"body%d" % entry_id * 20 for entry_id in range(first, first + count)],
+    )
+
+
+def payload_bytes(count: int) -> int:
+    heads, bodies = batch(0, count)
+    return sum(map(len, heads + bodies))
+
+
+async def write(writer: AsyncLedgerWriter, count: int, per_append: int = 7) -> None:
+    """Append up to entry ``count`` and wait until all is confirmed."""
+    while writer.next_entry < count:
+        entries = min(per_append, count - writer.next_entry)
+        writer.append(*batch(writer.next_entry, entries))
+    await eventually(lambda: writer.last_confirmed == count - 1)
+
+
+async def read_all(cluster: Cluster, ledger_id: int, *, recover: bool = True) -> int:
+    """Read the whole ledger, check every byte; the number of entries."""
+    reader = await cluster.client.open_ledger(ledger_id, recover=recover)
+    first = 0
+    while first <= reader.last_confirmed:
+        run = await reader.read(first, reader.last_confirmed, 1 << 20, 10)
+        assert run.first == first
+        assert (run.heads, run.bodies) == batch(first, len(run.heads))
+        first += len(run.heads)
+    return first
+
+
+@pytest.mark.parametrize("triple", TRIPLES)
+async def test_write_close_read(cluster: Cluster, triple: tuple[int, int, int]) -> None:
+    cluster.add_bookies(5)
+    writer = await cluster.client.create_ledger(LedgerConfig(*triple), {"component": b"test"})
+    confirmed: list[int] = []
+    writer.on_confirmed = confirmed.append
+    await write(writer, 100)
+    metadata = await writer.close()
+    assert metadata.state is LedgerState.CLOSED
+    assert metadata.last_entry == 99
+    assert metadata.length == writer.length == payload_bytes(100)
+    assert metadata.custom_metadata == {"component": b"test"}
+    assert confirmed == sorted(set(confirmed))
+    assert confirmed[-1] == 99
+    assert await cluster.client.read_ledger_metadata(writer.ledger_id) == metadata
+    assert await read_all(cluster, writer.ledger_id) == 100
+
+
+@pytest.mark.parametrize("triple", TRIPLES)
+async def test_recovery_keeps_what_was_confirmed(
+    cluster: Cluster, triple: tuple[int, int, int]
+) -> None:
+    cluster.add_bookies(5)
+    writer = await cluster.client.create_ledger(LedgerConfig(*triple))
+    await write(writer, 50)
+    assert await read_all(cluster, writer.ledger_id) == 50
+    failed: list[LedgerError] = []
+    writer.on_failed = failed.append
+    writer.append(*batch(50, 1))
+    await eventually(lambda: bool(failed))
+    assert isinstance(failed[0], LedgerFencedError)
+    with pytest.raises(LedgerFencedError):
+        writer.append(*batch(51, 1))
+    with pytest.raises(LedgerFencedError):
+        await writer.close()
+
+
+async def test_answers_of_one_tick_are_one_watermark(cluster: Cluster) -> None:
+    cluster.add_bookies(1)
+    writer = await cluster.client.create_ledger(LedgerConfig())
+    confirmed: list[int] = []
+    writer.on_confirmed = confirmed.append
+    cluster.clients["b0"].hold_adds = True
+    for first in range(10):
+        writer.append(*batch(first, 1))
+    cluster.clients["b0"].release()
+    assert confirmed == []
+    await eventually(lambda: bool(confirmed))
+    assert confirmed == [9]
+
+
+async def test_one_request_per_bookie_and_append(cluster: Cluster) -> None:
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    await write(writer, 64, per_append=64)
+    for client in cluster.clients.values():
+        assert [request.entry_ids for request in client.requests] == [range(64)]
+
+
+async def test_failed_bookie_is_replaced(cluster: Cluster) -> None:
+    cluster.add_bookies(4)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3))
+    await write(writer, 10)
+    victim = writer.metadata.last_segment.bookies[1]
+    cluster.bookies[victim].up = False
+    await write(writer, 30)
+    segments = writer.metadata.segments
+    assert [segment.first_entry for segment in segments] == [0, 10]
+    assert victim not in segments[1].bookies
+    await writer.close()
+    assert await read_all(cluster, writer.ledger_id) == 30
+
+
+async def test_no_bookie_left_fails_the_writer(cluster: Cluster) -> None:
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    await write(writer, 10)
+    failed: list[LedgerError] = []
+    writer.on_failed = failed.append
+    for bookie in cluster.bookies.values():
+        bookie.refuse_adds = codes.READ_ONLY
+    writer.append(*batch(10, 3))
+    await eventually(lambda: bool(failed))
+    assert isinstance(failed[0], NotEnoughBookiesError)
+    assert (await writer.close()).last_entry == 9
+
+
+async def test_close_drops_what_is_unconfirmed(cluster: Cluster) -> None:
+    cluster.add_bookies(2)
+    writer = await cluster.client.create_ledger(LedgerConfig(2, 2, 2))
+    await write(writer, 5)
+    failed: list[LedgerError] = []
+    writer.on_failed = failed.append
+    for client in cluster.clients.values():
+        client.hold_adds = True
+    writer.append(*batch(5, 3))
+    metadata = await writer.close()
+    assert (metadata.last_entry, metadata.length) == (4, payload_bytes(5))
+    assert isinstance(failed[0], LedgerClosedError)
+    for client in cluster.clients.values():
+        client.release()
+    assert writer.last_confirmed == 4
+    assert await writer.close() == metadata  # closing again is harmless
+
+
+async def test_create_needs_enough_bookies(cluster: Cluster) -> None:
+    cluster.add_bookies(2)
+    with pytest.raises(NotEnoughBookiesError):
+        await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+
+
+async def test_delete(cluster: Cluster) -> None:
+    cluster.add_bookies(1)
+    writer = await cluster.client.create_ledger(LedgerConfig())
+    await cluster.client.delete_ledger(writer.ledger_id)
+    await cluster.client.delete_ledger(writer.ledger_id)
+    assert await cluster.client.read_ledger_metadata(writer.ledger_id) is None
+    with pytest.raises(NoSuchLedgerError):
+        await cluster.client.open_ledger(writer.ledger_id, recover=True)
+    with pytest.raises(NoSuchLedgerError):
+        await writer.close()
+
+
+async def test_password(cluster: Cluster) -> None:
+    cluster.add_bookies(1)
+    writer = await cluster.client.create_ledger(LedgerConfig(password=b"secret"))
+    await write(writer, 3)
+    with pytest.raises(UnauthorizedAccessError):
+        await cluster.client.open_ledger(writer.ledger_id, recover=True)
+    reader = await cluster.client.open_ledger(writer.ledger_id, b"secret", recover=True)
+    assert reader.last_confirmed == 2
+
+
+async def test_open_without_recovery_never_disturbs_the_writer(cluster: Cluster) -> None:
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    await write(writer, 5, per_append=1)
+    await write(writer, 10, per_append=1)
+    reader = await cluster.client.open_ledger(writer.ledger_id, recover=False)
+    assert 4 <= reader.last_confirmed <= 9  # the LAC lags behind by what is in flight
+    with pytest.raises(NoSuchEntryError):
+        await reader.read(0, 10, 1 << 20, 10)
+    await write(writer, 20, per_append=1)
+    await writer.close()
+    await reader.refresh()
+    assert reader.last_confirmed == 19
+
+
+async def test_read_falls_over_to_an_intact_replica(cluster: Cluster) -> None:
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3))
+    await write(writer, 10)
+    await writer.close()
+    cluster.bookies["b0"].corrupt(writer.ledger_id, 4)
+    cluster.bookies["b1"].up = False
+    del cluster.bookies["b2"].ledgers[writer.ledger_id].entries[9]
+    assert await read_all(cluster, writer.ledger_id) == 10
+    cluster.bookies["b2"].corrupt(writer.ledger_id, 4)
+    reader = await cluster.client.open_ledger(writer.ledger_id, recover=False)
+    corrupt: list[tuple[int, int, str]] = []
+    reader.on_corrupt = lambda *found: corrupt.append(found)
+    assert len((await reader.read(0, 9, 1 << 20, 10)).heads) == 4  # the intact prefix
+    with pytest.raises(LedgerError):
+        await reader.read(4, 9, 1 << 20, 10)
+    cluster.bookies["b1"].up = True
+    cluster.bookies["b1"].corrupt(writer.ledger_id, 4)
+    with pytest.raises(EntryDigestError):
+        await reader.read(4, 9, 1 << 20, 10)
+    assert {bookie for _, entry_id, bookie in corrupt if entry_id == 4} == {"b0", "b1", "b2"}
+
+
+async def test_own_reader_follows_the_writer(cluster: Cluster) -> None:
+    cluster.add_bookies(1)
+    writer = await cluster.client.create_ledger(LedgerConfig())
+    reader = writer.reader()
+    cluster.clients["b0"].hold_adds = True
+    writer.append(*batch(0, 2))
+    assert reader.last_confirmed == -1
+    with pytest.raises(NoSuchEntryError):
+        await reader.read(0, 0, 100, 10)
+    cluster.clients["b0"].release()
+    assert (await reader.read(0, 1, 1, 10)).heads == batch(0, 1)[0]
+
+
+async def test_recovery_waits_for_a_quorum(cluster: Cluster) -> None:
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    await write(writer, 10)
+    for name in ("b0", "b1"):
+        cluster.bookies[name].up = False
+    with pytest.raises(LedgerRecoveryError):
+        await cluster.client.open_ledger(writer.ledger_id, recover=True)
+    metadata = await cluster.client.read_ledger_metadata(writer.ledger_id)
+    assert metadata is not None
+    assert metadata.state is LedgerState.IN_RECOVERY
+    cluster.bookies["b0"].up = True
+    assert await read_all(cluster, writer.ledger_id) == 10
+
+
+async def test_many_recoverers_agree(cluster: Cluster) -> None:
+    cluster.add_bookies(4)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    await write(writer, 40)
+    ends = await asyncio.gather(*(read_all(cluster, writer.ledger_id) for _ in range(5)))
+    assert set(ends) == {40}
+
+
+async def test_ids_and_paths(cluster: Cluster) -> None:
+    cluster.add_bookies(1)
+    ids = [(await cluster.client.create_ledger(LedgerConfig())).ledger_id for _ in range(5)]
+    assert ids == sorted(set(ids))
+    ranges = [found async for found in cluster.client.ledgers.ranges()]
+    assert [ledger_id for found in ranges for ledger_id in found.ledger_ids] == ids
+    assert all(found.first <= i < found.end for found in ranges for i in found.ledger_ids)
