@@ -49,13 +49,17 @@ class PositionSet:
         else:
             bits.update(entry_ids)
 
+    def add_bits(self, ledger_id: int, entries: BitMap) -> None:
+        """Add a bitmap of entries of one ledger; the set doesn't keep it."""
+        if (bits := self.ledgers.get(ledger_id)) is None:
+            self.ledgers[ledger_id] = entries.copy()
+        else:
+            bits |= entries
+
     def update(self, other: PositionSet) -> None:
         """Add every position of another set."""
         for ledger_id, entries in other.ledgers.items():
-            if (bits := self.ledgers.get(ledger_id)) is None:
-                self.ledgers[ledger_id] = entries.copy()
-            else:
-                bits |= entries
+            self.add_bits(ledger_id, entries)
 
     def discard(self, ledger_id: int, entry_id: int) -> bool:
         """Remove one position; whether it was there."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.dispatch.consumer_state import ConsumerState
+from broker.service.rates import RateSampler, iso_time
 from managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ class Consumer(ConsumerState):
         "last_flow_ms",
         "messages_out",
         "metadata",
+        "rates",
+        "reconnect_url",
         "redelivered",
         "request",
         "sink",
@@ -143,6 +145,8 @@ class Consumer(ConsumerState):
         self.metadata = dict(request.metadata)
         self.connected_ms = now_ms
         self.closed = False
+        self.reconnect_url = ""  # where the client should go when the broker ends the consumer
+        self.rates = RateSampler()
         self.entries_out = self.messages_out = self.bytes_out = self.chunks_out = 0
         self.acks = self.redelivered = 0
         self.last_acked_ms = self.last_consumed_ms = self.last_flow_ms = 0
@@ -157,15 +161,16 @@ class Consumer(ConsumerState):
         self.subscription.on_writable(self)
 
     def stats(self) -> dict[str, Any]:
-        """ConsumerStats in Pulsar's shape (http-api 3.4); the caller adds rates."""
+        """ConsumerStats in Pulsar's shape (http-api 3.4)."""
+        rate_out, throughput, rate_redeliver, rate_ack = self.rates.rates
         per_entry = self.messages_out // self.entries_out if self.entries_out else 0
         return {
-            "msgRateOut": 0.0,
-            "msgThroughputOut": 0.0,
+            "msgRateOut": rate_out,
+            "msgThroughputOut": throughput,
             "bytesOutCounter": self.bytes_out,
             "msgOutCounter": self.messages_out,
-            "msgRateRedeliver": 0.0,
-            "messageAckRate": 0.0,
+            "msgRateRedeliver": rate_redeliver,
+            "messageAckRate": rate_ack,
             "chunkedMessageRate": 0.0,
             "consumerName": self.name,
             "availablePermits": self.permits,
@@ -187,8 +192,3 @@ class Consumer(ConsumerState):
             "lastAckedTime": iso_time(self.last_acked_ms) if self.last_acked_ms else "",
             "lastConsumedTime": iso_time(self.last_consumed_ms) if self.last_consumed_ms else "",
         }
-
-
-def iso_time(ms: int) -> str:
-    """ISO date of a time in milliseconds since 1970, as statistics show it."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,192 @@
+"""asyncio shell of a dispatcher: reads for it, performs its effects, keeps its timer.
+
+It works in turns, at most one per loop tick: whatever woke it (new entries, permits, a writable
+socket, a timer) is answered by one turn of at most ``turn_bytes_max`` bytes; then other work of the
+loop comes first. One asynchronous read is in flight at most; while entries are in the cache there
+is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import assert_never
+
+from broker.dispatch.ports import (
+    CursorView,
+    Deliver,
+    DispatchCore,
+    DispatchLimits,
+    EntryReads,
+    NotifyActive,
+    ReadRequest,
+    Skip,
+)
+from managed_ledger.entry_batch import EntryBatch
+from managed_ledger.position import Position
+
+__all__ = ["AsyncDispatcher"]
+
+logger = logging.getLogger(__name__)
+
+_TIMER_MAX_S = 3600.0
+"""A timer is armed again after so long; a deadline may lie years ahead."""
+
+
+class AsyncDispatcher:
+    """Drives a `DispatchCore` over a managed ledger and a cursor."""
+
+    def __init__(
+        self,
+        core: DispatchCore,
+        ledger: EntryReads,
+        cursor: CursorView,
+        limits: DispatchLimits,
+        *,
+        now_ms: Callable[[], int],
+        deliver: Callable[[Deliver], int],
+        notify_active: Callable[[NotifyActive], None],
+        label: str,
+        ack_sets: bool,
+    ) -> None:
+        """Args:
+        deliver: hands a batch to its sink; answers the bytes it sent.
+        label: topic and subscription, for the log.
+        ack_sets: whether batches may be acknowledged in part.
+        """
+        self._core, self._ledger, self._cursor, self._limits = core, ledger, cursor, limits
+        self._now_ms, self._deliver, self._notify_active = now_ms, deliver, notify_active
+        self._label = label
+        self._ack_set_of = cursor.batch_ack_set if ack_sets else None
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._closed = False
+        self._reading: asyncio.Task[None] | None = None
+        self._retry_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+
+    def wake(self) -> None:
+        """Something changed: take a turn in the next loop tick."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def close(self) -> None:
+        """Deliver nothing more; a read in flight is abandoned."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        core, ledger, bytes_max = self._core, self._ledger, self._limits.turn_bytes_max
+        sent = 0
+        # Effects of the calls that led to this turn (who is active) come before its messages.
+        self._perform()
+        while self._reading is None and (request := core.next_read()) is not None:
+            position = request.position
+            if position is None:
+                position = self._cursor.first_unacked()
+            batch = ledger.read_nowait(position, request.entries_max, bytes_max)
+            if batch is not None:
+                sent += self._dispatch(request, batch)
+                if sent >= bytes_max:
+                    self.wake()
+                    break
+            elif position > ledger.last_confirmed:
+                core.on_nothing(request, position)
+                if not request.replay:
+                    break  # the topic wakes us when there is more
+            else:
+                self._reading = self._loop.create_task(self._read(request, position))
+        self._arm_timer()
+
+    def _dispatch(self, request: ReadRequest, batch: EntryBatch) -> int:
+        acked = self._cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
+        self._core.on_entries(request, batch, acked, self._ack_set_of, self._now_ms())
+        # A batch of nothing but acknowledged entries costs time as well: it must count.
+        return max(self._perform(), 64 * len(batch.heads))
+
+    def _perform(self) -> int:
+        """Perform the core's effects; answers the bytes handed to sinks."""
+        sent = 0
+        for effect in self._core.take_effects():
+            match effect:
+                case Deliver():
+                    sent += self._deliver(effect)
+                case Skip(positions):
+                    self._cursor.ack(positions)
+                case NotifyActive():
+                    self._notify_active(effect)
+                case _:
+                    assert_never(effect)
+        return sent
+
+    async def _read(self, request: ReadRequest, position: Position) -> None:
+        try:
+            batch = await self._ledger.read(
+                position, request.entries_max, self._limits.turn_bytes_max
+            )
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # storage trouble passes or the topic is closed: try again
+            self._retry_later(error, position)
+            return
+        self._reading = None
+        if self._closed:
+            return
+        self._retry_ms = 0
+        if batch is None:
+            self._core.on_nothing(request, position)
+            if not request.replay:
+                return  # nothing readable yet: the topic wakes us
+        else:
+            self._dispatch(request, batch)
+        self.wake()
+
+    def _retry_later(self, error: Exception, position: Position) -> None:
+        limits = self._limits
+        self._retry_ms = min(self._retry_ms * 2, limits.retry_max_ms) or limits.retry_first_ms
+        logger.warning(
+            "%s: reading at %s failed, next try in %d ms: %s",
+            self._label,
+            position,
+            self._retry_ms,
+            error or type(error).__name__,
+        )
+        self._timer_clear()
+        # _reading stays set, so that no turn starts a read before the delay is over.
+        self._timer = self._loop.call_later(self._retry_ms / 1000, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        self._reading = None
+        self.wake()
+
+    def _timer_clear(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm_timer(self) -> None:
+        deadline = self._core.next_deadline_ms()
+        if self._retry_ms and self._reading is not None:
+            return  # the timer is the retry's
+        if deadline is None:
+            self._timer_clear()
+        elif self._timer is None or self._timer_at_ms != deadline:
+            self._timer_clear()
+            self._timer_at_ms = deadline
+            delay = min(max(deadline - self._now_ms(), 0) / 1000, _TIMER_MAX_S)
+            self._timer = self._loop.call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._core.on_tick(self._now_ms())
+        self._turn()

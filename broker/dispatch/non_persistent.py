@@ -1,0 +1,93 @@
+"""Dispatch without storage: what nobody can take now is dropped and counted (wire-protocol 6.5).
+
+Calls in, effects out; no clock, socket or task.
+"""
+
+from __future__ import annotations
+
+from broker.dispatch.consumer_state import ConsumerState
+from broker.dispatch.head_scan import scan_heads
+from broker.dispatch.ports import Deliver, NotifyActive
+from broker.dispatch.round_robin import RoundRobin
+from broker.dispatch.single_active import choose_active
+from broker.protocol.entry_head import FLAG_MARKER
+from managed_ledger.entry_batch import Buffer, EntryBatch
+
+__all__ = ["NonPersistentDispatcher"]
+
+
+class NonPersistentDispatcher:
+    """One subscription's share of a non-persistent topic; all message ids are (0, 0)."""
+
+    def __init__(
+        self,
+        *,
+        single_active: bool,
+        failover: bool,
+        topic: str,
+        partition_index: int,
+        round_robin_messages: int,
+    ) -> None:
+        self.active: ConsumerState | None = None  # single-active types only
+        self.dropped_messages = 0
+        self._rounds = RoundRobin()
+        self._single, self._failover = single_active, failover
+        self._topic, self._partition = topic, partition_index
+        self._quota = round_robin_messages
+        self._effects: list[Deliver | NotifyActive] = []
+
+    def add_consumer(self, consumer: ConsumerState) -> None:
+        self._rounds.add(consumer)
+        before = self.active
+        self._choose()
+        if self._failover and self.active is before:
+            self._effects.append(NotifyActive(consumer, False))
+
+    def remove_consumer(self, consumer: ConsumerState) -> None:
+        if self._rounds.remove(consumer):
+            self._choose()
+
+    def _choose(self) -> None:
+        if not self._single:
+            return
+        consumers = self._rounds.consumers
+        chosen = choose_active(consumers, self._topic, self._partition) if consumers else None
+        if chosen is not self.active:
+            self.active = chosen  # at once: there is nothing to hand over
+            if self._failover:
+                self._effects += [NotifyActive(each, each is chosen) for each in consumers]
+
+    def on_published(self, heads: list[bytes], bodies: list[Buffer]) -> None:
+        """Hand out one batch; its lists are not kept beyond the effects."""
+        rows = scan_heads(heads)
+        batch = EntryBatch(0, 0, heads, bodies)
+        picks: dict[ConsumerState, list[int]] = {}
+        sent: dict[ConsumerState, int] = {}
+        consumer: ConsumerState | None = self.active
+        quota = 0
+        for index in range(len(heads)):
+            messages = 1
+            if rows is not None:
+                flags, messages, _, _ = rows[index]
+                if flags & FLAG_MARKER:
+                    continue
+            if self._single:
+                if consumer is None or not consumer.available:
+                    self.dropped_messages += messages
+                    continue
+            elif consumer is None or quota <= 0 or not consumer.available:
+                consumer, quota = self._rounds.next(), self._quota
+                if consumer is None:
+                    self.dropped_messages += messages
+                    continue
+            quota -= messages
+            consumer.permits -= messages
+            picks.setdefault(consumer, []).append(index)
+            sent[consumer] = sent.get(consumer, 0) + messages
+        for target, chosen in picks.items():
+            whole = len(chosen) == len(heads)
+            self._effects.append(Deliver(target, batch, None if whole else chosen, sent[target]))
+
+    def take_effects(self) -> list[Deliver | NotifyActive]:
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,0 +1,526 @@
+"""Shared: entries are spread over the consumers, each pending at one of them until acknowledged.
+
+Calls in, effects out; no clock, socket or task. Every unacknowledged entry below the read position
+is in exactly one place: pending at a consumer, waiting for one (chunks), in the replay queue, or in
+the delayed index. All of these are bitmaps per ledger; only batches (a message count other than 1)
+and redelivered entries cost a dict item.
+
+Rules: wire-protocol 6.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyroaring import BitMap
+
+from broker.dispatch.consumer_state import ConsumerState
+from broker.dispatch.delayed_index import DelayedIndex
+from broker.dispatch.head_scan import scan_heads
+from broker.dispatch.ports import AckSets, Deliver, DispatchLimits, Effect, ReadRequest, Skip
+from broker.dispatch.position_set import ENTRY_ID_END, PositionSet
+from broker.dispatch.round_robin import RoundRobin
+from broker.dispatch.single_active import remaining_messages
+from broker.protocol.entry_head import (
+    FLAG_BATCH,
+    FLAG_CHUNK,
+    FLAG_FIRST_CHUNK,
+    FLAG_LAST_CHUNK,
+    FLAG_MARKER,
+)
+from managed_ledger.entry_batch import EntryBatch
+from managed_ledger.position import Position
+
+__all__ = ["SharedDispatcher"]
+
+_SPARSE = 8
+"""A replay read spans holes as long as at least one entry in so many is wanted."""
+
+
+class SharedDispatcher:
+    """Decides which consumer gets which entry, and what comes back when one fails."""
+
+    def __init__(self, limits: DispatchLimits) -> None:
+        self.read_position: Position | None = None  # None: the cursor's first unacknowledged entry
+        self.generation = 0
+        self.replay = PositionSet()
+        self.delayed = DelayedIndex(limits.delay_tick_ms, strict=limits.delay_strict)
+        self.unacked = 0  # messages pending at all consumers
+        self.blocked = False  # too many of them
+        self.unblocked = False  # since the shell looked last, somebody may take entries again
+        self._limits = limits
+        self._rounds = RoundRobin()
+        self._sizes: dict[int, dict[int, int]] = {}  # pending entries that aren't one message each
+        self._counts: dict[int, dict[int, int]] = {}  # redeliveries, of redelivered entries only
+        self._pins: dict[int, ConsumerState] = {}  # chunked message -> who got its first chunk
+        self._per_entry = 1.0
+        self._effects: list[Effect] = []
+
+    @property
+    def consumers(self) -> list[ConsumerState]:
+        return self._rounds.consumers
+
+    # --- consumers
+
+    def add_consumer(self, consumer: ConsumerState) -> None:
+        self._rounds.add(consumer)
+
+    def remove_consumer(self, consumer: ConsumerState) -> None:
+        """Its pending entries go back to the queue, their redelivery counts unchanged."""
+        if not self._rounds.remove(consumer):
+            return
+        if not self._rounds.consumers:
+            self.rewind()
+            self._counts.clear()
+        else:
+            self._give_back(consumer)
+            self._pins = {key: owner for key, owner in self._pins.items() if owner is not consumer}
+        consumer.pending.clear()
+        consumer.waiting.clear()
+        consumer.unacked = 0
+
+    def _give_back(self, consumer: ConsumerState) -> None:
+        for ledger_id, entries in consumer.pending.ledgers.items():
+            self._forget_sizes(ledger_id, entries)
+        self.replay.update(consumer.pending)
+        self.replay.update(consumer.waiting)
+        self._lower_unacked(consumer.unacked)
+
+    def rewind(self) -> None:
+        """Start again from the cursor: nothing is pending, waiting or delayed any more."""
+        for consumer in self._rounds.consumers:
+            consumer.pending.clear()
+            consumer.waiting.clear()
+            consumer.unacked, consumer.blocked = 0, False
+        self.replay.clear()
+        self.delayed.clear()
+        self._pins.clear()
+        self._sizes.clear()
+        self.unacked, self.blocked = 0, False
+        self.read_position = None
+        self.generation += 1
+
+    def on_flow(self, consumer: ConsumerState, permits: int) -> None:
+        """Permits add up; a blocked consumer's are kept for later."""
+        consumer.permits += permits
+        self._release_waiting(consumer)
+
+    def _release_waiting(self, consumer: ConsumerState) -> None:
+        if consumer.waiting and consumer.permits > 0 and not consumer.blocked:
+            self.replay.update(consumer.waiting)
+            consumer.waiting.clear()
+
+    # --- acknowledgments and redelivery
+
+    def on_acked(self, consumer: ConsumerState | None, positions: Sequence[Position]) -> int:
+        """The cursor took these acknowledgments: nobody has to deliver these entries any more.
+
+        Args:
+            consumer: who acknowledged; the first place to look for the entries. Any consumer may
+                acknowledge what is pending at another.
+        Returns:
+            Messages that were pending until now.
+        """
+        if len(positions) == 1:
+            ledger_id, entry_id = positions[0]
+            if 0 <= entry_id < ENTRY_ID_END:
+                return self._on_acked_one(consumer, ledger_id, entry_id)
+            return 0
+        groups: dict[int, list[int]] = {}
+        for ledger_id, entry_id in positions:
+            if 0 <= entry_id < ENTRY_ID_END:
+                if (group := groups.get(ledger_id)) is None:
+                    groups[ledger_id] = [entry_id]
+                else:
+                    group.append(entry_id)
+        return sum(
+            self._on_acked_many(consumer, ledger_id, BitMap(group))
+            for ledger_id, group in groups.items()
+        )
+
+    def on_mark_delete(self, mark_delete: Position) -> None:
+        """Everything up to this position is acknowledged at once (expiry, skip, clear)."""
+        for consumer in self._rounds.consumers:
+            for ledger_id, bits in list(consumer.pending.ledgers.items()):
+                if ledger_id > mark_delete[0]:
+                    continue
+                if ledger_id < mark_delete[0]:
+                    self._on_acked_many(consumer, ledger_id, bits.copy())
+                else:
+                    below = BitMap(range(0))
+                    below.add_range(0, mark_delete[1] + 1)
+                    self._on_acked_many(consumer, ledger_id, bits & below)
+            consumer.waiting.remove_below((mark_delete[0], mark_delete[1] + 1))
+        self.replay.remove_below((mark_delete[0], mark_delete[1] + 1))
+
+    def _on_acked_one(self, consumer: ConsumerState | None, ledger_id: int, entry_id: int) -> int:
+        owner = consumer
+        if owner is None or not owner.pending.discard(ledger_id, entry_id):
+            for owner in self._rounds.consumers:
+                if owner.pending.discard(ledger_id, entry_id):
+                    break
+            else:
+                self.replay.discard(ledger_id, entry_id)
+                self._forget_counts(ledger_id, (entry_id,))
+                return 0
+        sizes = self._sizes.get(ledger_id)
+        messages = sizes.pop(entry_id, 1) if sizes else 1
+        if self._counts:
+            self._forget_counts(ledger_id, (entry_id,))
+        owner.unacked -= messages
+        self._unblock(owner)
+        self._lower_unacked(messages)
+        return messages
+
+    def _on_acked_many(
+        self, consumer: ConsumerState | None, ledger_id: int, entries: BitMap
+    ) -> int:
+        total, rest = 0, entries
+        if self._counts:
+            self._forget_counts(ledger_id, entries)
+        owners = self._rounds.consumers
+        if consumer is not None and consumer in owners:
+            owners = [consumer, *(each for each in owners if each is not consumer)]
+        for owner in owners:
+            if (taken := owner.pending.take(ledger_id, rest)) is None:
+                continue
+            messages = self._forget_sizes(ledger_id, taken)
+            owner.unacked -= messages
+            total += messages
+            self._unblock(owner)
+            rest = rest - taken
+            if not rest:
+                break
+        if rest and self.replay:
+            self.replay.take(ledger_id, rest)
+        self._lower_unacked(total)
+        return total
+
+    def on_batch_acked(self, position: Position, remaining: int) -> None:
+        """Some messages of a pending batch were acknowledged; ``remaining`` are left."""
+        ledger_id, entry_id = position
+        for owner in self._rounds.consumers:
+            if position in owner.pending:
+                sizes = self._sizes.setdefault(ledger_id, {})
+                messages = sizes.get(entry_id, 1) - remaining
+                sizes[entry_id] = remaining
+                owner.unacked -= messages
+                self._unblock(owner)
+                self._lower_unacked(messages)
+                return
+
+    def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> int:
+        """Entries pending at this consumer go to the replay queue, their counts + 1; None: all.
+
+        Returns:
+            How many messages will be sent again.
+        """
+        if positions is None:
+            wanted = consumer.pending.ledgers
+        else:
+            wanted = {}
+            for ledger_id, entry_id in positions:
+                if 0 <= entry_id < ENTRY_ID_END:
+                    wanted.setdefault(ledger_id, BitMap()).add(entry_id)
+        total = 0
+        for ledger_id, entries in list(wanted.items()):
+            if (taken := consumer.pending.take(ledger_id, entries.copy())) is None:
+                continue
+            total += self._forget_sizes(ledger_id, taken)
+            self.replay.add_bits(ledger_id, taken)
+            counts = self._counts.setdefault(ledger_id, {})
+            for entry_id in taken:
+                counts[entry_id] = counts.get(entry_id, 0) + 1
+        consumer.unacked -= total
+        self._unblock(consumer)
+        self._lower_unacked(total)
+        return total
+
+    def _forget_sizes(self, ledger_id: int, entries: BitMap) -> int:
+        """Messages of entries that stop being pending."""
+        sizes = self._sizes.get(ledger_id)
+        if not sizes:
+            return len(entries)
+        pop = sizes.pop
+        messages = sum([pop(entry_id, 1) for entry_id in entries])
+        if not sizes:
+            del self._sizes[ledger_id]
+        return messages
+
+    def _forget_counts(self, ledger_id: int, entries: Sequence[int] | BitMap) -> None:
+        if counts := self._counts.get(ledger_id):
+            if len(counts) < len(entries):
+                for entry_id in [known for known in counts if known in entries]:
+                    del counts[entry_id]
+            else:
+                for entry_id in entries:
+                    counts.pop(entry_id, None)
+            if not counts:
+                del self._counts[ledger_id]
+
+    def _unblock(self, consumer: ConsumerState) -> None:
+        if consumer.blocked and consumer.unacked <= self._limits.unacked_per_consumer // 2:
+            consumer.blocked = False
+            self.unblocked = True
+            self._release_waiting(consumer)
+
+    def _lower_unacked(self, messages: int) -> None:
+        self.unacked -= messages
+        if self.blocked and self.unacked < self._limits.unacked_per_subscription // 2:
+            self.blocked = False
+            self.unblocked = True
+
+    # --- delayed entries
+
+    def next_deadline_ms(self) -> int | None:
+        return self.delayed.next_due_ms()
+
+    def on_tick(self, now_ms: int) -> None:
+        if (due := self.delayed.take_due(now_ms)) is not None:
+            self.replay.update(due)
+
+    # --- reading and assignment
+
+    def next_read(self) -> ReadRequest | None:
+        """The replay queue before new entries; None while nobody can take anything."""
+        if self.blocked:
+            return None
+        permits = self._rounds.available_permits()
+        if permits <= 0:
+            return None
+        wanted = min(int(permits / self._per_entry) + 1, self._limits.read_entries_max)
+        if self.replay:
+            position, span = self._replay_span(wanted)
+            return ReadRequest(position, span, True, self.generation)
+        return ReadRequest(self.read_position, wanted, False, self.generation)
+
+    def _replay_span(self, wanted: int) -> tuple[Position, int]:
+        """Lowest position of the queue and how many entries to read from there."""
+        ledger_id = min(self.replay.ledgers)
+        bits = self.replay.ledgers[ledger_id]
+        first = bits.min()
+        window = min(wanted, len(bits))
+        last = bits[window - 1]
+        while last - first + 1 > window * _SPARSE and window > 1:
+            window //= 2
+            last = bits[window - 1]
+        return (ledger_id, first), min(last - first + 1, self._limits.read_entries_max)
+
+    def on_nothing(self, request: ReadRequest, position: Position) -> None:
+        """Nothing there: a replayed entry no longer exists, or the end of the log is reached."""
+        if request.generation != self.generation:
+            return
+        if request.replay:
+            self.replay.remove_below((position[0], position[1] + request.entries_max))
+        else:
+            self.read_position = position
+
+    def on_entries(
+        self,
+        request: ReadRequest,
+        batch: EntryBatch,
+        acked: Sequence[int] | None,
+        ack_set_of: AckSets | None,
+        now_ms: int,
+    ) -> None:
+        """Spread a batch over the consumers, as far as their permits allow."""
+        if request.generation != self.generation:
+            return
+        ledger_id, first, count = batch.ledger_id, batch.first, len(batch.heads)
+        indexes: Sequence[int] = range(count)
+        if request.replay:
+            self.replay.remove_below((ledger_id, first))  # trimmed: the read found later ones only
+            bits = self.replay.ledgers.get(ledger_id)
+            if acked and bits:
+                self.replay.take(ledger_id, BitMap(acked))
+                bits = self.replay.ledgers.get(ledger_id)
+            if not bits:
+                return
+            window = BitMap()
+            window.add_range(first, first + count)
+            indexes = [entry_id - first for entry_id in bits & window]
+        elif acked:
+            gone = set(acked)
+            indexes = [index for index in indexes if first + index not in gone]
+        rows = scan_heads(batch.heads)
+        turn = _Turn(self, batch, ack_set_of, now_ms)
+        used = turn.assign_plain(indexes) if rows is None else turn.assign_rows(indexes, rows)
+        if request.replay:
+            if used:
+                done = [first + index for index in indexes[:used]]
+                self.replay.take(ledger_id, BitMap(done))
+        else:
+            end = indexes[used] if used < len(indexes) else count
+            self.read_position = (ledger_id, first + end)
+        turn.finish()
+
+    def book(
+        self,
+        consumer: ConsumerState,
+        batch: EntryBatch,
+        picks: Sequence[int],
+        messages: int,
+        ack_sets: dict[int, Sequence[int]],
+        sizes: dict[int, int] | None,
+    ) -> None:
+        """Entries are sent to a consumer: they are pending there now."""
+        first, ledger_id = batch.first, batch.ledger_id
+        if type(picks) is range:
+            consumer.pending.add(ledger_id, range(first + picks.start, first + picks.stop))
+        else:
+            consumer.pending.add(ledger_id, [first + index for index in picks])
+        if sizes:
+            known = self._sizes.setdefault(ledger_id, {})
+            for index in picks:
+                if index in sizes:
+                    known[first + index] = sizes[index]
+        counts = self._counts.get(ledger_id)
+        redelivered = None
+        if counts:
+            redelivered = [counts.get(first + index, 0) for index in picks]
+            if not any(redelivered):
+                redelivered = None
+        self.unacked += messages
+        limit = self._limits.unacked_per_subscription
+        if limit and self.unacked >= limit:
+            self.blocked = True
+        self._per_entry += (messages / len(picks) - self._per_entry) / 4
+        whole = len(picks) == len(batch.heads)
+        mine = (
+            {index: ack_sets[index] for index in picks if index in ack_sets} if ack_sets else None
+        )
+        self._effects.append(
+            Deliver(consumer, batch, None if whole else picks, messages, redelivered, mine or None)
+        )
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+
+class _Turn:
+    """One batch being spread: each consumer gets its entries of the turn in one piece."""
+
+    __slots__ = ("ack_set_of", "ack_sets", "batch", "core", "markers", "now_ms", "parts", "sizes")
+
+    def __init__(
+        self, core: SharedDispatcher, batch: EntryBatch, ack_set_of: AckSets | None, now_ms: int
+    ) -> None:
+        self.core = core
+        self.batch = batch
+        self.ack_set_of = ack_set_of
+        self.now_ms = now_ms
+        self.parts: dict[ConsumerState, list[Sequence[int]]] = {}
+        self.sizes: dict[int, int] = {}  # messages by index, of entries that aren't one message
+        self.ack_sets: dict[int, Sequence[int]] = {}
+        self.markers: list[Position] = []
+
+    def assign_plain(self, indexes: Sequence[int]) -> int:
+        """Ordinary single messages: whole slices at once. Returns how many indexes are used up."""
+        core, used, total = self.core, 0, len(indexes)
+        rounds, limits = core._rounds, core._limits
+        per_consumer = limits.unacked_per_consumer
+        room = limits.unacked_per_subscription - core.unacked
+        if not limits.unacked_per_subscription:
+            room = total
+        while used < total and room > 0:
+            if (consumer := rounds.next()) is None:
+                break
+            take = min(limits.round_robin_messages, consumer.permits, total - used, room)
+            consumer.permits -= take
+            consumer.unacked += take
+            room -= take
+            if per_consumer and consumer.unacked >= per_consumer:
+                consumer.blocked = True
+            part = indexes[used : used + take]
+            if (parts := self.parts.get(consumer)) is None:
+                self.parts[consumer] = [part]
+            else:
+                parts.append(part)
+            used += take
+        return used
+
+    def assign_rows(self, indexes: Sequence[int], rows: list[tuple[int, int, int, int]]) -> int:
+        """Entries looked at one by one: batches, chunks, markers, delayed ones."""
+        core, first, ledger_id = self.core, self.batch.first, self.batch.ledger_id
+        limits, per_consumer = core._limits, core._limits.unacked_per_consumer
+        room = limits.unacked_per_subscription - core.unacked
+        if not limits.unacked_per_subscription:
+            room = 2**62
+        consumer: ConsumerState | None = None
+        quota = 0  # messages the consumer may still get before it is the next one's turn
+        for used, index in enumerate(indexes):
+            flags, messages, deliver_at_ms, chunk_hash = rows[index]
+            if flags & FLAG_MARKER:
+                self.markers.append((ledger_id, first + index))
+                continue
+            if deliver_at_ms and self._delay(first + index, deliver_at_ms):
+                continue
+            if room <= 0:
+                return used
+            if consumer is None or quota <= 0 or consumer.permits <= 0 or consumer.blocked:
+                if (consumer := core._rounds.next()) is None:
+                    return used
+                quota = limits.round_robin_messages
+            if flags & FLAG_BATCH:
+                if self.ack_set_of is not None:
+                    messages = self._remaining(index, messages)
+                self.sizes[index] = messages
+            target = consumer
+            if flags & FLAG_CHUNK:
+                target = self._pinned(consumer, flags, chunk_hash)
+                if target.permits <= 0 or target.blocked:
+                    target.waiting.add(ledger_id, (first + index,))
+                    continue
+                if flags & FLAG_LAST_CHUNK:
+                    core._pins.pop(chunk_hash, None)
+            if target is consumer:
+                quota -= messages
+            target.permits -= messages
+            target.unacked += messages
+            room -= messages
+            if per_consumer and target.unacked >= per_consumer:
+                target.blocked = True
+            if (parts := self.parts.get(target)) is None:
+                self.parts[target] = [[index]]
+            else:
+                parts[0].append(index)  # type: ignore[attr-defined] # always a list here
+        return len(indexes)
+
+    def _delay(self, entry_id: int, deliver_at_ms: int) -> bool:
+        core = self.core
+        if not core._limits.delay_enabled or core.delayed.is_due(deliver_at_ms, self.now_ms):
+            return False
+        core.delayed.add(self.batch.ledger_id, entry_id, deliver_at_ms)
+        return True
+
+    def _remaining(self, index: int, messages: int) -> int:
+        assert self.ack_set_of is not None
+        words = self.ack_set_of((self.batch.ledger_id, self.batch.first + index))
+        if not words:
+            return messages
+        self.ack_sets[index] = words
+        return remaining_messages(words)
+
+    def _pinned(self, turn: ConsumerState, flags: int, chunk_hash: int) -> ConsumerState:
+        """Who gets this chunk: the owner of the first one, else whose turn it is."""
+        pins = self.core._pins
+        if (owner := pins.get(chunk_hash)) is not None:
+            return owner
+        if flags & FLAG_FIRST_CHUNK:
+            pins[chunk_hash] = turn
+        return turn  # the first chunk is acknowledged already: anybody
+
+    def finish(self) -> None:
+        core = self.core
+        if self.markers:
+            core._effects.append(Skip(self.markers))
+        sizes = self.sizes
+        for consumer, parts in self.parts.items():
+            picks = parts[0]
+            if len(parts) > 1:
+                picks = [index for part in parts for index in part]
+            messages = len(picks)
+            if sizes:
+                messages = sum([sizes.get(index, 1) for index in picks])
+            core.book(consumer, self.batch, picks, messages, self.ack_sets, sizes)

@@ -1,0 +1,245 @@
+"""Exclusive and Failover: one consumer at a time gets every entry, in order (wire-protocol 6.2).
+
+Calls in, effects out; no clock, socket or task. There are no pending entries to keep: the cursor
+knows what is acknowledged, and a rewind sends the rest again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mmh3
+
+from broker.dispatch.consumer_state import ConsumerState
+from broker.dispatch.head_scan import scan_heads
+from broker.dispatch.ports import (
+    AckSets,
+    Deliver,
+    DispatchLimits,
+    Effect,
+    NotifyActive,
+    ReadRequest,
+    Skip,
+)
+from broker.protocol.entry_head import FLAG_BATCH, FLAG_MARKER
+from managed_ledger.entry_batch import EntryBatch
+from managed_ledger.position import Position
+
+__all__ = ["SingleActiveDispatcher", "choose_active"]
+
+_RING_POINTS = 100
+
+
+def choose_active(
+    consumers: Sequence[ConsumerState], topic: str, partition_index: int
+) -> ConsumerState:
+    """The consumer that gets the messages; the same for every order of joining.
+
+    Only consumers of the best priority level are eligible, sorted by name. A partition picks by its
+    index, so that partitions spread; any other topic by a consistent hash ring of 100 points a
+    consumer. Source: Pulsar AbstractDispatcherSingleActiveConsumer.pickAndScheduleActiveConsumer.
+    """
+    assert consumers
+    best = min(consumer.priority for consumer in consumers)
+    candidates = sorted(
+        (consumer for consumer in consumers if consumer.priority == best),
+        key=lambda consumer: consumer.name,
+    )
+    if partition_index >= 0:
+        return candidates[partition_index % len(candidates)]
+    if len(candidates) == 1:
+        return candidates[0]
+    ring: dict[int, ConsumerState] = {}
+    for candidate in candidates:
+        for point in range(_RING_POINTS):
+            ring[_hash(f"{candidate.name}{point}")] = candidate  # a later one wins a shared point
+    target = _hash(topic)
+    return ring[min((point for point in ring if point >= target), default=min(ring))]
+
+
+def _hash(text: str) -> int:
+    return mmh3.hash(text, signed=False) & 0x7FFFFFFF
+
+
+class SingleActiveDispatcher:
+    """Decides who is active and what it is sent next.
+
+    Invariant: entries leave in the order of positions; after a rewind from the cursor's first
+    unacknowledged entry on.
+    """
+
+    def __init__(
+        self, limits: DispatchLimits, *, failover: bool, topic: str, partition_index: int
+    ) -> None:
+        self.consumers: list[ConsumerState] = []
+        self.active: ConsumerState | None = None
+        self.read_position: Position | None = None  # None: the cursor's first unacknowledged entry
+        self.generation = 0
+        self._limits = limits
+        self._failover, self._topic, self._partition = failover, topic, partition_index
+        self._switching = False  # a new active consumer is chosen and waits for the delay
+        self._switch_at_ms: int | None = None
+        self._per_entry = 1.0  # messages per entry, a moving average that sizes reads
+        self._effects: list[Effect] = []
+
+    # --- consumers
+
+    def add_consumer(self, consumer: ConsumerState, now_ms: int) -> None:
+        self.consumers.append(consumer)
+        before = self.active
+        self._choose(now_ms)
+        # Switching: everybody is told when the switch is done.
+        if self.active is before and self._failover and not self._switching:
+            self._effects.append(NotifyActive(consumer, False))
+
+    def remove_consumer(self, consumer: ConsumerState, now_ms: int) -> None:
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        if not self.consumers:
+            self.active, self._switching, self._switch_at_ms = None, False, None
+            self._rewind()
+        else:
+            self._choose(now_ms)
+
+    def _choose(self, now_ms: int) -> None:
+        chosen = choose_active(self.consumers, self._topic, self._partition)
+        if chosen is self.active:
+            return
+        nobody_before = self.active is None
+        self.active = chosen
+        self._rewind()
+        if not self._failover or nobody_before or self._limits.failover_delay_ms <= 0:
+            # Without a predecessor there are no acknowledgments on their way to wait for.
+            self._switching, self._switch_at_ms = False, None
+            self._tell_all()
+        elif not self._switching:  # else the delay that runs counts for this choice as well
+            self._switching, self._switch_at_ms = True, now_ms + self._limits.failover_delay_ms
+
+    def _tell_all(self) -> None:
+        if self._failover:
+            self._effects += [NotifyActive(each, each is self.active) for each in self.consumers]
+
+    def next_deadline_ms(self) -> int | None:
+        return self._switch_at_ms
+
+    def on_tick(self, now_ms: int) -> None:
+        if self._switch_at_ms is not None and now_ms >= self._switch_at_ms:
+            self._switching, self._switch_at_ms = False, None
+            self._rewind()  # acknowledgments of the former active consumer came in meanwhile
+            self._tell_all()
+
+    # --- flow
+
+    def on_flow(self, consumer: ConsumerState, permits: int) -> None:
+        """Permits add up, also those of inactive consumers."""
+        consumer.permits += permits
+
+    def redeliver(self, consumer: ConsumerState, epoch: int | None) -> None:
+        """Send everything unacknowledged again; a request of an inactive consumer is ignored."""
+        if consumer is not self.active:
+            return
+        if epoch is not None and epoch > (-1 if consumer.epoch is None else consumer.epoch):
+            consumer.epoch = epoch
+        self._rewind()
+
+    def rewind(self) -> None:
+        """The cursor was reset, or moved under our feet: start again from it."""
+        self._rewind()
+
+    def _rewind(self) -> None:
+        self.read_position = None
+        self.generation += 1  # a read under way belongs to the time before
+
+    # --- entries
+
+    def next_read(self) -> ReadRequest | None:
+        active = self.active
+        if active is None or self._switching or active.permits <= 0 or not active.writable:
+            return None
+        wanted = int(active.permits / self._per_entry) + 1
+        return ReadRequest(
+            self.read_position, min(wanted, self._limits.read_entries_max), False, self.generation
+        )
+
+    def on_nothing(self, request: ReadRequest, position: Position) -> None:
+        if request.generation == self.generation:
+            self.read_position = position
+
+    def on_entries(
+        self,
+        request: ReadRequest,
+        batch: EntryBatch,
+        acked: Sequence[int] | None,
+        ack_set_of: AckSets | None,
+        now_ms: int,
+    ) -> None:
+        """Book and send as much of the batch as the permits allow; whole entries only."""
+        active = self.active
+        if active is None or request.generation != self.generation:
+            return
+        rows = scan_heads(batch.heads)
+        if rows is None and acked is None:
+            count = min(len(batch.heads), max(active.permits, 0))
+            self.read_position = (batch.ledger_id, batch.first + count)
+            if count:
+                active.permits -= count
+                self._per_entry += (1.0 - self._per_entry) / 4
+                picks = range(count) if count < len(batch.heads) else None
+                self._effects.append(Deliver(active, batch, picks, count))
+            return
+        self._send_rows(active, batch, rows, acked, ack_set_of)
+
+    def _send_rows(
+        self,
+        active: ConsumerState,
+        batch: EntryBatch,
+        rows: list[tuple[int, int, int, int]] | None,
+        acked: Sequence[int] | None,
+        ack_set_of: AckSets | None,
+    ) -> None:
+        skip = frozenset(acked) if acked else frozenset()
+        first, ledger_id, permits = batch.first, batch.ledger_id, active.permits
+        picks: list[int] = []
+        markers: list[Position] = []
+        ack_sets: dict[int, Sequence[int]] = {}
+        end = len(batch.heads)
+        for index in range(end):
+            if permits <= 0:
+                end = index
+                break
+            if first + index in skip:
+                continue
+            cost = 1
+            if rows is not None:
+                flags, cost, _, _ = rows[index]
+                if flags & FLAG_MARKER:
+                    markers.append((ledger_id, first + index))
+                    continue
+                if flags & FLAG_BATCH and ack_set_of is not None:
+                    words = ack_set_of((ledger_id, first + index))
+                    if words:
+                        cost = remaining_messages(words)
+                        ack_sets[index] = words
+            permits -= cost
+            picks.append(index)
+        self.read_position = (ledger_id, first + end)
+        if markers:
+            self._effects.append(Skip(markers))
+        if picks:
+            messages = active.permits - permits
+            active.permits = permits
+            self._per_entry += (messages / len(picks) - self._per_entry) / 4
+            whole = len(picks) == len(batch.heads)
+            self._effects.append(
+                Deliver(active, batch, None if whole else picks, messages, None, ack_sets or None)
+            )
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+
+def remaining_messages(words: Sequence[int]) -> int:
+    """How many bits are set in the signed 64-bit words of an ack set."""
+    return sum((word & 0xFFFFFFFFFFFFFFFF).bit_count() for word in words)

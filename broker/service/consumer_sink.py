@@ -1,0 +1,108 @@
+"""A binary connection as the sink of one consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import Message
+
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.service.delivery import MessageFrames
+
+if TYPE_CHECKING:
+    from broker.service.connection import Connection
+    from broker.service.consumer import Consumer
+    from managed_ledger.entry_batch import EntryBatch
+
+__all__ = ["BinaryConsumerSink"]
+
+_NO_REQUEST = 2**64 - 1
+_ACTIVE_CHANGE_VERSION = 12
+_CLOSE_VERSION = 5
+_END_OF_TOPIC_VERSION = 9
+# BaseCommand types that our pulsar_api.proto leaves out (wire-protocol 2.5): the number is the
+# type's and the sub-message field's.
+_REACHED_END_OF_TOPIC = 27
+_ACTIVE_CONSUMER_CHANGE = 31
+
+
+def _frame(kind: int, message: Message) -> bytes:
+    """Frame of a simple command whose sub-message is shorter than 128 bytes."""
+    body = message.SerializeToString()
+    tag = kind << 3 | 2  # two varint bytes from field 16 on
+    command = bytes((0x08, kind, tag & 0x7F | 0x80, tag >> 7, len(body))) + body
+    return (len(command) + 4).to_bytes(4) + len(command).to_bytes(4) + command
+
+
+class BinaryConsumerSink:
+    """Writes MESSAGE frames, and the few other commands a broker sends to a consumer."""
+
+    def __init__(self, connection: Connection, consumer_id: int, partition_index: int) -> None:
+        self.connection = connection
+        self.consumer_id = consumer_id
+        self.remote = connection.remote
+        self.client_version = connection.client_version
+        self._frames = MessageFrames(consumer_id, partition_index)
+
+    @property
+    def writable(self) -> bool:
+        return self.connection.writable
+
+    def attach(self, consumer: Consumer) -> None:
+        """Follow the connection: wake the consumer with it, end it with it."""
+        connection = self.connection
+        connection.on_writable[self] = consumer.on_writable
+        connection.on_closed[self] = lambda: consumer.subscription.remove_consumer(consumer)
+
+    def detach(self) -> None:
+        """The consumer is gone; the connection lives on."""
+        self.connection.on_writable.pop(self, None)
+        self.connection.on_closed.pop(self, None)
+
+    def deliver(
+        self,
+        consumer: Consumer,
+        batch: EntryBatch,
+        picks: Sequence[int] | None,
+        redelivery_counts: Sequence[int] | None,
+        ack_sets: Mapping[int, Sequence[int]] | None,
+    ) -> None:
+        self.connection.write(
+            self._frames.build(batch, picks, redelivery_counts, ack_sets, consumer.epoch)
+        )
+
+    def notify_active(self, consumer: Consumer, is_active: bool) -> None:
+        if self.connection.protocol_version >= _ACTIVE_CHANGE_VERSION:
+            change = pb.CommandActiveConsumerChange(
+                consumer_id=self.consumer_id, is_active=is_active
+            )
+            self.connection.write([_frame(_ACTIVE_CONSUMER_CHANGE, change)])
+
+    def notify_end_of_topic(self, consumer: Consumer) -> None:
+        # C++ and Go close the connection on this command (trap 1).
+        is_java = self.client_version.startswith("Pulsar-Java")
+        if is_java and self.connection.protocol_version >= _END_OF_TOPIC_VERSION:
+            reached = pb.CommandReachedEndOfTopic(consumer_id=self.consumer_id)
+            self.connection.write([_frame(_REACHED_END_OF_TOPIC, reached)])
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        self.detach()
+        connection = self.connection
+        # First forget the id: the client subscribes again with the same one (trap 27).
+        if connection.consumers.get(self.consumer_id) is consumer:
+            del connection.consumers[self.consumer_id]
+        if connection.closed:
+            return
+        if connection.protocol_version < _CLOSE_VERSION:
+            connection.close("the client is too old to lose a single consumer")
+            return
+        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = self.consumer_id
+        command.close_consumer.request_id = _NO_REQUEST
+        if consumer.reconnect_url:
+            command.close_consumer.assignedBrokerServiceUrl = consumer.reconnect_url
+        connection.send(command)
+
+    async def check_liveness(self) -> bool:
+        return await self.connection.check_liveness()

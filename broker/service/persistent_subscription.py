@@ -1,0 +1,442 @@
+"""A subscription of a persistent topic: a cursor, and a dispatcher while it has consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.dispatch.async_dispatcher import AsyncDispatcher
+from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive
+from broker.dispatch.shared import SharedDispatcher
+from broker.dispatch.single_active import SingleActiveDispatcher, remaining_messages
+from broker.errors import SubscriptionFencedError, TopicBusyError
+from broker.protocol.entry_head import parse_head
+from broker.service.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
+from broker.service.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
+from managed_ledger.entry_batch import EntryBatch
+from managed_ledger.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.service.topic import Topic
+    from managed_ledger.cursor.cursor import Cursor
+    from managed_ledger.managed_ledger import ManagedLedger
+
+__all__ = ["PersistentSubscription", "dispatch_limits"]
+
+logger = logging.getLogger(__name__)
+
+_READ_ENTRIES_MIN = 1_000
+"""Pulsar's read batch of 100 sizes storage reads; here a read is mostly a slice of the cache, and
+what one turn sends is bounded by permits and bytes."""
+_PEEK_BYTES_MAX = 1 << 20
+
+
+def dispatch_limits(config: BrokerConfig) -> DispatchLimits:
+    """The settings that dispatchers look at."""
+    return DispatchLimits(
+        read_entries_max=max(config.dispatcher_max_read_batch_size, _READ_ENTRIES_MIN),
+        round_robin_messages=max(config.dispatcher_max_round_robin_batch_size, 1),
+        unacked_per_consumer=config.max_unacked_messages_per_consumer,
+        unacked_per_subscription=config.max_unacked_messages_per_subscription,
+        failover_delay_ms=config.active_consumer_failover_delay_time_millis,
+        delay_enabled=config.delayed_delivery_enabled,
+        delay_tick_ms=config.delayed_delivery_tick_time_millis,
+        delay_strict=config.is_delayed_delivery_deliver_at_time_strict,
+    )
+
+
+class PersistentSubscription(Subscription):
+    """Feeds consumers from a managed ledger; the cursor knows what is acknowledged."""
+
+    def __init__(
+        self, topic: Topic, name: str, cursor: Cursor, ledger: ManagedLedger, *, durable: bool
+    ) -> None:
+        super().__init__(topic, name, durable=durable)
+        self._cursor = cursor
+        self.ledger = ledger
+        config = topic.service.config
+        self._limits = dispatch_limits(config)
+        self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
+        self.properties = dict(cursor.cursor_properties)
+        self._core: SingleActiveDispatcher | SharedDispatcher | None = None
+        self._dispatcher: AsyncDispatcher | None = None
+        self._terminated = topic.terminated
+        self._told_end: set[Consumer] = set()  # consumers that know of the end of the topic
+        self.expired_entries = 0
+        self.last_expire_ms = 0
+
+    @property
+    def cursor(self) -> Cursor:
+        return self._cursor
+
+    # --- consumers
+
+    def _start(self, sub_type: int, request: SubscribeRequest) -> None:
+        self._stop()
+        core: SingleActiveDispatcher | SharedDispatcher
+        if sub_type in SINGLE_ACTIVE:
+            name = self.topic.name
+            core = SingleActiveDispatcher(
+                self._limits,
+                failover=sub_type == FAILOVER,
+                topic=str(name),
+                partition_index=name.partition_index,
+            )
+        else:
+            core = SharedDispatcher(self._limits)
+        self._core = core
+        self._dispatcher = AsyncDispatcher(
+            core,
+            self.ledger,
+            self.cursor,
+            self._limits,
+            now_ms=self.topic.service.clock,
+            deliver=self._deliver,
+            notify_active=self._notify_active,
+            label=f"{self.topic.name} {self.name}",
+            ack_sets=self._batch_acks,
+        )
+
+    def _stop(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.close()
+        self._dispatcher = self._core = None
+
+    def _join(self, consumer: Consumer) -> None:
+        core = self._core
+        if isinstance(core, SingleActiveDispatcher):
+            core.add_consumer(consumer, self.now_ms())
+        else:
+            assert core is not None
+            core.add_consumer(consumer)
+        self._wake()
+        if self._terminated:
+            self._tell_end()
+
+    def _leave(self, consumer: Consumer) -> None:
+        self._told_end.discard(consumer)
+        core = self._core
+        if isinstance(core, SingleActiveDispatcher):
+            core.remove_consumer(consumer, self.now_ms())
+        elif core is not None:
+            core.remove_consumer(consumer)
+        if self.consumers:
+            self._wake()
+        else:
+            self._stop()
+
+    async def _ended(self) -> None:
+        await self.ledger.delete_cursor(self.cursor.name)
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """Who gets the messages of an Exclusive or Failover subscription."""
+        core = self._core
+        active = core.active if isinstance(core, SingleActiveDispatcher) else None
+        return cast("Consumer | None", active)
+
+    def _wake(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.wake()
+
+    # --- the dispatcher's side
+
+    def _deliver(self, effect: Deliver) -> int:
+        consumer = cast("Consumer", effect.consumer)
+        bodies, picks = effect.batch.bodies, effect.picks
+        if picks is None:
+            sent, count = sum(map(len, bodies)), len(bodies)
+        else:
+            sent, count = sum([len(bodies[index]) for index in picks]), len(picks)
+        consumer.entries_out += count
+        consumer.messages_out += effect.messages
+        consumer.bytes_out += sent
+        now_ms = consumer.last_consumed_ms = self.last_consumed_ms = self.now_ms()
+        if not consumer.first_sent_ms:
+            consumer.first_sent_ms = now_ms
+        consumer.sink.deliver(
+            consumer, effect.batch, picks, effect.redelivery_counts, effect.ack_sets
+        )
+        return sent
+
+    def _notify_active(self, effect: NotifyActive) -> None:
+        consumer = cast("Consumer", effect.consumer)
+        if not consumer.closed:
+            consumer.sink.notify_active(consumer, effect.is_active)
+
+    # --- what clients send
+
+    def _on_flow(self, consumer: Consumer, permits: int) -> None:
+        if self._core is not None and not consumer.closed:
+            self._core.on_flow(consumer, permits)
+            self._wake()
+
+    def on_writable(self, consumer: Consumer) -> None:
+        self._wake()
+
+    def acknowledge(
+        self,
+        consumer: Consumer | None,
+        positions: Sequence[Position],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        self._note_ack(consumer, len(positions))
+        self.cursor.ack(positions, on_durable)
+        if isinstance(self._core, SharedDispatcher):
+            self._core.on_acked(consumer, positions)
+        self._after_ack()
+
+    def acknowledge_cumulative(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        properties: Mapping[str, int] | None = None,
+        on_durable: AckDone | None = None,
+        *,
+        ack_set: Sequence[int] = (),
+    ) -> None:
+        if consumer is not None and self.sub_type not in SINGLE_ACTIVE:
+            if on_durable is not None:
+                on_durable(None)
+            return
+        self._note_ack(consumer, 1)
+        if ack_set and any(ack_set):
+            if self._batch_acks:
+                self.cursor.ack_cumulative_batch(position, ack_set, on_durable)
+            else:  # what comes before the batch is done, the batch itself stays whole
+                previous = self.ledger.previous_position(position)
+                self.cursor.ack_cumulative(previous, properties or {}, on_durable)
+        else:
+            self.cursor.ack_cumulative(position, properties or {}, on_durable)
+        if isinstance(self._core, SharedDispatcher):
+            self._core.on_mark_delete(position)
+        self._after_ack()
+
+    def acknowledge_batch(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        ack_set: Sequence[int],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        if not any(ack_set):
+            self.acknowledge(consumer, (position,), on_durable)
+            return
+        if not self._batch_acks:  # wire-protocol 4.9: not kept, the whole batch comes again
+            if on_durable is not None:
+                on_durable(None)
+            return
+        whole = self.cursor.ack_batch(position, ack_set, on_durable)
+        self._note_ack(consumer, 1 if whole else 0)
+        if isinstance(self._core, SharedDispatcher):
+            if whole:
+                self._core.on_acked(consumer, (position,))
+            elif left := self.cursor.batch_ack_set(position):
+                self._core.on_batch_acked(position, remaining_messages(left))
+        self._after_ack()
+
+    def _note_ack(self, consumer: Consumer | None, entries: int) -> None:
+        self.last_acked_ms = self.now_ms()
+        if consumer is not None:
+            consumer.acks += entries
+            consumer.last_acked_ms = self.last_acked_ms
+
+    def _after_ack(self) -> None:
+        core = self._core
+        if isinstance(core, SharedDispatcher) and core.unblocked:
+            core.unblocked = False
+            self._wake()
+        if self._terminated:
+            self._tell_end()
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+    ) -> None:
+        core = self._core
+        if core is None or consumer.closed:
+            return
+        if isinstance(core, SharedDispatcher):
+            messages = core.redeliver(consumer, positions)
+            consumer.redelivered += messages
+        else:
+            core.redeliver(consumer, epoch)
+        self._wake()
+
+    # --- the topic's side
+
+    def on_appended(self) -> None:
+        self._wake()
+
+    def on_terminated(self) -> None:
+        self._terminated = True
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self.cursor.backlog > 0:
+            return
+        for consumer in self.consumers:
+            if consumer not in self._told_end:
+                self._told_end.add(consumer)
+                consumer.sink.notify_end_of_topic(consumer)
+
+    def dispatch(self, heads: list[bytes], bodies: list[bytes]) -> None:
+        raise AssertionError("a persistent subscription reads its ledger")
+
+    async def close(self, reason: str, reconnect_url: str = "") -> None:
+        self.fenced = True
+        logger.debug("%s %s: closing: %s", self.topic.name, self.name, reason)
+        self.disconnect_all(reconnect_url)
+        self._stop()
+        await self.cursor.close()
+
+    async def delete(self, *, force: bool = False) -> None:
+        if self.consumers and not force:
+            raise TopicBusyError(f"Subscription {self.name} has connected consumers")
+        self.fenced = True
+        try:
+            self.disconnect_all()
+            await self.ledger.delete_cursor(self.cursor.name)
+        except BaseException:
+            self.fenced = False
+            raise
+        self._stop()
+        self.topic.forget_subscription(self.name)
+
+    # --- moving the cursor
+
+    async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        self._begin_reset()
+        try:
+            await self._reset_to(self.resolve(position))
+            if ack_set and any(ack_set) and self._batch_acks:
+                self.cursor.ack_batch(position, ack_set)
+        finally:
+            self._end_reset()
+
+    async def reset_to_time(self, publish_time_ms: int) -> None:
+        self._begin_reset()
+        try:
+            before = await self._newest_before(publish_time_ms)
+            if before is None:
+                await self._reset_to(self.ledger.first_position())
+            else:
+                await self._reset_to(self.ledger.next_position(before))
+        finally:
+            self._end_reset()
+
+    def resolve(self, position: Position) -> Position:
+        """First existing entry at or after ``position``; past the end: the next to be written."""
+        ledger = self.ledger
+        if position >= LATEST or position > ledger.last_confirmed:
+            return ledger.next_position(ledger.last_confirmed)
+        if position <= EARLIEST:
+            return ledger.first_position()
+        return ledger.next_position((position[0], position[1] - 1))
+
+    def _begin_reset(self) -> None:
+        if self.fenced or self._opened is not None:
+            raise SubscriptionFencedError("Subscription is fenced: another reset is under way")
+        self._opened = asyncio.get_running_loop().create_future()
+        # Clients drop what they prefetched only when their consumer is closed (trap 14).
+        self.disconnect_all()
+
+    def _end_reset(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None and not opened.done():
+            opened.set_result(None)
+
+    async def _reset_to(self, position: Position) -> None:
+        await self.cursor.reset(position)
+
+    async def _newest_before(self, publish_time_ms: int) -> Position | None:
+        """Newest entry published before that time; None: there is none."""
+        return await self.ledger.find_newest(
+            lambda head, _: parse_head(head).publish_time_ms < publish_time_ms
+        )
+
+    async def expire_before(self, publish_time_ms: int) -> int:
+        """Acknowledge everything published before that time (TTL, admin).
+
+        Returns:
+            How many unacknowledged entries that were.
+        """
+        newest = await self._newest_before(publish_time_ms)
+        return self.expire_upto(newest) if newest is not None else 0
+
+    def expire_upto(self, position: Position) -> int:
+        """Acknowledge everything up to ``position`` without a consumer; answers the entries."""
+        position = min(position, self.ledger.last_confirmed)
+        if position <= self.cursor.mark_delete:
+            return 0
+        before = self.cursor.backlog
+        self.acknowledge_cumulative(None, position)
+        expired = before - self.cursor.backlog
+        self.expired_entries += expired
+        self.last_expire_ms = self.now_ms()
+        return expired
+
+    def skip_messages(self, count: int) -> int:
+        """Acknowledge the ``count`` oldest unacknowledged entries; answers how many there were."""
+        before = self.cursor.backlog
+        if count > 0 and (target := self._nth_unacked(count)) is not None:
+            self.acknowledge_cumulative(None, target)
+        return before - self.cursor.backlog
+
+    def clear_backlog(self) -> None:
+        """Acknowledge everything that is there now."""
+        if self.ledger.last_confirmed > self.cursor.mark_delete:
+            self.acknowledge_cumulative(None, self.ledger.last_confirmed)
+
+    async def peek(self, number: int) -> EntryBatch | None:
+        """The ``number``-th unacknowledged entry (from 1) as a batch of one; None: not so many."""
+        if number < 1 or number > self.cursor.backlog:
+            return None
+        target = self._nth_unacked(number)
+        return await self.ledger.read(target, 1, _PEEK_BYTES_MAX) if target is not None else None
+
+    def _nth_unacked(self, number: int) -> Position | None:
+        """Position of the ``number``-th unacknowledged entry, or of the last if there are fewer."""
+        ledger, cursor = self.ledger, self.cursor
+        position, left = cursor.mark_delete, number
+        last, found = ledger.last_confirmed, None
+        while left > 0 and position < last:
+            ledger_id, first = ledger.next_position(position)
+            end = ledger.position_after(position, left)
+            if end[0] != ledger_id:  # stay in one ledger: its last entry
+                end = ledger.previous_position((ledger_id + 1, -1))
+            if end < (ledger_id, first):
+                break
+            acked = cursor.acked_in(ledger_id, first, end[1] - first + 1)
+            left -= end[1] - first + 1 - len(acked or ())
+            position = found = (ledger_id, end[1])
+        return found
+
+    # --- statistics
+
+    def stats(self, now_ms: int) -> dict[str, Any]:
+        stats = self.common_stats()
+        cursor, core = self.cursor, self._core
+        backlog = cursor.backlog
+        delayed = 0
+        if isinstance(core, SharedDispatcher):
+            delayed = core.delayed.count
+            stats["blockedSubscriptionOnUnackedMsgs"] = core.blocked
+            stats["unackedMessages"] = core.unacked
+            stats["msgInReplay"] = len(core.replay)
+        elif isinstance(core, SingleActiveDispatcher) and core.active is not None:
+            stats["activeConsumerName"] = core.active.name
+        stats["msgBacklog"] = backlog
+        stats["backlogSize"] = -1
+        stats["msgDelayed"] = delayed
+        stats["msgBacklogNoDelayed"] = max(backlog - delayed, 0)
+        stats["msgExpired"] = stats["totalMsgExpired"] = self.expired_entries
+        stats["lastExpireTimestamp"] = self.last_expire_ms
+        return stats
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether its consumers are (or were last) of type Exclusive."""
+        return self.sub_type == EXCLUSIVE

@@ -1,0 +1,360 @@
+"""What every subscription is: consumers of one type, admission rules, counters."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import (
+    BrokerMetadataError,
+    ConsumerBusyError,
+    ConsumerNotFoundError,
+    NotAllowedError,
+    SubscriptionBusyError,
+    SubscriptionFencedError,
+)
+from broker.service.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SUB_TYPE_NAMES,
+    Consumer,
+    ConsumerSink,
+    SubscribeRequest,
+)
+from broker.service.rates import RateSampler
+
+if TYPE_CHECKING:
+    from broker.service.topic import Topic
+    from managed_ledger.cursor.cursor import Cursor
+    from managed_ledger.position import Position
+
+__all__ = ["SINGLE_ACTIVE", "AckDone", "Subscription"]
+
+SINGLE_ACTIVE = frozenset((EXCLUSIVE, FAILOVER))
+AckDone = Callable[[BaseException | None], None]
+"""Called once: None when the acknowledgment is durable, else why it isn't."""
+
+
+class Subscription(ABC):
+    """Common face of persistent and non-persistent subscriptions. One loop owns it.
+
+    Invariant: all connected consumers have the same type; with none connected the type is free.
+    """
+
+    def __init__(self, topic: Topic, name: str, *, durable: bool) -> None:
+        self.topic = topic
+        self.name = name
+        self.durable = durable
+        self.consumers: list[Consumer] = []
+        self.sub_type: int | None = None  # of the consumers connected now or last
+        self.properties: dict[str, str] = {}
+        self.replicated = False
+        self.rates = RateSampler()
+        self.fenced = False  # being closed or deleted, for good
+        self._opened: asyncio.Future[None] | None = None  # set while a reset is under way
+        self._tasks: set[asyncio.Task[None]] = set()
+        # counters of consumers that left; the connected ones' come on top
+        self._gone = {"bytes": 0, "messages": 0, "entries": 0, "acks": 0, "redelivered": 0}
+        self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
+
+    def now_ms(self) -> int:
+        return self.topic.service.clock()
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """What is acknowledged; None on a non-persistent topic."""
+        return None
+
+    # --- consumers
+
+    async def add_consumer(self, request: SubscribeRequest, sink: ConsumerSink) -> Consumer:
+        """Check a request against the connected consumers (wire-protocol 4.6, 9-13), register it.
+
+        Waits while the subscription is being reset, and for the probe of an exclusive rival.
+
+        Raises:
+            SubscriptionFencedError: closing or being deleted.
+            ConsumerBusyError, SubscriptionBusyError, NotAllowedError: as listed there.
+            ConsumerNotFoundError: the client gave up meanwhile.
+        """
+        while True:
+            while self._opened is not None:
+                await asyncio.shield(self._opened)
+            self._check(request)
+            rival = self.consumers[0] if self.consumers else None
+            if rival is None or request.sub_type != EXCLUSIVE:
+                break
+            if await rival.sink.check_liveness():
+                raise ConsumerBusyError("Exclusive consumer is already connected")
+            self.remove_consumer(rival)  # its connection is dead; usually it removed it itself
+        if request.cancelled:
+            raise ConsumerNotFoundError("the client closed the consumer before it was created")
+        consumer = Consumer(self, request, sink, self.now_ms())
+        if not self.consumers:
+            self.sub_type = request.sub_type
+            self._start(request.sub_type, request)
+        self.consumers.append(consumer)
+        self._join(consumer)
+        return consumer
+
+    def _check(self, request: SubscribeRequest) -> None:
+        if self.fenced:
+            raise SubscriptionFencedError("Subscription is fenced")
+        if request.durable != self.durable and self.topic.persistent:
+            kind = "durable" if self.durable else "non-durable"
+            raise NotAllowedError(f"Subscription {self.name} exists and is {kind}")
+        if request.sub_type == KEY_SHARED and not self.key_shared_supported:
+            raise NotAllowedError("Key_Shared subscriptions are not supported by this broker yet")
+        config = self.topic.service.config
+        connected = len(self.consumers)
+        limit = config.max_consumers_per_subscription
+        if limit and connected >= limit:
+            raise ConsumerBusyError("Subscription reached max consumers limit")
+        if connected and request.sub_type != self.sub_type:
+            raise SubscriptionBusyError("Subscription is of different type")
+
+    key_shared_supported = False
+
+    @abstractmethod
+    def _start(self, sub_type: int, request: SubscribeRequest) -> None:
+        """The first consumer comes: make the dispatcher of its type."""
+
+    @abstractmethod
+    def _join(self, consumer: Consumer) -> None:
+        """A consumer was admitted."""
+
+    @abstractmethod
+    def _leave(self, consumer: Consumer) -> None:
+        """A consumer was taken out of ``consumers``."""
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Its client closed it or is gone: pending entries go to the others. Unknown: ignored."""
+        if consumer.closed or consumer not in self.consumers:
+            return
+        consumer.closed = True
+        self.consumers.remove(consumer)
+        gone = self._gone
+        gone["bytes"] += consumer.bytes_out
+        gone["messages"] += consumer.messages_out
+        gone["entries"] += consumer.entries_out
+        gone["acks"] += consumer.acks
+        gone["redelivered"] += consumer.redelivered
+        self._leave(consumer)
+        if not self.consumers and not self.durable and not self.fenced and self._opened is None:
+            self.fenced = True
+            self.topic.forget_subscription(self.name)
+            self._run(self._ended())
+
+    @abstractmethod
+    async def _ended(self) -> None:
+        """The last consumer of a non-durable subscription left: drop what it used."""
+
+    def disconnect_all(self, reconnect_url: str = "") -> None:
+        """Tell every client to subscribe again, perhaps at another broker."""
+        for consumer in list(self.consumers):
+            consumer.reconnect_url = reconnect_url
+            self.remove_consumer(consumer)
+            consumer.sink.close_consumer(consumer)
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
+        """End the subscription on behalf of a consumer.
+
+        Raises:
+            BrokerMetadataError: other consumers are connected and ``force`` is false.
+            SubscriptionFencedError: it is being reset, closed or deleted already.
+        """
+        if len(self.consumers) > 1 and not force:
+            raise BrokerMetadataError("Unsubscribe refused: other consumers are connected")
+        if self.fenced or self._opened is not None:
+            raise SubscriptionFencedError("Subscription is fenced")
+        self.fenced = True  # before the consumer leaves: nothing ends by itself now
+        self.remove_consumer(consumer)
+        await self.delete(force=True)
+
+    # --- what clients send
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The consumer can take ``permits`` more messages."""
+        now_ms = consumer.last_flow_ms = self.last_flow_ms = self.now_ms()
+        if not consumer.first_flow_ms:
+            consumer.first_flow_ms = now_ms
+        self._on_flow(consumer, permits)
+
+    @abstractmethod
+    def _on_flow(self, consumer: Consumer, permits: int) -> None: ...
+
+    @abstractmethod
+    def on_writable(self, consumer: Consumer) -> None:
+        """The consumer's sink takes messages again."""
+
+    @abstractmethod
+    def acknowledge(
+        self,
+        consumer: Consumer | None,
+        positions: Sequence[Position],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        """Whole entries are done. Unknown and already acknowledged ones are ignored."""
+
+    @abstractmethod
+    def acknowledge_cumulative(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        properties: Mapping[str, int] | None = None,
+        on_durable: AckDone | None = None,
+        *,
+        ack_set: Sequence[int] = (),
+    ) -> None:
+        """Everything up to ``position`` is done; with an ack set, of that entry only a part.
+
+        On Shared and Key_Shared it is ignored and reported as done (wire-protocol 4.9).
+        """
+
+    @abstractmethod
+    def acknowledge_batch(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        ack_set: Sequence[int],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        """A part of a batch is done; set bits of the words are what isn't."""
+
+    @abstractmethod
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+    ) -> None:
+        """Send again what this consumer has not acknowledged; None: everything."""
+
+    @abstractmethod
+    async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        """Disconnect the consumers and continue at ``position`` (wire-protocol 4.12)."""
+
+    @abstractmethod
+    async def reset_to_time(self, publish_time_ms: int) -> None:
+        """`reset` to the first entry published at that time or later."""
+
+    # --- what the topic says
+
+    @abstractmethod
+    def on_appended(self) -> None:
+        """The topic's last confirmed position moved: once per tick."""
+
+    @abstractmethod
+    def on_terminated(self) -> None:
+        """The topic was terminated: consumers are told once everything is acknowledged."""
+
+    @abstractmethod
+    def dispatch(self, heads: list[bytes], bodies: list[bytes]) -> None:
+        """Non-persistent topics only: fan one batch out, or drop it."""
+
+    @abstractmethod
+    async def close(self, reason: str, reconnect_url: str = "") -> None:
+        """Fence, tell the consumers to reconnect, close the cursor."""
+
+    @abstractmethod
+    async def delete(self, *, force: bool = False) -> None:
+        """Fence and delete.
+
+        Raises:
+            TopicBusyError: consumers are connected and ``force`` is false.
+        """
+
+    # --- statistics
+
+    @abstractmethod
+    def stats(self, now_ms: int) -> dict[str, Any]:
+        """SubscriptionStats in Pulsar's shape (http-api 3.4)."""
+
+    def counters(self) -> tuple[int, int, int, int, int]:
+        """Messages out, bytes out, redelivered messages, acknowledged entries, entries out."""
+        gone, consumers = self._gone, self.consumers
+        return (
+            gone["messages"] + sum(each.messages_out for each in consumers),
+            gone["bytes"] + sum(each.bytes_out for each in consumers),
+            gone["redelivered"] + sum(each.redelivered for each in consumers),
+            gone["acks"] + sum(each.acks for each in consumers),
+            gone["entries"] + sum(each.entries_out for each in consumers),
+        )
+
+    def sample(self, now_ms: int) -> None:
+        """Take a point of the rates, every ``statsUpdateFrequencyInSecs``."""
+        self.rates.sample(now_ms, self.counters()[:4])
+        for consumer in self.consumers:
+            consumer.rates.sample(
+                now_ms,
+                (
+                    consumer.messages_out,
+                    consumer.bytes_out,
+                    consumer.redelivered,
+                    consumer.acks,
+                ),
+            )
+
+    def common_stats(self) -> dict[str, Any]:
+        """The part of the statistics that every subscription has; the rest is 0."""
+        rate_out, throughput, rate_redeliver, rate_ack = self.rates.rates
+        messages, sent_bytes, *_ = self.counters()
+        stats: dict[str, Any] = {
+            "msgRateOut": rate_out,
+            "msgThroughputOut": throughput,
+            "bytesOutCounter": sent_bytes,
+            "msgOutCounter": messages,
+            "msgRateRedeliver": rate_redeliver,
+            "messageAckRate": rate_ack,
+            "chunkedMessageRate": 0.0,
+            "msgBacklog": 0,
+            "backlogSize": 0,
+            "earliestMsgPublishTimeInBacklog": 0,
+            "msgBacklogNoDelayed": 0,
+            "blockedSubscriptionOnUnackedMsgs": False,
+            "msgDelayed": 0,
+            "msgInReplay": 0,
+            "unackedMessages": 0,
+            "msgRateExpired": 0.0,
+            "msgExpired": 0,
+            "totalMsgExpired": 0,
+            "lastExpireTimestamp": 0,
+            "lastConsumedFlowTimestamp": self.last_flow_ms,
+            "lastConsumedTimestamp": self.last_consumed_ms,
+            "lastAckedTimestamp": self.last_acked_ms,
+            "lastMarkDeleteAdvancedTimestamp": 0,
+            "consumers": [consumer.stats() for consumer in self.consumers],
+            "isDurable": self.durable,
+            "isReplicated": self.replicated,
+            "allowOutOfOrderDelivery": False,
+            "consumersAfterMarkDeletePosition": {},
+            "drainingHashesCount": 0,
+            "drainingHashesClearedTotal": 0,
+            "drainingHashesUnackedMessages": 0,
+            "nonContiguousDeletedMessagesRanges": 0,
+            "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+            "delayedMessageIndexSizeInBytes": 0,
+            "subscriptionProperties": dict(self.properties),
+            "filterProcessedMsgCount": 0,
+            "filterAcceptedMsgCount": 0,
+            "filterRejectedMsgCount": 0,
+            "filterRescheduledMsgCount": 0,
+            "durable": self.durable,
+            "replicated": self.replicated,
+        }
+        for unit in ("Msg", "Bytes"):
+            for scope in ("Subscription", "Topic", "Broker"):
+                stats[f"dispatchThrottled{unit}EventsBy{scope}Limit"] = 0
+        if self.sub_type is not None:
+            stats["type"] = SUB_TYPE_NAMES[self.sub_type]
+        return stats
+
+    def run_reset(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a reset that must go to its end even when the client leaves."""
+        self._run(work)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task of the subscription's own; a failure is reported by asyncio."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
