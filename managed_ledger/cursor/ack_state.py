@@ -1,0 +1,515 @@
+"""Which entries a subscription has acknowledged: calls in, answers out; no clock, task or store.
+
+Everything up to and including ``mark_delete`` is acknowledged. Above it, acknowledged entries are
+one bitmap per ledger, so a million holes cost what a million bits cost, and there is no limit past
+which holes are forgotten. A batch of which only some indexes are acknowledged keeps a bit mask of
+the indexes that are left.
+
+The state also collects what changed since it was last stored (`take_increment`), so that an
+ordinary cursor write is a few dozen bytes however large the state is.
+
+All calls take many positions at once; the common case, a list that continues at mark-delete,
+touches no bitmap at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from pyroaring import BitMap
+
+from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
+from managed_ledger.errors import InvalidPositionError
+from managed_ledger.position import Position, format_position
+
+BATCH_WORDS_MAX: Final = 4096
+"""Longest ack set accepted, in words of 64 indexes: what a client can make us keep per entry."""
+
+_WORD_MASK: Final = (1 << 64) - 1
+_SIGN_BIT: Final = 1 << 63
+
+
+class LedgerPositions(Protocol):
+    """What the state asks of its log; a part of `managed_ledger.ledger_view.LedgerView`."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    def ledger_entries(self, ledger_id: int) -> int | None: ...
+
+    def next_position(self, position: Position) -> Position: ...
+
+    def previous_position(self, position: Position) -> Position: ...
+
+    def entries_between(self, after: Position, upto: Position) -> int: ...
+
+
+def words_to_mask(words: Sequence[int]) -> int:
+    """The bit mask that an ack set of the wire stands for (bit set: index not acknowledged).
+
+    Raises:
+        InvalidPositionError: more than `BATCH_WORDS_MAX` words.
+    """
+    if len(words) == 1:
+        return words[0] & _WORD_MASK
+    if len(words) > BATCH_WORDS_MAX:
+        raise InvalidPositionError(
+            f"an ack set of {len(words)} words; at most {BATCH_WORDS_MAX} are accepted"
+        )
+    mask = 0
+    for word in reversed(words):
+        mask = mask << 64 | word & _WORD_MASK
+    return mask
+
+
+def mask_to_words(mask: int) -> list[int]:
+    """Signed 64-bit words, lowest indexes first, without trailing zero words."""
+    words = []
+    while mask:
+        word = mask & _WORD_MASK
+        words.append(word - (1 << 64) if word & _SIGN_BIT else word)
+        mask >>= 64
+    return words
+
+
+def run_end(entries: BitMap, start: int) -> int:
+    """First id from ``start`` on that isn't in the bitmap; O(log of the run) bitmap look-ups."""
+    step = 64
+    while entries.contains_range(start, start + step):
+        start += step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if entries.contains_range(start, start + step):
+            start += step
+    return start
+
+
+class AckState:
+    """Acknowledged positions of one cursor.
+
+    Invariants, after every call: all ids in ``_acked`` are above mark_delete and exist in the log;
+    the entry after mark_delete isn't in it; no bitmap and no dict of sets is empty; an entry with a
+    batch set isn't acknowledged.
+    """
+
+    __slots__ = (
+        "_acked",
+        "_batch_sets",
+        "_changed_acked",
+        "_changed_batches",
+        "_log",
+        "_properties_changed",
+        "_stored_mark_delete",
+        "generation",
+        "mark_delete",
+        "properties",
+    )
+
+    def __init__(self, log: LedgerPositions, mark_delete: Position) -> None:
+        self._log = log
+        self.mark_delete = mark_delete
+        self.properties: dict[str, int] = {}
+        self.generation = 0
+        """Grows with every reset: what was read or dispatched before belongs to the past."""
+        self._acked: dict[int, BitMap] = {}
+        self._batch_sets: dict[int, dict[int, int]] = {}
+        self._clear_changes()
+
+    @classmethod
+    def from_image(cls, log: LedgerPositions, image: CursorImage) -> AckState:
+        """The state of a stored image, with whatever doesn't exist in the log (any more) dropped.
+
+        A mark-delete beyond the end goes to the end, one in a trimmed ledger counts as is: the next
+        existing entry follows it (storage.md 9.5).
+        """
+        state = cls(log, image.mark_delete)
+        state.adopt(image)
+        state.generation = 0
+        return state
+
+    # -- acknowledgements ------------------------------------------------------------------------
+
+    def ack(self, positions: Sequence[Position]) -> bool:
+        """Acknowledge whole entries, in any order; unknown, trimmed and acknowledged ones are
+        ignored.
+
+        Returns:
+            Whether anything changed.
+        """
+        if not positions:
+            return False
+        ledger_id = positions[0][0]
+        entries = [entry_id for ledger, entry_id in positions if ledger == ledger_id]
+        if len(entries) == len(positions):
+            return self._ack_entries(ledger_id, entries)
+        by_ledger: dict[int, list[int]] = {}
+        for ledger_id, entry_id in positions:
+            by_ledger.setdefault(ledger_id, []).append(entry_id)
+        # Ascending, so that mark-delete passes each ledger end at once.
+        results = [self._ack_entries(ledger, by_ledger[ledger]) for ledger in sorted(by_ledger)]
+        return any(results)
+
+    def ack_cumulative(
+        self, position: Position, properties: Mapping[str, int] | None = None
+    ) -> bool:
+        """Acknowledge everything up to and including ``position``.
+
+        Args:
+            properties: replace the stored ones; None keeps them. Ignored with a position below
+                mark-delete, which is ignored as well.
+
+        Raises:
+            InvalidPositionError: the position is beyond the last confirmed entry.
+        """
+        target = self._existing(position)
+        if target < self.mark_delete:
+            return False
+        changed = False
+        if properties is not None and properties != self.properties:
+            self.properties = dict(properties)
+            self._properties_changed = changed = True
+        if target > self.mark_delete:
+            self._move(target)
+            changed = True
+        return changed
+
+    def ack_batch(self, position: Position, ack_set: Sequence[int]) -> bool:
+        """Acknowledge indexes of one batch.
+
+        Args:
+            ack_set: words as on the wire, bit set = index not acknowledged; combined by AND with
+                what is known. Empty or zero: the whole entry.
+
+        Returns:
+            Whether anything changed. `is_acked` tells whether the entry is done as a whole.
+        """
+        ledger_id, entry_id = position
+        remaining = words_to_mask(ack_set)
+        if remaining == 0:
+            return self._ack_entries(ledger_id, [entry_id])
+        if self.is_acked(position) or not self._exists(position):
+            return False
+        sets = self._batch_sets.get(ledger_id)
+        known = None if sets is None else sets.get(entry_id)
+        if known is not None:
+            remaining &= known
+            if remaining == 0:
+                return self._ack_entries(ledger_id, [entry_id])
+            if remaining == known:
+                return False
+        if sets is None:
+            sets = self._batch_sets[ledger_id] = {}
+        sets[entry_id] = remaining
+        self._changed_batches.setdefault(ledger_id, BitMap()).add(entry_id)
+        return True
+
+    def ack_cumulative_batch(self, position: Position, ack_set: Sequence[int]) -> bool:
+        """Acknowledge everything before ``position`` and the cleared indexes of its batch.
+
+        Raises:
+            InvalidPositionError: the position is beyond the last confirmed entry.
+        """
+        if words_to_mask(ack_set) == 0:
+            return self.ack_cumulative(position)
+        self._existing(position)
+        if position <= self.mark_delete:
+            return False
+        before = self._log.previous_position(position)
+        changed = before > self.mark_delete
+        if changed:
+            self._move(before)
+        return self.ack_batch(position, ack_set) or changed
+
+    def advance_to(self, mark_delete: Position) -> bool:
+        """Move forward without a question: the log below was trimmed. Never moves back."""
+        if mark_delete <= self.mark_delete:
+            return False
+        self._move(mark_delete)
+        return True
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def is_acked(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged."""
+        if position <= self.mark_delete:
+            return True
+        entries = self._acked.get(position[0])
+        return entries is not None and 0 <= position[1] < ENTRY_END and position[1] in entries
+
+    def acked_in(self, ledger_id: int, first: int, count: int) -> list[int] | None:
+        """Acknowledged ids among ``first .. first + count - 1``, ascending; None when there are
+        none.
+        """
+        end = first + count
+        marked_ledger, marked = self.mark_delete
+        if ledger_id < marked_ledger:
+            return list(range(first, end)) or None
+        below: list[int] = []
+        if ledger_id == marked_ledger and first <= marked:
+            below = list(range(first, min(marked + 1, end)))
+        entries = self._acked.get(ledger_id)
+        end = min(end, ENTRY_END)
+        if entries is not None and first < end and entries.range_cardinality(first, end):
+            below.extend(entries & BitMap(range(first, end)))
+        return below or None
+
+    def batch_ack_set(self, position: Position) -> list[int] | None:
+        """Words of the indexes left of a partly acknowledged batch; None when it isn't one."""
+        sets = self._batch_sets.get(position[0])
+        mask = None if sets is None else sets.get(position[1])
+        return None if mask is None else mask_to_words(mask)
+
+    def first_unacked(self) -> Position:
+        """Where a rewound reader starts; exists, or is the next to be written."""
+        if self._acked:
+            self._advance()  # the log may have lost or trimmed the ledgers in between
+        return self._log.next_position(self.mark_delete)
+
+    @property
+    def backlog(self) -> int:
+        """Confirmed entries that aren't acknowledged as a whole; O(ledgers with holes)."""
+        total = self._log.entries_between(self.mark_delete, self._log.last_confirmed)
+        return total - sum(map(len, self._acked.values()))
+
+    @property
+    def acked_above(self) -> int:
+        """Acknowledged entries above mark-delete."""
+        return sum(map(len, self._acked.values()))
+
+    @property
+    def batch_set_count(self) -> int:
+        """Partly acknowledged batches."""
+        return sum(map(len, self._batch_sets.values()))
+
+    # -- stored form -----------------------------------------------------------------------------
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something changed since the last `take_increment` or `mark_stored`."""
+        return (
+            self.mark_delete != self._stored_mark_delete
+            or bool(self._changed_acked)
+            or bool(self._changed_batches)
+            or self._properties_changed
+        )
+
+    def take_increment(self) -> CursorImage:
+        """What changed since the last take; the caller stores it, or stores a whole image later."""
+        mark_delete = self.mark_delete
+        acked = _above(self._changed_acked, mark_delete)
+        batches = {
+            ledger_id: {e: sets[e] for e in entries if e in sets}
+            for ledger_id, entries in self._changed_batches.items()
+            if (sets := self._batch_sets.get(ledger_id)) is not None
+        }
+        properties = dict(self.properties) if self._properties_changed else None
+        self._clear_changes()
+        return CursorImage(mark_delete, acked, batches, properties)
+
+    def image(self) -> CursorImage:
+        """The whole state. Bitmaps and sets are the live ones: encode before the next change, or
+        in pieces as `mark_stored` describes.
+        """
+        return CursorImage(
+            self.mark_delete, dict(self._acked), dict(self._batch_sets), dict(self.properties)
+        )
+
+    def mark_stored(self) -> None:
+        """The caller begins to store a whole image: what changes from now on is an increment to it.
+
+        Encoding may then be spread over several ticks when mark-delete and the properties are
+        encoded last: acknowledgements only grow, so a piece that is a little newer than the begin
+        is as good, and a piece that mark-delete swallowed meanwhile isn't needed.
+        """
+        self._clear_changes()
+
+    def image_for_reset(self, position: Position, ack_set: Sequence[int] = ()) -> CursorImage:
+        """The image in which ``position`` is the next entry to be delivered.
+
+        A missing entry means the next existing one; before the first the first; beyond the end the
+        end, where only new entries follow.
+
+        Args:
+            ack_set: non-empty: indexes of the entry at ``position`` that are left to deliver.
+        """
+        if position > self._log.last_confirmed:
+            mark_delete = self._log.last_confirmed
+        else:
+            mark_delete = self._log.previous_position(position)
+        image = CursorImage(mark_delete, properties={})
+        mask = words_to_mask(ack_set)
+        if mask and self._exists(position):
+            image.batch_sets[position[0]] = {position[1]: mask}
+        return image
+
+    def adopt(self, image: CursorImage) -> None:
+        """Replace everything by a stored image; forgets what changed before."""
+        self.generation += 1
+        self.mark_delete = min(image.mark_delete, self._log.last_confirmed)
+        self.properties = dict(image.properties or {})
+        self._acked = _above(image.acked, self.mark_delete)
+        for ledger_id, entries in list(self._acked.items()):
+            confirmed = self._log.ledger_entries(ledger_id) or 0
+            if entries.max() >= confirmed:
+                entries.remove_range(confirmed, ENTRY_END)
+                if not entries:
+                    del self._acked[ledger_id]
+        self._batch_sets = {}
+        for ledger_id, sets in image.batch_sets.items():
+            kept = {
+                entry_id: mask
+                for entry_id, mask in sets.items()
+                if not self.is_acked((ledger_id, entry_id)) and self._exists((ledger_id, entry_id))
+            }
+            if kept:
+                self._batch_sets[ledger_id] = kept
+        if self._acked:
+            self._advance()
+        self._clear_changes()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _ack_entries(self, ledger_id: int, entries: list[int]) -> bool:
+        """``entries``: not empty."""
+        confirmed = self._log.ledger_entries(ledger_id)
+        marked_ledger, marked = self.mark_delete
+        if confirmed is None or ledger_id < marked_ledger:
+            return False
+        first, count = entries[0], len(entries)
+        low = 0
+        if ledger_id == marked_ledger:
+            low = marked + 1
+            if (
+                first == low
+                and low + count <= confirmed
+                and (count == 1 or entries == list(range(first, first + count)))
+            ):
+                self._move((ledger_id, marked + count))
+                return True
+        try:
+            fresh = BitMap(entries)
+        except OverflowError:
+            fresh = BitMap([e for e in entries if 0 <= e < ENTRY_END])
+        if low:
+            fresh.remove_range(0, min(low, ENTRY_END))
+        if fresh and fresh.max() >= confirmed:
+            fresh.remove_range(confirmed, ENTRY_END)
+        acked = self._acked.get(ledger_id)
+        if acked is not None:
+            fresh -= acked
+        if not fresh:
+            return False
+        self._add(ledger_id, acked, fresh)
+        return True
+
+    def _add(self, ledger_id: int, acked: BitMap | None, fresh: BitMap) -> None:
+        """Adds ids that are above mark-delete, exist and aren't acknowledged yet."""
+        if (sets := self._batch_sets.get(ledger_id)) is not None:
+            if len(fresh) < len(sets):
+                done = [e for e in fresh if e in sets]
+            else:
+                done = [e for e in sets if e in fresh]
+            _drop(self._batch_sets, ledger_id, done)
+        changed = self._changed_acked.get(ledger_id)
+        if changed is None:
+            self._changed_acked[ledger_id] = fresh.copy()
+        else:
+            changed |= fresh
+        if acked is None:
+            self._acked[ledger_id] = acked = fresh
+        else:
+            acked |= fresh
+        marked_ledger, marked = self.mark_delete
+        if acked.min() == (marked + 1 if ledger_id == marked_ledger else 0):
+            self._advance()
+
+    def _move(self, mark_delete: Position) -> None:
+        """REQUIRES: not below the current one. Drops what it passes."""
+        marked_ledger, marked = self.mark_delete
+        crossed = mark_delete[0] != marked_ledger
+        self.mark_delete = mark_delete
+        if self._acked:
+            if crossed:
+                for ledger_id in [i for i in self._acked if i < mark_delete[0]]:
+                    del self._acked[ledger_id]
+            self._advance()
+        if self._batch_sets:
+            self._drop_passed_sets(marked + 1 if not crossed else 0)
+
+    def _advance(self) -> None:
+        """Moves mark-delete over the acknowledged entries behind it, over ledger ends too."""
+        ledger_id, entry_id = self.mark_delete
+        while True:
+            entries = self._acked.get(ledger_id)
+            if entries is not None:
+                entries.remove_range(0, min(entry_id + 1, ENTRY_END))
+                if entries and entries.min() == entry_id + 1:
+                    entry_id = run_end(entries, entry_id + 1) - 1
+                    entries.remove_range(0, entry_id + 1)
+                if not entries:
+                    del self._acked[ledger_id]
+            if len(self._acked) == (ledger_id in self._acked):
+                break  # no other ledger to go on to
+            next_ledger, next_entry = self._log.next_position((ledger_id, entry_id))
+            entries = self._acked.get(next_ledger)
+            if next_ledger == ledger_id or entries is None or next_entry not in entries:
+                break
+            ledger_id, entry_id = next_ledger, next_entry - 1
+        self.mark_delete = (ledger_id, entry_id)
+
+    def _drop_passed_sets(self, first: int) -> None:
+        """``first``: the lowest entry id of mark-delete's ledger that may have a set to drop."""
+        marked_ledger, marked = self.mark_delete
+        for ledger_id in [i for i in self._batch_sets if i < marked_ledger]:
+            del self._batch_sets[ledger_id]
+        if (sets := self._batch_sets.get(marked_ledger)) is not None:
+            # Whichever is shorter: acknowledging in order must not cost a walk over all sets.
+            if marked - first < len(sets):
+                passed = [e for e in range(first, marked + 1) if e in sets]
+            else:
+                passed = [e for e in sets if e <= marked]
+            _drop(self._batch_sets, marked_ledger, passed)
+
+    def _exists(self, position: Position) -> bool:
+        confirmed = self._log.ledger_entries(position[0])
+        return confirmed is not None and 0 <= position[1] < min(confirmed, ENTRY_END)
+
+    def _existing(self, position: Position) -> Position:
+        """The last existing entry at or before ``position``."""
+        if position > self._log.last_confirmed:
+            raise InvalidPositionError(
+                f"{format_position(position)} is beyond the last confirmed entry "
+                f"{format_position(self._log.last_confirmed)}"
+            )
+        confirmed = self._log.ledger_entries(position[0])
+        if confirmed is not None and position[1] < confirmed:
+            return position
+        return self._log.previous_position(position)
+
+    def _clear_changes(self) -> None:
+        self._changed_acked: dict[int, BitMap] = {}
+        self._changed_batches: dict[int, BitMap] = {}
+        self._properties_changed = False
+        self._stored_mark_delete = self.mark_delete
+
+
+def _above(acked: dict[int, BitMap], mark_delete: Position) -> dict[int, BitMap]:
+    """The parts above mark-delete; may change the bitmaps given."""
+    marked_ledger, marked = mark_delete
+    kept = {}
+    for ledger_id, entries in acked.items():
+        if ledger_id == marked_ledger:
+            entries.remove_range(0, min(marked + 1, ENTRY_END))
+        if ledger_id >= marked_ledger and entries:
+            kept[ledger_id] = entries
+    return kept
+
+
+def _drop(batch_sets: dict[int, dict[int, int]], ledger_id: int, entries: list[int]) -> None:
+    sets = batch_sets[ledger_id]
+    for entry_id in entries:
+        del sets[entry_id]
+    if not sets:
+        del batch_sets[ledger_id]

@@ -1,0 +1,484 @@
+"""A cursor: the position of one subscription in a managed ledger.
+
+The shell around `AckState`. Acknowledgements are applied in memory at once. At most one write is
+under way; what is acknowledged meanwhile goes out with the next one, which begins when the current
+one ends. There is no timer and, unless a slow write is under way, no task: an idle cursor costs
+memory only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from bookkeeper.errors import LedgerError
+from managed_ledger.cursor.ack_state import AckState
+from managed_ledger.cursor.cursor_image import CursorImage
+from managed_ledger.cursor.cursor_recovery import recover_image
+from managed_ledger.cursor.cursor_store import CursorNode, CursorStore
+from managed_ledger.cursor.cursor_writer import CursorWriter
+from managed_ledger.cursor.errors import CursorBusyError, CursorFencedError, CursorWriteError
+from managed_ledger.errors import CursorClosedError, ManagedLedgerError
+from managed_ledger.ledger_view import LedgerView
+from managed_ledger.position import Position
+from metadata.paths import encode_name, join
+
+AckDone: TypeAlias = Callable[[BaseException | None], None]
+"""Called once: None when the acknowledgement is durable, else why it isn't known to be. It is
+applied in memory all the same, unless the error is CursorClosedError, CursorFencedError or
+CursorBusyError.
+"""
+
+
+class Cursor:
+    """Made by `load_or_create_cursor` and `create_non_durable_cursor` only."""
+
+    def __init__(
+        self, ledger: LedgerView, name: str, state: AckState, writer: CursorWriter | None
+    ) -> None:
+        self.name = name
+        self.durable = writer is not None
+        self._view = ledger
+        self._state = state
+        self._writer = writer
+        self._refusal: ManagedLedgerError | None = None  # why no acknowledgement is taken
+        self._is_busy = False  # a write is under way
+        self._is_scheduled = False
+        self._must_write = False  # a write failed: the stored state lacks something
+        self._waiting: list[AckDone] = []  # for the next write
+        self._in_flight: list[AckDone] = []
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._reset_target: Position | None = None
+        self._durable_mark_delete = state.mark_delete
+        self.on_durable_moved: Callable[[Cursor], None] | None = None
+        """Called when `durable_mark_delete` has changed; for the set the cursor belongs to."""
+
+    # -- questions -------------------------------------------------------------------------------
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to and including it is acknowledged."""
+        return self._state.mark_delete
+
+    @property
+    def durable_mark_delete(self) -> Position:
+        """What trimming must go by: no crash takes the cursor back behind it."""
+        if self._writer is None:
+            return self._state.mark_delete
+        position = self._durable_mark_delete
+        return position if self._reset_target is None else min(position, self._reset_target)
+
+    @property
+    def generation(self) -> int:
+        """Grows with every reset: what was read before must not be delivered after."""
+        return self._state.generation
+
+    @property
+    def properties(self) -> dict[str, int]:
+        """Of the last cumulative acknowledgement that brought any."""
+        return self._state.properties
+
+    @property
+    def cursor_properties(self) -> dict[str, str]:
+        """Of the subscription; see `set_cursor_properties`."""
+        return {} if self._writer is None else self._writer.node.cursor_properties
+
+    @property
+    def last_active_ms(self) -> int:
+        """When the node was last written."""
+        return 0 if self._writer is None else self._writer.node.last_active_ms
+
+    @property
+    def backlog(self) -> int:
+        """Confirmed entries that aren't acknowledged as a whole."""
+        return self._state.backlog
+
+    @property
+    def acked_above(self) -> int:
+        """Acknowledged entries above mark-delete."""
+        return self._state.acked_above
+
+    @property
+    def is_closed(self) -> bool:
+        """Closed, deleted or lost to another owner."""
+        return self._refusal is not None and not isinstance(self._refusal, CursorBusyError)
+
+    def is_acked(self, position: Position) -> bool:
+        return self._state.is_acked(position)
+
+    def acked_in(self, ledger_id: int, first: int, count: int) -> list[int] | None:
+        """Acknowledged ids of a run of entries; None when there are none."""
+        return self._state.acked_in(ledger_id, first, count)
+
+    def batch_ack_set(self, position: Position) -> list[int] | None:
+        """Words of the indexes left of a partly acknowledged batch (bit set: unacknowledged)."""
+        return self._state.batch_ack_set(position)
+
+    def first_unacked(self) -> Position:
+        return self._state.first_unacked()
+
+    # -- acknowledgements ------------------------------------------------------------------------
+
+    def ack(self, positions: Sequence[Position], on_durable: AckDone | None = None) -> None:
+        """Whole entries, in any order; unknown and acknowledged ones are ignored."""
+        if self._refusal is not None:
+            self._refuse(on_durable)
+        elif self._state.ack(positions) or on_durable is not None:
+            self._write_soon(on_durable)
+
+    def ack_cumulative(
+        self,
+        position: Position,
+        properties: Mapping[str, int] | None = None,
+        on_durable: AckDone | None = None,
+    ) -> None:
+        """Everything up to and including ``position``; one below mark-delete is ignored.
+
+        Args:
+            properties: replace the stored ones; None keeps them.
+
+        Raises:
+            InvalidPositionError: beyond the last confirmed entry; ``on_durable`` isn't called.
+        """
+        if self._refusal is not None:
+            self._refuse(on_durable)
+        elif self._state.ack_cumulative(position, properties) or on_durable is not None:
+            self._write_soon(on_durable)
+
+    def ack_batch(
+        self, position: Position, ack_set: Sequence[int], on_durable: AckDone | None = None
+    ) -> bool:
+        """Indexes of one batch: words, bit set = still unacknowledged; empty: the whole entry.
+
+        Returns:
+            Whether the entry is acknowledged as a whole now.
+
+        Raises:
+            InvalidPositionError: the ack set is absurdly long.
+        """
+        if self._refusal is not None:
+            self._refuse(on_durable)
+        elif self._state.ack_batch(position, ack_set) or on_durable is not None:
+            self._write_soon(on_durable)
+        return self._state.is_acked(position)
+
+    def ack_cumulative_batch(
+        self, position: Position, ack_set: Sequence[int], on_durable: AckDone | None = None
+    ) -> None:
+        """Everything before ``position``, and the cleared indexes of its batch.
+
+        Raises:
+            InvalidPositionError: as `ack_cumulative` and `ack_batch`.
+        """
+        if self._refusal is not None:
+            self._refuse(on_durable)
+        elif self._state.ack_cumulative_batch(position, ack_set) or on_durable is not None:
+            self._write_soon(on_durable)
+
+    def advance_to(self, mark_delete: Position) -> None:
+        """The log was trimmed or truncated up to there; never moves back."""
+        if self._refusal is None and self._state.advance_to(mark_delete):
+            self._write_soon(None)
+
+    # -- operations ------------------------------------------------------------------------------
+
+    async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        """Make ``position`` the next entry to be delivered; durable when this returns.
+
+        A missing entry means the next existing one, one beyond the end the end. Individual and
+        batch acknowledgements are forgotten. Acknowledgements that arrive meanwhile are refused.
+
+        Args:
+            ack_set: non-empty: the indexes of that entry which are left to deliver.
+
+        Raises:
+            CursorBusyError: another reset is under way.
+            CursorClosedError, CursorFencedError: nothing changed here.
+            CursorWriteError: nothing changed in memory; after a crash either position may hold.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        image = self._state.image_for_reset(position, ack_set)
+        self._refusal = CursorBusyError(f"cursor {self.name} is being reset")
+        self._reset_target = image.mark_delete  # trimming must leave the target alone from now on
+        try:
+            await self._become_busy()
+            self._take_waiting()
+            await self._store_reset(image)
+        finally:
+            self._reset_target = None
+            if isinstance(self._refusal, CursorBusyError):
+                self._refusal = None
+
+    async def _store_reset(self, image: CursorImage) -> None:
+        try:
+            if self._writer is not None:
+                await self._writer.persist_image(image)
+            self._state.adopt(image)
+        except BaseException as error:
+            self._must_write = self.durable
+            self._finish(error)
+            if isinstance(error, CursorFencedError):
+                self._on_fenced(error)
+            raise
+        self._must_write = False
+        self._finish(None)
+
+    async def set_cursor_properties(self, properties: Mapping[str, str], now_ms: int = 0) -> None:
+        """Replace the subscription's properties; a non-durable cursor has none.
+
+        Raises:
+            CursorClosedError, CursorBusyError, CursorFencedError; MetadataError: perhaps not done.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        if self._writer is None:
+            return
+        await self._become_busy()
+        try:
+            await self._writer.update_node(properties, now_ms or self._view.now_ms())
+        except CursorFencedError as error:
+            self._on_fenced(error)
+            raise
+        finally:
+            self._release()
+
+    async def flush(self) -> None:
+        """Returns when everything acknowledged so far is durable.
+
+        Raises:
+            what an ``on_durable`` callback may get.
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            if waiter.done():
+                return  # whoever flushed was cancelled
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+        if self._refusal is not None:
+            raise self._refusal
+        self._write_soon(done)
+        await waiter
+
+    async def close(self) -> None:
+        """Store what isn't stored yet and stop; closing twice is harmless.
+
+        Raises:
+            CursorWriteError: closed, but what wasn't durable before is lost.
+        """
+        if self.is_closed:
+            return
+        self._refusal = CursorClosedError(f"cursor {self.name} is closed")
+        await self._become_busy()
+        self._take_waiting()
+        try:
+            if self._writer is not None:
+                await self._writer.close(self._is_changed)
+        except BaseException as error:
+            self._finish(error)
+            if isinstance(error, CursorFencedError):
+                self._on_fenced(error)
+            else:
+                raise
+        else:
+            self._must_write = False
+            self._finish(None)
+
+    async def delete(self) -> None:
+        """Remove the subscription's position for good; then as closed.
+
+        Raises:
+            CursorFencedError, MetadataError: perhaps not deleted; may be repeated.
+        """
+        if isinstance(self._refusal, CursorBusyError):
+            raise self._refusal
+        self._refusal = CursorClosedError(f"cursor {self.name} is deleted")
+        await self._become_busy()
+        self._must_write = False
+        try:
+            if self._writer is not None:
+                await self._writer.delete()
+        finally:
+            self._release()
+            self._answer(CursorClosedError(f"cursor {self.name} is deleted"))
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    @property
+    def _is_changed(self) -> bool:
+        return self._must_write or self._state.is_changed
+
+    def _refuse(self, on_durable: AckDone | None) -> None:
+        if on_durable is not None:
+            on_durable(self._refusal)
+
+    def _write_soon(self, on_durable: AckDone | None) -> None:
+        if self._writer is None:
+            if on_durable is not None:
+                on_durable(None)
+            return
+        if on_durable is not None:
+            if not self._is_busy and not self._is_changed:
+                on_durable(None)
+                return
+            self._waiting.append(on_durable)
+        if not self._is_scheduled and not self._is_busy:
+            # Not at once: what else this tick brings goes with the same write.
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        self._is_scheduled = False
+        if self._is_busy or self._writer is None or self._refusal is not None:
+            return
+        if not self._is_changed:
+            self._answer(None)
+            return
+        self._is_busy = True
+        self._take_waiting()
+        if self._must_write or not self._writer.append(self._on_appended):
+            self._run(self._writer.persist())
+
+    def _on_appended(self, error: LedgerError | None) -> None:
+        if error is None:
+            self._finish(None)
+        else:
+            assert self._writer is not None
+            self._run(self._writer.fall_back(error))
+
+    def _run(self, write: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run_write(write))
+
+    async def _run_write(self, write: Coroutine[Any, Any, None]) -> None:
+        try:
+            await write
+        except CursorFencedError as error:
+            self._finish(error)
+            self._on_fenced(error)
+        except CursorWriteError as error:
+            self._must_write = True
+            self._finish(error)
+        except BaseException as error:
+            self._must_write = True
+            self._finish(error)
+            raise
+        else:
+            self._must_write = False
+            self._finish(None)
+        finally:
+            self._task = None
+
+    def _finish(self, error: BaseException | None) -> None:
+        """A write has ended: answers its acknowledgements, tells the log, begins the next one."""
+        if self._writer is not None:
+            previous, self._durable_mark_delete = (
+                self._durable_mark_delete,
+                self._writer.stored_mark_delete,
+            )
+            if previous != self._durable_mark_delete:
+                if self.on_durable_moved is not None:
+                    self.on_durable_moved(self)
+                self._view.on_mark_delete(previous, self._durable_mark_delete)
+        answered, self._in_flight = self._in_flight, []
+        # After a failure only a new acknowledgement tries again, or this would spin.
+        self._release(write_again=error is None)
+        for on_durable in answered:
+            on_durable(error)
+
+    def _release(self, write_again: bool = True) -> None:
+        self._is_busy = False
+        waiters, self._idle_waiters = self._idle_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._waiting or (write_again and self._state.is_changed):
+            self._write_soon(None)
+
+    def _answer(self, error: BaseException | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for on_durable in waiting:
+            on_durable(error)
+
+    async def _become_busy(self) -> None:
+        """Waits for the write under way and takes its place, until `_finish` or `_release`."""
+        while self._is_busy:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle_waiters.append(waiter)
+            await waiter
+        self._is_busy = True
+
+    def _take_waiting(self) -> None:
+        self._in_flight, self._waiting = self._waiting, []
+
+    def _on_fenced(self, error: CursorFencedError) -> None:
+        """Another owner has the cursor: stop for good, and tell the log."""
+        self._refusal = error
+        self._answer(error)
+        if self._writer is not None:
+            self._writer.abandon()
+        self._view.on_cursor_fenced(error)
+
+
+async def load_or_create_cursor(
+    ledger: LedgerView,
+    name: str,
+    mark_delete: Position,
+    cursor_properties: Mapping[str, str] | None = None,
+) -> Cursor:
+    """A durable cursor: the stored one if there is any, else a new one. One metadata put either
+    way, which takes the node away from every earlier owner; a new cursor has no ledger yet.
+
+    Args:
+        mark_delete: of a new cursor.
+        cursor_properties: of a new cursor.
+
+    Raises:
+        OpenFailedError: the stored position can't be read now; nothing was changed, retry later.
+        CursorFormatError: the stored position is damaged, or written by a newer release.
+        CursorFencedError: another owner took the node meanwhile.
+        MetadataError: the node can't be read or written now.
+    """
+    store = _store_of(ledger, name)
+    node = await store.claim()
+    if node is None:
+        node = CursorNode(
+            mark_delete,
+            cursor_properties=dict(cursor_properties or {}),
+            last_active_ms=ledger.now_ms(),
+        )
+        await store.write(node)
+    image = await recover_image(ledger, name, node)
+    state = AckState.from_image(ledger, image)
+    return Cursor(ledger, name, state, CursorWriter(ledger, name, state, store, node))
+
+
+def create_non_durable_cursor(ledger: LedgerView, name: str, mark_delete: Position) -> Cursor:
+    """A cursor in memory only: for readers. Doesn't hold back trimming."""
+    return Cursor(ledger, name, AckState(ledger, mark_delete), None)
+
+
+async def delete_cursor(ledger: LedgerView, name: str) -> None:
+    """Deletes a cursor that isn't loaded (`Cursor.delete` is for a loaded one); a missing one is
+    success.
+
+    Raises:
+        CursorFencedError: somebody writes the node.
+        MetadataError: perhaps not deleted.
+    """
+    store = _store_of(ledger, name)
+    node = await store.read()
+    if node is not None:
+        state = AckState(ledger, node.mark_delete)
+        await CursorWriter(ledger, name, state, store, node).delete()
+
+
+def _store_of(ledger: LedgerView, name: str) -> CursorStore:
+    path = join(ledger.path, encode_name(name))
+    return CursorStore(ledger.store, path, f"{ledger.store.session_id}-{secrets.token_hex(8)}")

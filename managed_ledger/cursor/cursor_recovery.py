@@ -1,0 +1,64 @@
+"""Reads the stored position of a cursor when its log is opened."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from bookkeeper.errors import BookkeeperError, NoSuchLedgerError
+from managed_ledger.cursor.cursor_format import Replay, decode_record, first_entry_to_read
+from managed_ledger.cursor.cursor_image import CursorImage
+from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode
+from managed_ledger.errors import OpenFailedError
+from managed_ledger.ledger_view import LedgerView
+from metadata.errors import MetadataError
+
+_READ_BYTES_MAX: Final = 4 << 20
+
+_log = logging.getLogger(__name__)
+
+
+async def recover_image(ledger: LedgerView, name: str, node: CursorNode) -> CursorImage:
+    """What the cursor ledger says, or the node when it names none.
+
+    Falls back to the position in the node, which is an older one, only if the cursor ledger is
+    definitely lost: its metadata is gone, or it is empty. Anything else fails the open, because a
+    bookie that is away for a minute must not rewind a subscription (storage.md 9.5).
+
+    REQUIRES: the node was claimed before; the ledger is recovered here, which fences its writer.
+
+    Raises:
+        OpenFailedError: the ledger can't be read now.
+        CursorFormatError: it, or the node, doesn't parse.
+    """
+    where = f"cursor {name} of {ledger.name}"
+    if node.ledger_id == NO_LEDGER:
+        return node.image(where)
+    try:
+        image = await _read_ledger(ledger, where, node.ledger_id)
+    except NoSuchLedgerError:
+        _log.error("%s: ledger %d is lost, its node's position is used", where, node.ledger_id)
+        image = None
+    except (BookkeeperError, MetadataError) as error:
+        raise OpenFailedError(f"{where}: ledger {node.ledger_id}: {error}") from error
+    return node.image(where) if image is None else image
+
+
+async def _read_ledger(ledger: LedgerView, where: str, ledger_id: int) -> CursorImage | None:
+    """None: the ledger is empty."""
+    reader = await ledger.client.open_ledger(ledger_id, ledger.config.password, recover=True)
+    last = reader.last_confirmed
+    if last < 0:
+        _log.error("%s: ledger %d is empty, its node's position is used", where, ledger_id)
+        return None
+    place = f"{where}, ledger {ledger_id} entry "
+    run = await reader.read(last, last, _READ_BYTES_MAX, 0)
+    record = decode_record(run.bodies[0], f"{place}{last}")
+    entry_id = first_entry_to_read(last, record, f"{place}{last}")
+    replay = Replay()
+    while entry_id <= last:
+        run = await reader.read(entry_id, last, _READ_BYTES_MAX, 0)
+        for body in run.bodies:
+            replay.on_record(decode_record(body, f"{place}{entry_id}"), f"{place}{entry_id}")
+            entry_id += 1
+    return replay.image(f"{place}{last}")

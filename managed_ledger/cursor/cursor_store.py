@@ -1,0 +1,244 @@
+"""The metadata node of a cursor: its value, and the compare-and-set discipline around it.
+
+One cursor object is the only writer of its node. It signs every value with a token of its own, so
+that after a lost reply or a refused version it can tell its own earlier write from another owner's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, field
+from typing import Final
+
+import orjson
+
+from managed_ledger.cursor.cursor_format import decode_node_state, encode_node_state
+from managed_ledger.cursor.cursor_image import CursorImage
+from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
+from managed_ledger.position import Position
+from metadata.errors import (
+    BadVersionError,
+    MetadataError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ValueTooLargeError,
+    WriteFailedError,
+)
+from metadata.store import CREATE_ONLY, MetadataStore
+
+NODE_VERSION: Final = 1
+NO_LEDGER: Final = -1
+STATE_BYTES_MAX: Final = 256 << 10
+"""Largest bitmaps and batch sets stored in a node; above, a cursor ledger must hold them."""
+
+_ATTEMPTS_MAX: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CursorNode:
+    """Value of the node. With a ledger, position and state are what it said when it was begun:
+    the last resort if the ledger should be lost.
+    """
+
+    mark_delete: Position
+    ledger_id: int = NO_LEDGER
+    properties: dict[str, int] = field(default_factory=dict)
+    cursor_properties: dict[str, str] = field(default_factory=dict)
+    last_active_ms: int = 0
+    state: bytes = b""
+    """Bitmaps and batch sets, a record of `cursor_format`; empty when there are none."""
+
+    def image(self, where: str) -> CursorImage:
+        """
+        Raises:
+            CursorFormatError: the state doesn't parse.
+        """
+        image = decode_node_state(self.state, where) if self.state else CursorImage((-1, -1))
+        image.mark_delete, image.properties = self.mark_delete, dict(self.properties)
+        return image
+
+
+def node_state(image: CursorImage) -> bytes | None:
+    """The ``state`` for a node; None when it would be too large for one."""
+    if not image.acked and not image.batch_sets:
+        return b""
+    if sum(map(len, image.batch_sets.values())) * 14 > STATE_BYTES_MAX:
+        return None  # known without encoding
+    state = encode_node_state(image)
+    return state if len(state) <= STATE_BYTES_MAX else None
+
+
+def encode_node(node: CursorNode, writer: str) -> bytes:
+    value: dict[str, object] = {
+        "formatVersion": NODE_VERSION,
+        "cursorsLedgerId": node.ledger_id,
+        "markDeleteLedgerId": node.mark_delete[0],
+        "markDeleteEntryId": node.mark_delete[1],
+        "properties": node.properties,
+        "cursorProperties": node.cursor_properties,
+        "lastActive": node.last_active_ms,
+        "writer": writer,
+    }
+    if node.state:
+        value["state"] = base64.b64encode(node.state).decode()
+    return orjson.dumps(value)
+
+
+def decode_node(value: bytes, where: str) -> tuple[CursorNode, str]:
+    """Returns the node and the token of who wrote it.
+
+    Raises:
+        CursorFormatError: not a node's value, or an unknown version.
+    """
+    try:
+        fields = orjson.loads(value)
+        version = fields["formatVersion"]
+        if version != NODE_VERSION:
+            raise CursorFormatError(
+                f"{where}: node format version {version} is unknown, "
+                f"this release reads {NODE_VERSION}"
+            )
+        node = CursorNode(
+            (int(fields["markDeleteLedgerId"]), int(fields["markDeleteEntryId"])),
+            int(fields["cursorsLedgerId"]),
+            {str(name): int(number) for name, number in fields["properties"].items()},
+            {str(name): str(text) for name, text in fields["cursorProperties"].items()},
+            int(fields["lastActive"]),
+            base64.b64decode(fields.get("state", ""), validate=True),
+        )
+        return node, str(fields["writer"])
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+        raise CursorFormatError(f"{where}: not a cursor node: {error!r}") from error
+
+
+class CursorStore:
+    """Writes one cursor's node.
+
+    Args:
+        writer: token of this cursor object, never used by another.
+    """
+
+    def __init__(self, store: MetadataStore, path: str, writer: str) -> None:
+        self.path = path
+        self._store = store
+        self._writer = writer
+        self._version = CREATE_ONLY
+        self.is_uncertain = False
+        """A write's reply was lost and no later write has settled what became of it."""
+
+    async def read(self) -> CursorNode | None:
+        """The node as stored, whoever wrote it; a write after this one is conditional on it."""
+        found = await self._store.get(self.path)
+        if found is None:
+            self._version = CREATE_ONLY
+            return None
+        self._version = found.stat.version
+        return decode_node(found.value, self.path)[0]
+
+    async def claim(self) -> CursorNode | None:
+        """Reads the node and writes it back as ours, so that every later write of an earlier owner
+        is refused. Its cursor ledger must be recovered after this, not before: what the earlier
+        owner appends until then is still read.
+
+        Returns:
+            None when there is no node.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            node = await self.read()
+            if node is None:
+                return None
+            try:
+                await self._put(encode_node(node, self._writer))
+            except BadVersionError:
+                continue  # the earlier owner was faster once more, or deleted it: read again
+            return node
+        raise CursorFencedError(f"{self.path}: others keep writing this node")
+
+    async def write(self, node: CursorNode) -> None:
+        """Create or replace the node; definite when it returns.
+
+        Raises:
+            CursorFencedError: another owner wrote or deleted the node.
+            MetadataError: not written; ``is_uncertain`` tells whether it may still take effect.
+        """
+        value = encode_node(node, self._writer)
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                await self._put(value)
+                return
+            except BadVersionError as error:
+                if await self._settle(value, error):
+                    return
+        self.is_uncertain = True
+        raise OutcomeUnknownError(self.path)
+
+    async def _put(self, value: bytes) -> None:
+        """One value at the known version. A lost reply is answered by the same put again: whichever
+        of the two takes effect, the version then refuses the other for ever.
+        """
+        was_uncertain = self.is_uncertain
+        for _ in range(_ATTEMPTS_MAX):
+            self.is_uncertain = True  # also when this task is cancelled while it waits
+            try:
+                stored = await self._store.put(self.path, value, self._version)
+            except OutcomeUnknownError:
+                was_uncertain = True
+                continue
+            except (BadVersionError, WriteFailedError, ValueTooLargeError):
+                self.is_uncertain = was_uncertain  # this one had no effect
+                raise
+            self._version = stored.stat.version
+            self.is_uncertain = False
+            return
+        raise OutcomeUnknownError(self.path)
+
+    async def _settle(self, value: bytes, cause: BadVersionError) -> bool:
+        """After a refused version: True when our own put had worked, False to put again.
+
+        Raises:
+            CursorFencedError: the node isn't ours any more.
+        """
+        found = await self._store.get(self.path)
+        if found is None:
+            if self._version == CREATE_ONLY:
+                return False
+            raise CursorFencedError(f"{self.path}: another owner deleted the node") from cause
+        self._check_ours(found.value, cause)
+        self._version = found.stat.version
+        if found.value != value:
+            return False  # an earlier put of ours whose reply was lost: write over it
+        self.is_uncertain = False
+        return True
+
+    def _check_ours(self, value: bytes, cause: BadVersionError) -> None:
+        try:
+            is_ours = decode_node(value, self.path)[1] == self._writer
+        except CursorFormatError:
+            is_ours = False
+        if not is_ours:
+            raise CursorFencedError(f"{self.path}: another owner wrote the node") from cause
+
+    async def delete(self) -> None:
+        """Remove the node; a missing one is success.
+
+        Raises:
+            CursorFencedError: another owner wrote the node.
+            MetadataError: perhaps not deleted.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                await self._store.delete(self.path, max(self._version, 0))
+                return
+            except NotFoundError:
+                return
+            except OutcomeUnknownError:
+                continue
+            except BadVersionError as error:
+                # None: this delete had worked and its reply was lost, or another owner deleted it.
+                found = await self._store.get(self.path)
+                if found is None:
+                    return
+                self._check_ours(found.value, error)
+                self._version = found.stat.version
+        raise MetadataError(f"{self.path}: the node couldn't be deleted")

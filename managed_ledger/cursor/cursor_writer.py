@@ -1,0 +1,381 @@
+"""Where a durable cursor's positions go: its cursor ledger, or its metadata node.
+
+=====================  =============================================  ==============================
+event                  cursor ledger                                  metadata node
+=====================  =============================================  ==============================
+created                --                                             position, no ledger
+first acknowledgement  new ledger with a snapshot                     then: the ledger's id
+later ones             one increment each write, now and then a       --
+                       snapshot
+append fails           given up; the next write makes a new one       position and state, no ledger
+rotation               new ledger with a snapshot                     then: the new ledger's id
+close                  --                                             position and state, no ledger
+close, large state     last records, then closed                      stays
+=====================  =============================================  ==============================
+
+Rules that keep a crash at any step harmless: the node names a ledger only after the ledger's
+snapshot is durable; a ledger is deleted only after a node write of known outcome doesn't name it;
+after a node write of unknown outcome neither of the two ledgers in question is appended to again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from bookkeeper.client.config import LedgerConfig
+from bookkeeper.errors import BookkeeperError, LedgerError
+from managed_ledger.cursor.ack_state import AckState
+from managed_ledger.cursor.cursor_format import (
+    body_sections,
+    encode_increment,
+    encode_node_state,
+    encode_snapshot,
+    seal_snapshot,
+)
+from managed_ledger.cursor.cursor_image import CursorImage
+from managed_ledger.cursor.cursor_ledger import CursorLedger
+from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore, node_state
+from managed_ledger.cursor.errors import CursorFencedError, CursorWriteError
+from managed_ledger.ledger_view import LedgerView
+from metadata.errors import MetadataError
+
+LEDGER_BYTES_MAX: Final = 64 << 20
+"""A cursor ledger of this size is rotated, whatever its number of entries."""
+INCREMENTS_MAX: Final = 1024
+"""Increments after a snapshot: what a recovery has to read and apply."""
+INCREMENT_BYTES_MIN: Final = 16 << 10
+"""A snapshot isn't due for its bytes before so many bytes of increments."""
+QUICK_SNAPSHOT_BYTES_MAX: Final = 64 << 10
+"""Up to this estimate a snapshot is encoded at once, above it in pieces."""
+ROTATION_RETRY_ENTRIES: Final = 1000
+"""After a failed rotation the old ledger takes so many more entries before the next attempt."""
+
+_log = logging.getLogger(__name__)
+
+
+class CursorWriter:
+    """Makes one cursor's state durable; the cursor calls it for one write at a time."""
+
+    def __init__(
+        self, ledger: LedgerView, name: str, state: AckState, store: CursorStore, node: CursorNode
+    ) -> None:
+        self.node = node  # the last one of known outcome
+        self.stored_mark_delete = state.mark_delete
+        self._view = ledger
+        self._name = name
+        self._state = state
+        self._store = store
+        self._ledger: CursorLedger | None = None
+        self._garbage: set[int] = set()  # ledgers to delete once the node surely names another
+        self._rotation_entries_min = 0
+        self._deletions: set[asyncio.Task[None]] = set()
+
+    # -- the quick way ---------------------------------------------------------------------------
+
+    def append(self, done: Callable[[LedgerError | None], None]) -> bool:
+        """Append what changed to the cursor ledger.
+
+        Returns:
+            False when that isn't possible: `persist` must be awaited instead.
+        """
+        ledger = self._ledger
+        if ledger is None or not ledger.is_alive or self._rotation_due(ledger):
+            return False
+        is_snapshot = ledger.increments >= INCREMENTS_MAX or ledger.increment_bytes > max(
+            INCREMENT_BYTES_MIN, ledger.snapshot_bytes
+        )
+        if not is_snapshot:
+            increment = self._state.take_increment()
+            records = encode_increment(increment, ledger.base)
+            mark_delete = increment.mark_delete
+        elif ledger.snapshot_bytes + ledger.increment_bytes <= QUICK_SNAPSHOT_BYTES_MAX:
+            image = self._state.image()
+            self._state.mark_stored()
+            records = encode_snapshot(image, ledger.base)
+            mark_delete = image.mark_delete
+        else:
+            return False
+        size = sum(map(len, records))
+
+        def appended(error: LedgerError | None) -> None:
+            if error is None:
+                self.stored_mark_delete = mark_delete
+                if is_snapshot:
+                    ledger.on_snapshot_written(len(records), size)
+                else:
+                    ledger.increments += len(records)
+                    ledger.increment_bytes += size
+            done(error)
+
+        ledger.append(records, appended)
+        return True
+
+    # -- the ways that wait ----------------------------------------------------------------------
+
+    async def persist(self) -> None:
+        """Make the state as of now durable: a large snapshot, a new ledger, or else the node.
+
+        Raises:
+            CursorFencedError: another owner has the cursor.
+            CursorWriteError: nothing took it; the state must be written as a whole next time,
+                which `append` and this method do by themselves.
+        """
+        old = self._ledger
+        try:
+            if old is not None and old.is_alive and not self._rotation_due(old):
+                await self._write_snapshot(old)
+            else:
+                await self._switch()
+            return
+        except CursorFencedError:
+            raise
+        except (BookkeeperError, MetadataError) as error:
+            failure: Exception = error
+        old = self._ledger
+        if old is not None and old.is_alive:  # a rotation that failed: go on with the old ledger
+            self._rotation_entries_min = old.entries + ROTATION_RETRY_ENTRIES
+            try:
+                await self._write_snapshot(old)
+                return
+            except BookkeeperError as error:
+                failure = error
+        await self.fall_back(failure)
+
+    async def fall_back(self, cause: Exception) -> None:
+        """The cursor ledger can't be used: position and state go to the node, or, when they are
+        too large for it, to a new ledger.
+
+        Raises:
+            as `persist`.
+        """
+        _log.warning("cursor %s of %s falls back: %s", self._name, self._view.name, cause)
+        try:
+            image = self._state.image()
+            if (state := node_state(image)) is None:
+                await self._switch()
+            else:
+                self._state.mark_stored()
+                await self._write_node(image, state)
+        except CursorFencedError:
+            raise
+        except (BookkeeperError, MetadataError) as error:
+            if self._ledger is not None and not self._ledger.is_alive:
+                self._ledger = None
+            raise CursorWriteError(
+                f"cursor {self._name} of {self._view.name}: {error} (after: {cause})"
+            ) from error
+
+    async def persist_image(self, image: CursorImage) -> None:
+        """Make another state durable, which replaces all that was stored; for a reset.
+
+        Raises:
+            as `persist`; whether the old or the new state is stored is then open.
+        """
+        ledger = self._ledger
+        if ledger is not None and ledger.is_alive:
+            try:
+                await ledger.append_snapshot(encode_snapshot(image, ledger.base))
+                self.stored_mark_delete = image.mark_delete
+                return
+            except BookkeeperError as error:
+                _log.warning("%s: reset goes to the node: %s", self._where, error)
+        try:
+            await self._write_node(image, encode_node_state(image))
+        except CursorFencedError:
+            raise
+        except (BookkeeperError, MetadataError) as error:
+            self._ledger = None  # what is appended to it after this couldn't be relied on
+            raise CursorWriteError(f"{self._where}: reset not stored: {error}") from error
+
+    async def update_node(
+        self, cursor_properties: Mapping[str, str] | None, last_active_ms: int
+    ) -> None:
+        """Write the node for what only it holds.
+
+        Raises:
+            CursorFencedError, MetadataError.
+        """
+        properties = self.node.cursor_properties
+        if cursor_properties is not None:
+            properties = dict(cursor_properties)
+        await self._put_node(
+            replace(self.node, cursor_properties=properties, last_active_ms=last_active_ms)
+        )
+
+    async def close(self, is_changed: bool) -> None:
+        """Leave everything where the next owner finds it soonest: in the node if it fits.
+
+        Raises:
+            CursorFencedError, CursorWriteError.
+        """
+        try:
+            if self._ledger is not None or is_changed:
+                await self._close(is_changed)
+        except (BookkeeperError, MetadataError) as error:
+            raise CursorWriteError(f"{self._where}: not stored at its close: {error}") from error
+        finally:
+            await self._finish_deletions()
+
+    async def delete(self) -> None:
+        """Delete the node, then the ledgers.
+
+        Raises:
+            CursorFencedError, MetadataError: perhaps not deleted.
+        """
+        await self._store.delete()
+        if self._ledger is not None:
+            self._ledger.abandon()
+            self._garbage.add(self._ledger.ledger_id)
+            self._ledger = None
+        if self.node.ledger_id != NO_LEDGER:
+            self._garbage.add(self.node.ledger_id)
+        self.node = replace(self.node, ledger_id=NO_LEDGER)
+        self._delete_garbage()
+        await self._finish_deletions()
+
+    def abandon(self) -> None:
+        """Another owner has the cursor: nothing is written or deleted any more."""
+        if self._ledger is not None:
+            self._ledger.abandon()
+            self._ledger = None
+        self._garbage.clear()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    @property
+    def _where(self) -> str:
+        return f"cursor {self._name} of {self._view.name}"
+
+    def _rotation_due(self, ledger: CursorLedger) -> bool:
+        if ledger.entries < self._rotation_entries_min:
+            return False
+        config = self._view.config
+        return (
+            ledger.entries >= config.cursor_ledger_entries_max
+            or ledger.bytes >= LEDGER_BYTES_MAX
+            or self._view.now_ms() - ledger.created_ms >= config.cursor_ledger_age_max_ms
+        )
+
+    async def _switch(self) -> None:
+        """New ledger, snapshot, node, in this order; the old ledger stays usable if that fails
+        before the node's outcome is in doubt.
+        """
+        if not self._view.is_owner:
+            raise CursorFencedError(f"{self._where}: the log belongs to another owner")
+        config = self._view.config
+        writer = await self._view.client.create_ledger(
+            LedgerConfig(
+                config.cursor_ensemble_size,
+                config.cursor_write_quorum,
+                config.cursor_ack_quorum,
+                config.password,
+            ),
+            {"managed-ledger": self._view.name.encode(), "cursor": self._name.encode()},
+        )
+        ledger = CursorLedger(writer, self._view.now_ms())
+        try:
+            await self._write_snapshot(ledger)
+            node = self._node_for(self._state.image(), b"", ledger.ledger_id)
+            await self._put_node(replace(node, mark_delete=self.stored_mark_delete))
+        except BaseException as error:
+            ledger.abandon()
+            self._garbage.add(ledger.ledger_id)
+            if self._store.is_uncertain or isinstance(error, CursorFencedError):
+                # Perhaps the node names the new ledger, so neither is certain to be read again.
+                if self._ledger is not None:
+                    self._ledger.abandon()
+                    self._ledger = None
+            else:
+                self._delete_garbage()
+            raise
+        if self._ledger is not None:
+            self._ledger.abandon()
+        self._ledger = ledger
+        self._rotation_entries_min = 0
+
+    async def _write_snapshot(self, ledger: CursorLedger) -> None:
+        """Encodes in pieces, so that a large state doesn't hold the loop."""
+        self._state.mark_stored()
+        body, size = [], 0
+        for section in body_sections(self._state.image()):
+            body.append(section)
+            size += len(section)
+            if size > QUICK_SNAPSHOT_BYTES_MAX:
+                size = 0
+                await asyncio.sleep(0)
+        mark_delete = self._state.mark_delete
+        records = seal_snapshot(body, mark_delete, self._state.properties, ledger.base)
+        await ledger.append_snapshot(records)
+        self.stored_mark_delete = mark_delete
+
+    def _node_for(self, image: CursorImage, state: bytes, ledger_id: int) -> CursorNode:
+        return CursorNode(
+            image.mark_delete,
+            ledger_id,
+            dict(image.properties or {}),
+            self.node.cursor_properties,
+            self._view.now_ms(),
+            state,
+        )
+
+    async def _write_node(self, image: CursorImage, state: bytes) -> None:
+        """Position and state into the node, which then names no ledger."""
+        mark_delete = image.mark_delete
+        await self._put_node(self._node_for(image, state, NO_LEDGER))
+        self.stored_mark_delete = mark_delete
+        if self._ledger is not None:
+            self._ledger.abandon()
+            self._ledger = None
+
+    async def _put_node(self, node: CursorNode) -> None:
+        if not self._view.is_owner:
+            raise CursorFencedError(f"{self._where}: the log belongs to another owner")
+        await self._store.write(node)
+        if self.node.ledger_id not in (NO_LEDGER, node.ledger_id):
+            self._garbage.add(self.node.ledger_id)
+        self.node = node
+        self._delete_garbage()
+
+    async def _close(self, is_changed: bool) -> None:
+        image = self._state.image()
+        if (state := node_state(image)) is not None:
+            try:
+                await self._put_node(self._node_for(image, state, NO_LEDGER))
+                return
+            except CursorFencedError:
+                raise
+            except MetadataError:
+                if self._ledger is None or not self._ledger.is_alive:
+                    raise
+        if self._ledger is None or not self._ledger.is_alive:
+            await self._switch()
+        elif is_changed:
+            await self._write_snapshot(self._ledger)
+        assert self._ledger is not None
+        await self._ledger.close()
+
+    def _delete_garbage(self) -> None:
+        """Only after a node write of known outcome, or when the node never could name them."""
+        ledger_ids = self._garbage - {self.node.ledger_id}
+        if not ledger_ids:
+            return
+        self._garbage -= ledger_ids
+        task = asyncio.get_running_loop().create_task(self._delete_ledgers(ledger_ids))
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+
+    async def _delete_ledgers(self, ledger_ids: set[int]) -> None:
+        for ledger_id in sorted(ledger_ids):
+            try:
+                await self._view.client.delete_ledger(ledger_id)
+            except (BookkeeperError, MetadataError) as error:
+                self._garbage.add(ledger_id)  # again after the next node write
+                _log.warning("%s: old ledger %d not deleted: %s", self._where, ledger_id, error)
+
+    async def _finish_deletions(self) -> None:
+        if self._deletions:
+            await asyncio.gather(*self._deletions)

@@ -1,0 +1,603 @@
+"""The cursor's shell: when it writes, what it answers, where the position goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from bookkeeper.errors import WriteFailedError
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursor.cursor import (
+    Cursor,
+    create_non_durable_cursor,
+    delete_cursor,
+    load_or_create_cursor,
+)
+from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, decode_node
+from managed_ledger.cursor.errors import CursorBusyError, CursorFencedError, CursorWriteError
+from managed_ledger.errors import CursorClosedError, InvalidPositionError, OpenFailedError
+from managed_ledger.position import EARLIEST, LATEST, Position
+from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeWriter
+
+START: Position = (1, -1)
+
+
+class Answers(list[BaseException | None]):
+    """Collects on_durable calls."""
+
+    def __call__(self, error: BaseException | None) -> None:
+        self.append(error)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never came true")
+
+
+async def opened(log: FakeLog) -> Cursor:
+    return await load_or_create_cursor(log, "sub", START, {})
+
+
+def node_of(log: FakeLog) -> CursorNode:
+    return decode_node(log.nodes.nodes[log.path + "/sub"][0], "test")[0]
+
+
+async def reopened(log: FakeLog) -> Cursor:
+    return await opened(log.successor("s2"))
+
+
+async def test_creating_costs_one_put_and_no_ledger() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    assert (log.fake_store.puts, log.bookkeeper.created) == (1, [])
+    assert (cursor.mark_delete, cursor.backlog, cursor.durable) == (START, 10, True)
+    assert len(asyncio.all_tasks()) == 1  # idle: no task of the cursor's
+
+
+async def test_first_ack_makes_a_ledger_and_the_next_ones_are_small() -> None:
+    log = FakeLog({1: 1000})
+    cursor = await opened(log)
+    cursor.ack([(1, 0), (1, 5)])
+    await cursor.flush()
+    [writer] = log.bookkeeper.writers
+    assert node_of(log).ledger_id == writer.ledger_id
+    puts = log.fake_store.puts
+    for entry in range(1, 100):
+        cursor.ack([(1, entry)])
+        await cursor.flush()
+    assert log.fake_store.puts == puts
+    bodies = log.storage.ledgers[writer.ledger_id].bodies
+    assert max(map(len, bodies[1:])) < 80
+    again = await reopened(log)
+    assert again.mark_delete == (1, 99)
+
+
+async def test_one_write_in_flight_and_the_rest_coalesces() -> None:
+    log = FakeLog({1: 1000})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    [writer] = log.bookkeeper.writers
+    bodies = log.storage.ledgers[writer.ledger_id].bodies
+    writer.held = True
+    first, later = Answers(), Answers()
+    cursor.ack([(1, 1)], first)
+    await asyncio.sleep(0)
+    for entry in range(2, 500):
+        cursor.ack([(1, entry)], later)
+        await asyncio.sleep(0)
+    assert len(bodies) == 2
+    assert first == later == []
+    writer.held = False
+    writer.release()
+    await until(lambda: len(later) == 498)
+    assert first == [None]
+    assert set(later) == {None}
+    assert len(bodies) == 3
+
+
+async def test_an_ack_that_changes_nothing_waits_for_the_write_that_has_it() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    done = Answers()
+    cursor.ack([(1, 0)], done)  # durable already
+    assert done == [None]
+    log.bookkeeper.writers[0].held = True
+    cursor.ack([(1, 1)])
+    await asyncio.sleep(0)
+    cursor.ack([(1, 1)], done)  # applied, not durable
+    await asyncio.sleep(0)
+    assert done == [None]
+    log.bookkeeper.writers[0].held = False
+    log.bookkeeper.writers[0].release()
+    await until(lambda: done == [None, None])
+
+
+async def test_a_failed_append_falls_back_to_the_node() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    old = log.bookkeeper.writers[0]
+    log.faults.append_failure_rate = 1.0
+    done = Answers()
+    cursor.ack([(1, 1), (1, 7)], done)
+    cursor.ack_batch((1, 9), [0b110], done)
+    await until(lambda: done == [None, None])
+    node = node_of(log)
+    assert (node.ledger_id, node.mark_delete) == (NO_LEDGER, (1, 1))
+    await until(lambda: old.ledger_id in log.storage.deleted)
+    log.faults.append_failure_rate = 0.0
+    cursor.ack([(1, 2)])
+    await cursor.flush()
+    assert node_of(log).ledger_id == log.bookkeeper.writers[-1].ledger_id != old.ledger_id
+    again = await reopened(log)
+    assert again.mark_delete == (1, 2)
+    assert again.acked_in(1, 0, 10) == [0, 1, 2, 7]
+    assert again.batch_ack_set((1, 9)) == [0b110]
+
+
+async def test_no_bookies_at_all_means_the_node() -> None:
+    log = FakeLog({1: 100})
+    log.storage.is_unavailable = True
+    cursor = await opened(log)
+    cursor.ack([(1, 3)])
+    await cursor.flush()
+    assert node_of(log).ledger_id == NO_LEDGER
+    again = await reopened(log)
+    assert again.acked_in(1, 0, 100) == [3]
+
+
+async def test_nothing_takes_the_write_and_the_next_ack_tries_again() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    log.storage.is_unavailable = log.fake_store.is_down = True
+    done = Answers()
+    cursor.ack([(1, 3)], done)
+    await until(lambda: len(done) == 1)
+    assert isinstance(done[0], CursorWriteError)
+    steps = log.faults.steps
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert log.faults.steps == steps  # no spinning
+    assert cursor.is_acked((1, 3))
+    log.storage.is_unavailable = log.fake_store.is_down = False
+    cursor.ack([(1, 3)], done)
+    await until(lambda: len(done) == 2)
+    assert done[1] is None
+    assert (await reopened(log)).is_acked((1, 3))
+
+
+async def test_rotation_by_entries() -> None:
+    log = FakeLog({1: 1000}, config=ManagedLedgerConfig(cursor_ledger_entries_max=10))
+    cursor = await opened(log)
+    for entry in range(0, 100, 2):
+        cursor.ack([(1, entry)])
+        await cursor.flush()
+    writers = log.bookkeeper.writers
+    assert len(writers) == 5
+    assert node_of(log).ledger_id == writers[-1].ledger_id
+    await until(lambda: list(log.storage.ledgers) == [writers[-1].ledger_id])
+    assert (await reopened(log)).acked_in(1, 0, 1000) == list(range(0, 100, 2))
+
+
+async def test_rotation_by_age_only_with_a_write() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    log.clock_ms += 5 * 3600 * 1000
+    await cursor.flush()
+    assert len(log.bookkeeper.writers) == 1
+    cursor.ack([(1, 1)])
+    await cursor.flush()
+    assert len(log.bookkeeper.writers) == 2
+
+
+async def test_a_failed_rotation_keeps_the_old_ledger() -> None:
+    log = FakeLog({1: 1000}, config=ManagedLedgerConfig(cursor_ledger_entries_max=3))
+    cursor = await opened(log)
+    log_errors = 0
+    for entry in range(50):
+        log.storage.is_unavailable = entry >= 2
+        cursor.ack([(1, entry)])
+        await cursor.flush()
+    assert log_errors == 0
+    assert len(log.bookkeeper.writers) == 1
+    assert node_of(log).ledger_id == log.bookkeeper.writers[0].ledger_id
+    log.storage.is_unavailable = False
+    assert (await reopened(log)).mark_delete == (1, 49)
+
+
+async def test_snapshots_end_the_increments_before_a_recovery_has_too_many() -> None:
+    log = FakeLog({1: 100_000})
+    cursor = await opened(log)
+    for entry in range(0, 6000, 2):
+        cursor.ack([(1, entry)])
+        await cursor.flush()
+    [ledger] = log.storage.ledgers.values()
+    assert len(ledger.bodies) > 3000
+    again = await reopened(log)
+    assert again.acked_in(1, 0, 100_000) == list(range(0, 6000, 2))
+
+
+async def test_a_large_state_is_closed_in_its_ledger_and_found_again() -> None:
+    log = FakeLog({1: 20_000_000})
+    cursor = await opened(log)
+    step = 9_000_000 // 400_000
+    acked = [(1, entry) for entry in range(0, 9_000_000, step)]
+    cursor.ack(acked)
+    cursor.ack([(1, 10_000_001)])
+    await cursor.flush()
+    cursor.ack([(1, 10_000_003)])
+    await cursor.close()
+    node = node_of(log)
+    assert node.ledger_id == log.bookkeeper.writers[-1].ledger_id
+    ledger = log.storage.ledgers[node.ledger_id]
+    assert ledger.is_closed
+    assert max(map(len, ledger.bodies)) <= 512 << 10
+    again = await reopened(log)
+    assert again.acked_above == len(acked) + 2 - 1  # (1, 0) is mark-delete
+    assert again.is_acked((1, 10_000_003))
+
+
+async def test_close_writes_the_node_and_deletes_the_ledger() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 4), {"a": 7})
+    await cursor.flush()
+    cursor.ack([(1, 6)])
+    await cursor.close()
+    await cursor.close()
+    assert log.storage.ledgers == {}
+    node = node_of(log)
+    assert (node.ledger_id, node.mark_delete, node.properties) == (NO_LEDGER, (1, 4), {"a": 7})
+    done = Answers()
+    cursor.ack([(1, 5)], done)
+    assert isinstance(done[0], CursorClosedError)
+    with pytest.raises(CursorClosedError):
+        await cursor.flush()
+    again = await reopened(log)
+    assert (again.mark_delete, again.properties) == ((1, 4), {"a": 7})
+    assert again.is_acked((1, 6))
+
+
+async def test_closing_an_untouched_cursor_writes_nothing() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    puts = log.fake_store.puts
+    await cursor.close()
+    assert log.fake_store.puts == puts
+
+
+async def test_close_with_the_store_down_leaves_it_in_the_ledger() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    cursor.ack([(1, 1)])
+    log.fake_store.is_down = True
+    await cursor.close()
+    assert (await reopened(log)).mark_delete == (1, 1)
+
+
+async def test_close_with_everything_down_says_so() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    done = Answers()
+    cursor.ack([(1, 1)], done)
+    log.fake_store.is_down = log.storage.is_unavailable = True
+    with pytest.raises(CursorWriteError):
+        await cursor.close()
+    assert isinstance(done[0], CursorWriteError)
+
+
+async def test_reset_backwards_and_forwards() -> None:
+    log = FakeLog({1: 10, 3: 10})
+    cursor = await opened(log)
+    cursor.ack_cumulative((3, 4))
+    cursor.ack([(3, 8)])
+    await cursor.flush()
+    generation = cursor.generation
+    await cursor.reset((1, 5))
+    assert (cursor.mark_delete, cursor.first_unacked()) == ((1, 4), (1, 5))
+    assert cursor.generation == generation + 1
+    assert not cursor.is_acked((3, 8))
+    assert (await reopened(log)).mark_delete == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("target", "first"),
+    [
+        (EARLIEST, (1, 0)),
+        (LATEST, (3, 10)),
+        ((1, 10), (3, 0)),  # the end of a ledger
+        ((2, 5), (3, 0)),  # no such ledger
+        ((3, 0), (3, 0)),
+        ((0, 7), (1, 0)),  # trimmed
+        ((3, 99), (3, 10)),
+    ],
+)
+async def test_reset_targets(target: Position, first: Position) -> None:
+    log = FakeLog({1: 10, 3: 10})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 3))
+    await cursor.reset(target)
+    assert cursor.first_unacked() == first
+    assert (await reopened(log)).first_unacked() == first
+
+
+async def test_reset_into_a_batch() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    await cursor.reset((1, 5), [0b1100])
+    assert cursor.batch_ack_set((1, 5)) == [0b1100]
+    assert cursor.first_unacked() == (1, 5)
+    assert (await reopened(log)).batch_ack_set((1, 5)) == [0b1100]
+
+
+async def test_reset_refuses_acks_meanwhile_and_holds_back_trimming() -> None:
+    log = FakeLog({1: 10, 2: 10})
+    cursor = await opened(log)
+    cursor.ack_cumulative((2, 5))
+    await cursor.flush()
+    log.bookkeeper.writers[0].held = True
+    resetting = asyncio.ensure_future(cursor.reset((1, 2)))
+    await asyncio.sleep(0)
+    assert cursor.durable_mark_delete == (1, 1)
+    done = Answers()
+    cursor.ack([(2, 6)], done)
+    assert isinstance(done[0], CursorBusyError)
+    with pytest.raises(CursorBusyError):
+        await cursor.reset((1, 1))
+    with pytest.raises(CursorBusyError):
+        await cursor.delete()
+    await until(lambda: len(log.storage.ledgers[1000].bodies) == 2)
+    log.bookkeeper.writers[0].held = False
+    log.bookkeeper.writers[0].release()
+    await resetting
+    cursor.ack([(1, 2)], done)
+    await cursor.flush()
+    assert done[1] is None
+    assert cursor.mark_delete == (1, 2)
+
+
+async def test_a_reset_that_cannot_be_stored_changes_nothing_here() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 5))
+    await cursor.flush()
+    log.faults.append_failure_rate, log.fake_store.is_down = 1.0, True
+    with pytest.raises(CursorWriteError):
+        await cursor.reset((1, 2))
+    assert cursor.mark_delete == (1, 5)
+    log.faults.append_failure_rate, log.fake_store.is_down = 0.0, False
+    await cursor.flush()  # writes the whole state again: the failed reset must not come back
+    assert (await reopened(log)).mark_delete == (1, 5)
+
+
+async def test_a_cancelled_reset_leaves_the_cursor_usable() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    log.bookkeeper.writers[0].held = True
+    cursor.ack([(1, 1)])
+    await asyncio.sleep(0)
+    resetting = asyncio.ensure_future(cursor.reset((1, 0)))
+    await asyncio.sleep(0)
+    resetting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await resetting
+    cursor.ack([(1, 2)])
+    await asyncio.sleep(0)
+    assert len(log.storage.ledgers[1000].bodies) == 2  # still one write in flight
+    log.bookkeeper.writers[0].held = False
+    log.bookkeeper.writers[0].release()
+    await cursor.flush()
+    assert (await reopened(log)).mark_delete == (1, 2)
+
+
+async def test_a_stale_owner_stops_and_reports() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    new = await reopened(log)
+    done = Answers()
+    cursor.ack([(1, 1)], done)
+    await until(lambda: len(done) == 1)
+    assert isinstance(done[0], CursorFencedError)
+    assert [type(error) for error in log.fenced] == [CursorFencedError]
+    cursor.ack([(1, 2)], done)
+    assert isinstance(done[1], CursorFencedError)
+    steps = log.faults.steps
+    await cursor.close()
+    assert log.faults.steps == steps
+    new.ack([(1, 1)])
+    await new.flush()
+    assert (await opened(log.successor("s3"))).mark_delete == (1, 1)
+
+
+async def test_a_stale_owner_without_a_ledger_cannot_write_the_node_either() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    new = await reopened(log)
+    await new.reset((1, 50))
+    cursor.ack([(1, 0)])
+    with pytest.raises(CursorFencedError):
+        await cursor.flush()
+    await until(lambda: log.storage.ledgers == {} or len(log.fenced) == 1)
+    assert (await opened(log.successor("s3"))).mark_delete == (1, 49)
+
+
+async def test_a_ledger_fenced_by_repair_only_is_replaced() -> None:
+    """Auto-recovery may close the ledger of an idle writer; that takes nothing away from us."""
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    log.storage.recover(node_of(log).ledger_id, log.faults.rng)
+    cursor.ack([(1, 1)])
+    await cursor.flush()
+    cursor.ack([(1, 2)])
+    await cursor.flush()
+    assert log.fenced == []
+    assert (await reopened(log)).mark_delete == (1, 2)
+
+
+async def test_a_log_that_lost_its_owner_makes_no_new_ledger() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    log.is_owner = False
+    cursor.ack([(1, 0)])
+    with pytest.raises(CursorFencedError):
+        await cursor.flush()
+    assert log.storage.ledgers == {}
+
+
+async def test_unavailable_ledger_fails_the_open_and_never_rewinds() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 50))
+    await cursor.flush()
+    log.storage.is_unavailable = True
+    with pytest.raises(OpenFailedError, match="cursor sub of .* ledger 1000"):
+        await reopened(log)
+    log.storage.is_unavailable = False
+    assert (await reopened(log)).mark_delete == (1, 50)
+
+
+async def test_lost_or_empty_ledger_means_the_position_in_the_node() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 20))
+    await cursor.flush()
+    cursor.ack_cumulative((1, 50))
+    await cursor.flush()
+    ledger = log.storage.ledgers[1000]
+    ledger.bodies.clear()
+    ledger.confirmed = -1
+    assert (await reopened(log)).mark_delete == (1, 20)
+    log.storage.ledgers.clear()
+    assert (await reopened(log)).mark_delete == (1, 20)
+
+
+async def test_recovery_drops_what_the_log_does_not_have() -> None:
+    log = FakeLog({1: 100, 2: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 7), (2, 7), (2, 90)])
+    cursor.ack_batch((2, 95), [1])
+    cursor.ack_batch((1, 95), [1])
+    await cursor.flush()
+    shorter = log.successor("s2")
+    shorter.ledgers = {2: 50}
+    again = await opened(shorter)
+    assert again.acked_in(2, 0, 100) == [7]
+    assert again.acked_above == 1
+    assert again.batch_ack_set((2, 95)) is None
+    assert again.batch_ack_set((1, 95)) is None
+    assert again.first_unacked() == (2, 0)
+
+
+async def test_delete_removes_node_and_ledger() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    done = Answers()
+    cursor.ack([(1, 1)], done)
+    await cursor.delete()
+    assert len(done) == 1
+    assert (log.nodes.nodes, log.storage.ledgers) == ({}, {})
+    await delete_cursor(log, "sub")
+    assert log.fenced == []
+
+
+async def test_delete_of_a_cursor_that_is_not_loaded() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    await delete_cursor(log.successor("s2"), "sub")
+    assert (log.nodes.nodes, log.storage.ledgers) == ({}, {})
+
+
+async def test_cursor_properties_live_in_the_node() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    await cursor.set_cursor_properties({"owner": "me"})
+    ledger_id = node_of(log).ledger_id
+    assert ledger_id in log.storage.ledgers
+    cursor.ack([(1, 1)])
+    await cursor.flush()
+    again = await reopened(log)
+    assert again.cursor_properties == {"owner": "me"}
+    assert again.mark_delete == (1, 1)
+    assert again.last_active_ms == log.clock_ms
+
+
+async def test_non_durable_cursor_touches_no_storage() -> None:
+    log = FakeLog({1: 100})
+    cursor = create_non_durable_cursor(log, "reader", START)
+    done = Answers()
+    cursor.ack([(1, 0)], done)
+    cursor.ack_cumulative((1, 4), None, done)
+    assert done == [None, None]
+    await cursor.flush()
+    await cursor.reset((1, 2))
+    assert cursor.first_unacked() == (1, 2)
+    cursor.advance_to((1, 50))
+    assert cursor.mark_delete == cursor.durable_mark_delete == (1, 50)
+    await cursor.set_cursor_properties({"a": "b"})
+    assert (cursor.cursor_properties, cursor.last_active_ms) == ({}, 0)
+    await cursor.close()
+    await cursor.delete()
+    assert (log.faults.steps, log.moves) == (0, [])
+
+
+async def test_cumulative_beyond_the_end_is_refused() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    with pytest.raises(InvalidPositionError, match="1:10 is beyond"):
+        cursor.ack_cumulative((1, 10))
+    cursor.ack([(1, 10), (7, 0)])  # individual: unknown, ignored
+    assert cursor.backlog == 10
+
+
+async def test_the_log_hears_of_durable_moves_only() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    moved: list[Position] = []
+    cursor.on_durable_moved = lambda moved_cursor: moved.append(moved_cursor.durable_mark_delete)
+    cursor.ack([(1, 3)])
+    await cursor.flush()
+    assert log.moves == []
+    cursor.ack_cumulative((1, 2))
+    assert log.moves == []
+    await cursor.flush()
+    assert log.moves == [(START, (1, 3))]
+    assert moved == [(1, 3)]
+
+
+async def test_a_writer_that_dies_while_idle_is_replaced() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    writer: FakeWriter = log.bookkeeper.writers[0]
+    writer.fail(WriteFailedError("idle"))
+    await asyncio.sleep(0)
+    cursor.ack([(1, 1)])
+    await cursor.flush()
+    assert len(log.bookkeeper.writers) == 2
+    assert (await reopened(log)).mark_delete == (1, 1)
