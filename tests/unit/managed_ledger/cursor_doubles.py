@@ -7,10 +7,11 @@ They keep the contracts of docs/internals.md, lose what those allow to be lost, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.errors import (
@@ -245,7 +246,8 @@ class FakeReader:
         assert head_bytes == 0
         if not 0 <= first <= last <= self.last_confirmed:
             raise NoSuchEntryError(f"{first}..{last}")
-        bodies, size = [], 0
+        bodies: list[bytes] = []
+        size = 0
         for body in self._ledger.bodies[first : last + 1]:
             size += len(body)
             if bodies and size > bytes_max:
@@ -361,10 +363,8 @@ class FakeStore:
             if self.faults.rng.random() < 0.5:
                 self.nodes.late.append(Late(path, value, expected_version))
             else:
-                try:
+                with contextlib.suppress(BadVersionError):
                     self.nodes.apply(path, value, expected_version)
-                except BadVersionError:
-                    pass
             raise OutcomeUnknownError(path)
         version = self.nodes.apply(path, value, expected_version)
         await self.faults.step("put-done")
@@ -375,8 +375,8 @@ class FakeStore:
         found = self.nodes.nodes.get(path)
         if found is None:
             raise NotFoundError(path)
-        if expected_version not in (None, found[1]):
-            raise BadVersionError(path, cast(int, expected_version), found[1])
+        if expected_version is not None and expected_version != found[1]:
+            raise BadVersionError(path, expected_version, found[1])
         del self.nodes.nodes[path]
         if self.faults.rng.random() < self.faults.unknown_rate:
             raise OutcomeUnknownError(path)
