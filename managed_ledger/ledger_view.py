@@ -26,7 +26,7 @@ class LedgerView(Protocol):
 
     @property
     def path(self) -> str:
-        """Metadata path of the log; a cursor's node is ``path + "/" + encode_name(cursor name)``."""
+        """Metadata path of the log; cursors are its children, ``encode_name(cursor name)``."""
 
     @property
     def config(self) -> ManagedLedgerConfig:

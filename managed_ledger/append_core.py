@@ -1,0 +1,510 @@
+"""The append path of one managed ledger: calls in, effects out; no clock, task, socket or chance.
+
+Batches of entries go to the current ledger, are confirmed in order by its watermark, and survive
+the end of a ledger: planned (it is full) or forced (an append failed).
+
+States, with Pulsar's names for the same in brackets::
+
+    NO_LEDGER  [ClosedLedger]    nothing is written; the next append asks for a ledger
+    CREATING   [CreatingLedger]  appends queue until a ledger is created and listed
+    OPEN       [LedgerOpened]    appends go to the current ledger
+    SWITCHING  [ClosingLedger]   the current ledger is full: appends queue until all it got is
+                                 confirmed and the next ledger is listed
+    ENDING     [ClosingLedger]   an append failed: appends queue until the end of the ledger is
+                                 definite
+    UNDECIDED  [WriteFailed]     the end couldn't be found: what was pending was failed; the next
+                                 append asks again
+    STOPPED                      closed, terminated or fenced; see `AppendCore.refusal`
+
+Three rules keep a log in order without gaps or repeats (storage.md 8.4, 8.5):
+
+- Only the current ledger is written, and it becomes current when it is listed and everything of
+  its predecessor is confirmed. So no acknowledged entry can lie behind a lost one.
+- A batch is re-sent only above the *definite* end of the ledger that failed: what is below was
+  durable all along and is acknowledged at its old position.
+- Batches are finished strictly in the order they came, failures included.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from managed_ledger.entry_batch import Buffer
+from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
+
+AppendDone: TypeAlias = Callable[[int, int, int, BaseException | None], None]
+"""(ledger id, first entry id, count, error): see `ManagedLedger.append`."""
+
+FUTILE_LEDGERS_MAX = 3
+"""After so many ledgers in a row that took no entry at all, pending appends fail."""
+CREATE_RETRY_MS = 1000
+"""How long a failed creation ahead of need is left alone while the current ledger still serves."""
+
+
+class AppendState(Enum):
+    """See the module's text."""
+
+    NO_LEDGER = "NO_LEDGER"
+    CREATING = "CREATING"
+    OPEN = "OPEN"
+    SWITCHING = "SWITCHING"
+    ENDING = "ENDING"
+    UNDECIDED = "UNDECIDED"
+    STOPPED = "STOPPED"
+
+
+# Python 3.11 pays for every member read of an Enum.
+_NO_LEDGER = AppendState.NO_LEDGER
+_CREATING = AppendState.CREATING
+_OPEN = AppendState.OPEN
+_SWITCHING = AppendState.SWITCHING
+_ENDING = AppendState.ENDING
+_UNDECIDED = AppendState.UNDECIDED
+_STOPPED = AppendState.STOPPED
+
+
+@dataclass(slots=True)
+class PendingBatch:
+    """Entries of one `AppendCore.append` that go to one ledger."""
+
+    heads: list[bytes]
+    bodies: list[Buffer]
+    on_done: AppendDone
+    entry_bytes: int
+    first: int = -1
+    """Entry id of the first of them; -1 until they are sent."""
+    confirmed: int = 0
+    """How many of them were reported; always a prefix."""
+
+    def split(self, count: int) -> PendingBatch:
+        """Keeps the first ``count`` entries and returns the others as an unsent batch."""
+        rest = PendingBatch(self.heads[count:], self.bodies[count:], self.on_done, 0)
+        rest.entry_bytes = sum(map(len, rest.heads)) + sum(map(len, rest.bodies))
+        del self.heads[count:], self.bodies[count:]
+        self.entry_bytes -= rest.entry_bytes
+        return rest
+
+
+@dataclass(slots=True)
+class Done:
+    """Entries reached their fate: report it. Durable ones carry their buffers for the cache."""
+
+    on_done: AppendDone
+    ledger_id: int
+    first: int
+    count: int
+    error: BaseException | None
+    heads: list[bytes]
+    bodies: list[Buffer]
+    entry_bytes: int
+
+
+@dataclass(slots=True)
+class WriteBatch:
+    """Append to the writer of a ledger, in the order of these effects."""
+
+    ledger_id: int
+    batch: PendingBatch
+
+
+@dataclass(slots=True)
+class CreateLedger:
+    """Create a ledger and list it; answer: on_ledger_ready or on_create_failed."""
+
+
+@dataclass(slots=True)
+class CloseLedger:
+    """All that this ledger ever got is confirmed: close it at leisure. No answer."""
+
+    ledger_id: int
+
+
+@dataclass(slots=True)
+class EndLedger:
+    """Make the end of a failed ledger definite; answer: on_ledger_ended or on_end_failed."""
+
+    ledger_id: int
+
+
+Effect: TypeAlias = WriteBatch | CreateLedger | CloseLedger | EndLedger
+
+
+@dataclass(frozen=True, slots=True)
+class RotationLimits:
+    """When a ledger is full: storage.md 8.6."""
+
+    entries_max: int
+    bytes_max: int
+    age_min_ms: int
+    age_max_ms: int
+
+    def is_full(self, entries: int, size: int, age_ms: int) -> bool:
+        """Entries and bytes don't count while the ledger is younger than ``age_min_ms``."""
+        if age_ms >= self.age_max_ms:
+            return entries > 0
+        return age_ms >= self.age_min_ms and (entries >= self.entries_max or size >= self.bytes_max)
+
+    def is_nearly_full(self, entries: int, size: int, age_ms: int) -> bool:
+        """Time to create the next ledger, so that the switch doesn't wait for it."""
+        return age_ms >= self.age_min_ms and (
+            entries * 8 >= self.entries_max * 7 or size * 8 >= self.bytes_max * 7
+        )
+
+
+class AppendCore:
+    """Decides where entries go and when they are reported.
+
+    After every call the shell performs ``take_effects()`` in order, and then reports
+    ``take_done()`` in order: so whatever a report's callback appends finds all writes done.
+    """
+
+    __slots__ = (
+        "_acked",
+        "_create_after_ms",
+        "_create_error",
+        "_created_ms",
+        "_creating",
+        "_done",
+        "_effects",
+        "_next",
+        "_next_created_ms",
+        "_queued",
+        "_sent",
+        "_want_ledger",
+        "current",
+        "current_bytes",
+        "futile_ledgers",
+        "limits",
+        "next_entry",
+        "pending_bytes",
+        "pending_entries",
+        "refusal",
+        "state",
+    )
+
+    def __init__(self, limits: RotationLimits) -> None:
+        self.limits = limits
+        self.state = _NO_LEDGER
+        self.refusal: BaseException | None = None
+        """Why appends are refused; None while they are accepted."""
+        self.current = -1
+        """The ledger that is written; -1 without one."""
+        self.next_entry = 0
+        self.current_bytes = 0
+        self.futile_ledgers = 0
+        """How many ledgers in a row failed before their first entry was confirmed."""
+        self.pending_bytes = 0
+        self.pending_entries = 0
+        self._acked = -1
+        self._created_ms = 0
+        self._next = -1
+        self._next_created_ms = 0
+        self._creating = False
+        self._create_after_ms = 0
+        self._create_error: BaseException | None = None
+        self._want_ledger = False
+        self._sent: deque[PendingBatch] = deque()
+        self._queued: deque[PendingBatch] = deque()
+        self._effects: list[Effect] = []
+        self._done: list[Done] = []
+
+    # Orders
+
+    def append(
+        self, heads: list[bytes], bodies: list[Buffer], on_done: AppendDone, now_ms: int
+    ) -> PendingBatch | None:
+        """Accepts entries; the core owns both lists from now on.
+
+        Returns:
+            The batch to write to ``current`` at once, before any effect: the common case, without
+            an effect object. None when there is nothing to write now.
+        """
+        if not heads:
+            return None
+        entry_bytes = sum(map(len, heads)) + sum(map(len, bodies))
+        batch = PendingBatch(heads, bodies, on_done, entry_bytes)
+        if self.refusal is not None:
+            self._fail(batch, self.refusal)
+            return None
+        self.pending_bytes += entry_bytes
+        self.pending_entries += len(heads)
+        if self.state is _OPEN:
+            self._assign(batch, now_ms)
+            return batch
+        self._queued.append(batch)
+        if self.state is _UNDECIDED:
+            self.state = _ENDING
+            self._effects.append(EndLedger(self.current))
+        elif self.state is _NO_LEDGER:
+            self._advance(now_ms)
+        return None
+
+    def rotate(self, now_ms: int) -> None:
+        """Leaves a non-empty current ledger for a new one, even without appends to come."""
+        if self.refusal is not None or self.state in (_ENDING, _UNDECIDED):
+            return
+        if self.state is _OPEN:
+            if not self.next_entry:
+                return
+            self.state = _SWITCHING
+        self._want_ledger = True
+        self._advance(now_ms)
+
+    def close_if_idle(self, now_ms: int) -> None:
+        """Ends an old ledger that nobody is writing to; the next append makes a new one."""
+        if self.state is _OPEN and self.next_entry and not self._sent:
+            age_ms = now_ms - self._created_ms
+            if age_ms >= self.limits.age_max_ms:
+                self.state = _SWITCHING
+                self._advance(now_ms)
+
+    def refuse(self, error: BaseException) -> None:
+        """No further append is accepted; what is pending goes on. The first reason stays."""
+        if self.refusal is None:
+            self.refusal = error
+
+    def stop(self, error: BaseException) -> None:
+        """Ends everything: what is pending fails with ``error``, later calls change nothing."""
+        if self.state is _STOPPED:
+            return
+        self.refuse(error)
+        self.state = _STOPPED
+        self._effects.clear()
+        self._fail_all(error)
+
+    # News
+
+    def on_confirmed(self, ledger_id: int, entry_id: int) -> None:
+        """Every entry of the ledger up to ``entry_id`` is durable."""
+        if ledger_id != self.current or self.state is _STOPPED:
+            return  # late: the end of that ledger was settled otherwise
+        self._confirm(entry_id)
+        if self.state is _SWITCHING and not self._sent:
+            self._advance(self._next_created_ms)  # the age of the next one starts there
+
+    def on_ledger_ready(self, ledger_id: int, now_ms: int) -> None:
+        """The ledger asked for is created and listed."""
+        self._creating = False
+        self._create_error = None
+        if self.state is _STOPPED:
+            return
+        self._next, self._next_created_ms = ledger_id, now_ms
+        if self.state is _OPEN and self._is_full(now_ms):
+            self.state = _SWITCHING
+        self._advance(now_ms)
+
+    def on_create_failed(self, error: BaseException, now_ms: int) -> None:
+        """There is no ledger; nothing was listed."""
+        self._creating = False
+        self._create_after_ms = now_ms + CREATE_RETRY_MS
+        if self.state in (_CREATING, _SWITCHING):
+            self._create_error = error
+            self._advance(now_ms)
+
+    def on_ledger_failed(self, ledger_id: int) -> None:
+        """The writer gave up, though not to another owner: what it didn't confirm is in doubt."""
+        if self.state is _STOPPED:
+            return
+        if ledger_id == self._next:
+            self._next = -1
+            self._effects.append(CloseLedger(ledger_id))
+        elif ledger_id == self.current and self.state in (_OPEN, _SWITCHING):
+            self.state = _ENDING
+            self._effects.append(EndLedger(ledger_id))
+
+    def on_ledger_ended(self, ledger_id: int, last_entry: int, now_ms: int) -> None:
+        """The failed ledger ends at ``last_entry``, for good."""
+        if self.state is not _ENDING or ledger_id != self.current:
+            return
+        if last_entry < self._acked:
+            self.stop(
+                ManagedLedgerFencedError(
+                    f"ledger {ledger_id} ends at {last_entry}, below acknowledged entries"
+                )
+            )
+            return
+        self._confirm(last_entry)
+        self._take_back()
+        self.current = -1
+        self.state = _NO_LEDGER
+        self.futile_ledgers = self.futile_ledgers + 1 if last_entry < 0 else 0
+        if self.futile_ledgers >= FUTILE_LEDGERS_MAX:
+            # Rather an error now than a ledger per attempt for as long as the disks are full.
+            self._fail_all(AppendFailedError(f"{self.futile_ledgers} ledgers took no entry"))
+        self._advance(now_ms)
+
+    def on_end_failed(self, error: BaseException) -> None:
+        """The end isn't known yet. Pending entries fail; they may turn up in the log after all."""
+        if self.state is _ENDING:
+            self.state = _UNDECIDED
+            self._fail_all(error)
+
+    # Results
+
+    def take_effects(self) -> list[Effect]:
+        """Effects since the last call."""
+        if not (effects := self._effects):
+            return effects
+        self._effects = []
+        return effects
+
+    def take_done(self) -> list[Done]:
+        """Reports since the last call."""
+        if not (done := self._done):
+            return done
+        self._done = []
+        return done
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is pending."""
+        return not self._sent and not self._queued
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether the shell has anything to do after a call."""
+        return bool(self._effects or self._done)
+
+    # Steps
+
+    def _is_full(self, now_ms: int) -> bool:
+        age_ms = now_ms - self._created_ms
+        return self.limits.is_full(self.next_entry, self.current_bytes, age_ms)
+
+    def _assign(self, batch: PendingBatch, now_ms: int) -> None:
+        """Gives the batch its place in the current ledger; what has no room there is queued."""
+        limits = self.limits
+        age_ms = now_ms - self._created_ms
+        count = len(batch.heads)
+        if self.next_entry + count > limits.entries_max and age_ms >= limits.age_min_ms:
+            room = max(1, limits.entries_max - self.next_entry)
+            if count > room:
+                self._queued.appendleft(batch.split(room))
+                count = room
+        batch.first = self.next_entry
+        self.next_entry += count
+        self.current_bytes += batch.entry_bytes
+        self._sent.append(batch)
+        entries, size = self.next_entry, self.current_bytes
+        if limits.is_full(entries, size, age_ms):
+            self._ask_for_ledger(now_ms)
+            # Bytes and age may be exceeded: rather a longer ledger than a pause without need.
+            if self._next >= 0 or entries >= limits.entries_max:
+                self.state = _SWITCHING
+        elif self._next < 0 and limits.is_nearly_full(entries, size, age_ms):
+            self._ask_for_ledger(now_ms)
+
+    def _ask_for_ledger(self, now_ms: int) -> None:
+        if self._next < 0 and not self._creating and now_ms >= self._create_after_ms:
+            self._creating = True
+            self._effects.append(CreateLedger())
+
+    def _advance(self, now_ms: int) -> None:
+        """Takes the next ledger into use when the current one is done with, or sees to it."""
+        if self.state not in (_NO_LEDGER, _CREATING, _SWITCHING):
+            return
+        wanted = bool(self._queued) or self._want_ledger
+        if self._sent:  # SWITCHING: the next one is made meanwhile
+            if wanted and self._create_error is None:
+                self._create_after_ms = 0
+                self._ask_for_ledger(now_ms)
+            return
+        if self.current >= 0:
+            self._effects.append(CloseLedger(self.current))
+            self.current = -1
+        if self._next >= 0:
+            self._open_next(now_ms)
+        elif self._create_error is not None:
+            error, self._create_error = self._create_error, None
+            self.state = _NO_LEDGER
+            self._want_ledger = False
+            failure = AppendFailedError(f"no ledger to write to: {error}")
+            failure.__cause__ = error
+            self._fail_all(failure)
+        elif wanted:
+            self.state = _CREATING
+            self._create_after_ms = 0
+            self._ask_for_ledger(now_ms)
+        else:
+            self.state = _CREATING if self._creating else _NO_LEDGER
+
+    def _open_next(self, now_ms: int) -> None:
+        self.current, self._next = self._next, -1
+        self._created_ms = self._next_created_ms
+        self.next_entry = self.current_bytes = 0
+        self._acked = -1
+        self._want_ledger = False
+        self.state = _OPEN
+        queued = self._queued
+        while queued and self.state is _OPEN:
+            batch = queued.popleft()
+            self._assign(batch, now_ms)
+            self._effects.append(WriteBatch(self.current, batch))
+
+    def _confirm(self, entry_id: int) -> None:
+        sent, done, ledger_id = self._sent, self._done, self.current
+        self._acked = max(self._acked, entry_id)
+        while sent:
+            batch = sent[0]
+            first, count = batch.first, len(batch.heads)
+            if first + count - 1 <= entry_id:
+                sent.popleft()
+                self.pending_bytes -= batch.entry_bytes
+                if batch.confirmed:
+                    self._report_part(batch, count)
+                else:
+                    self.pending_entries -= count
+                    done.append(
+                        Done(
+                            batch.on_done,
+                            ledger_id,
+                            first,
+                            count,
+                            None,
+                            batch.heads,
+                            batch.bodies,
+                            batch.entry_bytes,
+                        )
+                    )
+            else:
+                if first + batch.confirmed <= entry_id:
+                    self._report_part(batch, entry_id + 1 - first)
+                return
+
+    def _report_part(self, batch: PendingBatch, upto: int) -> None:
+        """Reports entries ``batch.confirmed .. upto - 1`` of the batch."""
+        start = batch.confirmed
+        batch.confirmed = upto
+        self.pending_entries -= upto - start
+        heads, bodies = batch.heads[start:upto], batch.bodies[start:upto]
+        size = sum(map(len, heads)) + sum(map(len, bodies))
+        first = batch.first + start
+        self._done.append(
+            Done(batch.on_done, self.current, first, upto - start, None, heads, bodies, size)
+        )
+
+    def _take_back(self) -> None:
+        """What was sent above the definite end is queued again, before what was queued since."""
+        while self._sent:
+            batch = self._sent.pop()
+            if batch.confirmed:  # the end lies inside of it, and its first part is reported
+                self.pending_bytes -= batch.entry_bytes
+                batch = batch.split(batch.confirmed)
+                self.pending_bytes += batch.entry_bytes
+            batch.first = -1
+            self._queued.appendleft(batch)
+
+    def _fail(self, batch: PendingBatch, error: BaseException) -> None:
+        count = len(batch.heads) - batch.confirmed
+        self._done.append(Done(batch.on_done, -1, -1, count, error, [], [], 0))
+
+    def _fail_all(self, error: BaseException) -> None:
+        for batches in (self._sent, self._queued):
+            for batch in batches:
+                self._fail(batch, error)
+            batches.clear()
+        self.pending_bytes = self.pending_entries = 0

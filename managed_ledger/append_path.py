@@ -1,0 +1,358 @@
+"""asyncio shell of `AppendCore`: creates, closes and ends ledgers, writes and reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, assert_never, cast
+
+from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from bookkeeper.client.config import LedgerConfig
+from bookkeeper.errors import LedgerClosedError, LedgerError, LedgerFencedError
+from bookkeeper.ledger_metadata import LedgerMetadata
+from managed_ledger.append_core import (
+    AppendCore,
+    AppendDone,
+    AppendState,
+    CloseLedger,
+    CreateLedger,
+    Done,
+    EndLedger,
+    PendingBatch,
+    RotationLimits,
+    WriteBatch,
+)
+from managed_ledger.entry_batch import Buffer
+from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
+from managed_ledger.logger import logger
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from managed_ledger.managed_ledger import ManagedLedger
+
+END_ATTEMPTS = 8
+END_RETRY_S = 0.1
+"""First pause between attempts to end a failed ledger; it doubles: about 13 s in all."""
+
+
+class AppendPath:
+    """The writing side of one log; made at its first append, so that idle logs stay small.
+
+    Owns the core, the writers, and the tasks that create, close and end ledgers.
+    """
+
+    __slots__ = (
+        "_finished",
+        "_is_reporting",
+        "_log",
+        "_tasks",
+        "_unclosed",
+        "_waiters",
+        "core",
+        "create_failure_ms",
+        "created_ms",
+        "writers",
+    )
+
+    def __init__(self, log: ManagedLedger) -> None:
+        self._log = log
+        self.core = AppendCore(rotation_limits(log))
+        self.writers: dict[int, AsyncLedgerWriter] = {}  # not closed yet, oldest first
+        self.created_ms = 0
+        """When the last ledger was created, and when that last failed; 0: never."""
+        self.create_failure_ms = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._finished: deque[Done] = deque()
+        self._is_reporting = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._unclosed: set[int] = set()  # their close failed; the sweep tries again
+
+    def append(self, heads: list[bytes], bodies: list[Buffer], on_done: AppendDone) -> None:
+        """See `ManagedLedger.append`."""
+        core = self.core
+        batch = core.append(heads, bodies, on_done, self._log.now_ms())
+        if batch is not None:
+            self._write(core.current, batch)
+        elif core.refusal is not None:
+            # Never from within append: its caller isn't ready for the answer yet.
+            asyncio.get_running_loop().call_soon(self.run)
+            return
+        if core.has_effects:
+            self.run()
+
+    def run(self) -> None:
+        """Performs what the core decided: all effects, then the reports."""
+        core = self.core
+        while core.has_effects:
+            for effect in core.take_effects():
+                match effect:
+                    case WriteBatch():
+                        self._write(effect.ledger_id, effect.batch)
+                    case CreateLedger():
+                        self._start(self._create())
+                    case CloseLedger():
+                        self._start(self._close(effect.ledger_id))
+                    case EndLedger():
+                        self._start(self._end(effect.ledger_id))
+                    case _:
+                        assert_never(effect)
+            if done := core.take_done():
+                self._report(done)
+        if self._waiters:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
+
+    async def wait_change(self, timeout_s: float) -> bool:
+        """Waits until the core may have changed; False when nothing did in time."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        done, _ = await asyncio.wait([waiter], timeout=timeout_s)
+        return bool(done)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Waits until nothing is pending, or the time is over."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not self.core.is_idle and (left := deadline - loop.time()) > 0:
+            await self.wait_change(left)
+
+    async def finish_tasks(self) -> None:
+        """Waits for ledgers that are being created, closed or ended."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def abandon_tasks(self) -> None:
+        """Cancels them instead: the log is fenced, nothing may be written any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def close_writers(self) -> None:
+        """Closes every ledger. REQUIRES: the core refuses appends and has nothing pending."""
+        for ledger_id in list(self.writers):
+            await self._close(ledger_id)
+
+    def sweep(self, now_ms: int) -> None:
+        """Closes idle old ledgers, and those whose close failed before."""
+        self.core.close_if_idle(now_ms)
+        for ledger_id in sorted(self._unclosed):
+            self._unclosed.discard(ledger_id)
+            self._start(self._close(ledger_id))
+        self.run()
+
+    # Effects
+
+    def _write(self, ledger_id: int, batch: PendingBatch) -> None:
+        writer = self.writers[ledger_id]
+        try:
+            # The lists become the writer's; ours are needed until their end is definite.
+            first = writer.append(list(batch.heads), cast("list[bytes]", list(batch.bodies)))
+        except LedgerError as error:
+            self._on_failed(ledger_id, error)
+        else:
+            assert first == batch.first, f"ledger {ledger_id}: entry {first}, not {batch.first}"
+
+    async def _create(self) -> None:
+        log, core = self._log, self.core
+        config = log.config
+        writer = None
+        try:
+            writer = await log.client.create_ledger(
+                LedgerConfig(
+                    config.ensemble_size, config.write_quorum, config.ack_quorum, config.password
+                ),
+                log.custom_metadata(),
+            )
+            ledger_id = writer.ledger_id
+            info = await log.lists.update(lambda x: x.without_empty().with_ledger(ledger_id))
+        except ManagedLedgerFencedError as error:
+            await self._discard(writer)
+            log.fence(error)
+            return
+        except (LedgerError, MetadataError, ValueError) as error:
+            logger.warning("%s: no new ledger: %s", log.name, error)
+            if writer is not None:
+                if isinstance(error, MetadataError):  # it may be listed: close it, keep it
+                    self.writers[writer.ledger_id] = writer
+                    self._unclosed.add(writer.ledger_id)
+                else:
+                    await self._discard(writer)
+            self.create_failure_ms = log.now_ms()
+            core.on_create_failed(error, self.create_failure_ms)
+            self.run()
+            return
+        self.writers[ledger_id] = writer
+        writer.on_confirmed = partial(self._on_confirmed, ledger_id)
+        writer.on_failed = partial(self._on_failed, ledger_id)
+        self.created_ms = log.now_ms()
+        log.ledgers.add(ledger_id)
+        log.on_list_changed(info)
+        core.on_ledger_ready(ledger_id, self.created_ms)
+        self.run()
+
+    async def _discard(self, writer: AsyncLedgerWriter | None) -> None:
+        """Deletes a ledger that is certainly not listed."""
+        if writer is not None:
+            try:
+                await self._log.client.delete_ledger(writer.ledger_id)
+            except (LedgerError, MetadataError) as error:
+                logger.warning("ledger %d is leaked for now: %s", writer.ledger_id, error)
+
+    async def _close(self, ledger_id: int) -> None:
+        """Closes a ledger whose every entry is confirmed, and records its end in the list."""
+        writer = self.writers.get(ledger_id)
+        if writer is None:
+            return
+        try:
+            metadata = await self._definite_end(writer, is_retry=False)
+        except (LedgerError, MetadataError) as error:
+            logger.warning("%s: ledger %d stays open: %s", self._log.name, ledger_id, error)
+            self._unclosed.add(ledger_id)
+            return
+        await self._record_end(ledger_id, metadata)
+
+    async def _end(self, ledger_id: int) -> None:
+        """Finds where a failed ledger ends, however long that takes within reason."""
+        log, core = self._log, self.core
+        writer = self.writers[ledger_id]
+        delay_s, attempt = END_RETRY_S, 0
+        while True:
+            try:
+                metadata = await self._definite_end(writer, is_retry=attempt > 0)
+                break
+            except (LedgerError, MetadataError) as error:
+                attempt += 1
+                logger.warning("%s: ledger %d has no end yet: %s", log.name, ledger_id, error)
+                if attempt == END_ATTEMPTS:
+                    failure = AppendFailedError(f"ledger {ledger_id} can't be ended: {error}")
+                    failure.__cause__ = error
+                    core.on_end_failed(failure)
+                    self.run()
+                    return
+            await asyncio.sleep(delay_s)
+            delay_s *= 2
+        if metadata.last_entry < 0:
+            await asyncio.sleep(END_RETRY_S * core.futile_ledgers)
+        core.on_ledger_ended(ledger_id, metadata.last_entry, log.now_ms())
+        if core.state is AppendState.STOPPED:
+            self.run()
+            assert core.refusal is not None
+            log.fence(core.refusal)
+            return
+        log.ledgers.confirm(ledger_id, metadata.last_entry)  # with entries failed before
+        self.run()
+        await self._record_end(ledger_id, metadata)
+
+    async def _definite_end(self, writer: AsyncLedgerWriter, *, is_retry: bool) -> LedgerMetadata:
+        """The closed ledger's metadata: closed by us, else recovered."""
+        if not is_retry:
+            try:
+                return await writer.close()
+            except (LedgerError, MetadataError) as error:
+                logger.warning("ledger %d: close failed: %s", writer.ledger_id, error)
+        # Another client may have recovered it to a higher end than ours: that end is the truth.
+        password = self._log.config.password
+        reader = await self._log.client.open_ledger(writer.ledger_id, password, recover=True)
+        return reader.metadata
+
+    async def _record_end(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        log = self._log
+        closed_ms = max(1, log.now_ms())
+        entries, size = metadata.last_entry + 1, metadata.length
+        try:
+            info = await log.lists.update(
+                lambda x: x.with_closed(ledger_id, entries, size, closed_ms).without_empty()
+            )
+        except ManagedLedgerFencedError as error:
+            log.fence(error)
+            return
+        except MetadataError as error:
+            logger.warning("%s: end of ledger %d not listed: %s", log.name, ledger_id, error)
+            self._unclosed.add(ledger_id)
+            return
+        self.writers.pop(ledger_id, None)
+        log.on_ledger_closed(ledger_id)
+        log.on_list_changed(info)
+
+    # News from writers
+
+    def _on_confirmed(self, ledger_id: int, entry_id: int) -> None:
+        self.core.on_confirmed(ledger_id, entry_id)
+        self.run()
+
+    def _on_failed(self, ledger_id: int, error: LedgerError) -> None:
+        if isinstance(error, LedgerFencedError | LedgerClosedError):
+            # Somebody else ended our ledger: a new owner, or a repair that took us for dead.
+            self._log.fence(ManagedLedgerFencedError(f"ledger {ledger_id}: {error}"))
+            return
+        logger.warning("%s: ledger %d failed: %s", self._log.name, ledger_id, error)
+        self.core.on_ledger_failed(ledger_id)
+        self.run()
+
+    # Reports
+
+    def _report(self, reports: list[Done]) -> None:
+        self._admit(reports)
+        self._finished.extend(reports)
+        if self._is_reporting:
+            return  # a callback appended: the loop below goes on with these
+        self._is_reporting = True
+        finished = self._finished
+        before = self._log.ledgers.last_confirmed
+        try:
+            while finished:
+                done = finished.popleft()
+                try:
+                    done.on_done(done.ledger_id, done.first, done.count, done.error)
+                except Exception:
+                    logger.exception("%s: a callback of an append failed", self._log.name)
+        finally:
+            self._is_reporting = False
+        if reports[-1].error is None or before != self._log.ledgers.last_confirmed:
+            self._log.appended()
+
+    def _admit(self, reports: list[Done]) -> None:
+        """Confirmed entries become readable, and enter the cache, before anybody hears of them."""
+        start, count = 0, len(reports)
+        while start < count and reports[start].error is None:
+            first = reports[start]
+            end = start + 1
+            while end < count and reports[end].error is None:
+                if reports[end].ledger_id != first.ledger_id:
+                    break
+                end += 1
+            heads, bodies, size = first.heads, first.bodies, first.entry_bytes
+            for done in reports[start + 1 : end]:
+                heads += done.heads
+                bodies += done.bodies
+                size += done.entry_bytes
+            last = reports[end - 1]
+            self._log.confirmed(first.ledger_id, first.first, heads, bodies, size)
+            assert last.first + last.count == first.first + len(heads)
+            start = end
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s: the append path failed", self._log.name, exc_info=error)
+            self._log.fence(error)
+
+
+def rotation_limits(log: ManagedLedger) -> RotationLimits:
+    """The config's limits; ages differ by up to 5 % so that logs don't all rotate at once."""
+    config = log.config
+    jitter = (hash(log.name) % 1000 - 500) / 10_000
+    return RotationLimits(
+        config.ledger_entries_max,
+        config.ledger_bytes_max,
+        config.ledger_age_min_ms,
+        int(config.ledger_age_max_ms * (1 + jitter)),
+    )

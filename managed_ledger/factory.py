@@ -1,0 +1,177 @@
+"""Opens managed ledgers, one of each name, and does for all of them what depends on time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.entry_cache import EntryCache
+from managed_ledger.errors import ManagedLedgerClosedError, ManagedLedgerNotFoundError
+from managed_ledger.logger import logger
+from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.recovery import claim_list
+from metadata.store import MetadataStore
+
+if TYPE_CHECKING:
+    from bookkeeper.client.client import BookKeeperClient
+
+ROOT = "/managed-ledgers"
+
+
+class TokenSource(Protocol):
+    """Chance, for owner tokens; ``random.Random`` fits."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """A number of k random bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactoryConfig:
+    """Settings of the process's factory."""
+
+    cache_sweep_s: float = 5.0
+    """Pause between looks at idle cached entries; no timer runs while the cache is empty."""
+    ledger_sweep_s: float = 60.0
+    """Pause between looks at ledgers that are due by age; no timer without open logs."""
+
+
+class ManagedLedgerFactory:
+    """Every managed ledger of the process.
+
+    Args:
+        cache: shared by all logs; its budget is the process's.
+        clock: wall clock in milliseconds since the epoch.
+        rng: chance, for owner tokens.
+    """
+
+    def __init__(
+        self,
+        client: BookKeeperClient,
+        store: MetadataStore,
+        cache: EntryCache,
+        config: FactoryConfig,
+        clock: Callable[[], int],
+        rng: TokenSource,
+    ) -> None:
+        self.cache = cache
+        self._client = client
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._open: dict[str, ManagedLedger] = {}
+        self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._ledgers_due_s = 0.0
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def open_ledgers(self) -> dict[str, ManagedLedger]:
+        """Open logs by name; a copy."""
+        return dict(self._open)
+
+    async def open(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger:
+        """The log of that name, taken over from whoever owned it; the open one if there is one.
+
+        Args:
+            name: ``tenant/ns/persistent/topic``, each part encoded by metadata.paths.encode_name.
+
+        Raises:
+            ManagedLedgerNotFoundError: it doesn't exist and ``config.create_if_missing`` is False.
+            OpenFailedError: bookies or metadata don't answer as needed; retry later.
+            ManagedLedgerFormatError: stored metadata is damaged.
+        """
+        if self._is_closed:
+            raise ManagedLedgerClosedError("the factory is closed")
+        if (log := self._open.get(name)) is not None:
+            return log
+        task = self._opening.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._load(name, config))
+            self._opening[name] = task
+            task.add_done_callback(lambda _: self._opening.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def exists(self, name: str) -> bool:
+        """Whether such a log is stored."""
+        return await self._store.exists(f"{ROOT}/{name}")
+
+    async def delete(self, name: str) -> None:
+        """Deletes a log, open or not; a missing one is success.
+
+        Raises:
+            OpenFailedError: an unclosed ledger can't be taken over now; retry later.
+        """
+        try:
+            log = await self.open(name, replace(ManagedLedgerConfig(), create_if_missing=False))
+        except ManagedLedgerNotFoundError:
+            return
+        await log.delete()
+
+    async def close(self) -> None:
+        """Closes every log."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+        if self._opening:
+            await asyncio.wait(list(self._opening.values()))
+        logs = list(self._open.values())
+        results = await asyncio.gather(*(x.close() for x in logs), return_exceptions=True)
+        for log, result in zip(logs, results, strict=True):
+            if isinstance(result, BaseException):
+                logger.error("%s: close failed", log.name, exc_info=result)
+
+    async def _load(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger:
+        path = f"{ROOT}/{name}"
+        token = f"{self._rng.getrandbits(64):016x}"
+        client, store, clock = self._client, self._store, self._clock
+        lists = await claim_list(client, store, path, token, config, clock)
+        log = ManagedLedger(
+            name, path, client, store, self.cache, config, clock, lists, self._on_closed
+        )
+        await log.load_cursors()
+        self._open[name] = log
+        self._arm()
+        return log
+
+    def _on_closed(self, log: ManagedLedger) -> None:
+        if self._open.get(log.name) is log:
+            del self._open[log.name]
+
+    def _arm(self) -> None:
+        if self._timer is None and self._sweeping is None and not self._is_closed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._config.cache_sweep_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._open and self.cache.is_empty:
+            return  # the next open arms it again
+        self.cache.sweep()
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._ledgers_due_s:
+            self._ledgers_due_s = loop.time() + self._config.ledger_sweep_s
+            self._sweeping = loop.create_task(self._sweep())
+            self._sweeping.add_done_callback(self._on_swept)
+        else:
+            self._arm()
+
+    async def _sweep(self) -> None:
+        now_ms = self._clock()
+        for number, log in enumerate(list(self._open.values())):
+            log.sweep(now_ms)
+            if number % 256 == 255:
+                await asyncio.sleep(0)  # ten thousand logs must not hold the loop
+
+    def _on_swept(self, task: asyncio.Task[None]) -> None:
+        self._sweeping = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the sweep failed", exc_info=error)
+        self._arm()

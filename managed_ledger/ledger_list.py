@@ -1,0 +1,305 @@
+"""The list of ledgers that makes up a managed ledger: what is stored of it, and arithmetic on it.
+
+`ManagedLedgerInfo` is the value of the log's metadata node (docs/formats/managed-ledger.md); every
+change of it is a pure function followed by a compare-and-set (`managed_ledger.list_store`).
+`LedgerList` is the same list in memory, with the live entry count of the ledgers that are written,
+and answers every question about positions in O(log n). No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import orjson
+
+from managed_ledger.errors import ManagedLedgerFormatError
+from managed_ledger.position import EARLIEST, Position
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInfo:
+    """One listed ledger; entries and size are 0 until its end is definite."""
+
+    ledger_id: int
+    entries: int = 0
+    size: int = 0
+    closed_ms: int = 0
+    """When its end became definite (wall clock); 0: it may still be open."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerInfo:
+    """Everything that is stored of a managed ledger, apart from its cursors.
+
+    Invariants: ledger ids strictly ascend; every ledger but the last two is closed, unless its
+    close is still under way; a doomed ledger is not in ``ledgers``.
+    """
+
+    owner: str = ""
+    """Token of the owner that wrote this: tells a lost compare-and-set from an ambiguous one."""
+    ledgers: tuple[LedgerInfo, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    terminated: Position | None = None
+    doomed: tuple[int, ...] = ()
+    """Ledgers taken from the list whose deletion isn't known to have succeeded."""
+
+    def with_ledger(self, ledger_id: int) -> ManagedLedgerInfo:
+        """Lists a new, open ledger.
+
+        Raises:
+            ValueError: its id isn't above every id ever listed, so positions would go backwards.
+        """
+        if self.ledgers and ledger_id == self.ledgers[-1].ledger_id:
+            return self  # a change is applied again when its first answer was lost
+        if self.ledgers and ledger_id <= self.ledgers[-1].ledger_id:
+            raise ValueError(f"ledger {ledger_id} is not above {self.ledgers[-1].ledger_id}")
+        return replace(self, ledgers=(*self.ledgers, LedgerInfo(ledger_id)))
+
+    def with_closed(
+        self, ledger_id: int, entries: int, size: int, closed_ms: int
+    ) -> ManagedLedgerInfo:
+        """Records the definite end of a ledger; no change when it isn't listed any more."""
+        closed = LedgerInfo(ledger_id, entries, size, closed_ms)
+        return replace(
+            self,
+            ledgers=tuple(closed if x.ledger_id == ledger_id else x for x in self.ledgers),
+        )
+
+    def without(self, ledger_ids: Collection[int]) -> ManagedLedgerInfo:
+        """Takes ledgers from the list; they become doomed."""
+        gone = tuple(x.ledger_id for x in self.ledgers if x.ledger_id in ledger_ids)
+        return replace(
+            self,
+            ledgers=tuple(x for x in self.ledgers if x.ledger_id not in ledger_ids),
+            doomed=(*self.doomed, *gone),
+        )
+
+    def forget(self, ledger_ids: Collection[int]) -> ManagedLedgerInfo:
+        """Drops every trace of ledgers, listed or doomed: they don't exist any more."""
+        return replace(
+            self,
+            ledgers=tuple(x for x in self.ledgers if x.ledger_id not in ledger_ids),
+            doomed=tuple(x for x in self.doomed if x not in ledger_ids),
+        )
+
+    def without_empty(self) -> ManagedLedgerInfo:
+        """Dooms closed ledgers without entries, but keeps the last of the list.
+
+        The last one stays because its id is the proof that later positions are greater.
+        """
+        empty = {x.ledger_id for x in self.ledgers[:-1] if x.closed_ms and not x.entries}
+        return self.without(empty) if empty else self
+
+    def with_properties(self, properties: Mapping[str, str]) -> ManagedLedgerInfo:
+        """Replaces all properties."""
+        return replace(self, properties=properties)
+
+    def with_terminated(self, position: Position) -> ManagedLedgerInfo:
+        """Seals the log."""
+        return replace(self, terminated=position)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all closed ledgers, heads and bodies."""
+        return sum(x.size for x in self.ledgers)
+
+
+def encode_info(info: ManagedLedgerInfo) -> bytes:
+    """The value of the log's metadata node."""
+    value: dict[str, object] = {
+        "format": FORMAT_VERSION,
+        "owner": info.owner,
+        "ledgers": [[x.ledger_id, x.entries, x.size, x.closed_ms] for x in info.ledgers],
+    }
+    if info.properties:
+        value["properties"] = dict(info.properties)
+    if info.terminated is not None:
+        value["terminated"] = list(info.terminated)
+    if info.doomed:
+        value["doomed"] = list(info.doomed)
+    return orjson.dumps(value)
+
+
+def decode_info(value: bytes, path: str) -> ManagedLedgerInfo:
+    """Inverse of `encode_info`; unknown fields are ignored, so that a later version may add some.
+
+    Raises:
+        ManagedLedgerFormatError: damaged, or of another format version; names ``path``.
+    """
+    try:
+        fields = orjson.loads(value)
+        if (version := fields["format"]) != FORMAT_VERSION:
+            raise ManagedLedgerFormatError(
+                f"{path}: format version {version!r}, this program reads {FORMAT_VERSION}"
+            )
+        ledgers = tuple(LedgerInfo(*_integers(row, 4)) for row in fields["ledgers"])
+        terminated = fields.get("terminated")
+        info = ManagedLedgerInfo(
+            owner=_text(fields["owner"]),
+            ledgers=ledgers,
+            properties={_text(k): _text(v) for k, v in fields.get("properties", {}).items()},
+            terminated=None if terminated is None else _position(terminated),
+            doomed=tuple(_integers(fields.get("doomed", []), None)),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManagedLedgerFormatError(f"{path}: {error!r}") from error
+    ids = [x.ledger_id for x in ledgers]
+    if any(a >= b for a, b in pairwise(ids)):
+        raise ManagedLedgerFormatError(f"{path}: ledger ids don't ascend: {ids}")
+    return info
+
+
+def _integers(row: object, count: int | None) -> list[int]:
+    if not isinstance(row, list) or not all(type(x) is int for x in row):
+        raise ValueError(f"not a list of integers: {row!r}")
+    if count is not None and len(row) != count:
+        raise ValueError(f"not {count} integers: {row!r}")
+    return row
+
+
+def _position(row: object) -> Position:
+    ledger_id, entry_id = _integers(row, 2)
+    return (ledger_id, entry_id)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"not a string: {value!r}")
+    return value
+
+
+class LedgerList:
+    """Positions over the listed ledgers, by prefix sums.
+
+    An entry's *rank* is how many existing entries are before it; ranks shift when the list is
+    trimmed, so they never leave a call. ``_starts[i]`` is the rank of the first entry of ledger i.
+    """
+
+    __slots__ = ("_counts", "_ids", "_starts", "last_confirmed")
+
+    def __init__(self, ledgers: Iterable[tuple[int, int]] = ()) -> None:
+        """Args:
+        ledgers: (ledger id, confirmed entries), ids ascending.
+        """
+        self._ids: list[int] = []
+        self._counts: list[int] = []
+        self._starts: list[int] = []
+        self.last_confirmed: Position = EARLIEST
+        """Never decreases, not even when its ledger is trimmed."""
+        for ledger_id, entries in ledgers:
+            self.add(ledger_id)
+            self._counts[-1] = entries
+            if entries:
+                self.last_confirmed = (ledger_id, entries - 1)
+        if self._ids and self.last_confirmed == EARLIEST:
+            self.last_confirmed = (self._ids[-1], -1)
+
+    def add(self, ledger_id: int) -> None:
+        """A new, empty ledger was listed. REQUIRES: its id is above all others."""
+        assert not self._ids or ledger_id > self._ids[-1]
+        self._starts.append(self.entry_count)
+        self._ids.append(ledger_id)
+        self._counts.append(0)
+
+    def confirm(self, ledger_id: int, entry_id: int) -> None:
+        """Entries of a listed ledger up to ``entry_id`` are durable."""
+        ids, counts, starts = self._ids, self._counts, self._starts
+        slot = len(ids) - 1
+        while ids[slot] != ledger_id:  # the ledger that is written is the last or the one before
+            slot -= 1
+        if entry_id < counts[slot]:
+            return
+        counts[slot] = entry_id + 1
+        for later in range(slot + 1, len(ids)):
+            starts[later] = starts[later - 1] + counts[later - 1]
+        self.last_confirmed = (ledger_id, entry_id)
+
+    def remove(self, ledger_ids: Collection[int]) -> None:
+        """Ledgers were taken from the list: trimmed ones, or an empty one in the middle."""
+        kept = [x for x in zip(self._ids, self._counts, strict=True) if x[0] not in ledger_ids]
+        self._ids, self._counts, self._starts = [], [], []
+        for ledger_id, entries in kept:
+            self.add(ledger_id)
+            self._counts[-1] = entries
+
+    @property
+    def entry_count(self) -> int:
+        """Confirmed entries of all listed ledgers."""
+        return self._starts[-1] + self._counts[-1] if self._ids else 0
+
+    @property
+    def ledger_ids(self) -> list[int]:
+        """A copy of the listed ids."""
+        return list(self._ids)
+
+    def counts(self) -> list[tuple[int, int]]:
+        """(ledger id, confirmed entries) of every listed ledger."""
+        return list(zip(self._ids, self._counts, strict=True))
+
+    def entries(self, ledger_id: int) -> int | None:
+        """Confirmed entries of one ledger; None when it isn't listed."""
+        slot = bisect_right(self._ids, ledger_id) - 1
+        return self._counts[slot] if slot >= 0 and self._ids[slot] == ledger_id else None
+
+    def is_valid(self, position: Position) -> bool:
+        """Whether a confirmed entry exists at the position."""
+        entries = self.entries(position[0])
+        return entries is not None and 0 <= position[1] < entries
+
+    def first_at_or_after(self, position: Position) -> Position | None:
+        """First existing entry at or after the position; None when there is none."""
+        rank = self._entries_upto((position[0], position[1] - 1))
+        return self._at(rank) if rank < self.entry_count else None
+
+    def first_position(self) -> Position:
+        """First existing entry; the next to be written when there is none."""
+        return self.next_position(EARLIEST)
+
+    def next_position(self, position: Position) -> Position:
+        """First existing entry after the position; after all of them, the next to be written."""
+        rank = self._entries_upto(position)
+        if rank < self.entry_count:
+            return self._at(rank)
+        ledger_id, entry_id = self.last_confirmed
+        return (ledger_id, entry_id + 1)
+
+    def previous_position(self, position: Position) -> Position:
+        """Last existing entry before the position; just before the first ledger when none is."""
+        rank = self._entries_upto((position[0], position[1] - 1))
+        if rank:
+            return self._at(rank - 1)
+        before_all = (self._ids[0], -1) if self._ids else EARLIEST
+        return min(before_all, self.last_confirmed)
+
+    def position_after(self, position: Position, entries: int) -> Position:
+        """``entries`` steps of `next_position`; the position itself for 0."""
+        if entries <= 0:
+            return position
+        rank = self._entries_upto(position) + entries - 1
+        if rank < self.entry_count:
+            return self._at(rank)
+        return self.next_position(self.last_confirmed)
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        """Existing entries in ``(after, upto]``; 0 when upto <= after."""
+        return max(0, self._entries_upto(upto) - self._entries_upto(after))
+
+    def _entries_upto(self, position: Position) -> int:
+        """How many existing entries are at or before the position."""
+        slot = bisect_right(self._ids, position[0]) - 1
+        if slot < 0:
+            return 0
+        count = self._counts[slot]
+        if self._ids[slot] == position[0] and position[1] < count:
+            count = max(position[1] + 1, 0)
+        return self._starts[slot] + count
+
+    def _at(self, rank: int) -> Position:
+        # The last of several equal starts is the one that has entries: the others are empty.
+        slot = bisect_right(self._starts, rank) - 1
+        return (self._ids[slot], rank - self._starts[slot])

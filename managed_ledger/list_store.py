@@ -1,0 +1,86 @@
+"""The stored list of one managed ledger, under compare-and-set by its owner.
+
+Every open writes its own token into the list. So when a compare-and-set fails, a second look tells
+an answer that got lost (the token is still ours) from a list that another owner has taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from managed_ledger.errors import ManagedLedgerFencedError
+from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
+from metadata.errors import BadVersionError, MetadataError
+from metadata.store import MetadataStore
+
+UPDATE_ATTEMPTS = 5
+RETRY_DELAY_S = 0.1
+
+
+class ListStore:
+    """The last known value and version, and the one way to change them.
+
+    Changes run one after another, so a change may rely on the value it is given.
+    """
+
+    __slots__ = ("_lock", "_path", "_store", "_token", "info", "is_lost", "version")
+
+    def __init__(
+        self, store: MetadataStore, path: str, token: str, info: ManagedLedgerInfo, version: int
+    ) -> None:
+        """Args:
+        token: unique per open; ``info`` as written by the claim that bears it.
+        """
+        self._store = store
+        self._path = path
+        self._token = token
+        self._lock: asyncio.Lock | None = None
+        self.info = info
+        self.version = version
+        self.is_lost = False
+        """Another owner's value was seen: never write again."""
+
+    async def update(
+        self, change: Callable[[ManagedLedgerInfo], ManagedLedgerInfo]
+    ) -> ManagedLedgerInfo:
+        """Applies a pure change; durable when this returns. An equal value writes nothing.
+
+        Raises:
+            ManagedLedgerFencedError: the list belongs to another owner.
+            MetadataError: the outcome may be unknown; the next update looks before it writes.
+        """
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        async with self._lock:
+            for attempt in range(UPDATE_ATTEMPTS):
+                if self.is_lost:
+                    raise ManagedLedgerFencedError(f"{self._path}: another owner has taken over")
+                changed = change(self.info)
+                if changed is self.info or changed == self.info:
+                    return changed
+                try:
+                    stored = await self._store.put(self._path, encode_info(changed), self.version)
+                except BadVersionError:
+                    await self._look()
+                except MetadataError:
+                    if attempt + 1 == UPDATE_ATTEMPTS:
+                        raise
+                    await asyncio.sleep(RETRY_DELAY_S)
+                    # A lost answer is found by the version check of the next attempt.
+                else:
+                    self.info, self.version = changed, stored.stat.version
+                    return changed
+            raise MetadataError(f"{self._path}: no compare-and-set in {UPDATE_ATTEMPTS} attempts")
+
+    async def _look(self) -> None:
+        """After a rejected compare-and-set: is the value there ours?"""
+        stored = await self._store.get(self._path)
+        if stored is not None:
+            info = decode_info(stored.value, self._path)
+            if info.owner == self._token:
+                # Our own earlier attempt got through. The change is applied to that value again:
+                # every change is idempotent.
+                self.info, self.version = info, stored.stat.version
+                return
+        self.is_lost = True

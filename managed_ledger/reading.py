@@ -1,0 +1,127 @@
+"""Reads that miss the cache: open ledgers, runs with read-ahead, identical reads joined."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bookkeeper.client.ledger_reader import LedgerReader
+from bookkeeper.errors import LedgerError, TooManyRequestsError
+from managed_ledger.entry_batch import EntryBatch
+from managed_ledger.position import Position
+
+if TYPE_CHECKING:
+    from managed_ledger.managed_ledger import ManagedLedger
+
+READERS_MAX = 8
+"""Open ledgers kept per log; the oldest is dropped, opening again costs one metadata read."""
+READ_AHEAD_BYTES_MIN = 256 << 10
+READ_AHEAD_BYTES_MAX = 4 << 20
+READ_AHEAD_ENTRIES_MAX = 1024
+"""A run is cut here, so that splitting it never holds the loop for long."""
+
+
+class ReadPath:
+    """The storage side of one log's reads; made at its first cache miss."""
+
+    __slots__ = ("_ahead_bytes", "_in_flight", "_log", "_readers", "_sequential")
+
+    def __init__(self, log: ManagedLedger) -> None:
+        self._log = log
+        self._readers: dict[int, LedgerReader] = {}
+        self._in_flight: dict[Position, asyncio.Task[EntryBatch]] = {}
+        self._sequential: Position | None = None  # where the last run ended
+        self._ahead_bytes = READ_AHEAD_BYTES_MIN
+
+    async def read_run(self, position: Position, bytes_max: int) -> EntryBatch:
+        """A run that starts at an existing entry; it is in the cache as well.
+
+        Raises:
+            LedgerError: no replica gave the entry; the next read tries again.
+        """
+        task = self._in_flight.get(position) or self._start(position, bytes_max)
+        # A reader that goes away must not take the others' read with it.
+        return await asyncio.shield(task)
+
+    def read_ahead(self, position: Position) -> None:
+        """Starts reading a run that will be asked for, unless it is under way."""
+        if position not in self._in_flight:
+            self._start(position, 0)
+
+    async def read_entry(self, position: Position) -> EntryBatch:
+        """One entry, past the cache: for searches that jump about."""
+        reader = await self._reader(position[0])
+        try:
+            run = await reader.read(position[1], position[1], 1, self._log.config.head_bytes)
+        except LedgerError as error:
+            self._on_error(position[0], error)
+            raise
+        return EntryBatch(run.ledger_id, run.first, run.heads, run.bodies)
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger was closed (its reader's bound changed) or trimmed."""
+        self._readers.pop(ledger_id, None)
+
+    async def close(self) -> None:
+        """Waits for reads under way; their callers get their answers."""
+        if self._in_flight:
+            await asyncio.wait(list(self._in_flight.values()))
+        self._readers.clear()
+
+    def _start(self, position: Position, bytes_max: int) -> asyncio.Task[EntryBatch]:
+        if position == self._sequential:
+            self._ahead_bytes = min(self._ahead_bytes * 2, READ_AHEAD_BYTES_MAX)
+        else:
+            self._ahead_bytes = READ_AHEAD_BYTES_MIN
+        bytes_max = max(bytes_max, min(self._ahead_bytes, self._log.cache.bytes_max // 16))
+        task = asyncio.get_running_loop().create_task(self._read(position, bytes_max))
+        self._in_flight[position] = task
+        task.add_done_callback(_retrieve)
+        return task
+
+    async def _read(self, position: Position, bytes_max: int) -> EntryBatch:
+        log = self._log
+        ledger_id, first = position
+        try:
+            log.cache.misses += 1
+            reader = await self._reader(ledger_id)
+            confirmed = log.ledgers.entries(ledger_id) or 0
+            last = min(confirmed, first + READ_AHEAD_ENTRIES_MAX) - 1
+            if log.log_cache is not None:
+                room = log.log_cache.room_after(ledger_id, first)
+                if room is not None:
+                    last = min(last, room - 1)
+            run = await reader.read(first, max(first, last), bytes_max, log.config.head_bytes)
+        except LedgerError as error:
+            self._on_error(ledger_id, error)
+            raise
+        finally:
+            del self._in_flight[position]
+        batch = EntryBatch(run.ledger_id, run.first, run.heads, run.bodies)
+        self._sequential = (ledger_id, batch.last + 1)
+        if log.ledgers.entries(ledger_id) is not None:  # else trimmed meanwhile
+            log.cache_of_log().add_read(batch)
+        return batch
+
+    async def _reader(self, ledger_id: int) -> LedgerReader:
+        reader = self._readers.get(ledger_id)
+        if reader is None:
+            reader = self._log.writer_reader(ledger_id)
+            if reader is None:
+                reader = await self._log.client.open_ledger(
+                    ledger_id, self._log.config.password, recover=False
+                )
+            while len(self._readers) >= READERS_MAX:
+                del self._readers[next(iter(self._readers))]
+            self._readers[ledger_id] = reader
+        return reader
+
+    def _on_error(self, ledger_id: int, error: LedgerError) -> None:
+        if not isinstance(error, TooManyRequestsError):  # says nothing about the ledger
+            self._readers.pop(ledger_id, None)
+
+
+def _retrieve(task: asyncio.Task[EntryBatch]) -> None:
+    """A run read ahead may fail with nobody waiting: who wants it will read it again."""
+    if not task.cancelled():
+        task.exception()

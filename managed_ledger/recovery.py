@@ -1,0 +1,96 @@
+"""Opening a managed ledger: end what an earlier owner left open, then take the list over.
+
+Source: storage.md 8.3, 8.4. Every ledger that isn't known to be closed is recovered, which fences
+it, oldest first; then one compare-and-set of the whole list makes this process the owner. Only
+after that may anything be appended. Losing that race means to read the list again: its winner may
+have listed a ledger that isn't fenced yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.errors import LedgerError, NoSuchLedgerError
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import ManagedLedgerNotFoundError, OpenFailedError
+from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.list_store import ListStore
+from metadata.errors import BadVersionError, MetadataError
+from metadata.store import CREATE_ONLY, MetadataStore
+
+CLAIM_ATTEMPTS = 5
+
+
+async def claim_list(
+    client: BookKeeperClient,
+    store: MetadataStore,
+    path: str,
+    token: str,
+    config: ManagedLedgerConfig,
+    now_ms: Callable[[], int],
+) -> ListStore:
+    """Makes the caller the owner of the log at ``path``; every listed ledger is closed after it.
+
+    Args:
+        token: unique among all opens of all processes.
+
+    Raises:
+        ManagedLedgerNotFoundError: there is no such log and the config doesn't create it.
+        OpenFailedError: bookies or metadata don't answer as needed; retry later.
+        ManagedLedgerFormatError: the stored list is damaged.
+    """
+    cause: Exception | None = None
+    for _ in range(CLAIM_ATTEMPTS):
+        try:
+            stored = await store.get(path)
+            if stored is None:
+                if not config.create_if_missing:
+                    raise ManagedLedgerNotFoundError(path)
+                info, version = ManagedLedgerInfo(), CREATE_ONLY
+            else:
+                info, version = decode_info(stored.value, path), stored.stat.version
+                if info.owner == token:  # an earlier attempt got through, only its answer did not
+                    return ListStore(store, path, token, info, version)
+                info = await recover_ledgers(client, info, config, now_ms)
+            info = replace(info, owner=token)
+            written = await store.put(path, encode_info(info), version)
+        except (BadVersionError, MetadataError) as error:
+            cause = error
+            continue
+        return ListStore(store, path, token, info, written.stat.version)
+    raise OpenFailedError(f"{path}: no claim in {CLAIM_ATTEMPTS} attempts: {cause}") from cause
+
+
+async def recover_ledgers(
+    client: BookKeeperClient,
+    info: ManagedLedgerInfo,
+    config: ManagedLedgerConfig,
+    now_ms: Callable[[], int],
+) -> ManagedLedgerInfo:
+    """The list with the definite end of every ledger.
+
+    Raises:
+        OpenFailedError: a ledger can't be recovered now. It stays listed.
+    """
+    for ledger in info.ledgers:
+        if ledger.closed_ms:
+            continue  # recorded only after its metadata said CLOSED, which is for ever
+        ledger_id = ledger.ledger_id
+        try:
+            reader = await client.open_ledger(ledger_id, config.password, recover=True)
+        except LedgerError as error:
+            # "No such ledger" may also be a bookie's word; only the metadata settles it.
+            if (
+                isinstance(error, NoSuchLedgerError)
+                and await client.read_ledger_metadata(ledger_id) is None
+            ):
+                info = info.forget([ledger_id])
+                continue
+            raise OpenFailedError(f"ledger {ledger_id} can't be recovered: {error}") from error
+        metadata = reader.metadata
+        info = info.with_closed(
+            ledger_id, metadata.last_entry + 1, metadata.length, max(1, now_ms())
+        )
+    return info.without_empty()

@@ -1,0 +1,124 @@
+"""A small cluster for tests of the shells: real client, model bookies, metadata in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.placement import RandomPlacement
+from bookkeeper.client.pool import BookiePool
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.entry_batch import Buffer
+from managed_ledger.entry_cache import EntryCache
+from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.position import EARLIEST, Position
+from metadata.embedded import EmbeddedMetadataStore
+from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
+
+NAME = "t/ns/persistent/topic"
+HEAD = b"head"
+CONFIG = ManagedLedgerConfig(head_bytes=len(HEAD), ledger_age_min_ms=0)
+
+
+class Cluster:
+    """One bookie, one metadata store; every `factory` is another broker with its own session."""
+
+    def __init__(self, cache_bytes: int = 1 << 20) -> None:
+        self.store = EmbeddedMetadataStore.open(None)
+        self.bookie = ModelBookie("b0")
+        self.now_ms = 1_000_000
+        self.rng = random.Random(7)
+        self.cache_bytes = cache_bytes
+        self.connections: list[ModelBookieClient] = []
+        self.factories: list[ManagedLedgerFactory] = []
+        self.sessions: list[EmbeddedMetadataStore] = []
+
+    def factory(self) -> ManagedLedgerFactory:
+        """Another broker process."""
+        pool = BookiePool()
+        connection = ModelBookieClient(self.bookie)
+        pool.add(connection)
+        self.connections.append(connection)
+        session = self.store.new_session()
+        self.sessions.append(session)
+        clock = lambda: self.now_ms  # noqa: E731  a clock is a function here
+        client = BookKeeperClient(
+            session, pool, RandomPlacement(self.rng), clock=clock, rng=self.rng
+        )
+        factory = ManagedLedgerFactory(
+            client, session, EntryCache(self.cache_bytes), FactoryConfig(), clock, self.rng
+        )
+        self.factories.append(factory)
+        return factory
+
+    async def close(self) -> None:
+        for connection in self.connections:
+            connection.release()
+        for factory in self.factories:
+            await factory.close()
+        for session in self.sessions:
+            await session.close()
+        await self.store.close()
+
+
+class Appends:
+    """Appends to a log and keeps what became of it: payloads by position, and errors."""
+
+    def __init__(self, log: ManagedLedger) -> None:
+        self.log = log
+        self.acked: list[tuple[Position, bytes]] = []
+        self.errors: list[BaseException] = []
+        self.failed = 0
+        self.open = 0
+        self.sent = 0
+
+    def send(self, *payloads: bytes) -> None:
+        waiting = list(payloads)
+        self.sent += len(waiting)
+        self.open += len(waiting)
+
+        def done(ledger_id: int, first: int, count: int, error: BaseException | None) -> None:
+            self.open -= count
+            part = waiting[:count]
+            del waiting[:count]
+            assert len(part) == count > 0
+            if error is None:
+                self.acked += [((ledger_id, first + i), x) for i, x in enumerate(part)]
+            else:
+                assert ledger_id == -1
+                self.failed += count
+                self.errors.append(error)
+
+        bodies: list[Buffer] = list(payloads)
+        self.log.append([HEAD] * len(bodies), bodies, done)
+
+    async def settle(self) -> None:
+        await eventually(lambda: self.open == 0)
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Lets the loop run until ``condition`` holds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "never became true"
+        await asyncio.sleep(0.001)
+
+
+async def read_all(
+    log: ManagedLedger, start: Position = EARLIEST, entries_max: int = 100
+) -> list[tuple[Position, bytes]]:
+    """Everything from ``start`` on, by repeated reads."""
+    found: list[tuple[Position, bytes]] = []
+    position = start
+    while (batch := await log.read(position, entries_max, 1 << 20)) is not None:
+        assert len(batch.heads) == len(batch.bodies) > 0
+        assert (batch.ledger_id, batch.first) >= position
+        assert all(bytes(x) == HEAD for x in batch.heads)
+        found += [
+            ((batch.ledger_id, batch.first + i), bytes(x)) for i, x in enumerate(batch.bodies)
+        ]
+        position = (batch.ledger_id, batch.last + 1)
+    return found

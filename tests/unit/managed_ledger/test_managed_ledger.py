@@ -1,0 +1,302 @@
+"""The managed ledger's shell over the real client and a model bookie."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from bookkeeper import codes
+from managed_ledger.errors import (
+    AppendFailedError,
+    ManagedLedgerClosedError,
+    ManagedLedgerFencedError,
+    ManagedLedgerNotFoundError,
+    ManagedLedgerTerminatedError,
+    OpenFailedError,
+)
+from managed_ledger.position import EARLIEST, LATEST
+from tests.unit.managed_ledger.cluster import (
+    CONFIG,
+    NAME,
+    Appends,
+    Cluster,
+    eventually,
+    read_all,
+)
+
+
+def payloads(first: int, count: int) -> list[bytes]:
+    return [b"payload-%d" % i for i in range(first, first + count)]
+
+
+async def test_append_then_read(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    assert await log.read(EARLIEST, 10, 1000) is None
+    assert log.last_confirmed == EARLIEST
+    appends = Appends(log)
+    appends.send(*payloads(0, 5))
+    appends.send(*payloads(5, 3))
+    assert log.pending_bytes == sum(len(x) + 4 for x in payloads(0, 8))
+    await appends.settle()
+    assert log.pending_bytes == 0
+    assert [x for _, x in appends.acked] == payloads(0, 8)
+    assert await read_all(log) == appends.acked
+    assert log.entry_count == log.entries_added == 8
+    batch = log.read_nowait(log.first_position(), 2, 1000)
+    assert batch is not None
+    assert batch.bodies == payloads(0, 2)
+    assert log.read_nowait(log.next_position(log.last_confirmed), 2, 1000) is None
+
+
+async def test_a_new_log_costs_one_put_and_no_ledger(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    stored = await cluster.store.get(log.path)
+    assert stored is not None
+    assert stored.stat.version == 0
+    assert log.ledger_counts() == []
+
+
+async def test_reopen_without_close_recovers_everything(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(*payloads(0, 5))
+    await appends.settle()
+    # The first broker is gone without a word: the second fences and recovers.
+    second = await cluster.factory().open(NAME, CONFIG)
+    assert await read_all(second) == appends.acked
+    fenced: list[BaseException] = []
+    log.on_fenced = fenced.append
+    appends.send(b"too late")
+    await appends.settle()
+    assert isinstance(appends.errors[0], ManagedLedgerFencedError)
+    assert len(fenced) == 1
+    assert log.state == "Fenced"
+    later = Appends(second)
+    later.send(b"goes on")
+    await later.settle()
+    assert await read_all(second) == appends.acked + later.acked
+    assert later.acked[0][0] > appends.acked[-1][0]
+
+
+async def test_reopen_after_close(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(*payloads(0, 5))
+    await log.close()
+    assert len(appends.acked) == 5
+    with pytest.raises(ManagedLedgerClosedError):
+        await log.read(EARLIEST, 1, 1)
+    appends.send(b"refused")
+    await appends.settle()
+    assert isinstance(appends.errors[0], ManagedLedgerClosedError)
+    again = await factory.open(NAME, CONFIG)
+    assert again is not log
+    assert await read_all(again) == appends.acked
+    assert again.lists.info.ledgers[0].entries == 5
+
+
+async def test_rotation_by_entries_splits_batches(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=4))
+    await log.open_cursor("sub", EARLIEST)
+    appends = Appends(log)
+    appends.send(*payloads(0, 10))
+    for i in range(10, 23):
+        appends.send(*payloads(i, 1))
+    await appends.settle()
+    assert [x for _, x in appends.acked] == payloads(0, 23)
+    assert [x for x, _ in appends.acked] == sorted(x for x, _ in appends.acked)
+    assert [n for _, n in log.ledger_counts()] == [4, 4, 4, 4, 4, 3]
+    assert await read_all(log) == appends.acked
+    await eventually(lambda: all(x.closed_ms for x in log.lists.info.ledgers[:-1]))
+    assert [x.entries for x in log.lists.info.ledgers] == [4, 4, 4, 4, 4, 0]
+
+
+async def test_rotation_creates_the_next_ledger_ahead(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=16))
+    appends = Appends(log)
+    appends.send(*payloads(0, 14))
+    await appends.settle()
+    await eventually(lambda: len(log.ledger_counts()) == 2)
+    assert [n for _, n in log.ledger_counts()] == [14, 0]
+
+
+async def test_trim_behind_the_slowest_cursor(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=4))
+    slow = await log.open_cursor("slow", EARLIEST)
+    fast = await log.open_cursor("fast", EARLIEST)
+    appends = Appends(log)
+    appends.send(*payloads(0, 14))
+    await appends.settle()
+    fast.ack_cumulative(appends.acked[11][0])
+    slow.ack_cumulative(appends.acked[8][0])
+    await eventually(lambda: log.entry_count == 6)
+    assert await read_all(log) == appends.acked[8:]
+    assert log.first_position() == appends.acked[8][0]
+    await eventually(lambda: log.lists.info.doomed != ())
+    gone = appends.acked[0][0][0]
+    await eventually(lambda: gone in log._deleted)
+    assert await log.client.read_ledger_metadata(gone) is None
+
+
+async def test_without_cursors_everything_old_goes(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=4))
+    appends = Appends(log)
+    appends.send(*payloads(0, 14))
+    await appends.settle()
+    await eventually(lambda: log.entry_count == 2)
+    assert await read_all(log) == appends.acked[12:]
+
+
+async def test_failed_append_goes_to_the_next_ledger_once(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    appends = Appends(log)
+    appends.send(*payloads(0, 3))
+    await appends.settle()
+    cluster.bookie.refuse_adds = codes.IO_ERROR
+    appends.send(*payloads(3, 3))
+    await eventually(lambda: log.state != "LedgerOpened")
+    appends.send(*payloads(6, 3))
+    cluster.bookie.refuse_adds = codes.OK
+    await appends.settle()
+    assert [x for _, x in appends.acked] == payloads(0, 9)
+    assert await read_all(log) == appends.acked
+    reopened = await cluster.factory().open(NAME, CONFIG)
+    assert await read_all(reopened) == appends.acked
+
+
+async def test_storage_that_refuses_everything_fails_appends_at_last(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    appends = Appends(log)
+    cluster.bookie.refuse_adds = codes.IO_ERROR
+    appends.send(*payloads(0, 3))
+    await appends.settle()
+    assert isinstance(appends.errors[0], AppendFailedError)
+    assert appends.failed == 3
+    assert log.pending_bytes == 0
+    cluster.bookie.refuse_adds = codes.OK
+    appends.send(*payloads(3, 3))
+    await appends.settle()
+    assert await read_all(log) == appends.acked
+    assert len(log.lists.info.ledgers) == 1  # the empty ones are gone
+
+
+async def test_terminate(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(*payloads(0, 3))
+    last = await log.terminate()
+    assert last == appends.acked[-1][0]
+    appends.send(b"no")
+    await appends.settle()
+    assert isinstance(appends.errors[0], ManagedLedgerTerminatedError)
+    assert log.state == "Terminated"
+    await log.close()
+    log = await factory.open(NAME, CONFIG)
+    assert log.terminated == last == await log.terminate()
+    assert await read_all(log) == appends.acked
+
+
+async def test_truncate_and_properties(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    cursor = await log.open_cursor("sub", EARLIEST)
+    appends = Appends(log)
+    appends.send(*payloads(0, 3))
+    await appends.settle()
+    await log.set_properties({"a": "b"})
+    await log.truncate()
+    assert log.entry_count == 0
+    assert cursor.backlog == 0
+    assert await read_all(log) == []
+    appends.send(b"x")
+    await appends.settle()
+    assert await read_all(log) == appends.acked[3:]
+    reopened = await cluster.factory().open(NAME, CONFIG)
+    assert reopened.properties == {"a": "b"}
+    assert await read_all(reopened) == appends.acked[3:]
+
+
+async def test_delete_leaves_nothing(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    await log.open_cursor("sub", EARLIEST)
+    appends = Appends(log)
+    appends.send(*payloads(0, 3))
+    await appends.settle()
+    assert await factory.exists(NAME)
+    ledger_id = appends.acked[0][0][0]
+    await log.close()
+    await factory.delete(NAME)
+    assert not await factory.exists(NAME)
+    assert await log.client.read_ledger_metadata(ledger_id) is None
+    await factory.delete(NAME)
+    with pytest.raises(ManagedLedgerNotFoundError):
+        await factory.open(NAME, replace(CONFIG, create_if_missing=False))
+    assert (await factory.open(NAME, CONFIG)).entry_count == 0
+
+
+async def test_cursors_come_back(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    appends = Appends(log)
+    first = await log.open_cursor("sub one/two", EARLIEST)
+    appends.send(*payloads(0, 6))
+    await appends.settle()
+    assert (await log.open_cursor("late", LATEST)).mark_delete == log.last_confirmed
+    first.ack_cumulative(appends.acked[2][0])
+    await first.flush()
+    reopened = await cluster.factory().open(NAME, CONFIG)
+    assert sorted(reopened.cursors) == ["late", "sub one/two"]
+    assert reopened.cursors["sub one/two"].mark_delete == appends.acked[2][0]
+    assert reopened.cursors["sub one/two"].backlog == 3
+
+
+async def test_concurrent_opens_of_one_cursor_and_log_are_joined(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    logs = await asyncio.gather(*(factory.open(NAME, CONFIG) for _ in range(3)))
+    assert logs[0] is logs[1] is logs[2]
+    cursors = await asyncio.gather(*(logs[0].open_cursor("s") for _ in range(3)))
+    assert cursors[0] is cursors[1] is cursors[2] is logs[0].cursors["s"]
+
+
+async def test_find_newest(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=4))
+    await log.open_cursor("hold", EARLIEST)
+    appends = Appends(log)
+    appends.send(*[b"%04d" % i for i in range(19)])
+    await appends.settle()
+    for i in range(-1, 19):
+        found = await log.find_newest(lambda _, body, i=i: int(bytes(body)) <= i)  # type: ignore[misc]
+        assert found == (None if i < 0 else appends.acked[i][0])
+
+
+async def test_open_fails_while_the_bookie_is_down_and_loses_nothing(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(*payloads(0, 3))
+    await appends.settle()
+    factory = cluster.factory()
+    cluster.bookie.up = False
+    with pytest.raises(OpenFailedError):
+        await factory.open(NAME, CONFIG)
+    cluster.bookie.up = True
+    assert await read_all(await factory.open(NAME, CONFIG)) == appends.acked
+
+
+async def test_stats(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(b"abc", b"de")
+    await appends.settle()
+    stats = log.stats()
+    assert stats.state == "LedgerOpened"
+    assert stats.entries_added_counter == stats.number_of_entries == 2
+    assert stats.total_size == stats.current_ledger_size == 13
+    assert stats.current_ledger_entries == 2
+    assert stats.last_confirmed == appends.acked[-1][0]
+    assert [(x.entries, x.size) for x in stats.ledgers] == [(0, 0)]
+    assert stats.last_ledger_created_ms == cluster.now_ms
+    assert stats.cached_bytes > 5
