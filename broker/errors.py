@@ -27,7 +27,7 @@ client recognises errors by searching the rendered text for them (wire-protocol 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from broker.protocol import pulsar_api_pb2 as pb
 
@@ -66,7 +66,7 @@ __all__ = [
     "UnsupportedVersionError",
 ]
 
-WireCode = pb.ServerError.ValueType
+WireCode: TypeAlias = "pb.ServerError.ValueType"
 
 
 class BrokerError(Exception):

@@ -1,88 +1,287 @@
-"""The broker itself: loaded topics, their loading, creation and deletion."""
+"""The broker itself: its connections, its loaded topics, their loading, creation and deletion."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import itertools
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.service.connection import Connection
+from broker.service.policies import NO_POLICIES, Policies
+from broker.service.receive_buffer import SharedBuffer
+from broker.service.resources import Resources
+from broker.service.sweeper import Sweeper
+from broker.service.topic_directory import TopicDirectory
+from broker.service.topic_list import TopicListWatchers
+from broker.service.topic_loader import TopicLoader
+from bundles.lookup import BrokerLookup
+from bundles.ownership import OwnershipService
+from metadata.recipes import IdGenerator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from broker.config import BrokerConfig
     from broker.protocol.topic_name import TopicName
-    from broker.service.resources import Resources
     from broker.service.topic import Topic
-    from bundles.ownership import OwnershipService
     from managed_ledger.factory import ManagedLedgerFactory
     from metadata.store import MetadataStore
 
 __all__ = ["BrokerService"]
 
+logger = logging.getLogger(__name__)
+
+_CONNECTION_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
+"""Published bytes of one connection that may wait for storage before its reads pause."""
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
 
 class BrokerService:
-    """Everything a connection, an HTTP call or a WebSocket asks of this broker."""
+    """Everything a connection, an HTTP call or a WebSocket asks of this broker.
 
-    config: BrokerConfig
-    store: MetadataStore
-    ledgers: ManagedLedgerFactory
-    bundles: OwnershipService
-    resources: Resources
-    clock: Callable[[], int]
-    """Wall clock, milliseconds since 1970."""
-    service_url: str
-    web_url: str
-    cluster: str
-    topics: dict[str, Topic]
+    Life: construct on the loop, ``listen``, ``start`` (now requests are served), ``close``.
+    """
 
-    async def start(self) -> None:
-        """Bootstrap tenants and namespaces; from here on requests are served."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        ledgers: ManagedLedgerFactory,
+        *,
+        clock: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.ledgers = ledgers
+        self.clock = clock
+        """Wall clock, milliseconds since 1970."""
+        self.cluster = config.cluster_name
+        self.loop = asyncio.get_running_loop()
+        self.resources = Resources(store)
+        self.ready = False
+        self.service_url = self.web_url = self.broker_id = ""
+        self.bundles: OwnershipService  # set by start: it needs the URLs
+        self.topics: dict[str, Topic] = {}
+        """Loaded topics by full name; only the loader changes it."""
+        self.loader = TopicLoader(self)
+        self.directory = TopicDirectory(self)
+        self.watchers = TopicListWatchers(self)
+        self.shared_buffer = SharedBuffer()
+        self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
+        self.publish_buffer_max = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
+        self.connection_in_flight_max = min(
+            _CONNECTION_IN_FLIGHT_BYTES, max(1, self.publish_buffer_max // 2)
+        )
+        self.publish_in_flight_bytes = 0
+        self.lookups = 0
+        """LOOKUP-class requests under way."""
+        self.connections: set[Connection] = set()
+        self._connections_per_ip: Counter[str] = Counter()
+        self._paused: set[Connection] = set()  # for the process's publish buffer
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._sweeper = Sweeper(self)
+        self._producer_names = itertools.count()
+        self._name_prefix = ""
+
+    # --- life
 
     async def listen(self, host: str, port: int) -> int:
         """Serve the binary protocol; returns the port (0 picks a free one)."""
-        raise NotImplementedError
+        server = await self.loop.create_server(
+            lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+        )
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        self.service_url = f"pulsar://{self.config.advertised_host}:{bound}"
+        return bound
+
+    async def start(self, web_port: int | None = None) -> None:
+        """Bootstrap tenants and namespaces; from here on requests are served.
+
+        Args:
+            web_port: where HTTP listens; None: as configured.
+        """
+        port = self.config.web_service_port if web_port is None else web_port
+        self.broker_id = f"{self.config.advertised_host}:{port}"
+        self.web_url = f"http://{self.broker_id}"
+        await self.resources.bootstrap(
+            self.cluster,
+            {"serviceUrl": self.web_url, "brokerServiceUrl": self.service_url},
+            self.config.default_number_of_namespace_bundles,
+        )
+        instance = await IdGenerator(self.store, "/counters/producer-name", block=1).next_id()
+        self._name_prefix = f"{self.cluster}-{instance}"
+        self.bundles = OwnershipService(
+            self.store,
+            BrokerLookup(self.service_url, None, self.web_url, None),
+            unload=self.unload_bundle,
+            default_bundle_count=self.config.default_number_of_namespace_bundles,
+        )
+        self._sweeper.start()
+        self.ready = True
+        logger.info("broker ready: %s, %s", self.service_url, self.web_url)
 
     async def close(self) -> None:
-        """Stop listening, unload every topic, close every connection."""
-        raise NotImplementedError
+        """Stop listening, unload every topic, release the bundles, close every connection."""
+        was_ready, self.ready = self.ready, False
+        for server in self._servers:
+            server.close()
+        self._sweeper.close()
+        self.watchers.close()
+        await self.loader.close()
+        if was_ready:
+            await self.bundles.close()
+        for connection in list(self.connections):
+            connection.close("broker is stopping")
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.resources.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a task of the broker; its errors are logged."""
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("background task failed", exc_info=error)
+
+    # --- connections and publish memory
+
+    def add_connection(self, connection: Connection) -> str | None:
+        """Register a new connection; the reason when it is one too many."""
+        ip = connection.ip
+        self.connections.add(connection)
+        self._connections_per_ip[ip] += 1
+        limit, per_ip = (
+            self.config.broker_max_connections,
+            self.config.broker_max_connections_per_ip,
+        )
+        if 0 < limit < len(self.connections):
+            return "Reached the maximum number of connections"
+        if 0 < per_ip < self._connections_per_ip[ip]:
+            return "Reached the maximum number of connections on address " + ip
+        return None
+
+    def remove_connection(self, connection: Connection) -> None:
+        if connection not in self.connections:
+            return
+        self.connections.remove(connection)
+        self._paused.discard(connection)
+        self._connections_per_ip[connection.ip] -= 1
+        if not self._connections_per_ip[connection.ip]:
+            del self._connections_per_ip[connection.ip]
+
+    def publish_in_flight(self, connection: Connection, charge: int) -> None:
+        """Published bytes went on their way; pauses the connection when there are too many."""
+        self.publish_in_flight_bytes += charge
+        if self.publish_in_flight_bytes > self.publish_buffer_max:
+            self._paused.add(connection)
+            connection.pause_for_process()
+
+    def publish_settled(self, charge: int) -> None:
+        """They were answered; everybody reads again at half of the limit."""
+        self.publish_in_flight_bytes -= charge
+        if self._paused and self.publish_in_flight_bytes <= self.publish_buffer_max // 2:
+            paused, self._paused = self._paused, set()
+            for connection in paused:
+                connection.resume_for_process()
+
+    def next_producer_name(self) -> str:
+        """A name no other producer of the cluster has."""
+        return f"{self._name_prefix}-{next(self._producer_names)}"
+
+    # --- policies
+
+    async def policies(self, namespace: str) -> Policies:
+        """The namespace's policies; all defaults when it has none."""
+        return await self.resources.policies(namespace) or NO_POLICIES
+
+    async def may_create_subscription(self, name: TopicName) -> bool:
+        """Whether a subscription of this topic may come into being without an admin."""
+        override = (await self.policies(name.namespace)).auto_subscription_creation()
+        return self.config.allow_auto_subscription_creation if override is None else override
+
+    # --- topics: see topic_loader.py (loaded ones) and topic_directory.py (existing ones)
 
     async def get_topic(self, name: TopicName, *, create: bool) -> Topic:
-        """The loaded topic, loading (and with ``create`` creating) it first.
+        """The loaded topic, loading it first; with ``create`` and the policies' leave creating it.
 
         Raises:
             TopicNotFoundError: absent, and not to be created.
+            NotAllowedError: no such partition, or the name of a partitioned topic itself.
             ServiceNotReadyError: another broker owns it, or it could not be loaded in time.
         """
-        raise NotImplementedError
+        return self.topics.get(str(name)) or await self.loader.load(name, create=create)
 
     async def create_topic(
         self, name: TopicName, properties: Mapping[str, str] | None = None
     ) -> None:
-        raise NotImplementedError
+        """Create a plain topic, whatever the policies say.
+
+        Raises:
+            AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError.
+        """
+        await self.directory.create(name, properties)
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
-        raise NotImplementedError
+        """Raises TopicNotFoundError; without ``force`` TopicBusyError if clients are connected."""
+        await self.directory.delete(name, force=force)
 
     async def unload_topic(self, name: TopicName) -> None:
-        raise NotImplementedError
+        """Close a topic; clients reconnect. A topic that isn't loaded is unloaded already."""
+        await self.loader.unload(str(name))
+
+    async def unload_bundle(self, bundle: str) -> None:
+        """Close the loaded topics of a bundle (``tenant/ns/0x..._0x...``)."""
+        names = [name for name in self.topics if await self.bundles.bundle_of(name) == bundle]
+        results = await asyncio.gather(
+            *(self.loader.unload(name) for name in names), return_exceptions=True
+        )
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, Exception):
+                logger.error("unloading %s failed", name, exc_info=result)
 
     async def topic_exists(self, name: TopicName) -> bool:
-        raise NotImplementedError
+        """Whether a plain topic, or a partition, of that name exists."""
+        return await self.directory.exists(name)
 
     async def list_topics(self, namespace: str, mode: str = "persistent") -> list[str]:
         """Full names; mode: persistent, non-persistent or all. System topics are included."""
-        raise NotImplementedError
+        return await self.directory.names(namespace, mode)
 
     async def create_partitioned_topic(
         self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        raise NotImplementedError
+        """Raises AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError."""
+        await self.directory.create_partitioned(name, partitions, properties)
 
     async def partitions(self, name: TopicName) -> int | None:
         """Partition count, None when there is no partitioned topic of that name."""
-        raise NotImplementedError
+        return await self.directory.partitions(name)
+
+    async def partitions_for_client(self, name: TopicName, *, create: bool) -> int:
+        """What PARTITIONED_METADATA answers (wire-protocol 4.2), creating what it may create.
+
+        Raises:
+            TopicNotFoundError: absent, and not to be created.
+        """
+        return await self.directory.partitions_for_client(name, create=create)
 
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
-        raise NotImplementedError
+        """Grow. Raises TopicNotFoundError, PreconditionFailedError."""
+        await self.directory.update_partitions(name, partitions)
 
     async def delete_partitioned_topic(self, name: TopicName, *, force: bool = False) -> None:
-        raise NotImplementedError
+        """Delete all partitions, then the record. Raises TopicNotFoundError, TopicBusyError."""
+        await self.directory.delete_partitioned(name, force=force)

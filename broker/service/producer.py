@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.service.rates import RateSampler, iso_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from broker.errors import BrokerError
     from broker.service.topic import Topic
 
 __all__ = [
@@ -37,9 +40,10 @@ class ProducerSink(Protocol):
     def publish_done(
         self, batch: PublishBatch, offset: int, count: int, ledger_id: int, first_entry_id: int
     ) -> None:
-        """Entries ``offset .. offset + count`` of the batch are durable, from that id on; -1, -1: dropped.
+        """Entries ``offset .. offset + count`` of the batch are durable, from that id on.
 
-        On non-persistent topics every entry has the id (0, 0).
+        (-1, -1): nothing was stored, a duplicate or a dropped message. On non-persistent topics
+        every entry has the id (0, 0).
         """
 
     def publish_failed(
@@ -67,7 +71,7 @@ class PublishBatch:
     sequence_ids: list[int]
     """As in SEND: of the message, or the lowest of its batch."""
     highest_ids: list[int]
-    """Highest of each batch, 0 where the client gave none."""
+    """Highest of each batch message, 0 where the client gave none."""
     entry_bytes: int = 0
     """Sum of the body sizes."""
     message_count: int = 0
@@ -92,6 +96,8 @@ class ProducerRequest:
     encrypted: bool = False
     metadata: Mapping[str, str]
     initial_subscription: str = ""
+    on_ready: Callable[[Producer, BrokerError | None], None] | None = None
+    """For WaitForExclusive: called once, when a queued producer is promoted or refused."""
 
 
 class Producer:
@@ -99,23 +105,29 @@ class Producer:
 
     __slots__ = (
         "access_mode",
+        "answered",
         "bytes_in",
+        "checked",
         "chunks_in",
-        "closed",
         "connected_ms",
+        "delay_max_ms",
         "encrypted",
+        "encryption_required",
         "entries_in",
         "epoch",
-        "in_flight",
-        "metadata",
         "messages_in",
+        "metadata",
         "name",
+        "on_ready",
+        "on_settled",
         "producer_id",
         "rates",
+        "sent",
         "sink",
         "topic",
         "topic_epoch",
         "user_provided_name",
+        "waiting",
     )
 
     def __init__(self, topic: Topic, request: ProducerRequest, now_ms: int) -> None:
@@ -130,6 +142,51 @@ class Producer:
         self.encrypted = request.encrypted
         self.metadata = dict(request.metadata)
         self.connected_ms = now_ms
-        self.closed = False
-        self.in_flight = 0  # entries handed to the topic and not answered
+        self.waiting = False
+        """Queued for exclusive access: may not send yet."""
+        self.encryption_required = False
+        self.delay_max_ms = 0  # 0: no limit
+        self.checked = False
+        """Each of its entries needs the checks that depend on the two settings above."""
+        self.sent = 0  # entries handed to the topic
+        self.answered = 0  # of these: whose fate the sink knows
+        self.on_settled: Callable[[], None] | None = None
+        """Called once when ``answered`` has caught up with ``sent``."""
+        self.on_ready = request.on_ready
         self.entries_in = self.messages_in = self.bytes_in = self.chunks_in = 0
+        self.rates = RateSampler()
+
+    def tell_ready(self, error: BrokerError | None) -> None:
+        """The wait for exclusive access is over: ready, or (``error``) never."""
+        if (on_ready := self.on_ready) is not None:
+            self.on_ready = None
+            on_ready(self, error)
+
+    def require(self, *, encryption: bool, delay_max_ms: int) -> None:
+        """Apply the policies that are checked per entry."""
+        self.encryption_required, self.delay_max_ms = encryption, delay_max_ms
+        self.checked = encryption or delay_max_ms > 0
+
+    def stats(self) -> dict[str, Any]:
+        """PublisherStats in Pulsar's shape (http-api 3.4)."""
+        _, messages, size, chunks = self.rates.rates
+        return {
+            "accessMode": ACCESS_MODE_NAMES[self.access_mode],
+            "msgRateIn": messages,
+            "msgThroughputIn": size,
+            "averageMsgSize": size / messages if messages else 0.0,
+            "chunkedMessageRate": chunks,
+            "producerId": self.producer_id,
+            "supportsPartialProducer": False,
+            "producerName": self.name,
+            "address": f"/{self.sink.remote}",
+            "connectedSince": iso_time(self.connected_ms),
+            "clientVersion": self.sink.client_version,
+            "metadata": dict(self.metadata),
+        }
+
+    def sample(self, now_ms: int) -> None:
+        """Take a point for the rates."""
+        self.rates.sample(
+            now_ms, (self.entries_in, self.messages_in, self.bytes_in, self.chunks_in)
+        )

@@ -6,9 +6,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from broker.errors import (
+    AlreadyExistsError,
+    BrokerError,
+    BrokerMetadataError,
+    ConsumerBusyError,
+    NamingError,
+    NotAllowedError,
+    ProducerBusyError,
+    ProducerFencedError,
+    SubscriptionNotFoundError,
+    TopicFencedError,
+    TopicTerminatedError,
+)
+from broker.service import producer_registry
+from broker.service.consumer import SUB_TYPE_NAMES
+from broker.service.producer import Producer
+from broker.service.producer_registry import ProducerRegistry
+from broker.service.rates import RateSampler
+from broker.service.topic_stats import topic_stats
 from managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
@@ -17,54 +38,232 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
     from broker.service.consumer import Consumer, ConsumerSink, SubscribeRequest
-    from broker.service.producer import Producer, ProducerRequest, PublishBatch
+    from broker.service.producer import ProducerRequest, PublishBatch
     from broker.service.subscription import Subscription
 
-__all__ = ["Topic"]
+__all__ = ["RESERVED_SUBSCRIPTIONS", "Topic"]
+
+logger = logging.getLogger(__name__)
+
+RESERVED_SUBSCRIPTIONS = frozenset(("pulsar.dedup", "__compaction"))
+_RESERVED_PREFIX = "pulsar.repl"
 
 
 class Topic(ABC):
-    """A loaded topic. One loop owns it; only its own methods change it.
+    """A loaded topic. One loop owns it; only its own methods change it."""
 
-    A ``Subscription`` is made by ``broker.service.subscription.open_subscription(topic, name, cursor,
-    durable=...)`` (cursor None: non-persistent topic) and offers ``async add_consumer(request, sink)``,
-    ``consumers``, ``on_appended()`` (persistent), ``dispatch(heads, bodies)`` (non-persistent),
-    ``async close(reason)`` (fence, tell the consumers to reconnect, close the cursor),
-    ``async delete(force)``, ``stats(now_ms)``, and calls ``topic.forget_subscription(name)`` when it ends itself.
-    """
+    persistent: bool = False
 
-    persistent: bool
-    service: BrokerService
-    name: TopicName
-    producers: dict[str, Producer]
-    subscriptions: dict[str, Subscription]
-    terminated: bool
-    fenced: bool
-    """No new producers, consumers or entries: being closed, deleted or re-opened."""
+    def __init__(self, service: BrokerService, name: TopicName) -> None:
+        self.service = service
+        self.name = name
+        self.full_name = str(name)
+        self.registry = ProducerRegistry()
+        self.producers: dict[str, Producer] = self.registry.by_name
+        self.subscriptions: dict[str, Subscription] = {}
+        self.epoch: int | None = None
+        """Of the exclusive producers, durable; None: there never was one."""
+        self.terminated = False
+        self.fenced = False
+        """No new producers, consumers or entries: being closed, deleted or re-opened."""
+        self.created_ms = self.active_ms = service.clock()
+        self.last_publish_ms = 0
+        self.messages_in = self.bytes_in = self.chunks_in = 0
+        self.messages_out_before = self.bytes_out_before = 0  # of subscriptions that are gone
+        self.rates = RateSampler()
+        self._opening: dict[str, asyncio.Task[Subscription]] = {}
+
+    # --- producers
+
+    async def add_producer(self, request: ProducerRequest) -> Producer:
+        """Register a producer (checks, access mode, epoch). ``waiting`` on the result: queued.
+
+        Raises:
+            BrokerError: as wire-protocol 4.4 lists.
+        """
+        self._check_open()
+        if self.terminated:
+            raise TopicTerminatedError(f"Topic {self.full_name} is terminated")
+        policies = await self.service.policies(self.name.namespace)
+        if policies.encryption_required and not request.encrypted:
+            raise BrokerMetadataError("Encryption is required in this namespace")
+        if request.initial_subscription and self.persistent:
+            await self._ensure_initial_subscription(request.initial_subscription)
+        producer = Producer(self, request, self.service.clock())
+        producer.require(
+            encryption=policies.encryption_required,
+            delay_max_ms=self.service.config.delayed_delivery_max_delay_in_millis,
+        )
+        await self._free_name(producer)
+        self._check_open()
+        limit = policies.limit(
+            "max_producers_per_topic", self.service.config.max_producers_per_topic
+        )
+        if limit > 0 and sum(1 for _ in self.registry) >= limit:
+            raise ProducerBusyError("Topic reached max producers limit")
+        await self._admit(producer)
+        self.active_ms = self.service.clock()
+        return producer
+
+    async def _free_name(self, producer: Producer) -> None:
+        """Make the name available, or raise (wire-protocol 4.4, "Duplicate producer_name")."""
+        while (other := self.registry.same_name(producer.name)) is not None:
+            if other.sink is producer.sink:
+                if other.producer_id != producer.producer_id or producer.epoch <= other.epoch:
+                    raise producer_registry.name_taken(producer.name)
+            elif await other.sink.check_liveness():
+                # It may have left while we asked; only the one we asked about counts.
+                if self.registry.same_name(producer.name) is other:
+                    raise producer_registry.name_taken(producer.name)
+                continue
+            self.registry.remove(other)  # replaced by its own client, or dead
+
+    async def _admit(self, producer: Producer) -> None:
+        verdict = self.registry.decide(producer, self.epoch)
+        if verdict == producer_registry.JOIN:
+            self.registry.join(producer)
+        elif verdict == producer_registry.WAIT:
+            self.registry.wait(producer)
+        else:
+            if verdict == producer_registry.TAKE_OVER:
+                self._evict(ProducerFencedError("Topic is taken over by another producer"))
+            self.registry.claim(producer)
+            await self._own(producer)
+
+    async def _own(self, producer: Producer) -> None:
+        """Make the claimed producer the exclusive one; its epoch is durable before it may send."""
+        if producer.topic_epoch is not None:
+            epoch = producer.topic_epoch
+        else:
+            epoch = 0 if self.epoch is None else self.epoch + 1
+        try:
+            if epoch != self.epoch:
+                await self._store_epoch(epoch)
+        except BaseException:
+            self.registry.unclaim(producer)
+            raise
+        if self.registry.owner is not producer:  # taken over, closed or left while storing
+            raise ProducerFencedError("Topic was taken over by another producer")
+        self.epoch = producer.topic_epoch = epoch
+        self.registry.join(producer)
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Forget a producer; promotes a waiting one. Unknown producers are ignored."""
+        if self.registry.remove(producer):
+            self.active_ms = self.service.clock()
+        if not self.fenced and (heir := self.registry.next_owner()) is not None:
+            self.service.run(self._promote(heir))
+
+    async def _promote(self, producer: Producer) -> None:
+        try:
+            await self._own(producer)
+        except BrokerError as error:
+            producer.tell_ready(error)
+            self.remove_producer(producer)
+        else:
+            producer.waiting = False
+            producer.tell_ready(None)
+
+    def _evict(self, error: BrokerError, *, tell_waiting: BrokerError | None = None) -> None:
+        """Close every producer: CLOSE_PRODUCER for those that produce, an error for the queue."""
+        for producer in self.registry.evict_all():
+            if producer.waiting:
+                producer.tell_ready(tell_waiting or error)
+            else:
+                producer.sink.close_producer(producer)
+
+    async def _ensure_initial_subscription(self, name: str) -> None:
+        if name in self.subscriptions:
+            return
+        if not await self.service.may_create_subscription(self.name):
+            raise NotAllowedError(
+                "Initial subscription doesn't exist and may not be created automatically"
+            )
+        try:
+            await self.create_subscription(name, (-1, -1))
+        except AlreadyExistsError:
+            return  # somebody else was faster
+
+    # --- entries
 
     @abstractmethod
     def publish(self, producer: Producer, batch: PublishBatch) -> None:
         """Take entries; every one is answered through ``producer.sink``, in order."""
 
-    @abstractmethod
-    async def add_producer(self, request: ProducerRequest) -> Producer:
-        """Register a producer (checks, access mode, epoch).
+    def _count(self, batch: PublishBatch) -> None:
+        self.messages_in += batch.message_count
+        self.bytes_in += batch.entry_bytes
+        self.chunks_in += batch.chunked_count
+        self.last_publish_ms = self.service.clock()
+        producer = batch.producer
+        producer.entries_in += len(batch.sequence_ids)
+        producer.messages_in += batch.message_count
+        producer.bytes_in += batch.entry_bytes
+        producer.chunks_in += batch.chunked_count
 
-        Raises:
-            BrokerError: as wire-protocol 4.4 lists.
-        """
+    def _refuse(self, batch: PublishBatch, error: Exception) -> None:
+        """Answer what is left of a batch with an error."""
+        offset = batch.answered
+        count = len(batch.sequence_ids) - offset
+        batch.answered += count
+        if count:
+            batch.producer.sink.publish_failed(batch, offset, count, error)
 
-    @abstractmethod
-    def remove_producer(self, producer: Producer) -> None:
-        """Forget a producer; promotes a waiting one. Unknown producers are ignored."""
+    # --- subscriptions
 
-    @abstractmethod
     async def subscribe(self, request: SubscribeRequest, sink: ConsumerSink) -> Consumer:
         """Create or open the subscription and add a consumer to it.
 
         Raises:
             BrokerError: as wire-protocol 4.6 lists.
         """
+        self._check_open()
+        name = request.subscription
+        _check_subscription_name(name)
+        await self._check_subscribe(request)
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            subscription = await self._open_once(request)
+        if subscription.durable != request.durable and self.persistent:
+            kind = "durable" if subscription.durable else "non-durable"
+            raise NotAllowedError(f"Subscription {name} exists and is {kind}")
+        consumer = await subscription.add_consumer(request, sink)
+        self.active_ms = self.service.clock()
+        return consumer
+
+    async def _check_subscribe(self, request: SubscribeRequest) -> None:
+        policies = await self.service.policies(self.name.namespace)
+        config = self.service.config
+        enabled = policies.subscription_types
+        if enabled and SUB_TYPE_NAMES[request.sub_type] not in enabled:
+            raise NotAllowedError(
+                f"Subscription of type {SUB_TYPE_NAMES[request.sub_type]} is disabled"
+            )
+        consumers_max = policies.limit("max_consumers_per_topic", config.max_consumers_per_topic)
+        if 0 < consumers_max <= sum(len(s.consumers) for s in self.subscriptions.values()):
+            raise ConsumerBusyError("Topic reached max consumers limit")
+        if request.subscription in self.subscriptions:
+            return
+        subscriptions_max = policies.limit(
+            "max_subscriptions_per_topic", config.max_subscriptions_per_topic
+        )
+        if 0 < subscriptions_max <= len(self.subscriptions):
+            raise NotAllowedError(
+                f"Exceed the maximum number of subscriptions of the topic: {self.full_name}"
+            )
+
+    async def _open_once(self, request: SubscribeRequest) -> Subscription:
+        """Joins concurrent openings of one name: there must never be two cursors of it."""
+        name = request.subscription
+        if (task := self._opening.get(name)) is None:
+            task = asyncio.get_running_loop().create_task(self._open_subscription(request))
+            self._opening[name] = task
+            task.add_done_callback(lambda _: self._opening.pop(name, None))
+        return await asyncio.shield(task)
+
+    @abstractmethod
+    async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
+        """Create what the request names and register it in ``subscriptions``."""
 
     @abstractmethod
     async def create_subscription(
@@ -79,7 +278,6 @@ class Topic(ABC):
             AlreadyExistsError: it exists.
         """
 
-    @abstractmethod
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Delete a subscription and its cursor.
 
@@ -87,11 +285,83 @@ class Topic(ABC):
             SubscriptionNotFoundError: there is none.
             TopicBusyError: consumers are connected and ``force`` is false.
         """
+        if (subscription := self.subscriptions.get(name)) is None:
+            raise SubscriptionNotFoundError(f"Subscription {name} not found")
+        await subscription.delete(force=force)
+        if self.subscriptions.get(name) is subscription:
+            self.forget_subscription(name)
 
-    @abstractmethod
-    async def close(self, *, reconnect_url: str | None = None) -> None:
+    def forget_subscription(self, name: str) -> None:
+        """A subscription ended itself: unsubscribed, or non-durable without consumers."""
+        if (subscription := self.subscriptions.pop(name, None)) is not None:
+            self.active_ms = self.service.clock()
+            final = subscription.stats(self.active_ms)
+            self.messages_out_before += final.get("msgOutCounter", 0)
+            self.bytes_out_before += final.get("bytesOutCounter", 0)
+
+    # --- life
+
+    def _check_open(self) -> None:
+        if self.fenced:
+            raise TopicFencedError(f"Topic {self.full_name} is temporarily unavailable")
+
+    def in_use(self) -> bool:
+        """Whether clients or durable subscriptions hold it."""
+        return bool(self.subscriptions) or any(True for _ in self.registry)
+
+    async def close(self) -> None:
         """Unload: fence, disconnect all clients, flush cursors, close storage."""
+        self.fenced = True
+        self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
+        for subscription in list(self.subscriptions.values()):
+            try:
+                await subscription.close("topic is unloaded")
+            except Exception:
+                # One cursor that can't be flushed must not keep the others from closing.
+                logger.exception(
+                    "%s: subscription %s not closed cleanly", self.name, subscription.name
+                )
+        self.subscriptions.clear()
+        await self._close_storage()
+
+    async def delete(self) -> None:
+        """Fence, disconnect all clients, delete subscriptions and storage."""
+        self.fenced = True
+        self._evict(TopicFencedError(f"Topic {self.full_name} is being deleted"))
+        for subscription in list(self.subscriptions.values()):
+            await subscription.delete(force=True)
+        self.subscriptions.clear()
+        await self._delete_storage()
 
     @abstractmethod
+    async def _store_epoch(self, epoch: int) -> None:
+        """Make the producers' epoch durable."""
+
+    @abstractmethod
+    async def _close_storage(self) -> None: ...
+
+    @abstractmethod
+    async def _delete_storage(self) -> None: ...
+
+    # --- statistics
+
+    def sample(self, now_ms: int) -> None:
+        """Take a point for the rates of the topic and its producers."""
+        self.rates.sample(now_ms, (0, self.messages_in, self.bytes_in, self.chunks_in))
+        for producer in self.registry:
+            producer.sample(now_ms)
+
+    def storage_stats(self) -> dict[str, Any]:
+        """The fields that only stored topics fill."""
+        return {}
+
     def stats(self) -> dict[str, Any]:
         """TopicStats in Pulsar's shape (http-api 3.4)."""
+        return topic_stats(self)
+
+
+def _check_subscription_name(name: str) -> None:
+    if not name.strip():
+        raise NamingError("Empty subscription name")
+    if name.startswith(_RESERVED_PREFIX) or name in RESERVED_SUBSCRIPTIONS:
+        raise NamingError(f"Subscription name {name!r} is reserved")

@@ -1,0 +1,253 @@
+"""PARTITIONED_METADATA, LOOKUP, GET_TOPICS_OF_NAMESPACE and the topic list watchers.
+
+Failures of the first two use their own response types: some clients ignore ERROR for them
+(wire-protocol 9, trap 6). Trouble with a single topic is MetadataError there, since ServiceNotReady
+makes every client drop the whole connection (trap 13).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.errors import (
+    BrokerError,
+    BrokerMetadataError,
+    InvalidTopicError,
+    NamespaceNotFoundError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TooManyRequestsError,
+)
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.topic_name import InvalidTopicNameError, TopicName, valid_namespace_part
+from broker.service.topic_list import (
+    PATTERN_LENGTH_MAX,
+    TopicPattern,
+    topics_hash,
+    visible_topics,
+)
+from bundles.errors import BundleError
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from broker.service.connection import Connection
+
+__all__ = ["HANDLERS", "parse_topic"]
+
+logger = logging.getLogger(__name__)
+
+_FAILED = pb.CommandLookupTopicResponse.Failed
+_CONNECT = pb.CommandLookupTopicResponse.Connect
+_METADATA_FAILED = pb.CommandPartitionedTopicMetadataResponse.Failed
+_METADATA_SUCCESS = pb.CommandPartitionedTopicMetadataResponse.Success
+_MODES: Final = {
+    pb.CommandGetTopicsOfNamespace.PERSISTENT: "persistent",
+    pb.CommandGetTopicsOfNamespace.NON_PERSISTENT: "non-persistent",
+    pb.CommandGetTopicsOfNamespace.ALL: "all",
+}
+
+
+def parse_topic(text: str) -> TopicName:
+    """Raises InvalidTopicError."""
+    try:
+        return TopicName.parse(text)
+    except InvalidTopicNameError as error:
+        raise InvalidTopicError(str(error)) from error
+
+
+def _check_permit(connection: Connection) -> None:
+    service = connection.service
+    if service.lookups >= service.config.max_concurrent_lookup_request:
+        raise TooManyRequestsError("Failed due to too many pending lookup requests")
+
+
+async def _with_permit(connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+    service = connection.service
+    service.lookups += 1
+    try:
+        await work
+    finally:
+        service.lookups -= 1
+
+
+# --- PARTITIONED_METADATA
+
+
+def on_partitioned_metadata(
+    connection: Connection, command: pb.CommandPartitionedTopicMetadata
+) -> None:
+    try:
+        name = parse_topic(command.topic)
+        _check_permit(connection)
+    except BrokerError as error:
+        _reply_partitions(connection, command.request_id, 0, error)
+        return
+    connection.run(_with_permit(connection, _partitions(connection, command, name)))
+
+
+async def _partitions(
+    connection: Connection, command: pb.CommandPartitionedTopicMetadata, name: TopicName
+) -> None:
+    error: BrokerError | None = None
+    count = 0
+    try:
+        count = await connection.service.partitions_for_client(
+            name, create=command.metadata_auto_creation_enabled
+        )
+    except ServiceNotReadyError as failed:
+        error = BrokerMetadataError(str(failed))
+    except BrokerError as failed:
+        error = failed
+    except MetadataError as failed:
+        error = BrokerMetadataError(str(failed))
+    _reply_partitions(connection, command.request_id, count, error)
+
+
+def _reply_partitions(
+    connection: Connection, request_id: int, count: int, error: BrokerError | None
+) -> None:
+    base = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    reply = base.partitionMetadataResponse
+    reply.request_id = request_id
+    if error is None:
+        reply.partitions, reply.response = count, _METADATA_SUCCESS
+    else:
+        reply.response, reply.error, reply.message = _METADATA_FAILED, error.wire_code, str(error)
+    connection.send(base)
+
+
+# --- LOOKUP
+
+
+def on_lookup(connection: Connection, command: pb.CommandLookupTopic) -> None:
+    try:
+        name = parse_topic(command.topic)
+        _check_permit(connection)
+    except BrokerError as error:
+        _reply_lookup_error(connection, command.request_id, error)
+        return
+    connection.run(_with_permit(connection, _lookup(connection, command, name)))
+
+
+async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: TopicName) -> None:
+    service = connection.service
+    try:
+        listener = command.advertised_listener_name  # "" means unset (trap 32)
+        if listener:
+            # One of the texts that C++ clients forgive (trap 13)
+            raise ServiceNotReadyError(f"the broker do not have {listener} listener")
+        if not await service.resources.namespace_exists(name.namespace):
+            raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
+        owner = await service.bundles.lookup(str(name))
+        if owner is None:
+            raise BrokerMetadataError(f"Nobody serves {name} now")
+    except BrokerError as error:
+        _reply_lookup_error(connection, command.request_id, error)
+        return
+    except (BundleError, MetadataError) as error:
+        _reply_lookup_error(connection, command.request_id, BrokerMetadataError(str(error)))
+        return
+    base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
+    reply = base.lookupTopicResponse
+    reply.request_id = command.request_id
+    # Another broker's answer is as good as its own: the ownership node proves it.
+    reply.response, reply.authoritative = _CONNECT, True
+    reply.brokerServiceUrl = owner.broker.broker_url or ""
+    if owner.broker.broker_url_tls:
+        reply.brokerServiceUrlTls = owner.broker.broker_url_tls
+    reply.proxy_through_service_url = False
+    connection.send(base)
+
+
+def _reply_lookup_error(connection: Connection, request_id: int, error: BrokerError) -> None:
+    base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
+    reply = base.lookupTopicResponse
+    reply.request_id, reply.response = request_id, _FAILED
+    reply.error, reply.message = error.wire_code, str(error)
+    connection.send(base)
+
+
+# --- GET_TOPICS_OF_NAMESPACE
+
+
+def on_get_topics(connection: Connection, command: pb.CommandGetTopicsOfNamespace) -> None:
+    try:
+        _check_namespace(command.namespace)
+        _check_permit(connection)
+        pattern = None
+        if 0 < len(command.topics_pattern) <= PATTERN_LENGTH_MAX:
+            pattern = TopicPattern(command.topics_pattern)
+    except BrokerError as error:
+        connection.reply_error(command.request_id, error)
+        return
+    connection.run(_with_permit(connection, _get_topics(connection, command, pattern)))
+
+
+async def _get_topics(
+    connection: Connection,
+    command: pb.CommandGetTopicsOfNamespace,
+    pattern: TopicPattern | None,
+) -> None:
+    try:
+        names = await connection.service.list_topics(command.namespace, _MODES[command.mode])
+    except (BrokerError, MetadataError) as error:
+        connection.reply_error(command.request_id, BrokerMetadataError(str(error)))
+        return
+    topics = visible_topics(names, pattern)
+    base = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    reply = base.getTopicsOfNamespaceResponse
+    reply.request_id = command.request_id
+    reply.filtered = pattern is not None
+    reply.topics_hash = topics_hash(topics)
+    reply.changed = not command.topics_hash or command.topics_hash != reply.topics_hash
+    if reply.changed:
+        reply.topics.extend(topics)
+    connection.send(base)
+
+
+def _check_namespace(namespace: str) -> None:
+    parts = namespace.split("/")
+    if len(parts) != 2 or not all(map(valid_namespace_part, parts)):
+        raise InvalidTopicError(f"Invalid namespace name: {namespace}")
+
+
+# --- WATCH_TOPIC_LIST
+
+
+def on_watch_topic_list(connection: Connection, command: pb.CommandWatchTopicList) -> None:
+    try:
+        _check_namespace(command.namespace)
+        _check_permit(connection)
+        if len(command.topics_pattern) > PATTERN_LENGTH_MAX:
+            raise NotAllowedError(f"Topics pattern longer than maximum: {PATTERN_LENGTH_MAX}")
+    except BrokerError as error:
+        connection.reply_error(command.request_id, error)
+        return
+    connection.run(_with_permit(connection, _watch(connection, command)))
+
+
+async def _watch(connection: Connection, command: pb.CommandWatchTopicList) -> None:
+    try:
+        await connection.service.watchers.add(connection, command)
+    except BrokerError as error:
+        connection.reply_error(command.request_id, error)
+    except MetadataError as error:
+        connection.reply_error(command.request_id, BrokerMetadataError(str(error)))
+
+
+def on_watch_topic_list_close(
+    connection: Connection, command: pb.CommandWatchTopicListClose
+) -> None:
+    connection.service.watchers.remove(connection, command.watcher_id)
+    connection.reply_success(command.request_id)
+
+
+HANDLERS: Final[dict[int, Any]] = {
+    pb.BaseCommand.PARTITIONED_METADATA: on_partitioned_metadata,
+    pb.BaseCommand.LOOKUP: on_lookup,
+    pb.BaseCommand.GET_TOPICS_OF_NAMESPACE: on_get_topics,
+    pb.BaseCommand.WATCH_TOPIC_LIST: on_watch_topic_list,
+    pb.BaseCommand.WATCH_TOPIC_LIST_CLOSE: on_watch_topic_list_close,
+}

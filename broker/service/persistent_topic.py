@@ -1,0 +1,222 @@
+"""A topic whose entries live in a managed ledger."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from broker.errors import (
+    AlreadyExistsError,
+    PersistenceError,
+    SubscriptionNotFoundError,
+    TopicFencedError,
+    TopicTerminatedError,
+)
+from broker.service.subscription import open_subscription, start_position
+from broker.service.topic import RESERVED_SUBSCRIPTIONS, Topic
+from managed_ledger.errors import (
+    AppendFailedError,
+    ManagedLedgerError,
+    ManagedLedgerTerminatedError,
+)
+from managed_ledger.position import LATEST, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+    from broker.service.consumer import SubscribeRequest
+    from broker.service.producer import Producer, PublishBatch
+    from broker.service.subscription import Subscription
+    from managed_ledger.managed_ledger import ManagedLedger
+
+__all__ = ["EPOCH_PROPERTY", "PersistentTopic"]
+
+logger = logging.getLogger(__name__)
+
+EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
+
+
+class PersistentTopic(Topic):
+    """Publishes into a managed ledger; a receipt means that an ack quorum has synced the entry."""
+
+    persistent = True
+
+    def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger) -> None:
+        super().__init__(service, name)
+        self.ledger = ledger
+        self._in_flight = 0  # batches given to the ledger and not answered in full
+        self._recovering = False
+        if (epoch := ledger.properties.get(EPOCH_PROPERTY)) is not None:
+            self.epoch = int(epoch)
+        self.terminated = ledger.terminated is not None
+        for cursor_name, cursor in ledger.cursors.items():
+            if cursor_name not in RESERVED_SUBSCRIPTIONS:
+                self.subscriptions[cursor_name] = open_subscription(
+                    self, cursor_name, cursor, ledger=ledger
+                )
+        ledger.on_appended = self._on_appended
+        ledger.on_fenced = self._on_fenced
+
+    # --- entries
+
+    def publish(self, producer: Producer, batch: PublishBatch) -> None:
+        if self.fenced:
+            self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is fenced"))
+            return
+        if self.terminated:
+            self._refuse(batch, TopicTerminatedError(f"Topic {self.full_name} is terminated"))
+            return
+        self._count(batch)
+        self._in_flight += 1
+        self.ledger.append(
+            batch.heads,
+            cast("list[bytes | memoryview]", batch.bodies),
+            partial(self._on_appended_batch, batch),
+        )
+
+    def _on_appended_batch(
+        self,
+        batch: PublishBatch,
+        ledger_id: int,
+        first_entry_id: int,
+        count: int,
+        error: BaseException | None,
+    ) -> None:
+        """A part of a batch, in order, is durable or lost."""
+        offset = batch.answered
+        batch.answered += count
+        if batch.answered >= len(batch.sequence_ids):
+            self._in_flight -= 1
+        sink = batch.producer.sink
+        if error is None:
+            sink.publish_done(batch, offset, count, ledger_id, first_entry_id)
+            return
+        if isinstance(error, ManagedLedgerTerminatedError):
+            self.terminated = True
+            sink.publish_failed(batch, offset, count, TopicTerminatedError("Topic is terminated"))
+            return
+        # Nothing behind a lost entry may be stored: the clients are told to come back and resend
+        # everything from the first unanswered one on (wire-protocol 9, trap 12).
+        sink.publish_failed(batch, offset, count, TopicFencedError(str(error)))
+        self._on_storage_failure(error)
+
+    def _on_appended(self) -> None:
+        """Once per tick in which the end of the log moved."""
+        for subscription in self.subscriptions.values():
+            subscription.on_appended()
+
+    def _on_storage_failure(self, error: BaseException) -> None:
+        if not self.fenced:
+            logger.error("%s: append failed, fencing: %s", self.name, error)
+            self.fenced = True
+            self._evict(TopicFencedError(f"Topic {self.full_name} lost its storage"))
+        if not isinstance(error, AppendFailedError):
+            self._on_fenced(error)
+        elif self._in_flight == 0 and not self._recovering:
+            # The ledger takes appends again, and nobody's older entries are under way any more.
+            logger.info("%s: append failures settled, accepting producers", self.name)
+            self.fenced = False
+
+    def _on_fenced(self, error: BaseException) -> None:
+        """Another owner, or a ledger that can't go on: unload; the next client loads it anew."""
+        if self._recovering:
+            return
+        self._recovering = True
+        logger.warning("%s: unloading, storage is gone: %s", self.name, error)
+        if not self.fenced:
+            self.fenced = True
+            self._evict(TopicFencedError(f"Topic {self.full_name} lost its storage"))
+        self.service.run(self.service.unload_topic(self.name))
+
+    # --- subscriptions
+
+    async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
+        name = request.subscription
+        try:
+            if request.durable:
+                return await self._open_durable(request)
+            start = await start_position(self.ledger, request, self.service.clock())
+            cursor = self.ledger.new_non_durable_cursor(start, name)
+        except ManagedLedgerError as error:
+            raise PersistenceError(f"Can't open the cursor of {name}: {error}") from error
+        subscription = open_subscription(self, name, cursor, ledger=self.ledger, durable=False)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    async def _open_durable(self, request: SubscribeRequest) -> Subscription:
+        if not await self.service.may_create_subscription(self.name):
+            raise SubscriptionNotFoundError(
+                f"Subscription {request.subscription} does not exist and may not be created"
+            )
+        start = await start_position(self.ledger, request, self.service.clock())
+        return await self._create_durable(request.subscription, start, request.properties)
+
+    async def _create_durable(
+        self, name: str, start: Position, properties: Mapping[str, str] | None
+    ) -> Subscription:
+        cursor = await self.ledger.open_cursor(name, start, properties or {})
+        self._check_open()
+        subscription = open_subscription(self, name, cursor, ledger=self.ledger)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    async def create_subscription(
+        self,
+        name: str,
+        initial: Position = LATEST,
+        properties: Mapping[str, str] | None = None,
+    ) -> Subscription:
+        self._check_open()
+        if name in self.subscriptions or name in self._opening:
+            raise AlreadyExistsError(f"Subscription {name} already exists for topic")
+        try:
+            return await self._create_durable(name, initial, properties)
+        except ManagedLedgerError as error:
+            raise PersistenceError(f"Can't create the cursor of {name}: {error}") from error
+
+    # --- life
+
+    async def terminate(self) -> Position:
+        """Take no more entries, for good; consumers drain. The last position."""
+        self._check_open()
+        try:
+            last = await self.ledger.terminate()
+        except ManagedLedgerError as error:
+            raise PersistenceError(f"Can't terminate {self.full_name}: {error}") from error
+        self.terminated = True
+        self._evict(TopicTerminatedError(f"Topic {self.full_name} is terminated"))
+        for subscription in list(self.subscriptions.values()):
+            subscription.on_terminated()
+        return last
+
+    async def _store_epoch(self, epoch: int) -> None:
+        try:
+            await self.ledger.set_properties({**self.ledger.properties, EPOCH_PROPERTY: str(epoch)})
+        except ManagedLedgerError as error:
+            raise PersistenceError(f"Can't store the topic epoch: {error}") from error
+
+    async def _close_storage(self) -> None:
+        self.ledger.on_appended = None
+        self.ledger.on_fenced = None
+        await self.ledger.close()
+
+    async def _delete_storage(self) -> None:
+        self.ledger.on_appended = None
+        self.ledger.on_fenced = None
+        await self.ledger.delete()
+
+    # --- statistics
+
+    def storage_stats(self) -> dict[str, Any]:
+        size, entries = self.ledger.total_bytes, self.ledger.entry_count
+        backlog = max(
+            (s.cursor.backlog for s in self.subscriptions.values() if s.cursor), default=0
+        )
+        return {
+            "storageSize": size,
+            # The slowest cursor's share of the log, by the mean entry
+            "backlogSize": size * min(backlog, entries) // entries if entries else 0,
+        }

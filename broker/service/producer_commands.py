@@ -1,0 +1,154 @@
+"""PRODUCER and CLOSE_PRODUCER (wire-protocol 4.4, 4.11). SEND is in send_path.py."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.errors import BrokerError, ServiceNotReadyError
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.service.lookup_commands import parse_topic
+from broker.service.pending import PendingCreation
+from broker.service.producer import ProducerRequest
+from broker.service.unsupported_commands import check_schema
+
+if TYPE_CHECKING:
+    from broker.protocol.topic_name import TopicName
+    from broker.service.connection import Connection
+    from broker.service.producer import Producer
+
+__all__ = ["HANDLERS"]
+
+logger = logging.getLogger(__name__)
+
+
+def on_producer(connection: Connection, command: pb.CommandProducer) -> None:
+    producer_id, request_id = command.producer_id, command.request_id
+    known = connection.producers.get(producer_id)
+    try:
+        name = parse_topic(command.topic)
+        if isinstance(known, PendingCreation):
+            raise ServiceNotReadyError("Producer is already present on the connection")
+        if known is None and command.HasField("schema"):
+            check_schema(command.schema)
+    except BrokerError as error:
+        connection.reply_error(request_id, error)
+        return
+    if known is not None:
+        _reply_success(connection, request_id, known, ready=not known.waiting)
+        return
+    pending = connection.producers[producer_id] = PendingCreation()
+    connection.run(_create(connection, command, name, pending))
+
+
+async def _create(
+    connection: Connection,
+    command: pb.CommandProducer,
+    name: TopicName,
+    pending: PendingCreation,
+) -> None:
+    producer_id, request_id = command.producer_id, command.request_id
+    try:
+        topic = await connection.service.get_topic(name, create=True)
+        producer = await topic.add_producer(_request(connection, command))
+    except BrokerError as error:
+        if connection.producers.get(producer_id) is pending:
+            del connection.producers[producer_id]
+        if not pending.cancelled:
+            logger.info("connection %s: no producer on %s: %s", connection.remote, name, error)
+            connection.reply_error(request_id, error)
+        return
+    except BaseException:
+        if connection.producers.get(producer_id) is pending:
+            del connection.producers[producer_id]
+        raise
+    if pending.cancelled or connection.closed or topic.fenced:
+        # The client gave up, or the topic was closed, while it was being created.
+        topic.remove_producer(producer)
+        if connection.producers.get(producer_id) is pending:
+            del connection.producers[producer_id]
+        if not pending.cancelled:
+            connection.reply_error(request_id, ServiceNotReadyError("Topic is being closed"))
+        return
+    connection.producers[producer_id] = producer
+    connection.sends.created(producer_id)
+    _reply_success(connection, request_id, producer, ready=not producer.waiting)
+
+
+def _request(connection: Connection, command: pb.CommandProducer) -> ProducerRequest:
+    request_id = command.request_id
+
+    def on_ready(producer: Producer, error: BrokerError | None) -> None:
+        """The second answer to the same request, when the wait is over (trap 23)."""
+        if connection.producers.get(producer.producer_id) is not producer:
+            return
+        if error is None:
+            _reply_success(connection, request_id, producer, ready=True)
+        else:
+            connection.sends.forget(producer)
+            connection.reply_error(request_id, error)
+
+    name = command.producer_name or connection.service.next_producer_name()
+    return ProducerRequest(
+        sink=connection,
+        producer_id=command.producer_id,
+        name=name,
+        name_is_generated=not command.producer_name,
+        epoch=command.epoch,
+        user_provided_name=command.user_provided_producer_name,
+        access_mode=command.producer_access_mode,
+        # Some clients send an epoch with Shared as well: it means nothing there (trap 33)
+        topic_epoch=command.topic_epoch
+        if command.HasField("topic_epoch") and command.producer_access_mode != pb.Shared
+        else None,
+        encrypted=command.encrypted,
+        metadata={item.key: item.value for item in command.metadata},
+        initial_subscription=command.initial_subscription_name,
+        on_ready=on_ready,
+    )
+
+
+def _reply_success(
+    connection: Connection, request_id: int, producer: Producer, *, ready: bool
+) -> None:
+    base = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
+    reply = base.producer_success
+    reply.request_id = request_id
+    reply.producer_name = producer.name
+    reply.last_sequence_id = -1  # de-duplication is off: nothing is known about earlier messages
+    reply.schema_version = b""
+    reply.producer_ready = ready
+    if ready and producer.topic_epoch is not None:
+        reply.topic_epoch = producer.topic_epoch
+    connection.send(base)
+
+
+def on_close_producer(connection: Connection, command: pb.CommandCloseProducer) -> None:
+    producer_id, request_id = command.producer_id, command.request_id
+    connection.sends.publish()  # what came before this command in the same read
+    known = connection.producers.get(producer_id)
+    if known is None:
+        connection.reply_success(request_id)
+    elif isinstance(known, PendingCreation):
+        known.cancelled = True
+        del connection.producers[producer_id]
+        connection.reply_success(request_id)
+    else:
+        producer = known
+
+        def settled() -> None:
+            producer.topic.remove_producer(producer)
+            if connection.producers.get(producer_id) is producer:
+                connection.sends.forget(producer)
+            connection.reply_success(request_id)
+
+        if producer.sent == producer.answered:
+            settled()
+        else:
+            producer.on_settled = settled
+
+
+HANDLERS: Final[dict[int, Any]] = {
+    pb.BaseCommand.PRODUCER: on_producer,
+    pb.BaseCommand.CLOSE_PRODUCER: on_close_producer,
+}

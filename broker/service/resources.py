@@ -1,0 +1,313 @@
+"""Tenants, namespaces, clusters and partitioned topics: JSON at Pulsar's paths in the store.
+
+Documents are kept as Pulsar's, field by field (http-api 3.1, 3.2); fields this broker doesn't use
+are stored and served unchanged. Reads are cached and repaired by the store's events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from broker.errors import (
+    AlreadyExistsError,
+    BrokerMetadataError,
+    NamespaceNotFoundError,
+    PreconditionFailedError,
+    TenantNotFoundError,
+    TopicNotFoundError,
+)
+from broker.protocol.topic_name import TopicName
+from broker.service.policies import Policies
+from bundles.hash_ranges import NamespaceBundles
+from metadata.errors import BadVersionError, NotEmptyError, NotFoundError
+from metadata.paths import decode_name, encode_name
+from metadata.recipes import CachedValues, update
+from metadata.store import CREATE_ONLY
+
+if TYPE_CHECKING:
+    from metadata.store import MetadataEvent, MetadataStore, Watch
+
+__all__ = ["Resources"]
+
+Document = dict[str, Any]
+
+_POLICIES: Final = "/admin/policies"
+_CLUSTERS: Final = "/admin/clusters"
+_PARTITIONED: Final = "/admin/partitioned-topics"
+_LOCAL_POLICIES: Final = "/admin/local-policies"
+MANAGED_LEDGERS: Final = "/managed-ledgers"
+
+
+class Resources:
+    """Configuration documents of the cluster, as seen by this broker."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._policies = CachedValues(store, _POLICIES, _decode_policies)
+        self._partitioned = CachedValues(store, _PARTITIONED, _decode)
+
+    def close(self) -> None:
+        self._policies.close()
+        self._partitioned.close()
+
+    async def bootstrap(self, cluster: str, urls: Mapping[str, str], bundle_count: int) -> None:
+        """Create what every cluster has; what exists already stays as it is."""
+        await self._put_new(f"{_CLUSTERS}/{cluster}", dict(urls))
+        for tenant, namespace in (("public", "default"), ("pulsar", "system")):
+            await self._put_new(
+                f"{_POLICIES}/{tenant}", {"adminRoles": [], "allowedClusters": [cluster]}
+            )
+            path = f"{_POLICIES}/{tenant}/{namespace}"
+            name = f"{tenant}/{namespace}"
+            await self._put_new(path, _new_policies(name, [cluster], bundle_count))
+
+    async def _put_new(self, path: str, document: Document) -> bool:
+        try:
+            await self._store.put(path, orjson.dumps(document), CREATE_ONLY)
+        except BadVersionError:
+            return False
+        return True
+
+    # --- clusters
+
+    async def clusters(self) -> list[str]:
+        return await self._store.children(_CLUSTERS)
+
+    async def cluster(self, name: str) -> Document | None:
+        """ClusterData, None when there is no such cluster."""
+        return await self._document(f"{_CLUSTERS}/{encode_name(name)}")
+
+    async def put_cluster(self, name: str, data: Document) -> None:
+        await self._store.put(f"{_CLUSTERS}/{encode_name(name)}", orjson.dumps(data))
+
+    async def delete_cluster(self, name: str) -> None:
+        await self._store.delete_recursive(f"{_CLUSTERS}/{encode_name(name)}")
+
+    # --- tenants
+
+    async def tenants(self) -> list[str]:
+        return [decode_name(name) for name in await self._store.children(_POLICIES)]
+
+    async def tenant(self, name: str) -> Document | None:
+        """TenantInfo, None when there is no such tenant."""
+        return await self._document(f"{_POLICIES}/{encode_name(name)}")
+
+    async def create_tenant(self, name: str, info: Document) -> None:
+        """Raises AlreadyExistsError."""
+        if not await self._put_new(f"{_POLICIES}/{encode_name(name)}", info):
+            raise AlreadyExistsError("Tenant already exists")
+
+    async def update_tenant(self, name: str, info: Document) -> None:
+        """Raises TenantNotFoundError."""
+        await self._change(
+            f"{_POLICIES}/{encode_name(name)}", lambda _: info, TenantNotFoundError(name)
+        )
+
+    async def delete_tenant(self, name: str) -> None:
+        """Raises TenantNotFoundError; PreconditionFailedError while it has namespaces."""
+        try:
+            await self._store.delete(f"{_POLICIES}/{encode_name(name)}")
+        except NotFoundError as error:
+            raise TenantNotFoundError("Tenant does not exist") from error
+        except NotEmptyError as error:
+            raise PreconditionFailedError("The tenant still has active namespaces") from error
+        await self._store.delete_recursive(f"{_PARTITIONED}/{encode_name(name)}")
+
+    # --- namespaces
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        """``tenant/ns`` names, sorted."""
+        names = await self._store.children(f"{_POLICIES}/{encode_name(tenant)}")
+        return [f"{tenant}/{decode_name(name)}" for name in names]
+
+    async def namespace_exists(self, namespace: str) -> bool:
+        return await self.policies(namespace) is not None
+
+    async def policies(self, namespace: str) -> Policies | None:
+        """The namespace's policies, None when it does not exist."""
+        found = await self._policies.get(f"{_POLICIES}/{namespace}")
+        return None if found is None else found.value
+
+    def policies_nowait(self, namespace: str) -> Policies | None:
+        """The same from memory; None also when they were not read yet."""
+        found = self._policies.get_nowait(f"{_POLICIES}/{namespace}")
+        return None if found is None else found.value
+
+    async def create_namespace(
+        self,
+        namespace: str,
+        clusters: list[str],
+        bundle_count: int,
+        policies: Document | None = None,
+    ) -> None:
+        """Create a namespace; fields of ``policies`` win over the defaults.
+
+        Raises:
+            TenantNotFoundError, AlreadyExistsError.
+        """
+        tenant = namespace.partition("/")[0]
+        if await self.tenant(tenant) is None:
+            raise TenantNotFoundError("Tenant does not exist")
+        document = _new_policies(namespace, clusters, bundle_count)
+        document.update(
+            {key: value for key, value in (policies or {}).items() if value is not None}
+        )
+        if not await self._put_new(f"{_POLICIES}/{namespace}", document):
+            raise AlreadyExistsError(f"Namespace {namespace} already exists")
+
+    async def update_policies(
+        self, namespace: str, change: Callable[[Document], Document]
+    ) -> Document:
+        """Apply a pure change to the document; repeated when somebody else was faster.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+        return await self._change(
+            f"{_POLICIES}/{namespace}", change, NamespaceNotFoundError("Namespace does not exist")
+        )
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Forget a namespace; its topics are the caller's matter. Raises NamespaceNotFoundError."""
+        try:
+            await self._store.delete(f"{_POLICIES}/{namespace}")
+        except NotFoundError as error:
+            raise NamespaceNotFoundError("Namespace does not exist") from error
+        for root in (_LOCAL_POLICIES, _PARTITIONED, MANAGED_LEDGERS):
+            await self._store.delete_recursive(f"{root}/{namespace}")
+
+    # --- partitioned topics
+
+    async def partitioned(self, name: TopicName) -> Document | None:
+        """PartitionedTopicMetadata, None when there is no partitioned topic of that name."""
+        found = await self._partitioned.get(_partitioned_path(name))
+        return None if found is None else found.value
+
+    async def create_partitioned(
+        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Raises AlreadyExistsError."""
+        document: Document = {"partitions": partitions}
+        if properties:
+            document["properties"] = dict(properties)
+        if not await self._put_new(_partitioned_path(name), document):
+            raise AlreadyExistsError("This topic already exists")
+
+    async def update_partitioned(
+        self, name: TopicName, change: Callable[[Document], Document]
+    ) -> Document:
+        """Raises TopicNotFoundError."""
+        return await self._change(
+            _partitioned_path(name),
+            change,
+            TopicNotFoundError(f"Topic {name} is not partitioned topic"),
+        )
+
+    async def delete_partitioned(self, name: TopicName) -> None:
+        """Raises TopicNotFoundError."""
+        try:
+            await self._store.delete(_partitioned_path(name))
+        except NotFoundError as error:
+            raise TopicNotFoundError(f"Partitioned Topic {name} not found") from error
+
+    async def partitioned_topics(self, namespace: str, domain: str = "persistent") -> list[str]:
+        """Full names of a namespace's partitioned topics, sorted."""
+        names = await self._store.children(f"{_PARTITIONED}/{namespace}/{domain}")
+        return sorted(f"{domain}://{namespace}/{decode_name(name)}" for name in names)
+
+    # --- stored topics
+
+    async def stored_topics(self, namespace: str) -> list[str]:
+        """Full names of the persistent topics with a managed ledger, sorted."""
+        names = await self._store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent")
+        return sorted(
+            str(TopicName.from_ml_name(f"{namespace}/persistent/{name}")) for name in names
+        )
+
+    async def is_stored(self, name: TopicName) -> bool:
+        return await self._store.exists(f"{MANAGED_LEDGERS}/{name.ml_name}")
+
+    def watch_topics(self, on_event: Callable[[MetadataEvent], None]) -> Watch:
+        """Events of every managed ledger, of its cursors too: filter by ``stored_topic_of``."""
+        return self._store.watch(MANAGED_LEDGERS, on_event)
+
+    # --- documents
+
+    async def _document(self, path: str) -> Document | None:
+        found = await self._store.get(path)
+        return None if found is None else _decode(path, found.value)
+
+    async def _change(
+        self, path: str, change: Callable[[Document], Document], missing: Exception
+    ) -> Document:
+        def apply(value: bytes | None) -> bytes:
+            if value is None:
+                raise missing
+            return orjson.dumps(change(_decode(path, value)))
+
+        written = await update(self._store, path, apply)
+        assert written is not None
+        return _decode(path, written.value)
+
+
+def stored_topic_of(path: str) -> TopicName | None:
+    """The topic whose managed ledger is exactly at ``path``; None for other paths."""
+    parts = path.removeprefix(MANAGED_LEDGERS + "/").split("/")
+    if len(parts) != 4 or parts[2] != "persistent":
+        return None
+    return TopicName.from_ml_name("/".join(parts))
+
+
+def _partitioned_path(name: TopicName) -> str:
+    return f"{_PARTITIONED}/{name.namespace}/{name.domain}/{encode_name(name.local)}"
+
+
+def _new_policies(namespace: str, clusters: list[str], bundle_count: int) -> Document:
+    """A Policies document with every field that Pulsar always writes."""
+    bundles = NamespaceBundles.equal_parts(namespace, bundle_count)
+    return {
+        "auth_policies": {
+            "namespace_auth": {},
+            "destination_auth": {},
+            "subscription_auth_roles": {},
+        },
+        "replication_clusters": clusters,
+        "bundles": {"boundaries": bundles.boundary_texts(), "numBundles": bundle_count},
+        "backlog_quota_map": {},
+        "clusterDispatchRate": {},
+        "topicDispatchRate": {},
+        "subscriptionDispatchRate": {},
+        "replicatorDispatchRate": {},
+        "clusterSubscribeRate": {},
+        "publishMaxMessageRate": {},
+        "latency_stats_sample_rate": {},
+        "deleted": False,
+        "encryption_required": False,
+        "subscription_auth_mode": "None",
+        "offload_threshold": -1,
+        "offload_threshold_in_seconds": -1,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "schema_validation_enforced": False,
+        "subscription_types_enabled": [],
+        "properties": {},
+        "migrated": False,
+    }
+
+
+def _decode(path: str, value: bytes) -> Document:
+    if not value:  # a parent that was created on the way to its child
+        return {}
+    try:
+        document = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise BrokerMetadataError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise BrokerMetadataError(f"{path} is not a JSON object")
+    return document
+
+
+def _decode_policies(path: str, value: bytes) -> Policies:
+    return Policies(_decode(path, value))

@@ -1,0 +1,116 @@
+"""One slow timer for everything that only needs a look now and then.
+
+Keep-alive of all connections, rates of all topics, deletion of topics nobody uses. No timer per
+connection, topic or message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from broker.errors import BrokerError
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
+    from broker.service.topic import Topic
+
+__all__ = ["Sweeper"]
+
+logger = logging.getLogger(__name__)
+
+_SLICE: Final = 500
+"""Objects looked at before others get their turn on the loop."""
+
+
+class Sweeper:
+    """The broker's housekeeping task."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        config = service.config
+        self._interval_s = max(0.05, config.keep_alive_interval_seconds / 10)
+        self._sample_ms = config.stats_update_frequency_in_secs * 1000
+        self._inactive_check_ms = config.broker_delete_inactive_topics_frequency_seconds * 1000
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = self._service.loop.create_task(self._run())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        service = self._service
+        now_ms = service.clock()
+        sample_at = now_ms
+        inactive_at = now_ms + self._inactive_check_ms
+        while True:
+            await asyncio.sleep(self._interval_s)
+            now_ms = service.clock()
+            try:
+                await self._sweep_connections(now_ms)
+                if now_ms >= sample_at:
+                    sample_at = now_ms + self._sample_ms
+                    await self._sample(now_ms)
+                if now_ms >= inactive_at:
+                    inactive_at = now_ms + self._inactive_check_ms
+                    await self.delete_inactive(now_ms)
+            except Exception:  # the sweep outlives whatever one round met
+                logger.exception("sweep failed")
+
+    async def _sweep_connections(self, now_ms: int) -> None:
+        for number, connection in enumerate(list(self._service.connections), 1):
+            connection.on_sweep(now_ms)
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+
+    async def _sample(self, now_ms: int) -> None:
+        for number, topic in enumerate(list(self._service.topics.values()), 1):
+            topic.sample(now_ms)
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+
+    async def delete_inactive(self, now_ms: int) -> None:
+        """Delete topics without producers and subscriptions for long enough (wire-protocol 7.3)."""
+        config = self._service.config
+        if not config.broker_delete_inactive_topics_enabled:
+            return
+        for number, topic in enumerate(list(self._service.topics.values()), 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+            if topic.fenced or topic.name.is_system:
+                continue
+            if self._in_use(topic):
+                topic.active_ms = now_ms
+                continue
+            policies = await self._service.policies(topic.name.namespace)
+            own = policies.document.get("inactive_topic_policies") or {}
+            if own.get("deleteWhileInactive") is False:
+                continue
+            seconds = (
+                own.get("maxInactiveDurationSeconds")
+                or config.broker_delete_inactive_topics_max_inactive_duration_seconds
+                or config.broker_delete_inactive_topics_frequency_seconds
+            )
+            if now_ms - topic.active_ms < seconds * 1000 or self._in_use(topic) or topic.fenced:
+                continue
+            try:
+                await self._service.loader.delete(topic.full_name)
+                logger.info("%s: deleted, nobody used it for %d s", topic.full_name, seconds)
+            except BrokerError as error:
+                logger.warning("%s: inactive, but not deleted: %s", topic.full_name, error)
+
+    def _in_use(self, topic: Topic) -> bool:
+        if any(True for _ in topic.registry):
+            return True
+        mode = self._service.config.broker_delete_inactive_topics_mode
+        if mode == "delete_when_no_subscriptions":
+            return bool(topic.subscriptions)
+        return any(
+            subscription.consumers
+            or (subscription.cursor is not None and subscription.cursor.backlog > 0)
+            for subscription in topic.subscriptions.values()
+        )

@@ -1,0 +1,181 @@
+"""Which topics exist: creation, deletion, partitions and lists, loaded or not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.errors import (
+    AlreadyExistsError,
+    BrokerMetadataError,
+    NamespaceNotFoundError,
+    PreconditionFailedError,
+    TopicBusyError,
+    TopicNotFoundError,
+)
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+
+__all__ = ["TopicDirectory"]
+
+_DOMAINS = {
+    "persistent": ("persistent",),
+    "non-persistent": ("non-persistent",),
+    "all": ("persistent", "non-persistent"),
+}
+
+
+class TopicDirectory:
+    """Existence of topics; the loader decides what is loaded."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    async def exists(self, name: TopicName) -> bool:
+        if str(name) in self._service.topics:
+            return True
+        return name.is_persistent and await self._service.resources.is_stored(name)
+
+    async def names(self, namespace: str, mode: str = "persistent") -> list[str]:
+        """Full names, sorted; of non-persistent topics those loaded here."""
+        found: list[str] = []
+        for domain in _DOMAINS[mode]:
+            if domain == "persistent":
+                found += await self._service.resources.stored_topics(namespace)
+            else:
+                found += [
+                    full
+                    for full, topic in self._service.topics.items()
+                    if not topic.persistent and topic.name.namespace == namespace
+                ]
+        return sorted(found)
+
+    async def create(self, name: TopicName, properties: Mapping[str, str] | None) -> None:
+        await self._check_namespace(name)
+        if await self.exists(name) or await self._service.resources.partitioned(name) is not None:
+            raise AlreadyExistsError("This topic already exists")
+        await self._service.loader.load(name, create=True, forced=True, properties=properties)
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        if not await self.exists(name):
+            raise TopicNotFoundError(f"Topic {name} not found")
+        topic = await self._service.get_topic(name, create=False)
+        if not force:
+            if any(True for _ in topic.registry):
+                raise TopicBusyError("Topic has active producers/subscriptions")
+            if any(subscription.consumers for subscription in topic.subscriptions.values()):
+                raise TopicBusyError("Topic has active producers/subscriptions")
+        await self._service.loader.delete(str(name))
+
+    # --- partitioned topics
+
+    async def partitions(self, name: TopicName) -> int | None:
+        record = await self._service.resources.partitioned(name)
+        return None if record is None else int(record.get("partitions", 0))
+
+    async def partitions_for_client(self, name: TopicName, *, create: bool) -> int:
+        """Source: wire-protocol 4.2, rows 5 to 8."""
+        if (count := await self.partitions(name)) is not None:
+            return count
+        if await self.exists(name) or name.is_partition:
+            return 0
+        policies = await self._service.resources.policies(name.namespace)
+        if policies is None:
+            raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
+        if not create or not self._service.loader.may_create(policies):
+            raise TopicNotFoundError(f"Topic {name} does not exist")
+        config = self._service.config
+        kind, count = config.allow_auto_topic_creation_type, config.default_num_partitions
+        if (override := policies.auto_topic_creation()) is not None:
+            kind, count = override[1], override[2] or count
+        if kind != "partitioned" or name.is_system:
+            return 0
+        try:
+            await self.create_partitioned(name, count, None)
+        except AlreadyExistsError:
+            return await self.partitions(name) or 0  # somebody else was faster
+        return count
+
+    async def create_partitioned(
+        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None
+    ) -> None:
+        config = self._service.config
+        limit = config.max_num_partitions_per_partitioned_topic
+        if partitions <= 0 or name.is_partition:
+            raise PreconditionFailedError(
+                "Number of partitions should be more than 0 and the name no partition's"
+            )
+        if 0 < limit < partitions:
+            raise PreconditionFailedError(
+                f"Number of partitions should be less than or equal to {limit}"
+            )
+        await self._check_namespace(name)
+        if await self.exists(name):
+            raise AlreadyExistsError("This topic already exists")
+        try:
+            await self._service.resources.create_partitioned(name, partitions, properties)
+        except MetadataError as error:
+            raise BrokerMetadataError(str(error)) from error
+        await self._create_partitions(name, 0, partitions)
+
+    async def update_partitions(self, name: TopicName, partitions: int) -> None:
+        limit = self._service.config.max_num_partitions_per_partitioned_topic
+        if (current := await self.partitions(name)) is None:
+            raise TopicNotFoundError(f"Topic {name} is not partitioned topic")
+        if partitions < current or partitions <= 0:
+            raise PreconditionFailedError(
+                f"Number of partitions should be more than or equal to the current {current}"
+            )
+        if 0 < limit < partitions:
+            raise PreconditionFailedError(
+                f"Number of partitions should be less than or equal to {limit}"
+            )
+        await self._service.resources.update_partitioned(
+            name,
+            lambda record: {**record, "partitions": max(partitions, record.get("partitions", 0))},
+        )
+        await self._create_partitions(name, current, partitions)
+        await self._copy_subscriptions(name, current, partitions)
+
+    async def _create_partitions(self, name: TopicName, first: int, end: int) -> None:
+        """Bring the partitions into being, so that lists show them before the first client."""
+        if not name.is_persistent:
+            return
+        loader = self._service.loader
+        await asyncio.gather(
+            *(
+                loader.load(name.partition(index), create=True, forced=True)
+                for index in range(first, end)
+            )
+        )
+
+    async def _copy_subscriptions(self, name: TopicName, old_end: int, end: int) -> None:
+        """New partitions get the durable subscriptions of the first one, from their beginning."""
+        if not name.is_persistent or not old_end:
+            return
+        model = await self._service.get_topic(name.partition(0), create=False)
+        wanted = [s.name for s in model.subscriptions.values() if s.durable]
+        for index in range(old_end, end):
+            topic = await self._service.get_topic(name.partition(index), create=True)
+            for subscription in wanted:
+                if subscription not in topic.subscriptions:
+                    await topic.create_subscription(subscription, (-1, -1))
+
+    async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
+        if (count := await self.partitions(name)) is None:
+            raise TopicNotFoundError(f"Partitioned Topic {name} not found")
+        for index in range(count):
+            try:
+                await self.delete(name.partition(index), force=force)
+            except TopicNotFoundError:
+                continue  # never used, or deleted by an attempt before
+        await self._service.resources.delete_partitioned(name)
+
+    async def _check_namespace(self, name: TopicName) -> None:
+        if not await self._service.resources.namespace_exists(name.namespace):
+            raise NamespaceNotFoundError("Namespace not found")

@@ -1,0 +1,257 @@
+"""Loading and unloading of topics: at most one load per name, a bounded number at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from broker.errors import (
+    BrokerError,
+    BrokerMetadataError,
+    NamespaceNotFoundError,
+    NotAllowedError,
+    PersistenceError,
+    PreconditionFailedError,
+    ServiceNotReadyError,
+    TopicFencedError,
+    TopicNotFoundError,
+)
+from broker.service.non_persistent_topic import NonPersistentTopic
+from broker.service.persistent_topic import PersistentTopic
+from bundles.errors import BundleError
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFoundError
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+    from broker.service.policies import Policies
+    from broker.service.topic import Topic
+
+__all__ = ["TopicLoader"]
+
+logger = logging.getLogger(__name__)
+
+
+class TopicLoader:
+    """Owner of ``service.topics``."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._topics = service.topics
+        self._loading: dict[str, asyncio.Task[Topic]] = {}
+        self._unloading: dict[str, asyncio.Task[None]] = {}
+        self._permits = asyncio.Semaphore(service.config.max_concurrent_topic_load_request)
+        self._closed = False
+
+    async def load(
+        self,
+        name: TopicName,
+        *,
+        create: bool,
+        forced: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> Topic:
+        """The loaded topic; joins a load that is under way.
+
+        Args:
+            create: create an absent topic, if the policies allow it.
+            forced: create it whatever they say (an admin asked).
+            properties: of a topic that is created.
+        Raises:
+            BrokerError: see ``BrokerService.get_topic``.
+        """
+        full = str(name)
+        while True:
+            if (topic := self._topics.get(full)) is not None:
+                return topic
+            if self._closed or not self._service.ready:
+                raise ServiceNotReadyError("The broker is starting or stopping")
+            joined = self._loading.get(full)
+            task = joined or self._start(name, create, forced, properties)
+            timeout_s = self._service.config.topic_load_timeout_seconds
+            try:
+                return await asyncio.wait_for(asyncio.shield(task), timeout_s)
+            except TimeoutError:
+                raise ServiceNotReadyError(f"Loading {full} timed out") from None
+            except TopicNotFoundError:
+                # The load we joined may not have been allowed to create the topic; ours may.
+                if joined is None or not (create or forced):
+                    raise
+
+    def _start(
+        self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
+    ) -> asyncio.Task[Topic]:
+        full = str(name)
+        task = self._service.loop.create_task(self._load(name, create, forced, properties))
+        self._loading[full] = task
+
+        def done(task: asyncio.Task[Topic]) -> None:
+            del self._loading[full]
+            if not task.cancelled():
+                task.exception()  # every caller may have left
+
+        task.add_done_callback(done)
+        return task
+
+    async def _load(
+        self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
+    ) -> Topic:
+        full = str(name)
+        async with self._permits:
+            if (leaving := self._unloading.get(full)) is not None:
+                await asyncio.wait((leaving,))
+            try:
+                await self._service.bundles.acquire(full)
+                topic = await self._open(name, create, forced, properties)
+                if not self._service.bundles.owns_nowait(full) or self._closed:
+                    await topic.close()
+                    raise ServiceNotReadyError(f"The bundle of {full} is being unloaded")
+            except BundleError as error:
+                raise ServiceNotReadyError(str(error)) from error
+            except MetadataError as error:
+                raise BrokerMetadataError(f"Loading {full}: {error}") from error
+            except ManagedLedgerNotFoundError as error:
+                raise TopicNotFoundError(f"Topic {full} does not exist") from error
+            except ManagedLedgerError as error:
+                logger.warning("loading %s failed: %s", full, error)
+                raise PersistenceError(f"Loading {full}: {error}") from error
+        self._topics[full] = topic
+        return topic
+
+    async def _open(
+        self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
+    ) -> Topic:
+        service = self._service
+        if (policies := await service.resources.policies(name.namespace)) is None:
+            raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
+        declared = await self._check_partition(name)
+        if not name.is_persistent:
+            if not service.config.enable_non_persistent_topics:
+                raise NotAllowedError("Non-persistent topics are disabled on this broker")
+            if not (forced or declared or (create and self.may_create(policies))):
+                raise TopicNotFoundError(f"Topic {name} does not exist")
+            return NonPersistentTopic(service, name)
+        if not service.config.enable_persistent_topics:
+            raise NotAllowedError("Persistent topics are disabled on this broker")
+        exists = await service.resources.is_stored(name)
+        if not exists:
+            if not (forced or declared or (create and self.may_create(policies))):
+                raise TopicNotFoundError(f"Topic {name} does not exist")
+            await self._check_topic_count(name, policies)
+        ledger = await service.ledgers.open(name.ml_name, self._ledger_config(policies))
+        if not exists and properties:
+            await ledger.set_properties(dict(properties))
+        return PersistentTopic(service, name, ledger)
+
+    def may_create(self, policies: Policies) -> bool:
+        """Whether a topic may come into being by being used."""
+        override = policies.auto_topic_creation()
+        return self._service.config.allow_auto_topic_creation if override is None else override[0]
+
+    async def _check_partition(self, name: TopicName) -> bool:
+        """Whether the name is a partition of an existing partitioned topic (wire-protocol 8.1).
+
+        Raises:
+            NotAllowedError: a partition beyond the count, or the partitioned topic's own name.
+        """
+        if not name.is_partition:
+            if await self._service.resources.partitioned(name) is not None:
+                raise NotAllowedError(f"{name} is a partitioned topic; use its partitions")
+            return False
+        if (record := await self._service.resources.partitioned(name.base)) is None:
+            return False
+        if name.partition_index >= record.get("partitions", 0):
+            raise NotAllowedError(f"{name.base} has only {record.get('partitions', 0)} partitions")
+        return True
+
+    async def _check_topic_count(self, name: TopicName, policies: Policies) -> None:
+        limit = policies.limit(
+            "max_topics_per_namespace", self._service.config.max_topics_per_namespace
+        )
+        if limit <= 0 or name.is_system:
+            return
+        if len(await self._service.resources.stored_topics(name.namespace)) >= limit:
+            raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
+
+    def _ledger_config(self, policies: Policies) -> ManagedLedgerConfig:
+        config = self._service.config
+        retention = policies.document.get("retention_policies") or {}
+        minutes = retention.get("retentionTimeInMinutes", config.default_retention_time_in_minutes)
+        megabytes = retention.get("retentionSizeInMB", config.default_retention_size_in_mb)
+        return ManagedLedgerConfig(
+            ensemble_size=config.managed_ledger_default_ensemble_size,
+            write_quorum=config.managed_ledger_default_write_quorum,
+            ack_quorum=config.managed_ledger_default_ack_quorum,
+            password=config.managed_ledger_password.encode(),
+            ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
+            ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,
+            ledger_age_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+            ledger_age_max_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
+            retention_ms=-1 if minutes < 0 else minutes * 60_000,
+            retention_bytes=-1 if megabytes < 0 else megabytes << 20,
+            cursor_ensemble_size=config.managed_ledger_default_ensemble_size,
+            cursor_write_quorum=config.managed_ledger_default_write_quorum,
+            cursor_ack_quorum=config.managed_ledger_default_ack_quorum,
+            cursor_ledger_entries_max=config.managed_ledger_cursor_max_entries_per_ledger,
+            cursor_ledger_age_max_ms=config.managed_ledger_cursor_rollover_time_in_seconds * 1000,
+        )
+
+    # --- leaving
+
+    async def unload(self, full: str) -> None:
+        """Close a loaded topic and forget it; joins an unload under way."""
+        await self._leave(full, delete=False)
+
+    async def delete(self, full: str) -> None:
+        """Delete a loaded topic and forget it.
+
+        Raises:
+            TopicFencedError: it is just being closed.
+            PersistenceError: storage refused; the topic stays, fenced, until it is unloaded.
+        """
+        if full in self._unloading:
+            raise TopicFencedError(f"Topic {full} is being closed")
+        await self._leave(full, delete=True)
+
+    async def _leave(self, full: str, *, delete: bool) -> None:
+        if (task := self._unloading.get(full)) is None:
+            if (topic := self._topics.get(full)) is None:
+                return
+            task = self._service.loop.create_task(self._close(full, topic, delete))
+            self._unloading[full] = task
+
+            def done(task: asyncio.Task[None]) -> None:
+                del self._unloading[full]
+                if not task.cancelled():
+                    task.exception()
+
+            task.add_done_callback(done)
+        await asyncio.shield(task)
+
+    async def _close(self, full: str, topic: Topic, delete: bool) -> None:
+        try:
+            await (topic.delete() if delete else topic.close())
+        except BrokerError:
+            raise
+        except (ManagedLedgerError, MetadataError) as error:
+            raise PersistenceError(f"Closing {full}: {error}") from error
+        finally:
+            # Also when closing failed: a new load recovers what is stored.
+            if self._topics.get(full) is topic:
+                del self._topics[full]
+
+    async def close(self) -> None:
+        """Unload everything; afterwards nothing is loaded."""
+        self._closed = True
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        results = await asyncio.gather(
+            *(self.unload(full) for full in list(self._topics)), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, Exception):
+                logger.error("unloading failed: %s", result, exc_info=result)
