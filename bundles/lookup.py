@@ -17,7 +17,7 @@ class BrokerLookup:
     broker_url_tls: str | None
     http_url: str | None
     http_url_tls: str | None
-    advertised_listeners: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    advertised_listeners: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
 
     def encode(self) -> bytes:
         """Pulsar's NamespaceEphemeralData: the value of an ownership node."""

@@ -80,8 +80,13 @@ class OwnershipService:
 
         Raises:
             InvalidBundleError: the name or the stored boundaries are wrong.
+            BundleNotReadyError: the boundaries can't be read now.
         """
-        bundles = await self._factory.bundles(namespace_of(topic_name))
+        namespace = namespace_of(topic_name)
+        try:
+            bundles = await self._factory.bundles(namespace)
+        except (SessionLostError, StoreClosedError) as error:
+            raise BundleNotReadyError(namespace, str(error)) from error
         return bundles.bundle_of(topic_name)
 
     def bundle_of_nowait(self, topic_name: str) -> str | None:

@@ -12,6 +12,7 @@ So a value must name its holder: no two processes may use the same one.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any
@@ -75,14 +76,14 @@ async def unclaim(store: MetadataStore, path: str, value: bytes) -> None:
             continue
 
 
-class _Claimant:
+class _Claimant(ABC):
     """Watches one node and checks it again whenever it may have changed hands."""
 
     def __init__(self, store: MetadataStore, path: str, value: bytes) -> None:
         self.path, self.value, self._store = path, value, store
         self._mutex = asyncio.Lock()  # one check or release at a time
         self._stopped = False  # set before a release waits: no check re-creates the node after it
-        self._session_events = 0  # a claim that one of them overtook proves nothing
+        self._doubts = 0  # session events and deletes; a claim they overtook proves nothing
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._retry_s = _RETRY_MIN_S
@@ -91,15 +92,26 @@ class _Claimant:
             store.on_session_event(self._on_session_event),
         )
 
+    @abstractmethod
     async def _check(self) -> None:
-        raise NotImplementedError
+        """Claims the node and acts on the answer."""
+
+    async def _claim(self) -> bool:
+        """``claim``, repeated when something overtook it; False if that never ended."""
+        for _ in range(_ROUNDS_MAX):
+            doubts = self._doubts
+            await claim(self._store, self.path, self.value)
+            if doubts == self._doubts:
+                return True
+        return False
 
     def _on_event(self, event: MetadataEvent) -> None:
         if event.type is EventType.DELETED and event.path == self.path:
+            self._doubts += 1
             self._check_soon()
 
     def _on_session_event(self, event: SessionEvent) -> None:
-        self._session_events += 1
+        self._doubts += 1
         if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
             self._check_soon()
 
@@ -176,8 +188,7 @@ class ResourceLock(_Claimant):
         lock = cls(store, path, value, on_lost)
         try:
             async with lock._mutex:
-                await claim(store, path, value)
-                lock.proven = lock._session_events == 0
+                lock.proven = await lock._claim()
         except BaseException:
             lock._stop()
             raise
@@ -201,6 +212,11 @@ class ResourceLock(_Claimant):
         self.proven = False
         await self._leave()
 
+    def _on_event(self, event: MetadataEvent) -> None:
+        if event.type is EventType.DELETED:
+            self.proven = False
+        super()._on_event(event)
+
     def _on_session_event(self, event: SessionEvent) -> None:
         self.proven = False
         super()._on_session_event(event)
@@ -209,17 +225,14 @@ class ResourceLock(_Claimant):
         async with self._mutex:
             if self._stopped:
                 return
-            session_events = self._session_events
             try:
-                await claim(self._store, self.path, self.value)
+                self.proven = await self._claim() and not self._stopped
+                self._retry_s = _RETRY_MIN_S
             except LockBusyError:
                 self._lose()
             except MetadataError as error:
                 self.proven = False
                 self._check_later(error)
-            else:
-                self.proven = not self._stopped and session_events == self._session_events
-                self._retry_s = _RETRY_MIN_S
 
     def _lose(self) -> None:
         if not self._stopped:
@@ -280,19 +293,16 @@ class LeaderElection(_Claimant):
         async with self._mutex:
             if self._stopped or not self._started:
                 return
-            session_events = self._session_events
             try:
-                await claim(self._store, self.path, self.value)
+                leading = await self._claim()
+                outcome = LeaderState.LEADING if leading else LeaderState.NO_LEADER
+                self._retry_s = _RETRY_MIN_S
             except LockBusyError:
                 outcome = LeaderState.FOLLOWING
             except MetadataError as error:
                 outcome = LeaderState.NO_LEADER
                 self._check_later(error)
-            else:
-                outcome = LeaderState.LEADING
-                self._retry_s = _RETRY_MIN_S
-            # Overtaken by a session event: that has set the state, and its check follows.
-            if not self._stopped and session_events == self._session_events:
+            if not self._stopped:
                 self._become(outcome)
 
     def _become(self, state: LeaderState) -> None:

@@ -174,19 +174,19 @@ class CachedValues(Generic[T]):
     def close(self) -> None:
         for watch in self._watches:
             watch.close()
-        self._clear()
+        self._entries.clear()
+        self._reading.clear()
 
     def _keep(self, path: str, entry: CachedValue[T] | None) -> None:
         if len(self._entries) >= self._entries_max:
             del self._entries[next(iter(self._entries))]  # the oldest
         self._entries[path] = entry
 
-    def _clear(self) -> None:
-        self._entries.clear()
-        self._reading.clear()
-
     def _on_event(self, event: MetadataEvent) -> None:
         self.invalidate(event.path)
 
     def _on_session_event(self, event: SessionEvent) -> None:
-        self._clear()  # events were or will be lost
+        # Cut off, what is cached serves on; events are being lost, so it goes on return.
+        if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
+            self._entries.clear()
+        self._reading.clear()
