@@ -1,0 +1,176 @@
+"""What routes ask for: the service, decoded path segments, JSON bodies, Pulsar's booleans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import orjson
+from fastapi import Depends, Path, Query, Request
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from broker.http.errors import ApiError
+from broker.http.raw_path import form_decode
+from broker.protocol.topic_name import InvalidTopicNameError, TopicName, valid_namespace_part
+from broker.service.broker_service import BrokerService
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = [
+    "Authoritative",
+    "Flag",
+    "Namespace",
+    "Service",
+    "SubscriptionName",
+    "Tenant",
+    "Topic",
+    "body_doc",
+    "flag",
+    "json_body",
+    "make_topic_name",
+    "read_json",
+]
+
+_DOMAINS = ("persistent", "non-persistent")
+
+
+async def _service(request: Request) -> BrokerService:
+    return cast("BrokerService", request.app.state.service)
+
+
+async def _tenant(
+    tenant: Annotated[str, Path(description="Tenant name", examples=["public"])],
+) -> str:
+    return form_decode(tenant)
+
+
+async def _namespace(
+    tenant: Annotated[str, Path(description="Tenant name", examples=["public"])],
+    namespace: Annotated[
+        str, Path(description="Namespace name without its tenant", examples=["default"])
+    ],
+) -> str:
+    tenant, namespace = form_decode(tenant), form_decode(namespace)
+    if not (valid_namespace_part(tenant) and valid_namespace_part(namespace)):
+        raise ApiError(412, "Namespace name is not valid")
+    return f"{tenant}/{namespace}"
+
+
+def make_topic_name(domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
+    """The topic of raw path segments.
+
+    Raises:
+        ApiError: 404 unknown domain, 412 bad name.
+    """
+    if domain not in _DOMAINS:
+        raise ApiError(404, "Not Found")
+    tenant, namespace = form_decode(tenant), form_decode(namespace)
+    try:
+        return TopicName.parse(f"{domain}://{tenant}/{namespace}/{form_decode(topic)}")
+    except InvalidTopicNameError as error:
+        raise ApiError(412, "Topic name is not valid") from error
+
+
+async def _topic(
+    domain: Annotated[
+        str, Path(description="`persistent` or `non-persistent`", examples=["persistent"])
+    ],
+    tenant: Annotated[str, Path(description="Tenant name", examples=["public"])],
+    namespace: Annotated[str, Path(description="Namespace without tenant", examples=["default"])],
+    topic: Annotated[str, Path(description="Topic, percent-encoded once", examples=["orders"])],
+) -> TopicName:
+    return make_topic_name(domain, tenant, namespace, topic)
+
+
+async def _subscription(
+    subscription: Annotated[
+        str, Path(description="Subscription, percent-encoded once or twice", examples=["billing"])
+    ],
+) -> str:
+    # Pulsar decodes twice (http-api 1.2), and the Go client encodes twice.
+    return form_decode(form_decode(subscription))
+
+
+def flag(text: str | None, default: bool = False) -> bool:
+    """A boolean of a query string: ``true`` in any case, everything else is false."""
+    return default if text is None else text.lower() == "true"
+
+
+def Flag(default: bool = False, description: str = "") -> Any:
+    """Query parameter that any text is accepted for; pass the value through ``flag``."""
+    return Query(
+        description=description or "`true` or `false`; any other text is false",
+        json_schema_extra={"type": "boolean", "default": default},
+    )
+
+
+Service = Annotated[BrokerService, Depends(_service)]
+Tenant = Annotated[str, Depends(_tenant)]
+Namespace = Annotated[str, Depends(_namespace)]
+Topic = Annotated[TopicName, Depends(_topic)]
+SubscriptionName = Annotated[str, Depends(_subscription)]
+Authoritative = Annotated[
+    str | None,
+    Query(description="Accepted for Pulsar's clients; this broker answers either way"),
+]
+
+
+async def read_json(request: Request) -> Any:
+    """The body's JSON; None for an empty body and for ``null``.
+
+    Raises:
+        ApiError: 400 not JSON, 413 larger than ``httpMaxRequestSize``.
+    """
+    body = await read_body(request)
+    if not body or body.isspace():
+        return None
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"Request body is not JSON: {error}") from error
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body, refused as soon as it is known to be too large."""
+    limit: int = request.app.state.service.config.http_max_request_size
+    if limit < 0:
+        return await request.body()
+    length = request.headers.get("content-length")
+    if length is not None and length.isdigit() and int(length) > limit:
+        raise ApiError(400, f"Request of {length} bytes is larger than httpMaxRequestSize {limit}")
+    if length is not None:
+        return await request.body()
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise ApiError(400, f"Request is larger than httpMaxRequestSize {limit}")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def json_body(kind: Any) -> Callable[[Request], Awaitable[Any]]:
+    """Dependency: the body as ``kind``, None when there is none. Unknown fields are ignored."""
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    async def parse(request: Request) -> Any:
+        value = await read_json(request)
+        if value is None:
+            return None
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise ApiError(400, f"{where}: {first['msg']}" if where else first["msg"]) from error
+
+    return parse
+
+
+def body_doc(
+    kind: type[BaseModel] | dict[str, Any], example: Any, required: bool = False
+) -> dict[str, Any]:
+    """``openapi_extra`` of a route that reads its body with ``json_body``."""
+    schema = kind if isinstance(kind, dict) else kind.model_json_schema()
+    content = {"application/json": {"schema": schema, "example": example}}
+    return {"requestBody": {"required": required, "content": content}}

@@ -1,0 +1,75 @@
+"""Errors of the HTTP surface and their one body: ``{"reason": "..."}``.
+
+    ApiError                  a status and a reason, raised by routes
+    BrokerError (broker)      carries its own http_status
+
+Everything else is our bug: 500, logged with a request id that the answer repeats.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from broker.errors import BrokerError
+from broker.http.responses import JsonResponse
+from broker.protocol.topic_name import InvalidTopicNameError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.requests import Request
+
+__all__ = ["ApiError", "error_response", "install_error_handlers"]
+
+logger = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """An answer other than success; ``str(error)`` is the reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def error_response(status: int, reason: str) -> Response:
+    return JsonResponse({"reason": reason}, status)
+
+
+def response_of(error: Exception) -> Response:
+    """The answer for an error raised while a request was served."""
+    match error:
+        case ApiError():
+            return error_response(error.status, str(error))
+        case BrokerError():
+            return error_response(error.http_status, str(error))
+        case InvalidTopicNameError():
+            return error_response(412, str(error))
+        case RequestValidationError():
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"][1:])
+            return error_response(400, f"{where}: {first['msg']}")
+        case HTTPException():
+            return error_response(error.status_code, str(error.detail))
+    request_id = secrets.token_hex(6)
+    logger.error("request %s failed", request_id, exc_info=error)
+    return error_response(500, f"Internal server error, see the broker's log for {request_id}")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    async def handle(_request: Request, error: Exception) -> Response:
+        return response_of(error)
+
+    for kind in (
+        ApiError,
+        BrokerError,
+        InvalidTopicNameError,
+        RequestValidationError,
+        HTTPException,
+    ):
+        app.add_exception_handler(kind, handle)

@@ -1,0 +1,351 @@
+"""The consumer side of one HTTP client: messages of one topic or all its partitions, with credit.
+
+Credit is what the client may still be sent. The broker's permits follow the credit, so nothing is
+fetched that the client hasn't room for, except the rest of a batch and up to one message a
+partition. Bytes decoded and not yet written to the client are bounded: above the limit the sinks
+aren't writable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from broker.errors import BrokerError
+from broker.http.messages import Message, UndecodableEntryError, decode_entry
+from broker.service.consumer import Consumer, SubscribeRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+    from managed_ledger.entry_batch import EntryBatch
+    from managed_ledger.position import Position
+
+__all__ = ["Delivery", "Feed", "MessageKey"]
+
+logger = logging.getLogger(__name__)
+
+MessageKey = tuple[int, int, int, int, int]
+"""(partition or -1, ledger, entry, batch index or -1, batch size or 0)."""
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One message on its way to the client."""
+
+    partition: int
+    ledger_id: int
+    entry_id: int
+    message: Message
+    redelivery_count: int
+
+    @property
+    def key(self) -> MessageKey:
+        message = self.message
+        return (
+            self.partition,
+            self.ledger_id,
+            self.entry_id,
+            message.batch_index,
+            message.batch_size,
+        )
+
+
+class _Source:
+    """ConsumerSink of one topic or partition; hands everything to its feed."""
+
+    def __init__(self, feed: Feed, partition: int, remote: str, client_version: str) -> None:
+        self.feed = feed
+        self.partition = partition
+        self.remote = remote
+        self.client_version = client_version
+        self.consumer: Consumer | None = None
+        self.end_of_topic = False
+        self.topic_name = ""
+        self.skip_through: tuple[int, int, int] | None = None  # ledger, entry, batch index
+        self.acked: list[Position] = []  # whole entries acknowledged in this tick
+        self.partial: dict[Position, tuple[int, int]] = {}  # acknowledged bits and batch size
+
+    @property
+    def writable(self) -> bool:
+        return self.feed.buffered_bytes < self.feed.buffer_bytes_max
+
+    def deliver(
+        self,
+        consumer: Consumer,
+        batch: EntryBatch,
+        picks: Sequence[int] | None,
+        redelivery_counts: Sequence[int] | None,
+        ack_sets: Mapping[int, Sequence[int]] | None,
+    ) -> None:
+        self.consumer = consumer  # the first delivery may come before subscribe has returned
+        chosen = range(len(batch.bodies)) if picks is None else picks
+        for number, index in enumerate(chosen):
+            count = redelivery_counts[number] if redelivery_counts else 0
+            words = ack_sets.get(index) if ack_sets else None
+            self.feed.add_entry(
+                self, batch.ledger_id, batch.first + index, batch.bodies[index], count, words
+            )
+        self.feed.announce()
+
+    def notify_active(self, consumer: Consumer, is_active: bool) -> None:
+        """Nothing to tell: the WebSocket protocol has no word for it."""
+
+    def notify_end_of_topic(self, consumer: Consumer) -> None:
+        self.end_of_topic = True
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        self.consumer = None
+        self.feed.lost()
+
+    async def check_liveness(self) -> bool:
+        return not self.feed.closed
+
+
+class Feed:
+    """Subscribed consumers of one client. Open it, add credit, take deliveries, acknowledge."""
+
+    def __init__(
+        self,
+        service: BrokerService,
+        on_ready: Callable[[], None],
+        on_lost: Callable[[], None],
+        buffer_bytes_max: int,
+    ) -> None:
+        """
+        Args:
+            on_ready: called when deliveries arrived; take them before or after, on the loop.
+            on_lost: the broker closed a consumer (topic unloaded, deleted or moved).
+        """
+        self._service = service
+        self._on_ready = on_ready
+        self._on_lost = on_lost
+        self.buffer_bytes_max = buffer_bytes_max
+        self.buffered_bytes = 0
+        self.credit = 0
+        self.closed = False
+        self.ready: deque[Delivery] = deque()
+        self._sources: list[_Source] = []
+        self._by_partition: dict[int, _Source] = {}
+        self._flush_scheduled = False
+        self._paused = False
+        self._payload_bytes_max = 4 * service.config.max_message_size
+
+    async def open(
+        self, name: TopicName, request: SubscribeRequest, *, remote: str, client_version: str
+    ) -> None:
+        """Subscribe to the topic, or to each partition of a partitioned one.
+
+        Raises:
+            BrokerError: as ``Topic.subscribe``; nothing stays subscribed then.
+        """
+        count = await self._service.partitions(name)
+        names = [name.partition(index) for index in range(count)] if count else [name]
+        try:
+            for index, one in enumerate(names):
+                source = _Source(self, index if count else -1, remote, client_version)
+                source.topic_name = str(one)
+                topic = await self._service.get_topic(one, create=True)
+                self._sources.append(source)
+                self._by_partition[source.partition] = source
+                source.consumer = await topic.subscribe(replace(request), source)
+        except BaseException:
+            self.close()
+            raise
+
+    def skip_through(self, ledger_id: int, entry_id: int, batch_index: int) -> None:
+        """Leave out this batch's messages up to that index: a reader starts behind a message id."""
+        for source in self._sources:
+            source.skip_through = (ledger_id, entry_id, batch_index)
+
+    # --- messages
+
+    def add_entry(
+        self,
+        source: _Source,
+        ledger_id: int,
+        entry_id: int,
+        body: bytes | memoryview,
+        redelivery_count: int,
+        words: Sequence[int] | None,
+    ) -> None:
+        """Take one entry apart. One that can't be is acknowledged, as the official clients do."""
+        try:
+            messages = decode_entry(body, self._payload_bytes_max)
+        except UndecodableEntryError as error:
+            logger.warning("%s: skipped %d:%d: %s", source.topic_name, ledger_id, entry_id, error)
+            messages = []
+        if not messages:
+            source.acked.append((ledger_id, entry_id))
+            self._flush_soon()
+            return
+        skip = source.skip_through
+        for message in messages:
+            index = message.batch_index
+            if words is not None and index >= 0 and not _bit(words, index):
+                continue
+            if skip is not None and index >= 0 and (ledger_id, entry_id, index) <= skip:
+                continue
+            self.buffered_bytes += len(message.payload) + 64
+            self.ready.append(
+                Delivery(source.partition, ledger_id, entry_id, message, redelivery_count)
+            )
+
+    def announce(self) -> None:
+        if self.buffered_bytes >= self.buffer_bytes_max:
+            self._paused = True
+        self._on_ready()
+
+    def take(self, count_max: int) -> list[Delivery]:
+        """Up to that many deliveries, within the credit, which they use up."""
+        ready = self.ready
+        count = min(count_max, self.credit, len(ready))
+        self.credit -= count
+        return [ready.popleft() for _ in range(count)]
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        """These were handed to the client's socket: their bytes are free again."""
+        self.buffered_bytes -= sum(len(d.message.payload) + 64 for d in deliveries)
+        if self._paused and self.buffered_bytes <= self.buffer_bytes_max // 2:
+            self._paused = False
+            for source in self._sources:
+                if source.consumer is not None:
+                    source.consumer.on_writable()
+
+    def add_credit(self, count: int) -> None:
+        """The client has room for that many more."""
+        self.credit += count
+        self._flush_soon()
+
+    # --- acknowledgements
+
+    def acknowledge(self, key: MessageKey) -> None:
+        """One message is done; all of a tick go to the subscription together.
+
+        Raises:
+            KeyError: no such partition.
+        """
+        partition, ledger_id, entry_id, batch_index, batch_size = key
+        source = self._source(partition)
+        if batch_index < 0 or batch_size <= 1:
+            source.acked.append((ledger_id, entry_id))
+        else:
+            position = (ledger_id, entry_id)
+            bits, _ = source.partial.get(position, (0, 0))
+            source.partial[position] = (bits | 1 << batch_index, batch_size)
+        self._flush_soon()
+
+    def redeliver(self, keys: Sequence[MessageKey]) -> None:
+        """Send these again; of a batch everything that isn't acknowledged."""
+        by_source: dict[_Source, set[Position]] = {}
+        for partition, ledger_id, entry_id, _, _ in keys:
+            source = self._source(partition)
+            by_source.setdefault(source, set()).add((ledger_id, entry_id))
+        self._flush()
+        for source, positions in by_source.items():
+            if (consumer := source.consumer) is not None:
+                consumer.subscription.redeliver(consumer, sorted(positions))
+
+    def _source(self, partition: int) -> _Source:
+        if (source := self._by_partition.get(partition)) is not None:
+            return source
+        if len(self._sources) == 1:  # an id without its partition, of another client library
+            return self._sources[0]
+        raise KeyError(partition)
+
+    def _flush_soon(self) -> None:
+        # Not at once: deliver() runs inside the dispatcher, and acks of a tick go together.
+        if not self._flush_scheduled and not self.closed:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush_scheduled_now)
+
+    def _flush_scheduled_now(self) -> None:
+        self._flush_scheduled = False
+        if not self.closed:
+            self._flush()
+
+    def _flush(self) -> None:
+        for source in self._sources:
+            if source.partial or source.acked:
+                self._flush_acks(source)
+        wanted = self.credit - len(self.ready)
+        if wanted <= 0 or not self._sources:
+            return
+        share = -(-wanted // len(self._sources))
+        for source in self._sources:
+            consumer = source.consumer
+            # In steps of half the share: a flow per message would wake the dispatcher each time.
+            if consumer is not None and consumer.permits * 2 <= share:
+                consumer.subscription.flow(consumer, share - max(consumer.permits, 0))
+
+    def _flush_acks(self, source: _Source) -> None:
+        acked, source.acked = source.acked, []
+        partial, source.partial = source.partial, {}
+        consumer = source.consumer
+        if consumer is None:
+            return  # its messages will be redelivered wherever the topic went
+        subscription = consumer.subscription
+        for position, (bits, size) in partial.items():
+            whole = (1 << size) - 1
+            if bits == whole:
+                acked.append(position)
+            else:
+                subscription.acknowledge_batch(consumer, position, _words(whole & ~bits, size))
+        if acked:
+            subscription.acknowledge(consumer, acked)
+
+    # --- ends
+
+    @property
+    def end_of_topic(self) -> bool:
+        """Every partition is terminated and read to its end."""
+        return bool(self._sources) and all(source.end_of_topic for source in self._sources)
+
+    async def unsubscribe(self) -> None:
+        """Remove the subscription itself, with its cursor.
+
+        Raises:
+            BrokerError: other consumers use it.
+        """
+        for source in self._sources:
+            if (consumer := source.consumer) is not None:
+                source.consumer = None
+                await consumer.subscription.unsubscribe(consumer, force=False)
+
+    def lost(self) -> None:
+        if not self.closed:
+            self._on_lost()
+
+    def close(self) -> None:
+        """Leave the subscription: what isn't acknowledged goes to others at once."""
+        if self.closed:
+            return
+        try:
+            self._flush()
+        except BrokerError as error:  # a topic that is being closed takes no more acks
+            logger.info("acknowledgements lost at close: %s", error)
+        self.closed = True
+        for source in self._sources:
+            if (consumer := source.consumer) is not None:
+                source.consumer = None
+                consumer.subscription.remove_consumer(consumer)
+        self.ready.clear()
+        self.buffered_bytes = 0
+
+
+def _bit(words: Sequence[int], index: int) -> bool:
+    return index >> 6 < len(words) and bool(words[index >> 6] >> (index & 63) & 1)
+
+
+def _words(bits: int, size: int) -> list[int]:
+    """``bits`` as signed 64-bit words, lowest first, as cursors take them."""
+    words = []
+    for shift in range(0, size, 64):
+        word = bits >> shift & 0xFFFFFFFFFFFFFFFF
+        words.append(word - 2**64 if word >= 2**63 else word)
+    return words

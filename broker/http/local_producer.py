@@ -1,0 +1,156 @@
+"""Producers inside the broker: what REST calls and WebSockets publish through.
+
+One ``LocalProducer`` is one registered producer of one topic (or partition). Answers come back per
+publish call to its ``Ticket``, never per entry: the HTTP side has no future per message either.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+import mmh3
+
+from broker.errors import ServiceNotReadyError
+from broker.protocol.entry_head import make_head
+from broker.service.producer import SHARED, Producer, ProducerRequest, PublishBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from broker.protocol import pulsar_api_pb2 as pb
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+    from broker.service.topic import Topic
+
+__all__ = ["LocalProducer", "Ticket", "java_string_hash", "murmur_hash"]
+
+Entry = tuple["pb.MessageMetadata", bytes]
+
+
+class Ticket(Protocol):
+    """Who waits for the entries of one publish call; indexes count from the call's first entry."""
+
+    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
+        """Entries ``index .. index + count`` are durable; -1, -1: dropped as duplicates."""
+
+    def failed(self, index: int, count: int, error: Exception) -> None:
+        """Those entries were not stored and won't be."""
+
+
+class LocalProducer:
+    """A ProducerSink whose client lives in this process; see ``open``."""
+
+    def __init__(self, remote: str, client_version: str) -> None:
+        self.remote = remote
+        self.client_version = client_version
+        self.closed = False
+        self.on_closed: Callable[[], None] | None = None
+        self.in_flight = 0  # entries published and not answered
+        self._topic: Topic | None = None
+        self._producer: Producer | None = None
+        # Calls that wait, in publish order, each with its batch: the topic answers in this order.
+        self._waiting: deque[tuple[PublishBatch, Ticket]] = deque()
+
+    @classmethod
+    async def open(
+        cls,
+        service: BrokerService,
+        name: TopicName,
+        producer_name: str,
+        *,
+        generated: bool,
+        remote: str,
+        client_version: str,
+    ) -> LocalProducer:
+        """Load the topic, creating it if that is allowed, and register a producer on it.
+
+        Raises:
+            BrokerError: no such topic, name taken, topic terminated or fenced, limits.
+        """
+        self = cls(remote, client_version)
+        topic = await service.get_topic(name, create=True)
+        self._producer = await topic.add_producer(
+            ProducerRequest(
+                sink=self,
+                producer_id=0,
+                name=producer_name,
+                user_provided_name=not generated,
+                access_mode=SHARED,
+                metadata={},
+            )
+        )
+        self._topic = topic
+        return self
+
+    def publish(self, entries: Sequence[Entry], ticket: Ticket) -> None:
+        """Hand entries to the topic in one call; each is answered on ``ticket`` exactly once."""
+        topic, producer = self._topic, self._producer
+        if self.closed or topic is None or producer is None:
+            ticket.failed(0, len(entries), ServiceNotReadyError("The topic was closed or moved"))
+            return
+        bodies = [body for _, body in entries]
+        metadatas = [metadata for metadata, _ in entries]
+        batch = PublishBatch(
+            producer,
+            [make_head(metadata) for metadata in metadatas],
+            bodies,
+            [metadata.sequence_id for metadata in metadatas],
+            [metadata.highest_sequence_id for metadata in metadatas],
+            sum(map(len, bodies)),
+            sum(metadata.num_messages_in_batch for metadata in metadatas),  # its default is 1
+        )
+        self._waiting.append((batch, ticket))
+        self.in_flight += len(bodies)
+        topic.publish(producer, batch)
+
+    def close(self) -> None:
+        """Unregister; entries under way are still answered."""
+        if not self.closed:
+            self.closed = True
+            if self._topic is not None and self._producer is not None:
+                self._topic.remove_producer(self._producer)
+
+    # --- ProducerSink: the topic's answers
+
+    def publish_done(
+        self, batch: PublishBatch, offset: int, count: int, ledger_id: int, first_entry_id: int
+    ) -> None:
+        self._take(batch, offset, count).done(offset, count, ledger_id, first_entry_id)
+
+    def publish_failed(
+        self, batch: PublishBatch, offset: int, count: int, error: Exception
+    ) -> None:
+        self._take(batch, offset, count).failed(offset, count, error)
+
+    def close_producer(self, producer: Producer) -> None:
+        self.closed = True
+        if self.on_closed is not None:
+            self.on_closed()
+
+    async def check_liveness(self) -> bool:
+        return not self.closed
+
+    def _take(self, batch: PublishBatch, offset: int, count: int) -> Ticket:
+        self.in_flight -= count
+        waiting = self._waiting
+        for index, (known, ticket) in enumerate(waiting):
+            if known is batch:  # nearly always the first one
+                if offset + count == len(batch.sequence_ids):
+                    del waiting[index]
+                return ticket
+        raise AssertionError("the topic answered a batch twice")
+
+
+def java_string_hash(key: str) -> int:
+    """Java's ``String.hashCode`` without its sign: what clients route keys by, by default."""
+    value = 0
+    data = key.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(data), 2):
+        value = (31 * value + (data[index] << 8 | data[index + 1])) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
+
+
+def murmur_hash(key: str) -> int:
+    """Murmur3_32 of the key's UTF-8, without its sign."""
+    return mmh3.hash(key.encode("utf-8", "surrogatepass"), signed=False) & 0x7FFFFFFF

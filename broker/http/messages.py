@@ -1,0 +1,303 @@
+"""Stored entries taken apart for HTTP readers, and entries built from HTTP writers' messages.
+
+The broker never opens payloads for binary clients. A WebSocket or REST client has no client library
+that would, so here batches are unpacked and decompressed, within a byte limit given by the caller.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+import cramjam
+from google.protobuf.message import DecodeError
+
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import MalformedFrameError, encode_body, parse_entry_body
+
+__all__ = [
+    "COMPRESSIONS",
+    "Message",
+    "MessageIdError",
+    "OutgoingMessage",
+    "UndecodableEntryError",
+    "decode_entry",
+    "encode_batch",
+    "encode_message_id",
+    "encode_single",
+    "parse_message_id",
+]
+
+_U32 = Struct(">I")
+COMPRESSIONS: Mapping[str, pb.CompressionType.ValueType] = {
+    "NONE": pb.NONE,
+    "LZ4": pb.LZ4,
+    "ZLIB": pb.ZLIB,
+    "ZSTD": pb.ZSTD,
+    "SNAPPY": pb.SNAPPY,
+}
+
+
+class UndecodableEntryError(Exception):
+    """An entry holds no message that can be shown: broken batch, unknown or lying compression."""
+
+
+class MessageIdError(ValueError):
+    """The text is no serialized message id."""
+
+
+@dataclass(slots=True)
+class Message:
+    """One message as a reader sees it. ``batch_index`` is -1 outside of a batch."""
+
+    batch_index: int
+    batch_size: int
+    payload: bytes
+    key: str | None
+    properties: dict[str, str]
+    publish_time_ms: int
+    event_time_ms: int
+    sequence_id: int
+    producer_name: str
+    encryption: pb.MessageMetadata | None = None  # set: payload is still encrypted
+
+
+@dataclass(slots=True)
+class OutgoingMessage:
+    """One message a client asks to publish, already validated."""
+
+    payload: bytes
+    sequence_id: int
+    key: str | None = None
+    properties: Mapping[str, str] | None = None
+    event_time_ms: int = 0
+    deliver_at_ms: int = 0
+    deliver_after_ms: int = 0
+    """Relative form, turned into ``deliver_at_ms`` by the publisher."""
+    replicate_to: Sequence[str] = ()
+
+
+def decode_entry(body: bytes | memoryview, payload_bytes_max: int) -> list[Message]:
+    """Messages of one entry, compacted-out ones left out; encrypted entries come as one message.
+
+    Args:
+        body: the entry from its checksum magic on.
+        payload_bytes_max: largest size after decompression that is accepted.
+    Raises:
+        UndecodableEntryError: see the class.
+    """
+    try:
+        metadata, payload = parse_entry_body(body)
+        if metadata.HasField("marker_type"):
+            return []
+        if metadata.encryption_keys:
+            return [_single(metadata, bytes(payload), metadata)]
+        if metadata.compression != pb.NONE:
+            data = _decompress(metadata, payload, payload_bytes_max)
+        else:
+            data = bytes(payload)
+        if not metadata.HasField("num_messages_in_batch"):
+            return [_single(metadata, data)]
+        return _unpack(metadata, data)
+    except (MalformedFrameError, DecodeError, ValueError, zlib.error) as error:
+        raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
+    except cramjam.DecompressionError as error:
+        raise UndecodableEntryError(f"entry can't be decompressed: {error}") from error
+
+
+def _single(
+    metadata: pb.MessageMetadata, payload: bytes, encryption: pb.MessageMetadata | None = None
+) -> Message:
+    return Message(
+        -1,
+        0,
+        payload,
+        metadata.partition_key if metadata.HasField("partition_key") else None,
+        {pair.key: pair.value for pair in metadata.properties} if metadata.properties else {},
+        metadata.publish_time,
+        metadata.event_time,
+        metadata.sequence_id,
+        metadata.producer_name,
+        encryption,
+    )
+
+
+def _unpack(metadata: pb.MessageMetadata, data: bytes) -> list[Message]:
+    count, offset, end = metadata.num_messages_in_batch, 0, len(data)
+    if not 0 < count <= end // 4:  # each message takes a size field at least
+        raise ValueError(f"batch of {count} messages in {end} bytes")
+    publish_time, producer = metadata.publish_time, metadata.producer_name
+    messages: list[Message] = []
+    for index in range(count):
+        if offset + 4 > end:
+            raise ValueError(f"batch ends before message {index} of {count}")
+        (size,) = _U32.unpack_from(data, offset)
+        payload_from = offset + 4 + size
+        if payload_from > end:
+            raise ValueError(f"metadata of message {index} leaves its batch")
+        try:
+            single = pb.SingleMessageMetadata.FromString(data[offset + 4 : payload_from])
+        except DecodeError as error:
+            raise ValueError(f"metadata of message {index}: {error}") from error
+        offset = payload_from + single.payload_size
+        if single.payload_size < 0 or offset > end:
+            raise ValueError(f"payload of message {index} leaves its batch")
+        if single.compacted_out:
+            continue
+        messages.append(
+            Message(
+                index,
+                count,
+                data[payload_from:offset],
+                single.partition_key if single.HasField("partition_key") else None,
+                {pair.key: pair.value for pair in single.properties} if single.properties else {},
+                publish_time,
+                single.event_time,
+                single.sequence_id,
+                producer,
+            )
+        )
+    return messages
+
+
+def _decompress(metadata: pb.MessageMetadata, payload: memoryview, bytes_max: int) -> bytes:
+    size, kind = metadata.uncompressed_size, metadata.compression
+    if size > bytes_max:
+        raise UndecodableEntryError(f"{size} bytes uncompressed, limit {bytes_max}")
+    data = bytes(payload)
+    if kind == pb.ZLIB:
+        inflated = zlib.decompressobj().decompress(data, size + 1)
+        if len(inflated) != size:
+            raise UndecodableEntryError(f"ZLIB payload isn't the announced {size} bytes")
+        return inflated
+    # Into a buffer of the announced size: a lying sender can't make us allocate more.
+    out = bytearray(size)
+    if kind == pb.LZ4:
+        written = cramjam.lz4.decompress_block_into(data, out)
+    elif kind == pb.ZSTD:
+        written = cramjam.zstd.decompress_into(data, out)
+    elif kind == pb.SNAPPY:
+        written = cramjam.snappy.decompress_raw_into(data, out)
+    else:
+        raise UndecodableEntryError(f"unknown compression {kind}")
+    if written != size:
+        raise UndecodableEntryError(f"payload of {written} bytes, {size} announced")
+    return bytes(out)
+
+
+def compress(kind: pb.CompressionType.ValueType, data: bytes) -> bytes:
+    """``data`` in Pulsar's framing of ``kind``: raw LZ4, raw Snappy, zlib or zstd streams."""
+    if kind == pb.LZ4:
+        return bytes(cramjam.lz4.compress_block(data, store_size=False))
+    if kind == pb.ZLIB:
+        return zlib.compress(data)
+    if kind == pb.ZSTD:
+        return bytes(cramjam.zstd.compress(data))
+    if kind == pb.SNAPPY:
+        return bytes(cramjam.snappy.compress_raw(data))
+    return data
+
+
+def _start_metadata(
+    producer_name: str, message: OutgoingMessage, publish_time_ms: int
+) -> pb.MessageMetadata:
+    metadata = pb.MessageMetadata(
+        producer_name=producer_name,
+        sequence_id=message.sequence_id,
+        publish_time=publish_time_ms,
+    )
+    if message.deliver_at_ms:
+        metadata.deliver_at_time = message.deliver_at_ms
+    if message.replicate_to:
+        metadata.replicate_to.extend(message.replicate_to)
+    return metadata
+
+
+def _compress_into(
+    metadata: pb.MessageMetadata, payload: bytes, kind: pb.CompressionType.ValueType
+) -> bytes:
+    if kind == pb.NONE:
+        return payload
+    metadata.compression, metadata.uncompressed_size = kind, len(payload)
+    return compress(kind, payload)
+
+
+def encode_single(
+    producer_name: str,
+    message: OutgoingMessage,
+    publish_time_ms: int,
+    kind: pb.CompressionType.ValueType = pb.NONE,
+) -> tuple[pb.MessageMetadata, bytes]:
+    """One message as an entry of its own: its metadata and the body to store."""
+    metadata = _start_metadata(producer_name, message, publish_time_ms)
+    if message.key is not None:
+        metadata.partition_key = message.key
+    if message.properties:
+        for key, value in message.properties.items():
+            metadata.properties.add(key=key, value=value)
+    if message.event_time_ms:
+        metadata.event_time = message.event_time_ms
+    return metadata, encode_body(metadata, _compress_into(metadata, message.payload, kind))
+
+
+def encode_batch(
+    producer_name: str,
+    messages: Sequence[OutgoingMessage],
+    publish_time_ms: int,
+    kind: pb.CompressionType.ValueType = pb.NONE,
+) -> tuple[pb.MessageMetadata, bytes]:
+    """Several messages as one batch entry.
+
+    REQUIRES: no message is delayed or names clusters (those can't share an entry).
+    """
+    parts: list[bytes] = []
+    single = pb.SingleMessageMetadata()
+    for message in messages:
+        single.Clear()
+        single.payload_size, single.sequence_id = len(message.payload), message.sequence_id
+        if message.key is not None:
+            single.partition_key = message.key
+        if message.properties:
+            for key, value in message.properties.items():
+                single.properties.add(key=key, value=value)
+        if message.event_time_ms:
+            single.event_time = message.event_time_ms
+        data = single.SerializeToString()
+        parts += (_U32.pack(len(data)), data, message.payload)
+    metadata = _start_metadata(producer_name, messages[0], publish_time_ms)
+    metadata.num_messages_in_batch = len(messages)
+    metadata.highest_sequence_id = messages[-1].sequence_id
+    if messages[0].key is not None:
+        metadata.partition_key = messages[0].key  # what the official clients do: routing by key
+    return metadata, encode_body(metadata, _compress_into(metadata, b"".join(parts), kind))
+
+
+def encode_message_id(
+    ledger_id: int, entry_id: int, partition: int, batch_index: int = -1, batch_size: int = 0
+) -> str:
+    """Base64 of a serialized MessageIdData, as WebSocket clients know it."""
+    data = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id, partition=partition)
+    if batch_index >= 0:
+        data.batch_index, data.batch_size = batch_index, batch_size
+    return base64.b64encode(data.SerializeToString()).decode()
+
+
+def parse_message_id(text: str) -> pb.MessageIdData:
+    """The inverse of ``encode_message_id``.
+
+    Raises:
+        MessageIdError: not base64, or not a message id.
+    """
+    try:
+        data = pb.MessageIdData.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise MessageIdError(f"not base64: {error}") from error
+    except DecodeError as error:
+        raise MessageIdError(f"not a message id: {error}") from error
+    if data.ledgerId >= 2**63 or data.entryId >= 2**63:
+        raise MessageIdError("ledger or entry id out of range")
+    return data

@@ -1,0 +1,249 @@
+"""The metrics page: figures of all loaded topics as Prometheus text (http-api 7).
+
+Built in slices: after each topic the elapsed time is looked at, and the loop gets its turn after a
+millisecond. A page of 10,000 topics therefore shows topics at slightly different moments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from broker.service.persistent_topic import PersistentTopic
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
+    from broker.service.topic import Topic
+
+__all__ = ["render_metrics"]
+
+SLICE_S = 0.001
+
+# Series of one topic: name, field of the statistics
+_TOPIC_FIELDS = (
+    ("pulsar_rate_in", "msgRateIn"),
+    ("pulsar_rate_out", "msgRateOut"),
+    ("pulsar_throughput_in", "msgThroughputIn"),
+    ("pulsar_throughput_out", "msgThroughputOut"),
+    ("pulsar_in_messages_total", "msgInCounter"),
+    ("pulsar_in_bytes_total", "bytesInCounter"),
+    ("pulsar_out_messages_total", "msgOutCounter"),
+    ("pulsar_out_bytes_total", "bytesOutCounter"),
+    ("pulsar_average_msg_size", "averageMsgSize"),
+    ("pulsar_storage_size", "storageSize"),
+    ("pulsar_storage_logical_size", "storageSize"),
+    ("pulsar_storage_backlog_size", "backlogSize"),
+    ("pulsar_storage_offloaded_size", "offloadedStorageSize"),
+    ("pulsar_storage_backlog_quota_limit", "backlogQuotaLimitSize"),
+    ("pulsar_storage_backlog_quota_limit_time", "backlogQuotaLimitTime"),
+    ("pulsar_storage_backlog_age_seconds", "oldestBacklogMessageAgeSeconds"),
+    ("pulsar_publish_rate_limit_times", "publishRateLimitedTimes"),
+    ("pulsar_delayed_message_index_size_bytes", "delayedMessageIndexSizeInBytes"),
+)
+_SUBSCRIPTION_FIELDS = (
+    ("pulsar_subscription_back_log", "msgBacklog"),
+    ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed"),
+    ("pulsar_subscription_delayed", "msgDelayed"),
+    ("pulsar_subscription_in_replay", "msgInReplay"),
+    ("pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver"),
+    ("pulsar_subscription_unacked_messages", "unackedMessages"),
+    ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs"),
+    ("pulsar_subscription_msg_rate_out", "msgRateOut"),
+    ("pulsar_subscription_msg_throughput_out", "msgThroughputOut"),
+    ("pulsar_subscription_msg_ack_rate", "messageAckRate"),
+    ("pulsar_subscription_msg_rate_expired", "msgRateExpired"),
+    ("pulsar_subscription_total_msg_expired", "totalMsgExpired"),
+    ("pulsar_subscription_last_expire_timestamp", "lastExpireTimestamp"),
+    ("pulsar_subscription_last_acked_timestamp", "lastAckedTimestamp"),
+    ("pulsar_subscription_last_consumed_flow_timestamp", "lastConsumedFlowTimestamp"),
+    ("pulsar_subscription_last_consumed_timestamp", "lastConsumedTimestamp"),
+    ("pulsar_subscription_last_mark_delete_advanced_timestamp", "lastMarkDeleteAdvancedTimestamp"),
+    ("pulsar_out_messages_total", "msgOutCounter"),
+    ("pulsar_out_bytes_total", "bytesOutCounter"),
+)
+_CONSUMER_FIELDS = (
+    ("pulsar_consumer_msg_rate_redeliver", "msgRateRedeliver"),
+    ("pulsar_consumer_unacked_messages", "unackedMessages"),
+    ("pulsar_consumer_blocked_on_unacked_messages", "blockedConsumerOnUnackedMsgs"),
+    ("pulsar_consumer_msg_rate_out", "msgRateOut"),
+    ("pulsar_consumer_msg_ack_rate", "messageAckRate"),
+    ("pulsar_consumer_msg_throughput_out", "msgThroughputOut"),
+    ("pulsar_consumer_available_permits", "availablePermits"),
+)
+_PRODUCER_FIELDS = (
+    ("pulsar_producer_msg_rate_in", "msgRateIn"),
+    ("pulsar_producer_msg_throughput_in", "msgThroughputIn"),
+    ("pulsar_producer_msg_average_Size", "averageMsgSize"),
+)
+# What a namespace or the whole broker sums up
+_SUMS = (
+    *("pulsar_subscriptions_count", "pulsar_producers_count", "pulsar_consumers_count"),
+    *("pulsar_rate_in", "pulsar_rate_out", "pulsar_throughput_in", "pulsar_throughput_out"),
+    *("pulsar_in_messages_total", "pulsar_in_bytes_total", "pulsar_out_messages_total"),
+    *("pulsar_out_bytes_total", "pulsar_storage_size", "pulsar_storage_logical_size"),
+    *("pulsar_storage_backlog_size", "pulsar_msg_backlog", "pulsar_storage_write_rate"),
+    *("pulsar_storage_read_rate",),
+)
+_BROKER_SUMS = {
+    "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",
+    "pulsar_producers_count": "pulsar_broker_producers_count",
+    "pulsar_consumers_count": "pulsar_broker_consumers_count",
+    "pulsar_rate_in": "pulsar_broker_rate_in",
+    "pulsar_rate_out": "pulsar_broker_rate_out",
+    "pulsar_throughput_in": "pulsar_broker_throughput_in",
+    "pulsar_throughput_out": "pulsar_broker_throughput_out",
+    "pulsar_storage_size": "pulsar_broker_storage_size",
+    "pulsar_storage_logical_size": "pulsar_broker_storage_logical_size",
+    "pulsar_storage_write_rate": "pulsar_broker_storage_write_rate",
+    "pulsar_storage_read_rate": "pulsar_broker_storage_read_rate",
+    "pulsar_msg_backlog": "pulsar_broker_msg_backlog",
+}
+
+
+class _Page:
+    """Series by metric name, as the format wants them grouped."""
+
+    def __init__(self, cluster: str) -> None:
+        self._series: dict[str, list[str]] = {}
+        self.base = label("cluster", cluster)
+
+    def add(self, name: str, labels: str, value: float) -> None:
+        lines = self._series.get(name)
+        if lines is None:
+            lines = self._series[name] = [f"# TYPE {name} gauge"]
+        lines.append(f"{name}{{{labels}}} {float(value)!r}")
+
+    def render(self) -> str:
+        return "\n".join(line for lines in self._series.values() for line in lines) + "\n"
+
+
+def label(name: str, value: str) -> str:
+    """``name="value"`` with the format's escapes."""
+    value = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{name}="{value}"'
+
+
+async def render_metrics(service: BrokerService) -> str:
+    """The page. Bounded work per turn of the loop, see the module."""
+    config = service.config
+    page = _Page(service.cluster)
+    of_namespace: dict[str, dict[str, float]] = {}
+    turn_ends = time.perf_counter() + SLICE_S
+    for topic in list(service.topics.values()):
+        figures = _figures(topic)
+        sums = of_namespace.setdefault(topic.name.namespace, dict.fromkeys(_SUMS, 0.0))
+        sums["topics"] = sums.get("topics", 0.0) + 1
+        for name in _SUMS:
+            sums[name] += figures["sums"][name]
+        if config.expose_topic_level_metrics_in_prometheus:
+            _add_topic(page, topic, figures, service)
+        if time.perf_counter() > turn_ends:
+            await asyncio.sleep(0)
+            turn_ends = time.perf_counter() + SLICE_S
+    _add_namespaces(page, of_namespace, config.expose_topic_level_metrics_in_prometheus)
+    _add_broker(page, service, of_namespace)
+    return page.render()
+
+
+def _figures(topic: Topic) -> dict[str, Any]:
+    stats = topic.stats()
+    subscriptions = stats["subscriptions"]
+    sums = {name: stats.get(field, 0) for name, field in _TOPIC_FIELDS}
+    sums["pulsar_subscriptions_count"] = len(subscriptions)
+    sums["pulsar_producers_count"] = len(stats["publishers"])
+    sums["pulsar_consumers_count"] = sum(len(s["consumers"]) for s in subscriptions.values())
+    sums["pulsar_msg_backlog"] = max((s["msgBacklog"] for s in subscriptions.values()), default=0)
+    sums["pulsar_storage_write_rate"] = stats["msgRateIn"]
+    sums["pulsar_storage_read_rate"] = stats["msgRateOut"]
+    sums["pulsar_consumer_msg_ack_rate"] = sum(
+        s.get("messageAckRate", 0) for s in subscriptions.values()
+    )
+    return {"stats": stats, "sums": sums}
+
+
+def _add_topic(page: _Page, topic: Topic, figures: dict[str, Any], service: BrokerService) -> None:
+    config = service.config
+    name = topic.name
+    labels = f"{page.base},{label('namespace', name.namespace)},"
+    if config.split_topic_and_partition_label_in_prometheus:
+        labels += (
+            f"{label('topic', str(name.base))},{label('partition', str(name.partition_index))}"
+        )
+    else:
+        labels += label("topic", str(name))
+    for series, value in figures["sums"].items():
+        page.add(series, labels, value)
+    stats = figures["stats"]
+    for subscription_name, subscription in stats["subscriptions"].items():
+        of_subscription = f"{labels},{label('subscription', subscription_name)}"
+        for series, field in _SUBSCRIPTION_FIELDS:
+            page.add(series, of_subscription, subscription.get(field, 0))
+        consumers = subscription["consumers"]
+        page.add("pulsar_subscription_consumers_count", of_subscription, len(consumers))
+        if not topic.persistent:
+            rate = subscription.get("msgDropRate", 0)
+            page.add("pulsar_subscription_msg_drop_rate", of_subscription, rate)
+        if config.expose_consumer_level_metrics_in_prometheus:
+            for number, consumer in enumerate(consumers):
+                of_consumer = (
+                    f"{of_subscription},{label('consumer_name', consumer['consumerName'])},"
+                    f'consumer_id="{number}"'
+                )
+                for series, field in _CONSUMER_FIELDS:
+                    page.add(series, of_consumer, consumer.get(field, 0))
+    if config.expose_producer_level_metrics_in_prometheus:
+        for producer in stats["publishers"]:
+            of_producer = (
+                f"{labels},{label('producer_name', producer['producerName'])},"
+                f'producer_id="{producer["producerId"]}"'
+            )
+            for series, field in _PRODUCER_FIELDS:
+                page.add(series, of_producer, producer.get(field, 0))
+
+
+def _add_namespaces(
+    page: _Page, of_namespace: dict[str, dict[str, float]], topic_level: bool
+) -> None:
+    if not of_namespace:  # an idle broker still shows that it serves nothing
+        for name in ("pulsar_topics_count", *_SUMS):
+            page.add(name, page.base, 0)
+    for namespace, sums in of_namespace.items():
+        labels = f"{page.base},{label('namespace', namespace)}"
+        page.add("pulsar_topics_count", labels, sums["topics"])
+        if topic_level:
+            continue  # topic series replace namespace series
+        for name in _SUMS:
+            extra = ',remote_cluster="local"' if name == "pulsar_msg_backlog" else ""
+            page.add(name, labels + extra, sums[name])
+
+
+def _add_broker(
+    page: _Page, service: BrokerService, of_namespace: dict[str, dict[str, float]]
+) -> None:
+    from broker.http.app import product_version
+
+    base = page.base
+    page.add("pulsar_broker_topics_count", base, len(service.topics))
+    for name, broker_name in _BROKER_SUMS.items():
+        page.add(broker_name, base, sum(sums[name] for sums in of_namespace.values()))
+    ledgers = [
+        topic.ledger for topic in service.topics.values() if isinstance(topic, PersistentTopic)
+    ]
+    page.add("pulsar_ml_count", base, len(ledgers))
+    version = label("version", product_version())
+    page.add("pulsar_version_info", f'{base},{version},commit=""', 1)
+    cpu_s, rss_bytes = _process_figures()
+    page.add("process_cpu_seconds_total", base, cpu_s)
+    page.add("process_resident_memory_bytes", base, rss_bytes)
+    page.add("jvm_memory_bytes_used", f'{base},area="heap"', rss_bytes)  # dashboards ask for it
+
+
+def _process_figures() -> tuple[float, int]:
+    """CPU seconds used by this process, and its resident bytes (0 where it can't be told)."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            pages = int(statm.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        pages = 0
+    return time.process_time(), pages * 4096

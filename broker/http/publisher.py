@@ -1,0 +1,118 @@
+"""A topic by the name a client knows: one local producer, or one per partition with key routing."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from typing import TYPE_CHECKING
+
+from broker.http.local_producer import LocalProducer, java_string_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.http.messages import OutgoingMessage
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+
+__all__ = ["Publisher", "generated_name"]
+
+
+def generated_name(service: BrokerService, kind: str) -> str:
+    """A producer name nobody else has: cluster, kind and chance."""
+    return f"{service.cluster}-{kind}-{secrets.token_hex(6)}"
+
+
+class Publisher:
+    """Local producers of a topic's partitions (one, with index -1, when it has none)."""
+
+    def __init__(
+        self,
+        producers: list[LocalProducer],
+        partitioned: bool,
+        producer_name: str,
+        *,
+        round_robin: bool,
+        hash_key: Callable[[str], int],
+    ) -> None:
+        self.producers = producers
+        self.partitioned = partitioned
+        self.producer_name = producer_name
+        self._round_robin = round_robin
+        self._hash_key = hash_key
+        self._turn = itertools.count(secrets.randbelow(len(producers)))
+        self._single = next(self._turn) % len(producers)
+
+    @classmethod
+    async def open(
+        cls,
+        service: BrokerService,
+        name: TopicName,
+        producer_name: str,
+        *,
+        remote: str,
+        client_version: str,
+        round_robin: bool = True,
+        hash_key: Callable[[str], int] = java_string_hash,
+    ) -> Publisher:
+        """Register on the topic or on all its partitions.
+
+        Args:
+            producer_name: empty: one is generated.
+            round_robin: messages without a key take turns; else one partition by chance.
+        Raises:
+            BrokerError: see ``LocalProducer.open``.
+        """
+        generated = not producer_name
+        producer_name = producer_name or generated_name(service, "http")
+        count = await service.partitions(name)
+        names = [name.partition(index) for index in range(count)] if count else [name]
+        producers: list[LocalProducer] = []
+        try:
+            for one in names:
+                producers.append(  # noqa: PERF401 - the finished ones are closed when one fails
+                    await LocalProducer.open(
+                        service,
+                        one,
+                        producer_name,
+                        generated=generated,
+                        remote=remote,
+                        client_version=client_version,
+                    )
+                )
+        except BaseException:
+            for producer in producers:
+                producer.close()
+            raise
+        return cls(
+            producers,
+            bool(count),
+            producer_name,
+            round_robin=round_robin,
+            hash_key=hash_key,
+        )
+
+    @property
+    def closed(self) -> bool:
+        return any(producer.closed for producer in self.producers)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(producer.in_flight for producer in self.producers)
+
+    def route(self, message: OutgoingMessage) -> int:
+        """Index into ``producers`` for a message."""
+        count = len(self.producers)
+        if count == 1:
+            return 0
+        if message.key is not None:
+            return self._hash_key(message.key) % count
+        return next(self._turn) % count if self._round_robin else self._single
+
+    def partition_of(self, index: int) -> int:
+        """Partition number that ids of ``producers[index]`` carry; -1 without partitions."""
+        return index if self.partitioned else -1
+
+    def close(self) -> None:
+        for producer in self.producers:
+            producer.close()

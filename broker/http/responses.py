@@ -1,0 +1,27 @@
+"""Answers: JSON by orjson, plain text, and nothing at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from starlette.responses import PlainTextResponse, Response
+
+__all__ = ["JsonResponse", "TextResponse", "no_content"]
+
+
+class JsonResponse(Response):
+    """JSON of a plain value; written without charset, as Pulsar does."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content)
+
+
+TextResponse = PlainTextResponse
+
+
+def no_content() -> Response:
+    """204: done, nothing to tell."""
+    return Response(status_code=204)

@@ -1,0 +1,81 @@
+"""Lookup: which broker serves a topic, and in which bundle it is (http-api 2.10)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from broker.http.dependencies import Authoritative, Service, Topic
+from broker.http.errors import ApiError
+from broker.http.responses import JsonResponse, TextResponse
+from broker.protocol.topic_name import TopicName
+from broker.service.broker_service import BrokerService
+from bundles.errors import BundleError
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/lookup/v2", tags=["lookup"])
+
+_EXAMPLE = {
+    "brokerUrl": "pulsar://127.0.0.1:6650",
+    "httpUrl": "http://127.0.0.1:8080",
+    "nativeUrl": "pulsar://127.0.0.1:6650",
+    "brokerUrlSsl": "",
+}
+
+
+@router.get(
+    "/topic/{domain}/{tenant}/{namespace}/{topic}",
+    summary="The broker that serves a topic",
+    responses={
+        200: {"content": {"application/json": {"example": _EXAMPLE}}},
+        404: {"description": "No such namespace, or no such topic while creation is off"},
+        503: {"description": "No broker can take it now"},
+    },
+)
+@router.get("/destination/{domain}/{tenant}/{namespace}/{topic}", include_in_schema=False)
+async def lookup(
+    service: Service,
+    topic: Topic,
+    authoritative: Authoritative = None,
+    listenerName: Annotated[str | None, Query()] = None,
+) -> Response:
+    await _require(service, topic)
+    try:
+        found = await service.bundles.lookup(str(topic))
+    except BundleError:
+        return Response(status_code=503)
+    if found is None:
+        return Response(status_code=503)
+    return JsonResponse(
+        {
+            "brokerUrl": service.service_url,
+            "httpUrl": service.web_url,
+            "nativeUrl": service.service_url,
+            "brokerUrlSsl": "",
+        }
+    )
+
+
+@router.get(
+    "/topic/{domain}/{tenant}/{namespace}/{topic}/bundle",
+    summary="The bundle of a topic",
+    responses={
+        200: {"content": {"text/plain": {"example": "0x80000000_0xc0000000"}}},
+        404: {"description": "No such namespace"},
+    },
+)
+async def bundle(service: Service, topic: Topic) -> Response:
+    if await service.resources.policies(topic.namespace) is None:
+        raise ApiError(404, "Namespace not found")
+    return TextResponse((await service.bundles.bundle_of(str(topic))).rpartition("/")[2])
+
+
+async def _require(service: BrokerService, topic: TopicName) -> None:
+    if await service.resources.policies(topic.namespace) is None:
+        raise ApiError(404, "Namespace not found")
+    if not service.config.allow_auto_topic_creation and not (
+        await service.partitions(topic) is not None or await service.topic_exists(topic)
+    ):
+        raise ApiError(404, f"Topic {topic} not found")

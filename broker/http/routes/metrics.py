@@ -1,0 +1,25 @@
+"""/metrics: Prometheus text under Pulsar's names (http-api 7)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from broker.http.dependencies import Service
+from broker.http.metrics import render_metrics
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["metrics"])
+
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    responses={
+        200: {"content": {"text/plain": {"example": 'pulsar_broker_topics_count{cluster="c"} 4'}}}
+    },
+)
+async def metrics(service: Service) -> Response:
+    return Response(await render_metrics(service), media_type=_TYPE)

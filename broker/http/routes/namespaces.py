@@ -1,0 +1,251 @@
+"""Namespaces: life cycle and content (http-api 2.3); the single policies are the next step."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from broker.errors import AlreadyExistsError, NamespaceNotFoundError, TenantNotFoundError
+from broker.http.dependencies import (
+    Authoritative,
+    Namespace,
+    Service,
+    Tenant,
+    body_doc,
+    flag,
+    read_body,
+    read_json,
+)
+from broker.http.errors import ApiError
+from broker.http.responses import JsonResponse, no_content
+from broker.http.routes.tenants import delete_namespace_with_topics
+from broker.protocol.topic_name import TopicName
+from broker.service.broker_service import BrokerService
+from bundles.errors import InvalidBundleError
+from bundles.hash_ranges import NamespaceBundles
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
+
+_EXAMPLE = {"replication_clusters": ["standalone"], "bundles": {"numBundles": 4}}
+_DOC = body_doc({"type": "object", "additionalProperties": True}, _EXAMPLE)
+# Policies that this broker reads at creation. Others would be promises it doesn't keep: refused.
+_ACCEPTED = {
+    *("auth_policies", "replication_clusters", "bundles", "autoTopicCreationOverride"),
+    *("autoSubscriptionCreationOverride", "properties", "encryption_required"),
+    *("max_producers_per_topic", "max_consumers_per_topic", "max_consumers_per_subscription"),
+    *("max_subscriptions_per_topic", "subscription_types_enabled", "schema_validation_enforced"),
+}
+_MODES = {"PERSISTENT": "persistent", "NON_PERSISTENT": "non-persistent", "ALL": "all"}
+
+
+async def _document(request: Request) -> dict[str, Any] | None:
+    """The body; this resource takes JSON only (415 otherwise)."""
+    body = await read_body(request)
+    if body and not request.headers.get("content-type", "").startswith("application/json"):
+        raise ApiError(415, "Content-Type must be application/json")
+    document = await read_json(request) if body else None
+    if document is not None and not isinstance(document, dict):
+        raise ApiError(400, "Policies must be a JSON object")
+    return document
+
+
+@router.get(
+    "/{tenant}",
+    summary="Namespaces of a tenant",
+    responses={
+        200: {"content": {"application/json": {"example": ["public/default"]}}},
+        404: {"description": "No such tenant"},
+    },
+)
+async def list_namespaces(service: Service, tenant: Tenant) -> Response:
+    if await service.resources.tenant(tenant) is None:
+        raise ApiError(404, "Tenant not found")
+    return JsonResponse(await service.resources.namespaces(tenant))
+
+
+@router.get(
+    "/{tenant}/{namespace}",
+    summary="All policies of a namespace",
+    responses={
+        200: {"content": {"application/json": {"example": _EXAMPLE}}},
+        404: {"description": "No such namespace"},
+    },
+)
+async def get_policies(service: Service, namespace: Namespace) -> Response:
+    document = await _policies(service, namespace)
+    answer = {"allowed_clusters": [], "is_allow_auto_update_schema": True, **document}
+    return JsonResponse({key: value for key, value in answer.items() if value is not None})
+
+
+async def _policies(service: BrokerService, namespace: str) -> dict[str, Any]:
+    policies = await service.resources.policies(namespace)
+    if policies is None:
+        raise ApiError(404, "Namespace does not exist")
+    return dict(policies.document)
+
+
+@router.put(
+    "/{tenant}/{namespace}", status_code=204, summary="Create a namespace", openapi_extra=_DOC
+)
+async def create_namespace(
+    service: Service,
+    namespace: Namespace,
+    body: Annotated[dict[str, Any] | None, Depends(_document)],
+) -> Response:
+    tenant = namespace.partition("/")[0]
+    info = await service.resources.tenant(tenant)
+    if info is None:
+        raise ApiError(404, "Tenant does not exist")
+    policies = {key: value for key, value in (body or {}).items() if _is_set(value)}
+    if unknown := sorted(policies.keys() - _ACCEPTED):
+        raise ApiError(412, f"These policies are not supported yet: {', '.join(unknown)}")
+    clusters = policies.pop("replication_clusters", None) or [service.cluster]
+    _check_clusters(clusters, await service.resources.clusters(), info)
+    limit = service.config.max_namespaces_per_tenant
+    if limit and len(await service.resources.namespaces(tenant)) >= limit:
+        raise ApiError(412, "Exceed the maximum number of namespace in tenant :" + tenant)
+    count = _bundles(service, namespace, policies)
+    try:
+        await service.resources.create_namespace(namespace, clusters, count, policies)
+    except AlreadyExistsError as error:
+        raise ApiError(409, "Namespace already exists") from error
+    except TenantNotFoundError as error:
+        raise ApiError(404, "Tenant does not exist") from error
+    return no_content()
+
+
+def _is_set(value: Any) -> bool:
+    """Whether a policy says something: clients send whole Policies objects full of defaults."""
+    return value not in (None, False, -1, "None", "UNDEFINED") and value != {} and value != []
+
+
+def _check_clusters(clusters: Any, known: list[str], info: dict[str, Any]) -> None:
+    if not isinstance(clusters, list) or not all(isinstance(name, str) for name in clusters):
+        raise ApiError(400, "replication_clusters must be an array of names")
+    for name in clusters:
+        if name not in known:
+            raise ApiError(403, f"Invalid cluster id: {name}")
+        if name not in (info.get("allowedClusters") or []):
+            raise ApiError(403, f"Cluster [{name}] is not in the list of allowed clusters list")
+
+
+def _bundles(service: BrokerService, namespace: str, policies: dict[str, Any]) -> int:
+    """Bundle count; explicit boundaries stay in ``policies``.
+
+    Raises:
+        ApiError: 400 the boundaries don't cover the range.
+    """
+    bundles = policies.pop("bundles", None)
+    if bundles is None:
+        return service.config.default_number_of_namespace_bundles
+    if not isinstance(bundles, dict):
+        raise ApiError(400, "bundles must be an object")
+    count, boundaries = bundles.get("numBundles") or 0, bundles.get("boundaries")
+    if boundaries:
+        try:
+            parsed = NamespaceBundles.parse(namespace, boundaries)
+        except (TypeError, InvalidBundleError) as error:
+            raise ApiError(400, f"Invalid bundle boundaries: {error}") from error
+        count = len(boundaries) - 1
+        policies["bundles"] = {"boundaries": parsed.boundary_texts(), "numBundles": count}
+        return count
+    if not isinstance(count, int) or not 0 <= count <= 1 << 16:
+        raise ApiError(400, f"Invalid number of bundles: {count!r:.50}")
+    return count or service.config.default_number_of_namespace_bundles
+
+
+@router.delete("/{tenant}/{namespace}", status_code=204, summary="Delete a namespace")
+async def delete_namespace(
+    service: Service,
+    namespace: Namespace,
+    force: Annotated[str | None, Query(description="Also its topics")] = None,
+    authoritative: Authoritative = None,
+) -> Response:
+    if await service.resources.policies(namespace) is None:
+        raise ApiError(404, f"Namespace {namespace} does not exist.")
+    if flag(force):
+        if not service.config.force_delete_namespace_allowed:
+            raise ApiError(405, "Broker doesn't allow forced deletion of namespaces")
+        await delete_namespace_with_topics(service, namespace)
+        return no_content()
+    topics = await service.list_topics(namespace, "all")
+    users = [name for name in topics if not TopicName.parse(name).is_system]
+    partitioned = [
+        *await service.resources.partitioned_topics(namespace),
+        *await service.resources.partitioned_topics(namespace, "non-persistent"),
+    ]
+    if users or partitioned:
+        raise ApiError(409, "Cannot delete non empty namespace")
+    try:
+        for name in topics:
+            await service.delete_topic(TopicName.parse(name), force=True)
+        await service.resources.delete_namespace(namespace)
+    except NamespaceNotFoundError as error:
+        raise ApiError(404, f"Namespace {namespace} does not exist.") from error
+    return no_content()
+
+
+@router.get(
+    "/{tenant}/{namespace}/topics",
+    summary="Topics of a namespace, each partition on its own",
+    responses={
+        200: {"content": {"application/json": {"example": ["persistent://public/default/a"]}}}
+    },
+)
+async def list_topics(
+    service: Service,
+    namespace: Namespace,
+    mode: Annotated[str | None, Query(description="PERSISTENT, NON_PERSISTENT or ALL")] = None,
+    includeSystemTopic: str | None = None,
+) -> Response:
+    await _policies(service, namespace)
+    kind = _MODES.get(mode or "PERSISTENT")
+    if kind is None:
+        raise ApiError(404, f"mode {mode!r:.50} is none of PERSISTENT, NON_PERSISTENT, ALL")
+    names = await service.list_topics(namespace, kind)
+    if not flag(includeSystemTopic):
+        names = [name for name in names if not TopicName.parse(name).is_system]
+    return JsonResponse(names)
+
+
+@router.get(
+    "/{tenant}/{namespace}/bundles",
+    summary="Bundles of a namespace",
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {
+                        "boundaries": ["0x00000000", "0x80000000", "0xffffffff"],
+                        "numBundles": 2,
+                    }
+                }
+            }
+        }
+    },
+)
+async def get_bundles(service: Service, namespace: Namespace) -> Response:
+    return JsonResponse((await _policies(service, namespace))["bundles"])
+
+
+@router.put("/{tenant}/{namespace}/unload", status_code=204, summary="Unload all its topics")
+async def unload(service: Service, namespace: Namespace) -> Response:
+    await _policies(service, namespace)
+    prefix = f"://{namespace}/"
+    for full_name in [name for name in service.topics if prefix in name]:
+        await service.unload_topic(TopicName.parse(full_name))
+    return no_content()
+
+
+@router.get("/{tenant}/{namespace}/permissions", summary="Actions by role")
+async def permissions(service: Service, namespace: Namespace) -> Response:
+    auth = (await _policies(service, namespace)).get("auth_policies") or {}
+    return JsonResponse(auth.get("namespace_auth") or {})
+
+
+@router.get("/{tenant}/{namespace}/replication", summary="Replication clusters")
+async def replication(service: Service, namespace: Namespace) -> Response:
+    return JsonResponse((await _policies(service, namespace)).get("replication_clusters") or [])

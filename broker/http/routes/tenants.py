@@ -1,0 +1,141 @@
+"""Tenants (http-api 2.1)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BaseModel, ConfigDict
+
+from broker.errors import AlreadyExistsError, PreconditionFailedError, TenantNotFoundError
+from broker.http.dependencies import Service, Tenant, body_doc, flag, json_body
+from broker.http.errors import ApiError
+from broker.http.responses import JsonResponse, no_content
+from broker.protocol.topic_name import valid_namespace_part
+from broker.service.broker_service import BrokerService
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
+
+
+class TenantInfo(BaseModel):
+    """Who administers a tenant, and where it may have namespaces."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    adminRoles: list[str] | None = None
+    allowedClusters: list[str] | None = None
+
+
+_EXAMPLE = {"adminRoles": ["ops"], "allowedClusters": ["standalone"]}
+_DOC = body_doc(TenantInfo, _EXAMPLE)
+Info = Annotated[TenantInfo | None, Depends(json_body(TenantInfo))]
+
+
+@router.get(
+    "",
+    summary="Names of all tenants",
+    responses={200: {"content": {"application/json": {"example": ["public", "pulsar"]}}}},
+)
+async def list_tenants(service: Service) -> Response:
+    return JsonResponse(sorted(await service.resources.tenants()))
+
+
+@router.get(
+    "/{tenant}",
+    summary="One tenant",
+    responses={
+        200: {"content": {"application/json": {"example": _EXAMPLE}}},
+        404: {"description": "No such tenant"},
+    },
+)
+async def get_tenant(service: Service, tenant: Tenant) -> Response:
+    info = await service.resources.tenant(tenant)
+    if info is None:
+        raise ApiError(404, "Tenant does not exist")
+    return JsonResponse(info)
+
+
+@router.put("/{tenant}", status_code=204, summary="Create a tenant", openapi_extra=_DOC)
+async def create_tenant(service: Service, tenant: Tenant, info: Info) -> Response:
+    if not valid_namespace_part(tenant):
+        raise ApiError(412, "Tenant name is not valid")
+    if info is None:
+        raise ApiError(412, "TenantInfo is null")
+    document = await _checked(service, info)
+    limit = service.config.max_tenants
+    if limit and len(await service.resources.tenants()) >= limit:
+        raise ApiError(412, "Exceed the maximum number of tenants")
+    try:
+        await service.resources.create_tenant(tenant, document)
+    except AlreadyExistsError as error:
+        raise ApiError(409, "Tenant already exist") from error
+    return no_content()
+
+
+@router.post("/{tenant}", status_code=204, summary="Replace a tenant's data", openapi_extra=_DOC)
+async def update_tenant(service: Service, tenant: Tenant, info: Info) -> Response:
+    if info is None:
+        raise ApiError(412, "TenantInfo is null")
+    document = await _checked(service, info)
+    try:
+        await service.resources.update_tenant(tenant, document)
+    except TenantNotFoundError as error:
+        raise ApiError(404, f"Tenant {tenant} not found") from error
+    return no_content()
+
+
+@router.delete("/{tenant}", status_code=204, summary="Delete a tenant without namespaces")
+async def delete_tenant(
+    service: Service,
+    tenant: Tenant,
+    force: Annotated[str | None, Query(description="Also its namespaces and topics")] = None,
+) -> Response:
+    resources = service.resources
+    if flag(force):
+        if not service.config.force_delete_tenant_allowed:
+            raise ApiError(405, "Broker doesn't allow forced deletion of tenants")
+        for namespace in await resources.namespaces(tenant):
+            await delete_namespace_with_topics(service, namespace)
+    try:
+        await resources.delete_tenant(tenant)
+    except TenantNotFoundError as error:
+        raise ApiError(404, "Tenant doesn't exist") from error
+    except PreconditionFailedError as error:
+        raise ApiError(409, "The tenant still has active namespaces") from error
+    return no_content()
+
+
+async def delete_namespace_with_topics(service: BrokerService, namespace: str) -> None:
+    """Forced deletion: partitioned topics, topics, then the namespace."""
+    from broker.protocol.topic_name import TopicName
+
+    for domain in ("persistent", "non-persistent"):
+        for name in await service.resources.partitioned_topics(namespace, domain):
+            await service.delete_partitioned_topic(TopicName.parse(name), force=True)
+    for name in await service.list_topics(namespace, "all"):
+        await service.delete_topic(TopicName.parse(name), force=True)
+    await service.resources.delete_namespace(namespace)
+
+
+async def _checked(service: BrokerService, info: TenantInfo) -> dict[str, Any]:
+    """The document to store.
+
+    Raises:
+        ApiError: 412 no clusters, or unknown ones.
+    """
+    clusters = info.allowedClusters
+    if not clusters:
+        raise ApiError(
+            412, "Clusters cannot be null" if clusters is None else "Clusters can not be empty"
+        )
+    known = set(await service.resources.clusters())
+    if not known.issuperset(clusters):
+        raise ApiError(412, "Clusters do not exist")
+    document: dict[str, Any] = {"allowedClusters": sorted(set(clusters))}
+    if info.adminRoles is not None:
+        if any(not role.strip() for role in info.adminRoles):
+            raise ApiError(412, "AdminRoles contains whitespace in the beginning or end.")
+        document["adminRoles"] = sorted(set(info.adminRoles))
+    return document

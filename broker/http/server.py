@@ -1,0 +1,84 @@
+"""uvicorn inside the broker's own loop: one listening socket, no signal handlers, no polling."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from broker.config import BrokerConfig
+
+__all__ = ["HttpServer"]
+
+KEEP_ALIVE_S = 75  # longer than what clients keep unused connections for
+SHUTDOWN_S = 2
+
+
+class HttpServer:
+    """Serves an app until ``close``; ``start`` returns the port."""
+
+    def __init__(self, app: FastAPI, config: BrokerConfig) -> None:
+        self._app = app
+        self._config = config
+        self._server: uvicorn.Server | None = None
+        self._socket: socket.socket | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; 0 picks a free port.
+
+        Raises:
+            OSError: the port is taken, or the address isn't ours.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+        except OSError:
+            listener.close()
+            raise
+        self._socket = listener
+        settings = self._config
+        ping_s = settings.web_socket_ping_duration_seconds
+        config = uvicorn.Config(
+            self._app,
+            loop="none",
+            http="httptools",
+            ws="websockets-sansio",
+            lifespan="off",
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+            ws_max_size=settings.web_socket_max_text_frame_size,
+            ws_ping_interval=ping_s if ping_s > 0 else None,
+            ws_ping_timeout=ping_s if ping_s > 0 else None,
+            # Base64 of what is often compressed already: a few bytes fewer for much more CPU.
+            ws_per_message_deflate=False,
+        )
+        config.load()
+        self._server = server = uvicorn.Server(config)
+        server.lifespan = config.lifespan_class(config)
+        # Not serve(): its main loop wakes up ten times a second for a Date header, and its signal
+        # handlers are the standalone process's business.
+        await server.startup(sockets=[listener])
+        self.port = listener.getsockname()[1]
+        return self.port
+
+    async def close(self) -> None:
+        """Stop listening, let running requests end for two seconds, then cut them."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        await server.shutdown(sockets=[self._socket] if self._socket is not None else None)
+        await asyncio.sleep(0)

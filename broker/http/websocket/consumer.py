@@ -1,0 +1,406 @@
+"""WebSocket consumer and reader sessions: messages out under credit, acknowledgements in (6.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from base64 import b64encode
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from broker.errors import BrokerError
+from broker.http.feed import Delivery, Feed, MessageKey
+from broker.http.messages import (
+    MessageIdError,
+    OutgoingMessage,
+    encode_message_id,
+    encode_single,
+    parse_message_id,
+)
+from broker.http.publisher import Publisher
+from broker.http.websocket.channel import CLOSE_BASE, RESTART
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.topic_name import TopicName
+from broker.service.consumer import EXCLUSIVE, SubscribeRequest
+from managed_ledger.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from broker.http.websocket.channel import Channel
+    from broker.http.websocket.parameters import ConsumerParameters, ReaderParameters
+    from broker.service.broker_service import BrokerService
+
+__all__ = ["ConsumerSession", "ReaderSession", "message_json"]
+
+logger = logging.getLogger(__name__)
+
+_BAD_JSON, _UNKNOWN = 3, 8
+_PUSH_AT_ONCE = 64  # deliveries per turn: the loop is free again after about a millisecond
+
+
+def iso_millis(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def message_json(delivery: Delivery) -> dict[str, Any]:
+    """A message as WebSocket and REST consumers see it."""
+    message = delivery.message
+    item: dict[str, Any] = {
+        "messageId": encode_message_id(
+            delivery.ledger_id,
+            delivery.entry_id,
+            delivery.partition,
+            message.batch_index,
+            message.batch_size,
+        ),
+        "payload": b64encode(message.payload).decode(),
+        "properties": message.properties,
+        "publishTime": iso_millis(message.publish_time_ms),
+        "redeliveryCount": delivery.redelivery_count,
+    }
+    if message.event_time_ms:
+        item["eventTime"] = iso_millis(message.event_time_ms)
+    if message.key is not None:
+        item["key"] = message.key
+    if message.encryption is not None:
+        item["encryptionContext"] = _encryption_context(message.encryption)
+    return item
+
+
+def _encryption_context(metadata: pb.MessageMetadata) -> dict[str, Any]:
+    context: dict[str, Any] = {
+        "keys": {
+            key.key: {
+                "keyValue": b64encode(key.value).decode(),
+                "metadata": {pair.key: pair.value for pair in key.metadata},
+            }
+            for key in metadata.encryption_keys
+        },
+        "param": b64encode(metadata.encryption_param).decode(),
+        "algorithm": metadata.encryption_algo,
+        "compressionType": pb.CompressionType.Name(metadata.compression),
+        "uncompressedMessageSize": metadata.uncompressed_size,
+    }
+    if metadata.HasField("num_messages_in_batch"):
+        context["batchSize"] = metadata.num_messages_in_batch
+    return context
+
+
+def key_of(message_id: pb.MessageIdData) -> MessageKey:
+    return (
+        message_id.partition,
+        message_id.ledgerId,
+        message_id.entryId,
+        message_id.batch_index,
+        message_id.batch_size,
+    )
+
+
+class _Session:
+    """What consumers and readers share: pushing under credit, and the socket's words."""
+
+    def __init__(self, service: BrokerService, name: TopicName, queue_size: int) -> None:
+        self._service = service
+        self._name = name
+        self._queue_size = queue_size
+        self._channel: Channel | None = None
+        self._pushing = False
+        self.feed = Feed(
+            service, self._push_soon, self._on_lost, service.config.web_socket_buffer_bytes
+        )
+
+    async def run(self, channel: Channel) -> None:
+        """Serve until the client leaves."""
+        self._channel = channel
+        self._push_soon()
+        while (text := await channel.receive()) is not None:
+            try:
+                item = orjson.loads(text)
+                if not isinstance(item, dict):
+                    raise ValueError("not an object")
+                await self._on_word(item)
+            except (ValueError, KeyError) as error:  # JSONDecodeError, MessageIdError included
+                channel.close_soon(CLOSE_BASE + _BAD_JSON, f"Bad message: {error}")
+            except BrokerError as error:
+                channel.close_soon(CLOSE_BASE + _UNKNOWN, str(error))
+
+    def close(self) -> None:
+        self.feed.close()
+
+    async def _on_word(self, item: dict[str, Any]) -> None:
+        raise AssertionError("each kind of session understands its own words")
+
+    def _answer_end_of_topic(self) -> None:
+        assert self._channel is not None
+        text = "true" if self.feed.end_of_topic else "false"
+        self._channel.send(f'{{"endOfTopic":{text}}}')
+
+    def _push_soon(self) -> None:
+        if not self._pushing and self._channel is not None:
+            self._pushing = True
+            asyncio.get_running_loop().call_soon(self._push)
+
+    def _push(self) -> None:
+        self._pushing = False
+        channel, feed = self._channel, self.feed
+        if channel is None or feed.closed:
+            return
+        deliveries = self._admit(feed.take(_PUSH_AT_ONCE))
+        for delivery in deliveries:
+            text = orjson.dumps(message_json(delivery)).decode()
+            channel.send(text, lambda d=delivery: feed.release((d,)))  # type: ignore[misc]
+        if feed.ready and feed.credit > 0:
+            self._push_soon()
+
+    def _admit(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Which of the deliveries the client is to see."""
+        return deliveries
+
+    def _on_lost(self) -> None:
+        """The topic was unloaded or moved: what isn't acknowledged comes again elsewhere."""
+        if self._channel is not None:
+            self._channel.close_soon(RESTART, "The topic was closed or moved: connect again")
+
+
+class ConsumerSession(_Session):
+    """One consumer socket."""
+
+    def __init__(
+        self,
+        service: BrokerService,
+        name: TopicName,
+        subscription: str,
+        parameters: ConsumerParameters,
+    ) -> None:
+        super().__init__(service, name, parameters.queue_size)
+        self._subscription = subscription
+        self._parameters = parameters
+        # Messages to be sent again by deadline (s, loop time): negative acks, and ack timeouts.
+        self._nacks: OrderedDict[MessageKey, float] = OrderedDict()
+        self._unacked: OrderedDict[MessageKey, float] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+        self._dead_letters: Publisher | None = None
+        self._dead_letter_tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, remote: str, client_version: str) -> None:
+        """Subscribe.
+
+        Raises:
+            BrokerError: the upgrade is to be refused with its status.
+        """
+        parameters = self._parameters
+        request = SubscribeRequest(
+            subscription=self._subscription,
+            sub_type=parameters.sub_type,
+            consumer_name=parameters.consumer_name or secrets.token_hex(5),
+            priority_level=parameters.priority_level,
+            durable=parameters.durable,
+            initial_position=EARLIEST if parameters.earliest else LATEST,
+        )
+        await self.feed.open(self._name, request, remote=remote, client_version=client_version)
+        if not parameters.pull:
+            self.feed.add_credit(parameters.queue_size)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().close()
+        for task in self._dead_letter_tasks:
+            task.cancel()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+
+    async def _on_word(self, item: dict[str, Any]) -> None:
+        kind = item.get("type")
+        if kind == "permit":
+            count = item.get("permitMessages")
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ValueError("permitMessages must be a number")
+            if self._parameters.pull:
+                self.feed.add_credit(min(count, 1_000_000))
+                self._push_soon()
+        elif kind == "isEndOfTopic":
+            self._answer_end_of_topic()
+        elif kind == "unsubscribe":
+            await self.feed.unsubscribe()
+        elif kind == "negativeAcknowledge":
+            self._negative_acknowledge(self._key(item))
+        else:  # http-api trap 34: every other type is an acknowledgement
+            self._acknowledge(self._key(item))
+
+    def _key(self, item: dict[str, Any]) -> MessageKey:
+        text = item.get("messageId")
+        if not isinstance(text, str):
+            raise MessageIdError("messageId must be a string")
+        return key_of(parse_message_id(text))
+
+    def _acknowledge(self, key: MessageKey) -> None:
+        self.feed.acknowledge(key)
+        self._unacked.pop(key, None)
+        self._nacks.pop(key, None)
+        self._free_slot()
+
+    def _negative_acknowledge(self, key: MessageKey) -> None:
+        self._unacked.pop(key, None)
+        delay_s = self._parameters.nack_delay_ms / 1000
+        self._nacks[key] = asyncio.get_running_loop().time() + delay_s
+        self._arm(delay_s)
+        self._free_slot()
+
+    def _free_slot(self) -> None:
+        if not self._parameters.pull:
+            self.feed.add_credit(1)
+            if self.feed.ready:
+                self._push_soon()
+
+    def _admit(self, deliveries: list[Delivery]) -> list[Delivery]:
+        redeliver_max = self._parameters.redeliver_max
+        if redeliver_max:
+            dead = [d for d in deliveries if d.redelivery_count >= redeliver_max]
+            if dead:
+                deliveries = [d for d in deliveries if d.redelivery_count < redeliver_max]
+                self._bury(dead)
+        if self._parameters.ack_timeout_ms and deliveries:
+            timeout_s = self._parameters.ack_timeout_ms / 1000
+            deadline_s = asyncio.get_running_loop().time() + timeout_s
+            for delivery in deliveries:
+                self._unacked[delivery.key] = deadline_s
+            self._arm(timeout_s)
+        return deliveries
+
+    # --- redelivery: one timer for both lists; each is in the order of its deadlines
+
+    def _arm(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._timer.when() > loop.time() + delay_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_s = asyncio.get_running_loop().time()
+        due: list[MessageKey] = []
+        for waiting in (self._nacks, self._unacked):
+            while waiting and next(iter(waiting.values())) <= now_s + 0.001:
+                due.append(waiting.popitem(last=False)[0])
+            if waiting:
+                self._arm(next(iter(waiting.values())) - now_s)
+        if due:
+            self.feed.redeliver(due)
+
+    # --- dead letters
+
+    def _bury(self, dead: list[Delivery]) -> None:
+        task = asyncio.create_task(self._publish_dead(dead))
+        self._dead_letter_tasks.add(task)
+        task.add_done_callback(self._dead_letter_tasks.discard)
+
+    async def _publish_dead(self, dead: list[Delivery]) -> None:
+        """Copy to the dead letter topic, then acknowledge: a crash may give two, never none."""
+        name = self._parameters.dead_letter_topic or f"{self._name}-{self._subscription}-DLQ"
+        try:
+            if self._dead_letters is None or self._dead_letters.closed:
+                self._dead_letters = await Publisher.open(
+                    self._service,
+                    TopicName.parse(name),
+                    "",
+                    remote="127.0.0.1:0",
+                    client_version="WebSocket",
+                )
+            publisher, now_ms = self._dead_letters, self._service.clock()
+            for delivery in dead:
+                source = delivery.message
+                message = OutgoingMessage(
+                    source.payload,
+                    source.sequence_id,
+                    source.key,
+                    {
+                        **source.properties,
+                        "REAL_TOPIC": str(self._name),
+                        "REAL_SUBSCRIPTION": self._subscription,
+                    },
+                    source.event_time_ms,
+                )
+                entry = encode_single(publisher.producer_name, message, now_ms)
+                ticket = _Buried(self, delivery)
+                publisher.producers[publisher.route(message)].publish([entry], ticket)
+        except (BrokerError, ValueError) as error:
+            logger.warning("dead letter topic %s: %s", name, error)
+            self.feed.redeliver([delivery.key for delivery in dead])
+
+    def buried(self, delivery: Delivery, error: Exception | None) -> None:
+        if self.feed.closed:
+            return
+        self.feed.release((delivery,))
+        if error is None:
+            self._acknowledge(delivery.key)
+        else:
+            self._negative_acknowledge(delivery.key)
+
+
+class _Buried:
+    """Ticket of one dead letter."""
+
+    __slots__ = ("_delivery", "_session")
+
+    def __init__(self, session: ConsumerSession, delivery: Delivery) -> None:
+        self._session, self._delivery = session, delivery
+
+    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
+        self._session.buried(self._delivery, None)
+
+    def failed(self, index: int, count: int, error: Exception) -> None:
+        self._session.buried(self._delivery, error)
+
+
+class ReaderSession(_Session):
+    """One reader socket: a subscription of its own that leaves nothing behind."""
+
+    def __init__(
+        self, service: BrokerService, name: TopicName, parameters: ReaderParameters
+    ) -> None:
+        super().__init__(service, name, parameters.queue_size)
+        self._parameters = parameters
+
+    async def open(self, remote: str, client_version: str) -> None:
+        """Subscribe at the start message.
+
+        Raises:
+            BrokerError: the upgrade is to be refused.
+        """
+        start = self._parameters.start
+        position: Position
+        if isinstance(start, str):
+            position = EARLIEST if start == "earliest" else LATEST
+        elif start.batch_index >= 0:
+            position = (start.ledgerId, start.entryId)  # the rest of that batch comes first
+        else:
+            position = (start.ledgerId, start.entryId + 1)
+        name = self._parameters.reader_name or f"reader-{secrets.token_hex(5)}"
+        request = SubscribeRequest(
+            subscription=f"reader-{secrets.token_hex(5)}",
+            sub_type=EXCLUSIVE,
+            consumer_name=name,
+            durable=False,
+            start_position=position,
+        )
+        await self.feed.open(self._name, request, remote=remote, client_version=client_version)
+        if not isinstance(start, str) and start.batch_index >= 0:
+            self.feed.skip_through(start.ledgerId, start.entryId, start.batch_index)
+        self.feed.add_credit(self._parameters.queue_size)
+
+    async def _on_word(self, item: dict[str, Any]) -> None:
+        if item.get("type") == "isEndOfTopic":
+            self._answer_end_of_topic()
+            return
+        text = item.get("messageId")
+        if isinstance(text, str):
+            # Acknowledged for the cursor's own sake: what it holds in memory stays small.
+            self.feed.acknowledge(key_of(parse_message_id(text)))
+        self.feed.add_credit(1)
+        if self.feed.ready:
+            self._push_soon()

@@ -1,0 +1,162 @@
+"""Query parameters of the WebSocket endpoints (http-api 6.2): a wrong one refuses the upgrade."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from broker.http.errors import ApiError
+from broker.http.local_producer import java_string_hash, murmur_hash
+from broker.http.messages import COMPRESSIONS, MessageIdError, parse_message_id
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["ConsumerParameters", "ProducerParameters", "ReaderParameters"]
+
+T = TypeVar("T")
+QUEUE_SIZE_MAX = 1000
+_INT32_MAX = 2**31 - 1
+_SUB_TYPES = {
+    "Exclusive": EXCLUSIVE,
+    "Shared": SHARED,
+    "Failover": FAILOVER,
+    "Key_Shared": KEY_SHARED,
+}
+_CRYPTO = {action: action for action in ("FAIL", "DISCARD", "CONSUME")}
+
+
+def _number(
+    query: Mapping[str, str], name: str, default: int, low: int = 0, high: int = _INT32_MAX
+) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise ApiError(400, f"Invalid query parameter {name}={text!r}: not a number") from None
+    if not low <= value <= high:
+        raise ApiError(400, f"Invalid query parameter {name}={value}: not in {low} to {high}")
+    return value
+
+
+def _choice(query: Mapping[str, str], name: str, default: T, choices: Mapping[str, T]) -> T:
+    text = query.get(name)
+    if text is None:
+        return default
+    if text not in choices:
+        raise ApiError(
+            400, f"Invalid query parameter {name}={text!r}: not one of {', '.join(choices)}"
+        )
+    return choices[text]
+
+
+def _true(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerParameters:
+    producer_name: str
+    batching: bool
+    batch_messages_max: int
+    pending_max: int
+    send_timeout_ms: int  # 0: none
+    first_sequence_id: int
+    round_robin: bool
+    hash_key: Callable[[str], int]
+    compression: pb.CompressionType.ValueType
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str]) -> ProducerParameters:
+        """Raises ApiError 400 for the first wrong one."""
+        _number(query, "batchingMaxPublishDelay", 10, 1)  # checked, not used: see producer.py
+        if query.get("encryptionKeys"):
+            raise ApiError(400, "encryptionKeys needs a key reader, which this broker doesn't have")
+        return cls(
+            query.get("producerName", ""),
+            _true(query, "batchingEnabled"),
+            _number(query, "batchingMaxMessages", 1000, 2),
+            _number(query, "maxPendingMessages", 1000, 1, 1_000_000),
+            _number(query, "sendTimeoutMillis", 30_000),
+            _number(query, "initialSequenceId", -1, -1, 2**62),
+            _choice(
+                query,
+                "messageRoutingMode",
+                False,
+                {"SinglePartition": False, "RoundRobinPartition": True, "CustomPartition": False},
+            ),
+            _choice(
+                query,
+                "hashingScheme",
+                java_string_hash,
+                {"JavaStringHash": java_string_hash, "Murmur3_32Hash": murmur_hash},
+            ),
+            _choice(query, "compressionType", pb.NONE, COMPRESSIONS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerParameters:
+    sub_type: int
+    durable: bool
+    consumer_name: str
+    queue_size: int
+    priority_level: int
+    ack_timeout_ms: int  # 0: off
+    nack_delay_ms: int
+    pull: bool
+    redeliver_max: int  # 0: no dead letter topic
+    dead_letter_topic: str
+    earliest: bool
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str]) -> ConsumerParameters:
+        """Raises ApiError 400 for the first wrong one."""
+        ack_timeout_ms = _number(query, "ackTimeoutMillis", 0)
+        if 0 < ack_timeout_ms < 1000:
+            raise ApiError(400, "Invalid query parameter ackTimeoutMillis: at least 1000")
+        _choice(query, "cryptoFailureAction", "FAIL", _CRYPTO)
+        return cls(
+            _choice(query, "subscriptionType", EXCLUSIVE, _SUB_TYPES),
+            _choice(query, "subscriptionMode", True, {"Durable": True, "NonDurable": False}),
+            query.get("consumerName", ""),
+            min(_number(query, "receiverQueueSize", QUEUE_SIZE_MAX, 1), QUEUE_SIZE_MAX),
+            _number(query, "priorityLevel", 0),
+            ack_timeout_ms,
+            _number(query, "negativeAckRedeliveryDelay", 60_000),
+            _true(query, "pullMode"),
+            _number(query, "maxRedeliverCount", 0),
+            query.get("deadLetterTopic", ""),
+            _choice(
+                query, "subscriptionInitialPosition", False, {"Latest": False, "Earliest": True}
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderParameters:
+    reader_name: str
+    queue_size: int
+    start: pb.MessageIdData | str  # "latest", "earliest" or an id
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str]) -> ReaderParameters:
+        """Raises ApiError 400 for the first wrong one."""
+        _choice(query, "cryptoFailureAction", "FAIL", _CRYPTO)
+        # An unencoded + of base64 has become a space on the way.
+        text = query.get("messageId", "").replace(" ", "+") or "latest"
+        start: pb.MessageIdData | str = text
+        if text not in ("latest", "earliest"):
+            try:
+                start = parse_message_id(text)
+            except MessageIdError as error:
+                raise ApiError(400, f"Invalid query parameter messageId: {error}") from error
+        return cls(
+            query.get("readerName", ""),
+            min(_number(query, "receiverQueueSize", QUEUE_SIZE_MAX, 1), QUEUE_SIZE_MAX),
+            start,
+        )

@@ -1,0 +1,341 @@
+"""WebSocket producer session: JSON messages in, one answer each (http-api 6.3).
+
+Batching needs no delay: whatever arrived in one turn of the loop becomes one publish, and with
+``batchingEnabled`` one batch entry. A busy socket batches by itself, an idle one answers at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from base64 import b64decode
+from collections import deque
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from broker.http.messages import (
+    OutgoingMessage,
+    encode_batch,
+    encode_message_id,
+    encode_single,
+)
+from broker.http.publisher import Publisher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.http.local_producer import Entry
+    from broker.http.websocket.channel import Channel
+    from broker.http.websocket.parameters import ProducerParameters
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+
+__all__ = ["ProducerSession"]
+
+_BAD_JSON, _BAD_ENCODING, _UNKNOWN = 3, 7, 8
+_BATCH_BYTES_MAX = 128 * 1024  # as the official clients: a batch is closed above it
+
+
+class _RefusedError(Exception):
+    """The message can't be published; ``code`` as in http-api 6.4."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class _Sent:
+    """Ticket of one publish call: the contexts of its messages, entry by entry."""
+
+    __slots__ = ("_contexts", "_partition", "_session", "deadline_s", "waiting")
+
+    def __init__(
+        self,
+        session: ProducerSession,
+        partition: int,
+        contexts: list[list[str | None]],
+        deadline_s: float,
+    ) -> None:
+        self._session, self._partition, self._contexts = session, partition, contexts
+        self.deadline_s = deadline_s
+        self.waiting = len(contexts)
+
+    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
+        self.waiting -= count
+        session, partition = self._session, self._partition
+        for offset in range(count):
+            contexts = self._contexts[index + offset]
+            entry_id = first_entry_id + offset if ledger_id >= 0 else -1
+            if len(contexts) == 1 and not session.batching:
+                session.accepted(
+                    encode_message_id(max(ledger_id, 0), max(entry_id, 0), partition), contexts[0]
+                )
+                continue
+            size = len(contexts)
+            for batch_index, context in enumerate(contexts):
+                session.accepted(
+                    encode_message_id(
+                        max(ledger_id, 0), max(entry_id, 0), partition, batch_index, size
+                    ),
+                    context,
+                )
+
+    def failed(self, index: int, count: int, error: Exception) -> None:
+        self.waiting -= count
+        for contexts in self._contexts[index : index + count]:
+            for context in contexts:
+                self._session.answered()
+                self._session.refuse(_UNKNOWN, str(error) or type(error).__name__, context)
+
+
+class ProducerSession:
+    """One producer socket. ``open`` before the upgrade, ``run`` after it, ``close`` at the end."""
+
+    def __init__(
+        self, service: BrokerService, name: TopicName, parameters: ProducerParameters
+    ) -> None:
+        self._service = service
+        self._name = name
+        self._parameters = parameters
+        self.batching = parameters.batching
+        self._next_sequence_id = parameters.first_sequence_id + 1
+        self._publisher: Publisher | None = None
+        self._channel: Channel | None = None
+        self._collected: list[tuple[OutgoingMessage, str | None]] = []
+        self._flush_scheduled = False
+        self._pending = 0  # messages taken and not answered
+        self._sent: deque[_Sent] = deque()  # only kept while a send timeout is set
+
+    async def open(self, remote: str, client_version: str) -> None:
+        """Register the producer.
+
+        Raises:
+            BrokerError: the upgrade is to be refused with its status.
+        """
+        self._publisher = await Publisher.open(
+            self._service,
+            self._name,
+            self._parameters.producer_name,
+            remote=remote,
+            client_version=client_version,
+            round_robin=self._parameters.round_robin,
+            hash_key=self._parameters.hash_key,
+        )
+        for producer in self._publisher.producers:
+            producer.on_closed = self._lost
+
+    async def run(self, channel: Channel) -> None:
+        """Serve until the client leaves."""
+        self._channel = channel
+        watch = asyncio.create_task(self._watch_timeouts())
+        try:
+            while (text := await channel.receive()) is not None:
+                self._on_text(text)
+        finally:
+            watch.cancel()
+
+    def close(self) -> None:
+        if self._publisher is not None:
+            self._flush()
+            self._publisher.close()
+
+    # --- messages
+
+    def _on_text(self, text: str) -> None:
+        context: str | None = None
+        try:
+            try:
+                item = orjson.loads(text)
+            except orjson.JSONDecodeError as error:
+                raise _RefusedError(_BAD_JSON, f"Failed to deserialize message: {error}") from error
+            if not isinstance(item, dict):
+                raise _RefusedError(_BAD_JSON, "Failed to deserialize message: not an object")
+            given = item.get("context")
+            context = None if given is None else str(given)
+            if self._pending >= self._parameters.pending_max:
+                raise _RefusedError(_UNKNOWN, "Producer send queue is full")
+            message = self._parse(item)
+        except _RefusedError as error:
+            self.refuse(error.code, str(error), context)
+            return
+        self._pending += 1
+        self._collected.append((message, context))
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _parse(self, item: dict[str, Any]) -> OutgoingMessage:
+        payload = item.get("payload")
+        if not isinstance(payload, str):
+            raise _RefusedError(_BAD_ENCODING, "payload must be a base64 string")
+        try:
+            data = b64decode(payload, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise _RefusedError(_BAD_ENCODING, f"Invalid base64 payload: {error}") from error
+        if len(data) > self._service.config.max_message_size:
+            raise _RefusedError(_UNKNOWN, f"Message of {len(data)} bytes is too large")
+        message = OutgoingMessage(data, self._next_sequence_id)
+        if len(item) > 2 or (len(item) == 2 and "context" not in item):
+            _parse_options(item, message, self._service.clock())
+        self._next_sequence_id = max(self._next_sequence_id, message.sequence_id) + 1
+        return message
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        collected, self._collected = self._collected, []
+        publisher = self._publisher
+        if not collected or publisher is None:
+            return
+        timeout_ms = self._parameters.send_timeout_ms
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        if len(publisher.producers) == 1:
+            routed = {0: collected}
+        else:
+            routed = {}
+            for pair in collected:
+                routed.setdefault(publisher.route(pair[0]), []).append(pair)
+        for index, pairs in routed.items():
+            entries, contexts = self._encode(publisher.producer_name, pairs)
+            sent = _Sent(self, publisher.partition_of(index), contexts, deadline_s)
+            if timeout_ms:
+                self._sent.append(sent)
+            publisher.producers[index].publish(entries, sent)
+        while self._sent and not self._sent[0].waiting:
+            self._sent.popleft()
+
+    def _encode(
+        self, producer_name: str, pairs: Sequence[tuple[OutgoingMessage, str | None]]
+    ) -> tuple[list[Entry], list[list[str | None]]]:
+        now_ms, kind = self._service.clock(), self._parameters.compression
+        if not self.batching:
+            return (
+                [encode_single(producer_name, message, now_ms, kind) for message, _ in pairs],
+                [[context] for _, context in pairs],
+            )
+        entries: list[Entry] = []
+        contexts: list[list[str | None]] = []
+        group: list[OutgoingMessage] = []
+        group_contexts: list[str | None] = []
+        group_bytes = 0
+
+        def end_group() -> None:
+            nonlocal group, group_contexts, group_bytes
+            if group:
+                entries.append(encode_batch(producer_name, group, now_ms, kind))
+                contexts.append(group_contexts)
+                group, group_contexts, group_bytes = [], [], 0
+
+        for message, context in pairs:
+            alone = message.deliver_at_ms or message.replicate_to
+            if alone or group_bytes + len(message.payload) > _BATCH_BYTES_MAX:
+                end_group()
+            group.append(message)
+            group_contexts.append(context)
+            group_bytes += len(message.payload)
+            if alone or len(group) >= self._parameters.batch_messages_max:
+                end_group()
+        end_group()
+        return entries, contexts
+
+    # --- answers
+
+    def accepted(self, message_id: str, context: str | None) -> None:
+        self._pending -= 1
+        if self._channel is None or self._channel.closed:
+            return
+        if context is None:
+            text = f'{{"result":"ok","messageId":"{message_id}","errorCode":0,"schemaVersion":0}}'
+        else:
+            quoted = orjson.dumps(context).decode()
+            text = (
+                f'{{"result":"ok","messageId":"{message_id}","context":{quoted},'
+                '"errorCode":0,"schemaVersion":0}'
+            )
+        self._channel.send(text)
+
+    def answered(self) -> None:
+        self._pending -= 1
+
+    def refuse(self, code: int, reason: str, context: str | None) -> None:
+        if self._channel is None or self._channel.closed:
+            return
+        answer: dict[str, Any] = {"result": f"send-error:{code}", "errorMsg": reason}
+        if context is not None:
+            answer["context"] = context
+        answer |= {"errorCode": code, "schemaVersion": 0}
+        self._channel.send(orjson.dumps(answer).decode())
+
+    def _lost(self) -> None:
+        """The topic was unloaded or moved: clients reconnect, and what failed was told them."""
+        if self._channel is not None:
+            self._channel.close_soon(1012, "The topic was closed or moved: connect again")
+
+    async def _watch_timeouts(self) -> None:
+        """End the session when the storage doesn't answer within ``sendTimeoutMillis``."""
+        if not self._parameters.send_timeout_ms:
+            return
+        loop = asyncio.get_running_loop()
+        while True:
+            while self._sent and not self._sent[0].waiting:
+                self._sent.popleft()
+            if self._sent and self._sent[0].deadline_s <= loop.time():
+                assert self._channel is not None
+                self._channel.close_soon(1011, "The storage did not answer in time")
+                return
+            left = self._sent[0].deadline_s - loop.time() if self._sent else 0.0
+            await asyncio.sleep(max(left, self._parameters.send_timeout_ms / 1000))
+
+
+def _parse_options(item: dict[str, Any], message: OutgoingMessage, now_ms: int) -> None:
+    get = item.get
+    try:
+        if (key := get("key")) is not None:
+            if not isinstance(key, str):
+                raise _RefusedError(_BAD_JSON, "key must be a string")
+            key.encode()
+            message.key = key
+        if (properties := get("properties")) is not None:
+            if not isinstance(properties, dict):
+                raise _RefusedError(_BAD_JSON, "properties must be an object")
+            message.properties = {k: _text(v) for k, v in properties.items()}
+    except UnicodeEncodeError as error:
+        raise _RefusedError(_BAD_ENCODING, "a text holds a lone surrogate") from error
+    if (event_time := get("eventTime")) is not None:
+        try:
+            moment = datetime.fromisoformat(event_time)
+            if moment.tzinfo is None:
+                raise ValueError("no offset")
+            message.event_time_ms = round(moment.timestamp() * 1000)
+        except (TypeError, ValueError) as error:
+            raise _RefusedError(_BAD_ENCODING, f"Invalid eventTime: {error}") from error
+        if message.event_time_ms < 0:
+            raise _RefusedError(_BAD_ENCODING, "Invalid eventTime: before 1970")
+    if (sequence_id := get("sequenceId")) is not None:
+        message.sequence_id = _whole(sequence_id, "sequenceId")
+    if (deliver_at := get("deliverAt")) is not None:
+        message.deliver_at_ms = _whole(deliver_at, "deliverAt")
+    if after := get("deliverAfterMs"):
+        message.deliver_at_ms = now_ms + _whole(after, "deliverAfterMs")
+    if get("disableReplication") is True:
+        message.replicate_to = ("__local__",)
+    elif (clusters := get("replicationClusters")) is not None:
+        if not isinstance(clusters, list):
+            raise _RefusedError(_BAD_JSON, "replicationClusters must be an array")
+        message.replicate_to = [_text(cluster) for cluster in clusters]
+    if get("encryptionContext") is not None:
+        raise _RefusedError(_UNKNOWN, "encryptionContext is not supported by this broker yet")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _RefusedError(_BAD_JSON, f"a text is expected, not {value!r:.50}")
+    value.encode()
+    return value
+
+
+def _whole(value: Any, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
+        raise _RefusedError(_BAD_JSON, f"{field} must be a number, not {value!r:.50}")
+    return value

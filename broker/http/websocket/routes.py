@@ -1,0 +1,158 @@
+"""The WebSocket endpoints: refuse with an HTTP status, or accept and run a session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
+
+from broker.errors import (
+    BrokerError,
+    ConsumerBusyError,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededExceptionError,
+    TopicTerminatedError,
+)
+from broker.http.dependencies import make_topic_name
+from broker.http.errors import ApiError, error_response, response_of
+from broker.http.raw_path import form_decode
+from broker.http.websocket.channel import Channel
+from broker.http.websocket.consumer import ConsumerSession, ReaderSession
+from broker.http.websocket.parameters import (
+    ConsumerParameters,
+    ProducerParameters,
+    ReaderParameters,
+)
+from broker.http.websocket.producer import ProducerSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.responses import Response
+    from starlette.websockets import WebSocket
+
+    from broker.service.broker_service import BrokerService
+
+__all__ = ["websocket_routes"]
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 5  # for what is queued when we end the session
+
+
+class _Session(Protocol):
+    async def open(self, remote: str, client_version: str) -> None: ...
+    async def run(self, channel: Channel) -> None: ...
+    def close(self) -> None: ...
+
+
+def websocket_routes() -> list[WebSocketRoute]:
+    base = "{domain}/{tenant}/{namespace}/{topic}"
+    return [
+        WebSocketRoute(f"/ws/v2/producer/{base}", _produce),
+        WebSocketRoute(f"/ws/v2/consumer/{base}/{{subscription}}", _consume),
+        WebSocketRoute(f"/ws/v2/reader/{base}", _read),
+    ]
+
+
+async def _produce(websocket: WebSocket) -> None:
+    await _serve(websocket, lambda service: _producer_session(websocket, service))
+
+
+def _producer_session(websocket: WebSocket, service: BrokerService) -> _Session:
+    parameters = ProducerParameters.parse(websocket.query_params)
+    return ProducerSession(service, make_topic_name(**websocket.path_params), parameters)
+
+
+async def _consume(websocket: WebSocket) -> None:
+    await _serve(websocket, lambda service: _consumer_session(websocket, service))
+
+
+def _consumer_session(websocket: WebSocket, service: BrokerService) -> _Session:
+    segments = dict(websocket.path_params)
+    subscription = form_decode(form_decode(segments.pop("subscription")))
+    parameters = ConsumerParameters.parse(websocket.query_params)
+    return ConsumerSession(service, make_topic_name(**segments), subscription, parameters)
+
+
+async def _read(websocket: WebSocket) -> None:
+    await _serve(websocket, lambda service: _reader_session(websocket, service))
+
+
+def _reader_session(websocket: WebSocket, service: BrokerService) -> _Session:
+    parameters = ReaderParameters.parse(websocket.query_params)
+    return ReaderSession(service, make_topic_name(**websocket.path_params), parameters)
+
+
+async def _serve(websocket: WebSocket, make: Callable[[BrokerService], _Session]) -> None:
+    """Open the session first, so that a refusal can still be an HTTP status."""
+    service: BrokerService = websocket.app.state.service
+    client = websocket.client
+    remote = f"{client.host}:{client.port}" if client else "unknown:0"
+    agent = websocket.headers.get("user-agent", "WebSocket")
+    session: _Session | None = None
+    try:
+        try:
+            if not service.config.web_socket_service_enabled:
+                raise ApiError(404, "webSocketServiceEnabled is false")
+            session = make(service)
+            await session.open(remote, agent)
+        except Exception as error:  # whatever it is, the client gets a status
+            await _refuse(websocket, error)
+            return
+        await _run(websocket, session, service)
+    except WebSocketDisconnect:
+        pass
+    finally:
+        if session is not None:
+            session.close()
+
+
+async def _run(websocket: WebSocket, session: _Session, service: BrokerService) -> None:
+    config = service.config
+    await websocket.accept()
+    channel = Channel(
+        websocket,
+        config.web_socket_session_idle_timeout_millis / 1000,
+        config.web_socket_max_text_frame_size,
+    )
+    reader = asyncio.create_task(session.run(channel))
+    writer = asyncio.create_task(channel.run_writer())
+    idle = asyncio.create_task(channel.watch_idle())
+    try:
+        # Either the client leaves (reader ends) or we close it (writer ends).
+        done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            error = task.exception()
+            if error is not None and not isinstance(error, WebSocketDisconnect | OSError):
+                logger.error("WebSocket session failed", exc_info=error)
+                channel.close_soon(1011, "Internal error")
+        if reader in done and not writer.done():
+            await asyncio.wait((writer,), timeout=CLOSE_S if channel.ending else 0)
+    finally:
+        for task in (reader, writer, idle):
+            task.cancel()
+        await asyncio.gather(reader, writer, idle, return_exceptions=True)
+
+
+async def _refuse(websocket: WebSocket, error: Exception) -> None:
+    await websocket.send_denial_response(_denial(error))
+
+
+def _denial(error: Exception) -> Response:
+    """HTTP status of a refused upgrade (http-api 6.4)."""
+    match error:
+        case ApiError(status=412):
+            return error_response(400, str(error))
+        case TopicTerminatedError():
+            return error_response(503, str(error))
+        case ProducerBlockedQuotaExceededError() | ProducerBlockedQuotaExceededExceptionError():
+            return error_response(503, str(error))
+        case ConsumerBusyError():
+            return error_response(409, str(error))
+        case BrokerError() if error.http_status == 412:
+            return error_response(400, str(error))
+    return response_of(error)
