@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.ip = str(peer[0]) if isinstance(peer, tuple) else "local"
