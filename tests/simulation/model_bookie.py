@@ -51,8 +51,10 @@ class ModelBookie:
         ledger = self.ledgers.setdefault(request.ledger_id, ModelLedger(request.master_key))
         if ledger.master_key != request.master_key:
             return codes.UNAUTHORIZED
-        if not request.recovery and (ledger.fenced or self.limbo):
-            return codes.FENCED  # in limbo the fence may have been lost
+        if not request.recovery and self.limbo:
+            return codes.UNKNOWN_LEDGER_STATE  # the fence may have been lost with the disk
+        if not request.recovery and ledger.fenced:
+            return codes.FENCED
         for entry_id, head, body in zip(
             request.entry_ids, request.heads, request.bodies, strict=True
         ):
