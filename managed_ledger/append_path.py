@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never, cast
+from zlib import crc32
 
 from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.config import LedgerConfig
@@ -45,6 +46,7 @@ class AppendPath:
 
     __slots__ = (
         "_finished",
+        "_has_moved",
         "_is_reporting",
         "_log",
         "_tasks",
@@ -66,8 +68,11 @@ class AppendPath:
         self._tasks: set[asyncio.Task[None]] = set()
         self._finished: deque[Done] = deque()
         self._is_reporting = False
+        self._has_moved = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._unclosed: set[int] = set()  # their close failed; the sweep tries again
+        # Ledgers whose close or its record in the list failed, with the end if it is known: the
+        # sweep tries again.
+        self._unclosed: dict[int, LedgerMetadata | None] = {}
 
     def append(self, heads: list[bytes], bodies: list[Buffer], on_done: AppendDone) -> None:
         """See `ManagedLedger.append`."""
@@ -138,9 +143,12 @@ class AppendPath:
     def sweep(self, now_ms: int) -> None:
         """Closes idle old ledgers, and those whose close failed before."""
         self.core.close_if_idle(now_ms)
-        for ledger_id in sorted(self._unclosed):
-            self._unclosed.discard(ledger_id)
-            self._start(self._close(ledger_id))
+        unclosed, self._unclosed = self._unclosed, {}
+        for ledger_id, metadata in unclosed.items():
+            if metadata is None:
+                self._start(self._close(ledger_id))
+            else:
+                self._start(self._record_end(ledger_id, metadata))
         self.run()
 
     # Effects
@@ -167,7 +175,7 @@ class AppendPath:
                 log.custom_metadata(),
             )
             ledger_id = writer.ledger_id
-            info = await log.lists.update(lambda x: x.without_empty().with_ledger(ledger_id))
+            info = await log.lists.update(lambda x: log.trimmer.tidy(x.with_ledger(ledger_id)))
         except ManagedLedgerFencedError as error:
             await self._discard(writer)
             log.fence(error)
@@ -177,7 +185,7 @@ class AppendPath:
             if writer is not None:
                 if isinstance(error, MetadataError):  # it may be listed: close it, keep it
                     self.writers[writer.ledger_id] = writer
-                    self._unclosed.add(writer.ledger_id)
+                    self._unclosed[writer.ledger_id] = None
                 else:
                     await self._discard(writer)
             self.create_failure_ms = log.now_ms()
@@ -210,8 +218,9 @@ class AppendPath:
             metadata = await self._definite_end(writer, is_retry=False)
         except (LedgerError, MetadataError) as error:
             logger.warning("%s: ledger %d stays open: %s", self._log.name, ledger_id, error)
-            self._unclosed.add(ledger_id)
+            self._unclosed[ledger_id] = None
             return
+        self._forget_writer(ledger_id)
         await self._record_end(ledger_id, metadata)
 
     async def _end(self, ledger_id: int) -> None:
@@ -234,6 +243,7 @@ class AppendPath:
                     return
             await asyncio.sleep(delay_s)
             delay_s *= 2
+        self._forget_writer(ledger_id)
         if metadata.last_entry < 0:
             await asyncio.sleep(END_RETRY_S * core.futile_ledgers)
         core.on_ledger_ended(ledger_id, metadata.last_entry, log.now_ms())
@@ -242,9 +252,19 @@ class AppendPath:
             assert core.refusal is not None
             log.fence(core.refusal)
             return
-        log.ledgers.confirm(ledger_id, metadata.last_entry)  # with entries failed before
+        self._confirm_upto(ledger_id, metadata)
         self.run()
         await self._record_end(ledger_id, metadata)
+
+    def _forget_writer(self, ledger_id: int) -> None:
+        """Its end may be above what the writer knows: reads go by the metadata from now on."""
+        del self.writers[ledger_id]
+        self._log.on_ledger_ended(ledger_id)
+
+    def _confirm_upto(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        """Entries that were failed may be below the definite end: then they exist after all."""
+        if self._log.ledgers.entries(ledger_id) is not None:
+            self._log.ledgers.confirm(ledger_id, metadata.last_entry)
 
     async def _definite_end(self, writer: AsyncLedgerWriter, *, is_retry: bool) -> LedgerMetadata:
         """The closed ledger's metadata: closed by us, else recovered."""
@@ -262,20 +282,21 @@ class AppendPath:
         log = self._log
         closed_ms = max(1, log.now_ms())
         entries, size = metadata.last_entry + 1, metadata.length
+        self._confirm_upto(ledger_id, metadata)
         try:
             info = await log.lists.update(
-                lambda x: x.with_closed(ledger_id, entries, size, closed_ms).without_empty()
+                lambda x: log.trimmer.tidy(x.with_closed(ledger_id, entries, size, closed_ms))
             )
         except ManagedLedgerFencedError as error:
             log.fence(error)
             return
         except MetadataError as error:
             logger.warning("%s: end of ledger %d not listed: %s", log.name, ledger_id, error)
-            self._unclosed.add(ledger_id)
+            self._unclosed[ledger_id] = metadata
             return
-        self.writers.pop(ledger_id, None)
-        log.on_ledger_closed(ledger_id)
         log.on_list_changed(info)
+        if len(info.ledgers) > 1:
+            log.trimmer.trim_soon()
 
     # News from writers
 
@@ -301,7 +322,6 @@ class AppendPath:
             return  # a callback appended: the loop below goes on with these
         self._is_reporting = True
         finished = self._finished
-        before = self._log.ledgers.last_confirmed
         try:
             while finished:
                 done = finished.popleft()
@@ -311,7 +331,8 @@ class AppendPath:
                     logger.exception("%s: a callback of an append failed", self._log.name)
         finally:
             self._is_reporting = False
-        if reports[-1].error is None or before != self._log.ledgers.last_confirmed:
+        if self._has_moved:
+            self._has_moved = False
             self._log.appended()
 
     def _admit(self, reports: list[Done]) -> None:
@@ -330,6 +351,7 @@ class AppendPath:
                 bodies += done.bodies
                 size += done.entry_bytes
             last = reports[end - 1]
+            self._has_moved = True
             self._log.confirmed(first.ledger_id, first.first, heads, bodies, size)
             assert last.first + last.count == first.first + len(heads)
             start = end
@@ -349,7 +371,7 @@ class AppendPath:
 def rotation_limits(log: ManagedLedger) -> RotationLimits:
     """The config's limits; ages differ by up to 5 % so that logs don't all rotate at once."""
     config = log.config
-    jitter = (hash(log.name) % 1000 - 500) / 10_000
+    jitter = (crc32(log.name.encode()) % 1000 - 500) / 10_000
     return RotationLimits(
         config.ledger_entries_max,
         config.ledger_bytes_max,

@@ -267,23 +267,24 @@ class EntryCache:
     def sweep(self) -> None:
         """Lets go of what has been idle; called every few seconds while the cache isn't empty."""
         self.sweeps += 1
+        slowest: dict[LogCache, Position | None] = {}  # asked once per log
         for order in (self._tail, self._read):
-            idle = [x for x in order if self._is_idle(x)]
+            idle: list[CacheChunk] = []
+            for chunk in order:
+                age = self.sweeps - chunk.born
+                if age < IDLE_SWEEPS:
+                    continue
+                log = chunk.log
+                if log not in slowest:
+                    slowest[log] = log.slowest()
+                if age >= 10 * IDLE_SWEEPS or _is_passed(chunk, slowest[log]):
+                    idle.append(chunk)
             for chunk in idle:
                 self.drop(chunk)
 
-    def _is_idle(self, chunk: CacheChunk) -> bool:
-        age = self.sweeps - chunk.born
-        return age >= 10 * IDLE_SWEEPS or (age >= IDLE_SWEEPS and self._is_passed(chunk))
-
-    @staticmethod
-    def _is_passed(chunk: CacheChunk) -> bool:
-        slowest = chunk.log.slowest()
-        return slowest is None or slowest >= (chunk.ledger_id, chunk.end - 1)
-
     def _victim(self, order: OrderedDict[CacheChunk, None]) -> CacheChunk:
         for chunk in islice(order, VICTIM_CANDIDATES):
-            if self._is_passed(chunk):
+            if _is_passed(chunk, chunk.log.slowest()):
                 return chunk
         return next(iter(order))
 
@@ -294,3 +295,8 @@ class EntryCache:
                 self.drop(self._victim(self._read))
             else:
                 self.drop(self._victim(self._tail))
+
+
+def _is_passed(chunk: CacheChunk, slowest: Position | None) -> bool:
+    """Whether no active reader will come to the chunk; ``slowest`` is None without any."""
+    return slowest is None or slowest >= (chunk.ledger_id, chunk.end - 1)

@@ -33,9 +33,9 @@ class FactoryConfig:
     """Settings of the process's factory."""
 
     cache_sweep_s: float = 5.0
-    """Pause between looks at idle cached entries; no timer runs while the cache is empty."""
+    """Pause between looks at idle cached entries, while there are any."""
     ledger_sweep_s: float = 60.0
-    """Pause between looks at ledgers that are due by age; no timer without open logs."""
+    """Pause between looks at what is due by age: the only timer of an idle process."""
 
 
 class ManagedLedgerFactory:
@@ -88,7 +88,9 @@ class ManagedLedgerFactory:
         if self._is_closed:
             raise ManagedLedgerClosedError("the factory is closed")
         if (log := self._open.get(name)) is not None:
-            return log
+            if log.is_open:
+                return log
+            await log.close()  # fenced or closing: this is a new beginning
         task = self._opening.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._load(name, config))
@@ -100,14 +102,18 @@ class ManagedLedgerFactory:
         """Whether such a log is stored."""
         return await self._store.exists(f"{ROOT}/{name}")
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, config: ManagedLedgerConfig | None = None) -> None:
         """Deletes a log, open or not; a missing one is success.
+
+        Args:
+            config: to open it with, if it isn't open: only the password matters.
 
         Raises:
             OpenFailedError: an unclosed ledger can't be taken over now; retry later.
         """
         try:
-            log = await self.open(name, replace(ManagedLedgerConfig(), create_if_missing=False))
+            config = replace(config or ManagedLedgerConfig(), create_if_missing=False)
+            log = await self.open(name, config)
         except ManagedLedgerNotFoundError:
             return
         await log.delete()
@@ -148,7 +154,9 @@ class ManagedLedgerFactory:
     def _arm(self) -> None:
         if self._timer is None and self._sweeping is None and not self._is_closed:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._config.cache_sweep_s, self._on_timer)
+            config = self._config
+            delay_s = config.ledger_sweep_s if self.cache.is_empty else config.cache_sweep_s
+            self._timer = loop.call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

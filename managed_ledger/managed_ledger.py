@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
 from managed_ledger.append_core import AppendDone, AppendState
@@ -32,13 +32,14 @@ from managed_ledger.logger import logger
 from managed_ledger.position import EARLIEST, LATEST, InitialPosition, Position
 from managed_ledger.reading import ReadPath
 from managed_ledger.stats import LedgerStats, ManagedLedgerStats
-from managed_ledger.trimming import Retention, ledgers_to_trim
+from managed_ledger.trim_path import Trimmer
 from metadata.errors import MetadataError, NotFoundError
 from metadata.paths import decode_name
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from bookkeeper.client.client import BookKeeperClient
+    from bookkeeper.client.ledger_reader import LedgerReader
 
 DRAIN_TIMEOUT_S = 10.0
 """How long close, terminate and truncate wait for appends that are under way."""
@@ -68,14 +69,12 @@ class ManagedLedger:
 
     __slots__ = (
         "_appends",
-        "_deleted",
+        "_closing",
         "_failure",
+        "_is_fenced",
         "_on_closed",
         "_opening",
         "_reads",
-        "_tasks",
-        "_trim_again",
-        "_trimming",
         "cache",
         "client",
         "config",
@@ -90,6 +89,7 @@ class ManagedLedger:
         "on_fenced",
         "path",
         "store",
+        "trimmer",
     )
 
     def __init__(
@@ -123,10 +123,9 @@ class ManagedLedger:
         self._failure: ManagedLedgerError | None = None  # closed or fenced
         # Cursors being made hold back the trim as well.
         self._opening: dict[str, tuple[Position, asyncio.Task[Cursor]]] = {}
-        self._deleted: set[int] = set()  # doomed ledgers that are gone; the list says so later
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._trimming = False
-        self._trim_again = False
+        self._is_fenced = False
+        self._closing: asyncio.Task[None] | None = None
+        self.trimmer = Trimmer(self)
         self._on_closed = on_closed
 
     # State
@@ -134,7 +133,7 @@ class ManagedLedger:
     @property
     def state(self) -> str:
         """Name of the state as in Pulsar's statistics."""
-        if isinstance(self._failure, ManagedLedgerFencedError):
+        if self._is_fenced:
             return "Fenced"
         if self._failure is not None:
             return "Closed"
@@ -147,7 +146,12 @@ class ManagedLedger:
     @property
     def is_owner(self) -> bool:
         """False once another owner was seen."""
-        return not isinstance(self._failure, ManagedLedgerFencedError)
+        return not self._is_fenced
+
+    @property
+    def is_open(self) -> bool:
+        """Neither fenced nor closed nor closing."""
+        return self._failure is None and self._closing is None
 
     @property
     def last_confirmed(self) -> Position:
@@ -226,6 +230,7 @@ class ManagedLedger:
             cause, error = error, ManagedLedgerFencedError(f"{self.name}: {error}")
             error.__cause__ = cause
         self._failure = error
+        self._is_fenced = self.lists.is_lost = True
         if self._appends is not None:
             self._appends.core.stop(error)
             self._appends.run()
@@ -356,11 +361,10 @@ class ManagedLedger:
             self.log_cache = LogCache(self.cache, self._slowest_active)
         return self.log_cache
 
-    def writer_reader(self, ledger_id: int) -> Any:
+    def writer_reader(self, ledger_id: int) -> LedgerReader | None:
         """For the read path: reads a ledger that this log writes; None when it doesn't."""
-        if self._appends is None or self._appends.core.current != ledger_id:
-            return None
-        return self._appends.writers[ledger_id].reader()
+        writer = None if self._appends is None else self._appends.writers.get(ledger_id)
+        return None if writer is None else writer.reader()
 
     def _slowest_active(self) -> Position | None:
         last = self.ledgers.last_confirmed
@@ -450,7 +454,7 @@ class ManagedLedger:
         """Removes a cursor and its storage; a missing one is success."""
         self._require_open()
         await self._delete_cursor(name)
-        self.trim_soon()
+        self.trimmer.trim_soon()
 
     async def _delete_cursor(self, name: str) -> None:
         if (opening := self._opening.get(name)) is not None:
@@ -465,18 +469,25 @@ class ManagedLedger:
         """For the factory: loads every stored cursor, which takes each over from its last owner."""
         names = [decode_name(x) for x in await self.store.children(self.path)]
         if names:
-            cursors = await asyncio.gather(
-                *(load_or_create_cursor(self, x, self.last_confirmed, {}) for x in names)
-            )
-            self.cursors.update(zip(names, cursors, strict=True))
+            loads = (load_or_create_cursor(self, x, self.last_confirmed, {}) for x in names)
+            results = await asyncio.gather(*loads, return_exceptions=True)
+            for name, result in zip(names, results, strict=True):
+                if isinstance(result, BaseException):
+                    raise result
+                self.cursors[name] = result
         if len(self.lists.info.ledgers) > 1 or self.lists.info.doomed:
-            self.trim_soon()
+            self.trimmer.trim_soon()
 
     def on_mark_delete(self, previous: Position, current: Position) -> None:
         """From a cursor: its mark-delete moved, so its first ledger may be free."""
-        counts = self.lists.info.ledgers
-        if len(counts) > 1 and current >= (counts[0].ledger_id, counts[0].entries - 1):
-            self.trim_soon()
+        ledgers = self.lists.info.ledgers
+        if len(ledgers) > 1 and ledgers[0].closed_ms:
+            end = (ledgers[0].ledger_id, ledgers[0].entries - 1)
+            # The others are asked only when this cursor itself sets the ledger free.
+            if current >= end:
+                slowest, _ = self.retained_from()
+                if slowest is not None and slowest >= end and not self.config.retention_ms:
+                    self.trimmer.trim_soon()
 
     def on_cursor_fenced(self, error: BaseException) -> None:
         """From a cursor: another owner took it."""
@@ -490,58 +501,14 @@ class ManagedLedger:
 
     # Trimming and the list
 
-    async def trim(self, *, ignore_retention: bool = False) -> None:
+    async def trim(self) -> None:
         """Deletes the ledgers that no durable cursor and no retention needs.
 
         Raises:
             MetadataError: the list couldn't be changed; nothing was deleted.
         """
         self._require_open()
-        config = self.config
-        retention = Retention()
-        if not ignore_retention:
-            retention = Retention(config.retention_ms, config.retention_bytes)
-
-        def shorten(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
-            positions = [x.durable_mark_delete for x in self.cursors.values() if x.durable]
-            positions += [x for x, _ in self._opening.values()]
-            slowest = min(positions, default=None)
-            core = None if self._appends is None else self._appends.core
-            keep_from = 2**63 if core is None or core.current < 0 else core.current
-            trimmed = ledgers_to_trim(info.ledgers, slowest, keep_from, retention, self.now_ms())
-            if not trimmed:
-                return info
-            return info.forget(self._deleted).without(trimmed)
-
-        try:
-            info = await self.lists.update(shorten)
-        except ManagedLedgerFencedError as error:
-            self.fence(error)
-            raise
-        self.on_list_changed(info)
-
-    def trim_soon(self) -> None:
-        """Trims in the background; calls meanwhile lead to one more run."""
-        if self._failure is not None:
-            return
-        if self._trimming:
-            self._trim_again = True
-            return
-        self._trimming = True
-        self._start(self._trim_in_background())
-
-    async def _trim_in_background(self) -> None:
-        try:
-            while True:
-                self._trim_again = False
-                try:
-                    await self.trim()
-                except (ManagedLedgerError, MetadataError) as error:
-                    logger.warning("%s: trim: %s", self.name, error)
-                if not self._trim_again:
-                    return
-        finally:
-            self._trimming = False
+        await self.trimmer.trim(ignore_retention=False)
 
     def on_list_changed(self, info: ManagedLedgerInfo) -> None:
         """The stored list was shortened, perhaps: let go of what isn't listed any more."""
@@ -552,34 +519,29 @@ class ManagedLedger:
             if self.log_cache is not None and info.ledgers:
                 self.log_cache.drop_ledgers(info.ledgers[0].ledger_id)
             for ledger_id in gone:
-                if self._reads is not None:
-                    self._reads.forget(ledger_id)
+                self.on_ledger_ended(ledger_id)
             first = self.ledgers.previous_position(self.ledgers.first_position())
             for cursor in self.cursors.values():
                 if not cursor.durable and cursor.mark_delete < first:
                     cursor.advance_to(first)
-        self._deleted.intersection_update(info.doomed)
-        if any(x not in self._deleted for x in info.doomed):
-            self._start(self._delete_doomed(info.doomed))
+        self.trimmer.on_list_changed(info)
 
-    def on_ledger_closed(self, ledger_id: int) -> None:
-        """For the append path: reads go on through a fresh reader, and the log may be trimmed."""
+    def on_ledger_ended(self, ledger_id: int) -> None:
+        """A ledger is closed or gone: reads go on through a fresh reader."""
         if self._reads is not None:
             self._reads.forget(ledger_id)
-        if len(self.lists.info.ledgers) > 1:
-            self.trim_soon()
 
-    async def _delete_doomed(self, ledger_ids: Collection[int]) -> None:
-        for ledger_id in ledger_ids:
-            if ledger_id in self._deleted:
-                continue
-            try:
-                await self.client.delete_ledger(ledger_id)
-            except (LedgerError, MetadataError) as error:
-                # It stays doomed in the list: the next open or change of the list tries again.
-                logger.warning("%s: ledger %d not deleted: %s", self.name, ledger_id, error)
-            else:
-                self._deleted.add(ledger_id)
+    def retained_from(self) -> tuple[Position | None, int]:
+        """What trimming must spare: from the first position on, and from the ledger id on.
+
+        The position is the lowest durable mark-delete, of cursors in the making too; None without
+        durable cursors. The ledger is the one that is written.
+        """
+        positions = [x.durable_mark_delete for x in self.cursors.values() if x.durable]
+        positions += [x for x, _ in self._opening.values()]
+        core = None if self._appends is None else self._appends.core
+        written = 2**63 if core is None or core.current < 0 else core.current
+        return min(positions, default=None), written
 
     def custom_metadata(self) -> dict[str, bytes]:
         """Marks a ledger as this log's, so that one that is never listed can be found."""
@@ -592,7 +554,7 @@ class ManagedLedger:
         if self._appends is not None:
             self._appends.sweep(now_ms)
         if len(self.lists.info.ledgers) > 1 and self.config.retention_ms:
-            self.trim_soon()
+            self.trimmer.trim_soon()
 
     # Administration
 
@@ -640,12 +602,18 @@ class ManagedLedger:
             await appends.finish_tasks()
         for cursor in list(self.cursors.values()):
             await cursor.reset(self.ledgers.next_position(self.last_confirmed))
-        await self.trim(ignore_retention=True)
+        await self.trimmer.trim(ignore_retention=True)
 
     async def close(self) -> None:
-        """Ends the ledgers in use and stores the cursors, unless the log is fenced."""
-        if isinstance(self._failure, ManagedLedgerClosedError):
-            return
+        """Ends the ledgers in use and stores the cursors, unless the log is fenced.
+
+        What can't be stored is logged: the next open recovers it.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         closed = ManagedLedgerClosedError(f"{self.name} is closed")
         appends = self._appends
         if appends is not None:
@@ -660,10 +628,10 @@ class ManagedLedger:
             except (LedgerError, MetadataError, ManagedLedgerError) as error:
                 logger.warning("%s: cursor %s: %s", self.name, cursor.name, error)
         if appends is not None:
-            if not self.is_owner:
+            if self._is_fenced:
                 appends.abandon_tasks()
             await appends.finish_tasks()
-            if self.is_owner:
+            if not self._is_fenced:
                 await appends.close_writers()
         self._failure = closed
         await self._finish()
@@ -738,19 +706,8 @@ class ManagedLedger:
         """Nothing of this log stays in memory or under way."""
         if self._reads is not None:
             await self._reads.close()
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self.trimmer.finish()
         if self.log_cache is not None:
             self.log_cache.clear()
             self.log_cache = None
         self._on_closed(self)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("%s: a background task failed", self.name, exc_info=error)

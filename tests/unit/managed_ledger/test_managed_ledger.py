@@ -137,7 +137,7 @@ async def test_trim_behind_the_slowest_cursor(cluster: Cluster) -> None:
     assert log.first_position() == appends.acked[8][0]
     await eventually(lambda: log.lists.info.doomed != ())
     gone = appends.acked[0][0][0]
-    await eventually(lambda: gone in log._deleted)
+    await eventually(lambda: gone in log.trimmer.deleted)
     assert await log.client.read_ledger_metadata(gone) is None
 
 

@@ -1,0 +1,113 @@
+"""asyncio shell of trimming: shortens the stored list, then deletes ledgers; in that order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from bookkeeper.errors import LedgerError
+from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFencedError
+from managed_ledger.ledger_list import ManagedLedgerInfo
+from managed_ledger.logger import logger
+from managed_ledger.trimming import Retention, ledgers_to_trim
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from managed_ledger.managed_ledger import ManagedLedger
+
+
+class Trimmer:
+    """Takes ledgers from the front of one log.
+
+    A ledger that leaves the list is doomed in the same compare-and-set, so a crash before it is
+    deleted leaks nothing: the next owner finds it there.
+    """
+
+    __slots__ = ("_again", "_is_trimming", "_log", "_tasks", "deleted")
+
+    def __init__(self, log: ManagedLedger) -> None:
+        self._log = log
+        self.deleted: frozenset[int] = frozenset()
+        """Doomed ledgers that don't exist any more; the list's next change drops them."""
+        self._is_trimming = False
+        self._again = False
+        self._tasks: frozenset[asyncio.Task[None]] = frozenset()
+
+    async def trim(self, *, ignore_retention: bool) -> None:
+        """See `ManagedLedger.trim`."""
+        log = self._log
+        retention = Retention()
+        if not ignore_retention:
+            retention = Retention(log.config.retention_ms, log.config.retention_bytes)
+
+        def shorten(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+            slowest, written = log.retained_from()
+            trimmed = ledgers_to_trim(info.ledgers, slowest, written, retention, log.now_ms())
+            return self.tidy(info.without(trimmed)) if trimmed else info
+
+        try:
+            info = await log.lists.update(shorten)
+        except ManagedLedgerFencedError as error:
+            log.fence(error)
+            raise
+        log.on_list_changed(info)
+
+    def tidy(self, info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+        """For every change of the list: what goes along with it at no cost."""
+        return info.without_empty().forget(self.deleted)
+
+    def trim_soon(self) -> None:
+        """Trims in the background; calls meanwhile lead to one more run."""
+        if not self._log.is_open:
+            return
+        if self._is_trimming:
+            self._again = True
+            return
+        self._is_trimming = True
+        self._start(self._trim())
+
+    async def finish(self) -> None:
+        """Waits for everything under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def on_list_changed(self, info: ManagedLedgerInfo) -> None:
+        """Deletes what is doomed."""
+        self.deleted = self.deleted.intersection(info.doomed)
+        if not self.deleted.issuperset(info.doomed):
+            self._start(self._delete(info.doomed))
+
+    async def _trim(self) -> None:
+        try:
+            self._again = True
+            while self._again and self._log.is_open:
+                self._again = False
+                try:
+                    await self.trim(ignore_retention=False)
+                except (ManagedLedgerError, MetadataError) as error:
+                    logger.warning("%s: trim: %s", self._log.name, error)
+        finally:
+            self._is_trimming = False
+
+    async def _delete(self, ledger_ids: Collection[int]) -> None:
+        for ledger_id in ledger_ids:
+            if ledger_id in self.deleted:
+                continue
+            try:
+                await self._log.client.delete_ledger(ledger_id)
+            except (LedgerError, MetadataError) as error:
+                # It stays doomed: the next change of the list, or the next open, tries again.
+                logger.warning("%s: ledger %d not deleted: %s", self._log.name, ledger_id, error)
+            else:
+                self.deleted |= {ledger_id}
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks |= {task}
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks -= {task}
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s: trimming failed", self._log.name, exc_info=error)
