@@ -83,16 +83,19 @@ class PositionSet:
             del self.ledgers[ledger_id]
         return taken
 
+    def remove_range(self, first: Position, end: Position) -> None:
+        """Remove every position in ``[first, end)``."""
+        for ledger in [known for known in self.ledgers if first[0] <= known <= end[0]]:
+            bits = self.ledgers[ledger]
+            low = first[1] if ledger == first[0] else 0
+            high = end[1] if ledger == end[0] else ENTRY_ID_END
+            bits.remove_range(max(low, 0), min(max(high, 0), ENTRY_ID_END))
+            if not bits:
+                del self.ledgers[ledger]
+
     def remove_below(self, position: Position) -> None:
         """Remove every position lower than ``position``."""
-        ledger_id, entry_id = position
-        for ledger in [known for known in self.ledgers if known <= ledger_id]:
-            bits = self.ledgers[ledger]
-            if ledger == ledger_id and entry_id < ENTRY_ID_END:
-                bits.remove_range(0, max(entry_id, 0))
-                if bits:
-                    continue
-            del self.ledgers[ledger]
+        self.remove_range((-1, -1), position)
 
     def first(self) -> Position | None:
         """Lowest position; None when empty."""

@@ -311,7 +311,7 @@ class SharedDispatcher:
         if request.generation != self.generation:
             return
         if request.replay:
-            self.replay.remove_below((position[0], position[1] + request.entries_max))
+            self.replay.remove_range(position, (position[0], position[1] + request.entries_max))
         else:
             self.read_position = position
 
@@ -329,7 +329,10 @@ class SharedDispatcher:
         ledger_id, first, count = batch.ledger_id, batch.first, len(batch.heads)
         indexes: Sequence[int] = range(count)
         if request.replay:
-            self.replay.remove_below((ledger_id, first))  # trimmed: the read found later ones only
+            # Trimmed: the read found later ones only. Not everything below: lower entries may have
+            # joined the queue while the read was under way.
+            assert request.position is not None
+            self.replay.remove_range(request.position, (ledger_id, first))
             bits = self.replay.ledgers.get(ledger_id)
             if acked and bits:
                 self.replay.take(ledger_id, BitMap(acked))

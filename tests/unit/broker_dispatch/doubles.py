@@ -87,9 +87,12 @@ class MemoryLedger:
         ]
 
     def next_position(self, position: Position) -> Position:
-        after = [each for each in self.positions() if each > position]
+        for ledger_id in sorted(self.ledgers):
+            first = max(position[1] + 1, 0) if ledger_id == position[0] else 0
+            if ledger_id >= position[0] and first < len(self.ledgers[ledger_id]):
+                return (ledger_id, first)
         last = self.last_confirmed
-        return after[0] if after else (last[0], last[1] + 1)
+        return (last[0], last[1] + 1)
 
     def previous_position(self, position: Position) -> Position:
         before = [each for each in self.positions() if each < position]

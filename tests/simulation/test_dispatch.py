@@ -1,0 +1,418 @@
+"""Seeded schedules against the dispatch cores: nothing lost, nothing twice, nothing after its ack.
+
+Safety is checked at every delivery; at the end the faults stop and everything must arrive.
+``MAGNETAR_SEEDS`` sets how many schedules run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from broker.dispatch.consumer_state import ConsumerState
+from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest, Skip
+from broker.dispatch.shared import SharedDispatcher
+from broker.dispatch.single_active import SingleActiveDispatcher, choose_active
+from broker.protocol.entry_head import (
+    FLAG_CHUNK,
+    FLAG_FIRST_CHUNK,
+    FLAG_LAST_CHUNK,
+    FLAG_MARKER,
+    parse_head,
+)
+from managed_ledger.position import Position
+from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger, head
+
+SEEDS = range(int(os.environ.get("MAGNETAR_SEEDS", "100")))
+STEPS = 400
+TICK_MS = 1000
+
+
+class World:
+    """A log that grows, a cursor, a clock; what both simulations share."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.ledger = MemoryLedger()
+        self.ledger.ledgers[10] = []
+        self.cursor = MemoryCursor(self.ledger)
+        self.now_ms = 1_800_000_000_000
+        self.reading: tuple[ReadRequest, Position] | None = None
+        self.chunks = 0
+        self.plain = self.rng.random() < 0.4  # whole batches of single messages: the fast path
+
+    def append(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.05:
+            self.ledger.ledgers[max(self.ledger.ledgers) + 1] = []
+        kind = 1.0 if self.plain else rng.random()
+        if kind < 0.1:
+            self.ledger.append(head(flags=FLAG_MARKER))
+        elif kind < 0.25:
+            self.ledger.append(head(rng.randint(2, 30)))
+        elif kind < 0.35:
+            self.ledger.append(head(deliver_at_ms=self.now_ms + rng.randint(-2000, 9000)))
+        elif kind < 0.45:
+            self.chunks += 1
+            count = rng.randint(2, 4)
+            for index in range(count):
+                flags = FLAG_CHUNK | (FLAG_FIRST_CHUNK if index == 0 else 0)
+                flags |= FLAG_LAST_CHUNK if index == count - 1 else 0
+                self.ledger.append(head(flags=flags, chunk=self.chunks))
+        else:
+            for _ in range(rng.randint(1, 12)):
+                self.ledger.append()
+
+    def head_of(self, position: Position) -> bytes:
+        return self.ledger.ledgers[position[0]][position[1]][0]
+
+    def must_arrive(self) -> set[Position]:
+        return {
+            position
+            for position in self.ledger.positions()
+            if not parse_head(self.head_of(position)).flags & FLAG_MARKER
+        }
+
+    def markers(self) -> set[Position]:
+        return set(self.ledger.positions()) - self.must_arrive()
+
+
+def picked(effect: Deliver) -> Iterable[tuple[int, Position]]:
+    batch = effect.batch
+    picks = range(len(batch.heads)) if effect.picks is None else effect.picks
+    return [(index, (batch.ledger_id, batch.first + index)) for index in picks]
+
+
+class SharedWorld(World):
+    """A model of every client beside the core under test."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.limits = DispatchLimits(
+            read_entries_max=self.rng.choice([3, 20, 1000]),
+            round_robin_messages=self.rng.choice([1, 5, 20]),
+            unacked_per_consumer=self.rng.choice([0, 40]),
+            unacked_per_subscription=self.rng.choice([0, 90]),
+            delay_tick_ms=TICK_MS,
+            delay_strict=self.rng.random() < 0.5,
+        )
+        self.core = SharedDispatcher(self.limits)
+        self.permits: dict[ConsumerState, int] = {}
+        self.owner: dict[Position, ConsumerState] = {}
+        self.nacks: dict[Position, int] = {}
+        self.names = 0
+
+    def turn(self, *, answer_reads: bool) -> None:
+        """What the shell does; a missing cache makes reads end in a later step."""
+        core = self.core
+        for _ in range(1000):
+            if self.reading is not None:
+                if not answer_reads:
+                    return
+                request, position = self.reading
+                self.reading = None
+            elif (wanted := core.next_read()) is not None:
+                request = wanted
+                position = request.position or self.cursor.first_unacked()
+                if position <= self.ledger.last_confirmed and self.rng.random() < 0.2:
+                    self.reading = (request, position)
+                    continue
+            else:
+                return
+            batch = self.ledger.read_nowait(position, request.entries_max, 1 << 20)
+            if batch is None:
+                core.on_nothing(request, position)
+                if not request.replay:
+                    return
+                continue
+            acked = self.cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
+            core.on_entries(request, batch, acked, None, self.now_ms)
+            self.check_effects()
+        raise AssertionError("the dispatcher makes no progress")
+
+    def check_effects(self) -> None:
+        for effect in self.core.take_effects():
+            if isinstance(effect, Skip):
+                assert set(effect.positions) <= self.markers()
+                self.cursor.ack(effect.positions)
+                continue
+            assert isinstance(effect, Deliver)
+            self.check_delivery(effect)
+
+    def check_delivery(self, effect: Deliver) -> None:
+        consumer = effect.consumer
+        assert consumer in self.permits, "delivered to a consumer that left"
+        counts = effect.redelivery_counts
+        messages = 0
+        for nth, (_, position) in enumerate(picked(effect)):
+            entry = parse_head(self.head_of(position))
+            assert self.permits[consumer] - messages > 0, "sent without permits"
+            assert position not in self.cursor.acked, "sent after its ack"
+            assert position not in self.owner, "sent while pending"
+            assert not entry.flags & FLAG_MARKER
+            early = 0 if self.limits.delay_strict else TICK_MS
+            assert entry.deliver_at_ms <= self.now_ms + early, "sent before its time"
+            assert (counts[nth] if counts else 0) == self.nacks.get(position, 0)
+            self.owner[position] = consumer
+            messages += entry.message_count
+        assert messages == effect.messages
+        self.permits[consumer] -= messages
+
+    def check_books(self) -> None:
+        for consumer, permits in self.permits.items():
+            held = [position for position, owner in self.owner.items() if owner is consumer]
+            assert consumer.permits == permits
+            assert set(consumer.pending) == set(held)
+            assert consumer.unacked == sum(
+                parse_head(self.head_of(position)).message_count for position in held
+            )
+        assert self.core.unacked == sum(consumer.unacked for consumer in self.permits)
+        for position in self.core.replay:
+            assert position not in self.owner
+
+    def step(self) -> None:
+        rng, kind = self.rng, self.rng.random()
+        consumers = list(self.permits)
+        if kind < 0.2:
+            self.append()
+        elif kind < 0.27 or not consumers:
+            self.names += 1
+            joiner = ConsumerState(f"c{self.names}", rng.choice([0, 0, 0, 1]))
+            self.core.add_consumer(joiner)
+            self.permits[joiner] = 0
+        elif kind < 0.31:
+            self.leave(rng.choice(consumers))
+        elif kind < 0.5:
+            consumer, permits = rng.choice(consumers), rng.choice([1, 3, 10, 100])
+            self.permits[consumer] += permits
+            self.core.on_flow(consumer, permits)
+        elif kind < 0.75:
+            self.acknowledge(rng.choice(consumers))
+        elif kind < 0.85:
+            self.nack(rng.choice(consumers))
+        elif kind < 0.9:
+            self.now_ms += rng.randint(1, 3000)
+            self.core.on_tick(self.now_ms)
+        self.turn(answer_reads=rng.random() < 0.5)
+
+    def leave(self, consumer: ConsumerState) -> None:
+        self.core.remove_consumer(consumer)
+        del self.permits[consumer]
+        self.owner = {at: owner for at, owner in self.owner.items() if owner is not consumer}
+        if not self.permits:
+            self.nacks.clear()
+
+    def acknowledge(self, consumer: ConsumerState) -> None:
+        rng = self.rng
+        pool = [at for at, owner in self.owner.items() if owner is consumer or rng.random() < 0.05]
+        if rng.random() < 0.1:  # a late ack of something that isn't pending any more
+            pool += rng.sample(self.ledger.positions(), min(2, len(self.ledger.positions())))
+        if not pool:
+            return
+        positions = rng.sample(pool, rng.randint(1, len(pool)))
+        if rng.random() < 0.05:
+            positions.append((99_999, 2**64 - 5))  # a lying client
+        self.cursor.ack(positions)
+        self.core.on_acked(consumer, positions)
+        for position in positions:
+            self.owner.pop(position, None)
+            self.nacks.pop(position, None)
+
+    def nack(self, consumer: ConsumerState) -> None:
+        rng = self.rng
+        mine = [at for at, owner in self.owner.items() if owner is consumer]
+        others = [at for at, owner in self.owner.items() if owner is not consumer][:2]
+        if rng.random() < 0.3:
+            self.core.redeliver(consumer, None)
+            chosen = mine
+        else:
+            chosen = rng.sample(mine, rng.randint(0, len(mine)))
+            self.core.redeliver(consumer, [*chosen, *others])
+        for position in chosen:
+            del self.owner[position]
+            self.nacks[position] = self.nacks.get(position, 0) + 1
+
+    def heal(self) -> None:
+        """No more faults: whoever is left acknowledges all; one consumer has permits for all."""
+        if not self.permits:
+            last = ConsumerState("last")
+            self.core.add_consumer(last)
+            self.permits[last] = 0
+        for _ in range(100 + len(self.ledger.positions())):
+            self.now_ms += 2000
+            self.core.on_tick(self.now_ms)
+            for consumer in self.permits:
+                self.permits[consumer] += 1000
+                self.core.on_flow(consumer, 1000)
+            self.turn(answer_reads=True)
+            positions = list(self.owner)
+            self.cursor.ack(positions)
+            self.core.on_acked(None, positions)
+            self.owner.clear()
+            if self.must_arrive() <= self.cursor.acked:
+                break
+        assert self.must_arrive() <= self.cursor.acked, "lost"
+        self.turn(answer_reads=True)
+        assert self.cursor.backlog == 0, "a marker was not skipped"
+        assert self.core.unacked == 0
+        assert not self.core.replay
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shared_sends_everything_to_one_consumer_at_a_time(seed: int) -> None:
+    world = SharedWorld(seed)
+    for step in range(STEPS):
+        world.step()
+        if step % 8 == 0:
+            world.check_books()
+    world.heal()
+
+
+class SingleActiveWorld(World):
+    """One active consumer: order, and nothing after its ack."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.failover = self.rng.random() < 0.7
+        self.partition = self.rng.choice([-1, 0, 3])
+        limits = DispatchLimits(
+            read_entries_max=self.rng.choice([3, 1000]),
+            failover_delay_ms=self.rng.choice([0, 1000]),
+        )
+        self.core = SingleActiveDispatcher(
+            limits, failover=self.failover, topic="t", partition_index=self.partition
+        )
+        self.permits: dict[ConsumerState, int] = {}
+        self.told: dict[ConsumerState, bool] = {}
+        self.received: list[Position] = []  # since the last rewind, by the active consumer
+        self.names = 0
+
+    def turn(self, *, answer_reads: bool) -> None:
+        core = self.core
+        self.check_effects()
+        for _ in range(1000):
+            if self.reading is not None:
+                if not answer_reads:
+                    return
+                request, position = self.reading
+                self.reading = None
+            elif (wanted := core.next_read()) is not None:
+                request = wanted
+                position = request.position or self.cursor.first_unacked()
+                if position <= self.ledger.last_confirmed and self.rng.random() < 0.3:
+                    self.reading = (request, position)
+                    continue
+            else:
+                return
+            batch = self.ledger.read_nowait(position, request.entries_max, 1 << 20)
+            if batch is None:
+                core.on_nothing(request, position)
+                return
+            acked = self.cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
+            core.on_entries(request, batch, acked, None, self.now_ms)
+            self.check_effects()
+        raise AssertionError("the dispatcher makes no progress")
+
+    def check_effects(self) -> None:
+        for effect in self.core.take_effects():
+            match effect:
+                case Skip(positions):
+                    assert set(positions) <= self.markers()
+                    self.cursor.ack(positions)
+                case NotifyActive(consumer, is_active):
+                    assert self.failover
+                    self.told[consumer] = is_active
+                case Deliver():
+                    self.check_delivery(effect)
+
+    def check_delivery(self, effect: Deliver) -> None:
+        consumer = effect.consumer
+        assert consumer is choose_active(list(self.permits), "t", self.partition)
+        assert not self.failover or self.told[consumer], "messages before ACTIVE_CONSUMER_CHANGE"
+        messages = 0
+        for _, position in picked(effect):
+            assert self.permits[consumer] - messages > 0
+            assert position not in self.cursor.acked
+            assert not self.received or position > self.received[-1], "out of order"
+            between = [
+                at
+                for at in self.must_arrive()
+                if at < position and (not self.received or at > self.received[-1])
+            ]
+            assert all(at in self.cursor.acked for at in between), "a gap"
+            self.received.append(position)
+            messages += parse_head(self.head_of(position)).message_count
+        assert messages == effect.messages
+        self.permits[consumer] -= messages
+
+    def step(self) -> None:
+        rng, kind = self.rng, self.rng.random()
+        consumers = list(self.permits)
+        active = self.core.active
+        if kind < 0.3:
+            self.append()
+        elif not consumers or (kind < 0.36 and self.failover):
+            self.names += 1
+            joiner = ConsumerState(f"c{rng.randint(0, 99)}-{self.names}", rng.choice([0, 0, 1]))
+            self.permits[joiner] = 0
+            self.core.add_consumer(joiner, self.now_ms)
+        elif kind < 0.4:
+            leaver = rng.choice(consumers)
+            self.core.remove_consumer(leaver, self.now_ms)
+            del self.permits[leaver]
+            self.told.pop(leaver, None)
+        elif kind < 0.65:
+            consumer, permits = rng.choice(consumers), rng.choice([1, 5, 50])
+            self.permits[consumer] += permits
+            self.core.on_flow(consumer, permits)
+        elif kind < 0.85 and self.received:
+            if rng.random() < 0.5:
+                upto = rng.choice(self.received)
+                self.cursor.ack([at for at in self.ledger.positions() if at <= upto])
+            else:
+                self.cursor.ack([rng.choice(self.received)])
+        elif kind < 0.9:
+            consumer = rng.choice(consumers)
+            self.core.redeliver(consumer, rng.choice([None, 7]))
+            if consumer is active:
+                self.received.clear()
+        elif kind < 0.95:
+            self.now_ms += rng.randint(1, 1500)
+            generation = self.core.generation
+            self.core.on_tick(self.now_ms)
+            if self.core.generation != generation:
+                self.received.clear()
+        if self.core.active is not active:
+            self.received.clear()
+        self.turn(answer_reads=rng.random() < 0.5)
+
+    def heal(self) -> None:
+        if not self.permits:
+            last = ConsumerState("last")
+            self.permits[last] = 0
+            self.core.add_consumer(last, self.now_ms)
+            self.received.clear()
+        self.turn(answer_reads=True)
+        self.now_ms += 10_000
+        self.core.on_tick(self.now_ms)
+        active = self.core.active
+        assert active is not None
+        self.core.redeliver(active, None)
+        self.received.clear()
+        permits = 100_000 + max(0, -active.permits)
+        self.permits[active] += permits
+        self.core.on_flow(active, permits)
+        for _ in range(len(self.ledger.positions()) + 10):
+            self.turn(answer_reads=True)
+        assert self.must_arrive() <= self.cursor.acked | set(self.received), "lost"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_single_active_keeps_the_order_and_loses_nothing(seed: int) -> None:
+    world = SingleActiveWorld(seed)
+    for _ in range(STEPS):
+        world.step()
+    world.heal()
