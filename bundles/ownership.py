@@ -54,18 +54,23 @@ class OwnershipService:
         *,
         unload: UnloadBundle,
         default_bundle_count: int = DEFAULT_BUNDLE_COUNT,
+        unload_timeout_s: float = 60.0,
     ) -> None:
         """
         Args:
             broker: this broker's URLs, under which it owns bundles; no other broker has the same.
             unload: closes the loaded topics of a bundle and tells their clients to look up again;
                 awaited before a bundle is released, and started when one is lost.
+            unload_timeout_s: after this the bundle is given up all the same; what still tries to
+                append then is fenced by the next owner.
         """
         self.broker = broker
         self._store, self._value, self._unload = store, broker.encode(), unload
+        self._unload_timeout_s = unload_timeout_s
         self._factory = BundleFactory(store, default_bundle_count)
         self._owned: dict[str, _OwnedBundle] = {}
         self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
+        self._unloading: set[str] = set()  # bundles whose hook runs, also lost ones
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_lost = self._closed = False
         self._session_watch = store.on_session_event(self._on_session_event)
@@ -111,6 +116,9 @@ class OwnershipService:
 
     async def acquire(self, topic_name: str) -> Ownership:
         """Makes this broker the owner of the topic's bundle; at once when it is already.
+
+        The bundle is owned when this returns. Whoever then waits before the topic can be found by
+        ``unload`` asks ``owns_nowait`` again.
 
         Raises:
             BundleBusyError: another broker owns it.
@@ -199,15 +207,21 @@ class OwnershipService:
             task = asyncio.get_running_loop().create_task(self._acquire_once(bundle))
             self._acquiring[bundle] = task
             task.add_done_callback(lambda done: self._on_acquired(bundle, done))
-        return await asyncio.shield(task)
+        owned = await asyncio.shield(task)
+        # A release or a loss may have come between the end of the task and this caller's turn.
+        if self._owned.get(bundle) is not owned or owned.unloading:
+            raise BundleNotReadyError(bundle, "it is unloading")
+        return owned
 
     async def _acquire_once(self, bundle: str) -> _OwnedBundle:
         if self._session_lost or self._closed:
             raise BundleNotReadyError(bundle, "the metadata session is lost or closing")
+        if bundle in self._unloading:
+            raise BundleNotReadyError(bundle, "it is unloading")
         owned = self._owned.get(bundle)
         try:
             if owned is not None:
-                if owned.unloading:
+                if owned.unloading:  # its node is being deleted
                     raise BundleNotReadyError(bundle, "it is unloading")
                 if not await owned.lock.revalidate():
                     raise BundleBusyError(bundle)
@@ -233,15 +247,20 @@ class OwnershipService:
         owned = self._owned.pop(bundle, None)
         if owned is not None and not owned.unloading:
             _log.warning("bundle %s has another owner now: closing its topics", bundle)
+            self._unloading.add(bundle)  # from now on, not from the task's first turn
             task = asyncio.get_running_loop().create_task(self._run_unload(bundle))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _run_unload(self, bundle: str) -> None:
+        self._unloading.add(bundle)
         try:
-            await self._unload(bundle)
-        except Exception:
+            async with asyncio.timeout(self._unload_timeout_s):
+                await self._unload(bundle)
+        except Exception:  # TimeoutError too
             _log.exception("closing the topics of bundle %s failed", bundle)
+        finally:
+            self._unloading.discard(bundle)
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_LOST:

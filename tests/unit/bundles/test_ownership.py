@@ -11,7 +11,7 @@ from bundles.lookup import BrokerLookup
 from bundles.ownership import Ownership, OwnershipService
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.store import MetadataEvent
-from tests.unit.metadata.event_log import EventLog
+from tests.unit.metadata.event_log import EventLog, eventually
 
 TOPIC = "persistent://t/n/topic"
 
@@ -19,13 +19,19 @@ TOPIC = "persistent://t/n/topic"
 class Broker:
     """An ownership service with the unload hook of a broker."""
 
-    def __init__(self, base: EmbeddedMetadataStore, name: str) -> None:
+    def __init__(
+        self, base: EmbeddedMetadataStore, name: str, unload_timeout_s: float = 60.0
+    ) -> None:
         self.store, self.unloaded = base.new_session(), EventLog[str]()
         self.lookup = BrokerLookup(f"pulsar://{name}:6650", None, f"http://{name}:8080", None)
         self.hold_unload: asyncio.Event | None = None
         self.fail_unload = False
         self.service = OwnershipService(
-            self.store, self.lookup, unload=self._unload, default_bundle_count=4
+            self.store,
+            self.lookup,
+            unload=self._unload,
+            default_bundle_count=4,
+            unload_timeout_s=unload_timeout_s,
         )
 
     async def _unload(self, bundle: str) -> None:
@@ -125,6 +131,35 @@ async def test_a_bundle_is_freed_even_when_its_topics_cannot_be_closed(
     await a.service.release(bundle)
     assert not await base.exists(f"/namespace/{bundle}")
     assert a.service.owned_bundles == []
+
+
+async def test_a_hanging_unload_is_given_up_after_its_limit(base: EmbeddedMetadataStore) -> None:
+    """F20: the ownership is released, and the topic isn't served here afterwards."""
+    broker = Broker(base, "a", unload_timeout_s=0.01)
+    bundle = (await broker.service.acquire(TOPIC)).bundle
+    broker.hold_unload = asyncio.Event()
+    await broker.service.release(bundle)
+    assert not await base.exists(f"/namespace/{bundle}")
+    assert not broker.service.owns_nowait(TOPIC)
+
+
+async def test_a_lost_bundle_is_not_acquired_again_before_its_topics_are_closed(
+    base: EmbeddedMetadataStore, a: Broker, b: Broker
+) -> None:
+    bundle = (await a.service.acquire(TOPIC)).bundle
+    a.hold_unload = asyncio.Event()
+    old = a.store.session_id
+    a.store.lose_session()
+    await base.expire_session(old)
+    await b.service.acquire(TOPIC)
+    a.store.begin_session()
+    await a.unloaded.until(lambda bundles: bundles == [bundle])
+    await b.service.close()
+    with pytest.raises(BundleNotReadyError, match="unloading"):
+        await a.service.acquire(TOPIC)
+    a.hold_unload.set()
+    await eventually(lambda: not a.service._tasks)
+    assert (await a.service.acquire(TOPIC)).bundle == bundle
 
 
 async def test_a_lost_session_acquires_nothing_and_serves_on(

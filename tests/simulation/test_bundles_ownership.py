@@ -1,0 +1,220 @@
+"""Brokers racing for bundles while sessions, requests and replies get lost.
+
+Safety, at every step: at most one broker can prove that it owns a bundle, and a broker that proves
+it has its own node in the tree. Liveness, once healed: every topic has one owner, all brokers name
+it, and caches agree with the nodes. Nothing waits for a thread or a clock: a seed replays its run.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from bundles.errors import BundleError
+from bundles.lookup import BrokerLookup
+from bundles.ownership import OwnershipService
+from metadata.embedded import EmbeddedMetadataStore
+from metadata.errors import MetadataError, OutcomeUnknownError
+from metadata.store import Versioned
+
+T = TypeVar("T")
+
+STEPS = 150
+TOPICS = [f"persistent://t/n/topic-{i}" for i in range(12)]
+BUNDLES = 4
+
+
+class FaultySession(EmbeddedMetadataStore):
+    """A session whose calls take a random number of turns and sometimes lose request or reply."""
+
+    def __init__(self, base: EmbeddedMetadataStore, rng: random.Random) -> None:
+        super().__init__(base._shared, owner=False)
+        self._rng, self.healed = rng, False
+
+    async def _travel(self) -> None:
+        for _ in range(self._rng.randrange(6)):
+            await asyncio.sleep(0)
+
+    async def _change(self, path: str, call: Callable[[], Awaitable[T]]) -> T:
+        await self._travel()
+        fate = 1.0 if self.healed else self._rng.random()
+        if fate < 0.05:
+            raise OutcomeUnknownError(path)  # the request got lost
+        result = await call()
+        await self._travel()
+        if fate < 0.1:
+            raise OutcomeUnknownError(path)  # the reply did
+        return result
+
+    async def get(self, path: str) -> Versioned | None:
+        await self._travel()
+        found = await super().get(path)
+        await self._travel()
+        return found
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Versioned:
+        put = super().put
+        return await self._change(
+            path,
+            lambda: put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential),
+        )
+
+    async def delete(self, path: str, expected_version: int | None = None) -> None:
+        delete = super().delete
+        await self._change(path, lambda: delete(path, expected_version))
+
+
+class Broker:
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.name = world, name
+        self.store = FaultySession(world.base, world.rng)
+        self.lookup = BrokerLookup(f"pulsar://{name}:6650", None, None, None)
+        self.service = OwnershipService(self.store, self.lookup, unload=self._unload)
+        self.loaded = Counter[str]()  # bundle -> topics loaded since it was last unloaded
+
+    async def _unload(self, bundle: str) -> None:
+        for _ in range(self.world.rng.randrange(4)):
+            await asyncio.sleep(0)
+        del self.loaded[bundle]
+
+    async def load(self, topic: str) -> None:
+        self.loaded[(await self.service.acquire(topic)).bundle] += 1
+
+    def proves(self, topic: str) -> bool:
+        return self.service.owns_nowait(topic)
+
+
+class World:
+    def __init__(self, seed: int, base: EmbeddedMetadataStore) -> None:
+        self.rng, self.base = random.Random(seed), base
+        self.brokers = [Broker(self, name) for name in "abc"]
+        self.lost_sessions: list[str] = []  # not yet expired
+        self.tasks: list[asyncio.Task[None]] = []
+        self.outcomes = Counter[str]()
+        self.bundle_of: dict[str, str] = {}
+
+    def start(self, call: Awaitable[object]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(self._tolerate(call)))
+
+    async def _tolerate(self, call: Awaitable[object]) -> None:
+        try:
+            await call
+        except (BundleError, MetadataError) as error:
+            self.outcomes[type(error).__name__] += 1
+        else:
+            self.outcomes["done"] += 1
+
+    def act(self) -> None:
+        rng, broker = self.rng, self.rng.choice(self.brokers)
+        topic, kind = rng.choice(TOPICS), rng.random()
+        if kind < 0.45:
+            self.start(broker.load(topic))
+        elif kind < 0.6:
+            self.start(broker.service.lookup(topic, read_only=rng.random() < 0.5))
+        elif kind < 0.7 and broker.service.owned_bundles:
+            self.start(broker.service.release(rng.choice(broker.service.owned_bundles)))
+        elif kind < 0.77:
+            if not broker.store._lost:
+                self.lost_sessions.append(broker.store.session_id)
+                broker.store.lose_session()
+        elif kind < 0.87:
+            broker.store.begin_session()
+        elif kind < 0.95 and self.lost_sessions:
+            # The server expires a session only after the client has given it up (spec, I11).
+            self.start(self.base.expire_session(self.lost_sessions.pop(0)))
+        else:
+            self.start(self.base.delete(f"/namespace/{self.bundle_of[topic]}"))  # an operator
+
+    def check_safety(self) -> None:
+        for topic, bundle in self.bundle_of.items():
+            provers = [broker for broker in self.brokers if broker.proves(topic)]
+            assert len(provers) <= 1, f"{bundle}: {[broker.name for broker in provers]}"
+            for broker in provers:
+                node = broker.store._tree.nodes.get(f"/namespace/{bundle}")
+                assert node is not None, f"{bundle}: {broker.name} has no node"
+                assert node.owner == broker.store.session_id
+
+    async def settle(self) -> None:
+        for broker in self.brokers:
+            broker.store.healed = True
+            broker.store.begin_session()
+        while any(not task.done() for task in self.tasks):
+            await asyncio.gather(*self.tasks)
+        for session_id in self.lost_sessions:
+            await self.base.expire_session(session_id)
+        for _ in range(200):  # what events have started
+            await asyncio.sleep(0)
+            self.check_safety()
+
+    async def check_liveness(self) -> None:
+        for topic, bundle in self.bundle_of.items():
+            answers = []
+            for broker in self.rng.sample(self.brokers, len(self.brokers)):
+                answer = await broker.service.lookup(topic)
+                assert answer is not None
+                answers.append(answer.broker)
+            assert len(set(answers)) == 1, f"{bundle}: {answers}"
+            (owner,) = [broker for broker in self.brokers if broker.lookup == answers[0]]
+            assert (await owner.service.acquire(topic)).bundle == bundle
+            assert owner.proves(topic)
+        self.check_safety()
+        nodes = set(await self.base.children("/namespace/t/n"))
+        assert len(nodes) == BUNDLES
+        caches = [each for broker in self.brokers for each in broker.service.owned_bundles]
+        assert sorted(caches) == sorted(f"t/n/{name}" for name in nodes)
+        for broker in self.brokers:  # a topic stays loaded only where its bundle is owned
+            assert set(+broker.loaded) <= set(broker.service.owned_bundles)
+
+
+async def run(seed: int) -> World:
+    base = EmbeddedMetadataStore.open(None)
+    await base.put("/admin/policies/t/n", b'{"bundles":{"numBundles":%d}}' % BUNDLES)
+    await base.put("/namespace/t/n", b"")  # persistent parents first: a commit takes a thread
+    world = World(seed, base)
+    world.brokers[0].store.healed = True
+    for broker in world.brokers:
+        for topic in TOPICS:
+            world.bundle_of[topic] = await broker.service.bundle_of(topic)
+    world.brokers[0].store.healed = False
+    for _ in range(STEPS):
+        world.act()
+        for _ in range(world.rng.randrange(12)):
+            await asyncio.sleep(0)
+            world.check_safety()
+    await world.settle()
+    await world.check_liveness()
+    for broker in world.brokers:
+        await broker.service.close()
+    assert await base.children("/namespace/t/n") == []
+    await base.close()
+    return world
+
+
+@pytest.mark.parametrize("seed", range(100))
+async def test_at_most_one_broker_owns_a_bundle(seed: int) -> None:
+    await run(seed)
+
+
+async def test_the_runs_meet_what_they_are_for() -> None:
+    """Without refusals, races and losses the test above would prove nothing."""
+    outcomes = Counter[str]()
+    for seed in range(10):
+        outcomes += (await run(seed)).outcomes
+    assert outcomes["done"] > 100
+    assert outcomes["BundleBusyError"] > 50
+    assert outcomes["BundleNotReadyError"] > 50
+
+
+async def test_a_seed_replays_its_run() -> None:
+    assert (await run(7)).outcomes == (await run(7)).outcomes
