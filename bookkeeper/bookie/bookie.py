@@ -1,0 +1,495 @@
+"""A bookie: the shell around the storage core. Owns threads, loop callbacks, timers, registration.
+
+Everything public is called on the loop. One journal thread, one maintenance thread, a small pool
+for reads that touch the disk. Idle, nothing wakes up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from bookkeeper import codes
+from bookkeeper.bookie.config import BookieConfig
+from bookkeeper.bookie.flush import flush_steps
+from bookkeeper.bookie.journal import JournalGroup
+from bookkeeper.bookie.ledger_state import NO_ENTRY_ID, LedgerState
+from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
+from bookkeeper.bookie.registration import Registration
+from bookkeeper.bookie.workers import StepWorker, Worker
+from bookkeeper.errors import BookieClosedError, StorageError, error_for_code
+from bookkeeper.storage.file_system import DirectoryLock, FileSystem
+from bookkeeper.storage.ordered_store import OrderedStore
+from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
+from metadata.store import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+
+def _log_fatal(error: BaseException) -> None:
+    _log.critical("the bookie ended: %s", error)
+
+
+class Bookie:
+    """A storage node. Open one with ``Bookie.open``.
+
+    ``on_fatal`` is called once, on the loop, when a disk error ended the bookie: nothing that it
+    had not acknowledged by then may be trusted. The process should end and start again; replay
+    decides.
+    """
+
+    def __init__(self, config: BookieConfig, storage: LedgerStorage, lock: DirectoryLock) -> None:
+        self.on_fatal: Callable[[BaseException], None] = _log_fatal
+        self.config = config
+        self.storage = storage
+        self.read_only = False
+        self.error: BaseException | None = None
+        self._lock = lock
+        self._loop = asyncio.get_running_loop()
+        self._journal_worker = Worker(f"{config.bookie_id}-journal", self._loop)
+        self.maintenance = StepWorker(f"{config.bookie_id}-maintenance", self._loop)
+        self._readers = ThreadPoolExecutor(config.read_threads, f"{config.bookie_id}-read")
+        self._registration: Registration | None = None
+        self._closing = False
+        self._dispatch_scheduled = False
+        self._job: FlushJob | None = None
+        self._job_running = False
+        self._flush_waiters: list[asyncio.Future[None]] = []
+        self._drained: asyncio.Future[None] | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._disk_timer: asyncio.TimerHandle | None = None
+        self._fences: dict[int, asyncio.Future[int]] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        config: BookieConfig,
+        file_system: FileSystem,
+        store: MetadataStore,
+        *,
+        index: OrderedStore | None = None,
+        new_nonce: Callable[[], int] = lambda: secrets.randbits(32),
+    ) -> Bookie:
+        """Check the cookie, replay the journal, register. See ``open_bookie.open_bookie``."""
+        from bookkeeper.bookie.open_bookie import open_bookie  # it builds this class
+
+        return await open_bookie(config, file_system, store, index=index, new_nonce=new_nonce)
+
+    @property
+    def bookie_id(self) -> str:
+        return self.config.bookie_id
+
+    async def register(self, registration: Registration) -> None:
+        """Announce the bookie; the last step of a start."""
+        self._check_disk()
+        self._registration = registration
+        await registration.register(read_only=self.read_only)
+
+    # ---- writing
+
+    def add_entries(self, request: AddRequest) -> None:
+        """Store entries; ``request.done`` gets a code, never within this call."""
+        code = self._refusal(request)
+        if code == codes.OK:
+            code = self.storage.add(request)
+        if code != codes.OK:
+            self._loop.call_soon(request.done, request, code)
+            return
+        self._dispatch_soon()
+        if self.storage.needs_flush:
+            self._begin_flush()
+        elif self._flush_timer is None:
+            self._arm_flush_timer()
+
+    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+        """Store an explicit last-add-confirmed durably; a result code."""
+        if self._unavailable():
+            return codes.UNAVAILABLE
+        done: asyncio.Future[int] = self._loop.create_future()
+        answer = functools.partial(_resolve, done)
+        code = self.storage.write_lac(ledger_id, master_key, lac, answer)
+        if code != codes.OK:
+            return code
+        self._after_meta_record()
+        return await done
+
+    def _refusal(self, request: AddRequest) -> int:
+        if self.error is not None:
+            return codes.IO_ERROR
+        if self._closing:
+            return codes.UNAVAILABLE
+        if self.read_only and not (request.recovery and self._has_reserve()):
+            return codes.READ_ONLY
+        return codes.OK
+
+    def _unavailable(self) -> bool:
+        return self._closing or self.error is not None
+
+    async def _fence(self, ledger_id: int, master_key: bytes) -> int:
+        """Fence durably; concurrent callers share one journal record."""
+        pending = self._fences.get(ledger_id)
+        if pending is not None:
+            state = self.storage.ledgers.get(ledger_id)
+            if state is not None and state.master_key != master_key:
+                return codes.UNAUTHORIZED
+            return await asyncio.shield(pending)
+        done: asyncio.Future[int] = self._loop.create_future()
+        answer = functools.partial(self._on_fenced, ledger_id, done)
+        code, state = self.storage.fence(ledger_id, master_key, answer)
+        if code != codes.OK or state is None or state.fence_durable:
+            return code
+        self._fences[ledger_id] = done
+        self._after_meta_record()
+        return await asyncio.shield(done)
+
+    def _on_fenced(self, ledger_id: int, done: asyncio.Future[int], code: int) -> None:
+        self._fences.pop(ledger_id, None)
+        state = self.storage.ledgers.get(ledger_id)
+        if code == codes.OK and state is not None:
+            state.fence_durable = True
+        _resolve(done, code)
+
+    def _after_meta_record(self) -> None:
+        self._dispatch_soon()
+        if self._flush_timer is None:
+            self._arm_flush_timer()
+
+    # ---- journal
+
+    def _dispatch_soon(self) -> None:
+        # At the end of the tick: requests of many ledgers that arrive together share a group.
+        if not self._dispatch_scheduled and self.storage.journal.in_flight is None:
+            self._dispatch_scheduled = True
+            self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatch_scheduled = False
+        storage = self.storage
+        if self.error is not None or (self._job_running and storage.needs_flush):
+            # Both halves of the cache are full: let acknowledgements wait for the flush, so that
+            # writers slow down. Above journal_queue_bytes_max they are refused.
+            return
+        group = storage.journal.take_group()
+        if group is not None:
+            write = functools.partial(storage.writer.write, group)
+            self._journal_worker.submit(write, functools.partial(self._on_group_written, group))
+
+    def _on_group_written(self, group: JournalGroup, error: BaseException | None) -> None:
+        if self.error is not None:
+            return  # everything was answered already
+        if error is not None:
+            self._fail(error)
+            return
+        self.storage.journal.on_durable(group)
+        self._dispatch()  # first the disk, then the answers
+        for waiting in group.waiting:
+            self._answer(waiting, codes.OK)
+        self._start_flush_if_ready()
+        if self._drained is not None:
+            self._check_drained()
+
+    def _answer(self, waiting: object, code: int) -> None:
+        try:
+            if type(waiting) is AddRequest:
+                waiting.done(waiting, code)
+            elif callable(waiting):
+                waiting(code)
+        except Exception:  # a caller's bug must not keep the others from their answers
+            _log.exception("a caller's completion failed")
+
+    def _fail(self, error: BaseException) -> None:
+        """A disk failed: answer everything pending, then tell the owner. Never retried."""
+        if self.error is not None:
+            return
+        self.error = error
+        for timer in (self._flush_timer, self._disk_timer):
+            if timer is not None:
+                timer.cancel()
+        for waiting in self.storage.journal.take_all_waiting():
+            self._answer(waiting, codes.IO_ERROR)
+        for waiter in self._flush_waiters:
+            if not waiter.done():
+                waiter.set_exception(BookieClosedError(f"the bookie ended: {error}"))
+        self._flush_waiters.clear()
+        self._check_drained()
+        self.on_fatal(error)
+
+    # ---- flush
+
+    async def flush(self) -> None:
+        """Move everything that was acknowledged by now to the entry logs.
+
+        Raises:
+            BookieClosedError: a disk error ended the bookie.
+        """
+        if self._job is not None:  # it does not hold what arrived since
+            await self._wait_for_flush()
+        if self.storage.has_unflushed:
+            self._begin_flush()
+            await self._wait_for_flush()
+
+    async def _wait_for_flush(self) -> None:
+        if self.error is not None:
+            raise BookieClosedError(f"the bookie ended: {self.error}")
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._flush_waiters.append(waiter)
+        await waiter
+
+    def _begin_flush(self) -> None:
+        if self._job is not None or self.error is not None:
+            return
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        self._job = self.storage.begin_flush()
+        self._dispatch_soon()
+        self._start_flush_if_ready()
+
+    def _start_flush_if_ready(self) -> None:
+        job = self._job
+        if job is not None and not self._job_running and self.storage.flush_is_ready(job):
+            self._job_running = True
+            steps = flush_steps(self.storage, job)
+            self.maintenance.submit_steps(steps, self._on_flushed, urgent=True)
+
+    def _on_flushed(self, error: BaseException | None) -> None:
+        self._job_running = False
+        if self.error is not None:
+            return
+        if error is not None:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                self._on_disk_full(error)
+            else:
+                self._fail(error)
+            return
+        self.storage.end_flush()
+        self._job = None
+        waiters, self._flush_waiters = self._flush_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._check_disk()
+        self._dispatch()
+        if self.storage.needs_flush:
+            self._begin_flush()
+        elif self.storage.has_unflushed:
+            self._arm_flush_timer()
+
+    def _arm_flush_timer(self) -> None:
+        if self._flush_timer is None and not self._closing:
+            delay = self.config.flush_interval_s
+            self._flush_timer = self._loop.call_later(delay, self._on_flush_timer)
+
+    def _on_flush_timer(self) -> None:
+        self._flush_timer = None
+        if self.storage.has_unflushed:
+            self._begin_flush()
+
+    # ---- disk space
+
+    def _on_disk_full(self, error: OSError) -> None:
+        """Entry log or index ran out of space: the journal still has everything; wait for space."""
+        _log.error("no space left to flush, the bookie is read-only: %s", error)
+        self._set_read_only(True)
+        self._arm_disk_timer()
+
+    def _has_reserve(self) -> bool:
+        return self.storage.file_system.free_bytes() > self.config.disk_reserve_bytes // 2
+
+    def _check_disk(self) -> None:
+        """Turn read-only above the high threshold, and back below the low one."""
+        file_system, config = self.storage.file_system, self.config
+        free, total = file_system.free_bytes(), max(1, file_system.total_bytes())
+        used = 1 - free / total
+        limit = config.disk_usage_low if self.read_only else config.disk_usage_max
+        full = used > limit or free < config.disk_reserve_bytes
+        if full != self.read_only:
+            _log.warning("disk usage %.1f %%: read-only=%s", used * 100, full)
+            self._set_read_only(full)
+        if full:
+            self._arm_disk_timer()
+
+    def _set_read_only(self, read_only: bool) -> None:
+        self.read_only = read_only
+        if self._registration is not None:
+            self._registration.set_read_only(read_only)
+
+    def _arm_disk_timer(self) -> None:
+        if self._disk_timer is None and not self._closing:
+            delay = self.config.disk_check_interval_s
+            self._disk_timer = self._loop.call_later(delay, self._on_disk_timer)
+
+    def _on_disk_timer(self) -> None:
+        self._disk_timer = None
+        self._check_disk()
+        if self._job is not None:
+            self._start_flush_if_ready()
+
+    # ---- reading
+
+    async def read_entries(
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        bytes_max: int,
+        *,
+        fence: bool = False,
+        master_key: bytes = b"",
+    ) -> ReadReply:
+        """Contiguous packets from ``first`` on; see ``BookieClient.read_entries``."""
+        if self._unavailable():
+            return ReadReply(codes.UNAVAILABLE, first, [])
+        if fence and (code := await self._fence(ledger_id, master_key)) != codes.OK:
+            return ReadReply(code, first, [])
+        if first < 0 or count_max < 1:
+            return ReadReply(codes.BAD_REQUEST, first, [])
+        state = self.storage.ledgers.get(ledger_id)
+        if state is None:
+            return ReadReply(codes.NO_LEDGER, first, [])
+        code, packets = await self._read(state, first, count_max, bytes_max)
+        return ReadReply(code, first, packets)
+
+    async def _read(
+        self, state: LedgerState, first: int, count_max: int, bytes_max: int
+    ) -> tuple[int, list[bytes | memoryview]]:
+        storage, ledger_id = self.storage, state.ledger_id
+        packets = storage.read_cached(ledger_id, first, count_max, bytes_max)
+        if packets:
+            return codes.OK, packets
+        if first <= state.last_entry:
+            read = functools.partial(storage.read_stored, ledger_id, first, count_max, bytes_max)
+            try:
+                packets = await self._loop.run_in_executor(self._readers, read)
+            except (StorageError, OSError) as error:
+                _log.error("read of ledger %d, entry %d failed: %s", ledger_id, first, error)
+                return codes.IO_ERROR, []
+            if packets:
+                return codes.OK, packets
+        if ledger_id not in storage.ledgers:  # deleted meanwhile
+            return codes.NO_LEDGER, []
+        return (codes.UNKNOWN_LEDGER_STATE if state.limbo else codes.NO_ENTRY), []
+
+    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+        """Last packet and explicit LAC; see ``BookieClient.read_lac``."""
+        if self._unavailable():
+            return LacReply(codes.UNAVAILABLE, None, -1)
+        if fence and (code := await self._fence(ledger_id, master_key)) != codes.OK:
+            return LacReply(code, None, -1)
+        state = self.storage.ledgers.get(ledger_id)
+        if state is None:
+            return LacReply(codes.NO_LEDGER, None, -1)
+        if state.limbo:  # entries may be lost, so the last one it has proves nothing
+            return LacReply(codes.UNKNOWN_LEDGER_STATE, None, -1)
+        explicit_lac, last = state.explicit_lac, state.last_entry
+        if last == NO_ENTRY_ID:
+            return LacReply(codes.OK, None, explicit_lac)
+        code, packets = await self._read(state, last, 1, 1)
+        if code == codes.OK:
+            return LacReply(codes.OK, packets[0], explicit_lac)
+        # The index says that there is a last entry: not finding it is damage, not an answer.
+        return LacReply(codes.NO_LEDGER if code == codes.NO_LEDGER else codes.IO_ERROR, None, -1)
+
+    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        """Entry ids this bookie holds as ascending runs ``(first, end)``.
+
+        Raises:
+            LedgerError: limbo, an I/O error, closed. An unknown ledger has no entries.
+        """
+        what = f"list entries of ledger {ledger_id}"
+        if self._unavailable():
+            raise error_for_code(codes.UNAVAILABLE, what)
+        storage = self.storage
+        state = storage.ledgers.get(ledger_id)
+        if state is None:
+            return []
+        if state.limbo:
+            raise error_for_code(codes.UNKNOWN_LEDGER_STATE, what)
+        # Memory first: what moves to the index meanwhile is then found twice, not never.
+        ids: set[int] = set()
+        for half in (storage.active, storage.flushing):
+            if half is not None and (entries := half.ledgers.get(ledger_id)) is not None:
+                ids.update(entries.entry_ids())
+        read = functools.partial(storage.stored_runs, ledger_id)
+        try:
+            runs = await self._loop.run_in_executor(self._readers, read)
+        except (StorageError, OSError) as error:
+            raise error_for_code(codes.IO_ERROR, f"{what}: {error}") from error
+        for run in runs:
+            ids.update(id_ for id_, size in enumerate(run.sizes, run.first) if size)
+        return _to_ranges(ids)
+
+    async def info(self) -> BookieInfo:
+        file_system = self.storage.file_system
+        return BookieInfo(
+            self.bookie_id, self.read_only, file_system.free_bytes(), file_system.total_bytes()
+        )
+
+    # ---- end
+
+    async def close(self) -> None:
+        """Answer what was accepted, flush, unregister, release the directory."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._registration is not None:
+            await self._registration.close()
+        if self.error is None:
+            await self._drain()
+        if self.error is None and not self.read_only:
+            try:
+                await self.flush()
+            except BookieClosedError as error:
+                _log.error("%s", error)  # the journal has it
+        for timer in (self._flush_timer, self._disk_timer):
+            if timer is not None:
+                timer.cancel()
+        self._journal_worker.stop()
+        self.maintenance.stop()
+        await self._loop.run_in_executor(None, self._join)
+        self.storage.writer.close()
+        self.storage.logs.close()
+        self.storage.index.close()
+        self._lock.release()
+
+    def _join(self) -> None:
+        self._journal_worker.join()
+        self.maintenance.join()
+        self._readers.shutdown()
+
+    async def _drain(self) -> None:
+        """Wait until the journal has nothing left to write."""
+        self._drained = self._loop.create_future()
+        self._dispatch_soon()
+        self._check_drained()
+        await self._drained
+
+    def _check_drained(self) -> None:
+        drained, journal = self._drained, self.storage.journal
+        idle = journal.in_flight is None and journal.queued_bytes == 0
+        if drained is not None and not drained.done() and (idle or self.error is not None):
+            drained.set_result(None)
+
+
+def _resolve(future: asyncio.Future[int], code: int) -> None:
+    if not future.done():
+        future.set_result(code)
+
+
+def _to_ranges(ids: set[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    first = end = -1
+    for entry_id in sorted(ids):
+        if entry_id != end:
+            if end >= 0:
+                ranges.append((first, end))
+            first = entry_id
+        end = entry_id + 1
+    if end >= 0:
+        ranges.append((first, end))
+    return ranges

@@ -1,0 +1,67 @@
+"""Settings of a bookie; validated once, all sizes in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConfig:
+    """What the storage core needs; no paths, no names."""
+
+    # Journal
+    journal_segment_bytes: int = 256 << 20  # a segment is closed before it would grow above this
+    journal_group_bytes_max: int = 8 << 20  # one durable write; a larger single request is allowed
+    journal_alignment_bytes: int = 4096  # groups begin at multiples: no synced page is rewritten
+    journal_extend_bytes: int = 4 << 20  # steps in which a new segment is filled with zeros
+    journal_spares_max: int = 2  # old segments kept for re-use
+    journal_queue_bytes_max: int = 256 << 20  # above: TOO_MANY_REQUESTS
+    # Write cache (two halves of this size at most, plus what the journal queue holds)
+    flush_bytes: int = 64 << 20
+    flush_entries: int = 200_000  # bounds the time a replay takes
+    # Entry log
+    entry_log_bytes: int = 1 << 30
+    entry_log_write_bytes: int = 2 << 20  # one write call; keeps the journal's syncs short
+    entry_log_sync_bytes: int = 16 << 20  # dirty bytes before an early sync
+    run_entries_max: int = 256
+    run_bytes_max: int = 1 << 20
+    entry_bytes_max: int = 64 << 20
+    # Compaction
+    compaction_live_ratio: float = 0.5  # logs with less live bytes than this share are rewritten
+    deleted_ledger_memory_s: int = 7 * 86400  # how long late adds to deleted ledgers are refused
+
+    def __post_init__(self) -> None:
+        alignment = self.journal_alignment_bytes
+        if alignment < 512 or alignment & (alignment - 1):
+            raise ValueError("journal_alignment_bytes must be a power of two, at least 512")
+        if self.journal_segment_bytes < 4 * alignment:
+            raise ValueError("journal_segment_bytes must be at least four times the alignment")
+        if not 0 < self.entry_bytes_max < 1 << 28:
+            raise ValueError("entry_bytes_max must be below 256 MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class BookieConfig:
+    """Settings of one bookie process or embedded bookie."""
+
+    bookie_id: str
+    data_dir: Path
+    storage: StorageConfig = StorageConfig()
+    network_location: str = "/default-zone/default-upgrade-domain"
+    flush_interval_s: float = 30.0  # longest time an entry waits for its flush; armed on demand
+    read_threads: int = 2
+    # Disk usage (share of the total) at which the bookie turns read-only, and writable again.
+    disk_usage_max: float = 0.95
+    disk_usage_low: float = 0.92
+    disk_reserve_bytes: int = 256 << 20  # read-only below this much free space, whatever the share
+    disk_check_interval_s: float = 10.0  # only while read-only
+    # Start although journal or index bytes are lost: every ledger that may be affected answers
+    # "unknown" until it was repaired (limbo), instead of refusing to start.
+    accept_data_loss: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.bookie_id or "/" in self.bookie_id:
+            raise ValueError("bookie_id must be a name without slashes")
+        if not 0 < self.disk_usage_low <= self.disk_usage_max <= 1:
+            raise ValueError("need 0 < disk_usage_low <= disk_usage_max <= 1")

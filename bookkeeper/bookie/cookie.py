@@ -1,0 +1,192 @@
+"""The cookie: proof that a data directory belongs to this bookie of this cluster.
+
+Kept in the directory (``cookie.json``) and in the metadata store. They must agree, because a bookie
+with the wrong or an empty disk would deny entries it acknowledged (storage.md 5.9). The network
+location is left out of the comparison: it may change when a bookie is rescheduled.
+
+A first start writes the local cookie as *pending*, opens the storage, puts the stored cookie and
+completes the local one last, so it can be cut short anywhere and begun again.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from bookkeeper.errors import CookieMismatchError
+from bookkeeper.storage.file_system import FileSystem
+from metadata.errors import BadVersionError
+from metadata.paths import encode_name
+from metadata.store import MetadataStore
+
+FILE: Final = "cookie.json"
+LAYOUT_VERSION: Final = 1
+INSTANCE_ID_PATH: Final = "/ledgers/INSTANCEID"
+COOKIES_PATH: Final = "/ledgers/cookies"
+
+
+class DirectoryState(enum.Enum):
+    """Where a data directory is in its life."""
+
+    COMPLETE = "complete"
+    NEW = "new"  # the first start of a new bookie is under way
+    REPLACING = "replacing"  # an empty directory takes the place of a lost one
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """``instance_id`` names the cluster; ``directory_id`` this data directory, for ever."""
+
+    bookie_id: str
+    instance_id: str
+    directory_id: str
+    layout_version: int = LAYOUT_VERSION
+
+    def encode(
+        self, network_location: str = "", state: DirectoryState = DirectoryState.COMPLETE
+    ) -> bytes:
+        fields = {
+            "bookieId": self.bookie_id,
+            "directoryId": self.directory_id,
+            "instanceId": self.instance_id,
+            "layoutVersion": self.layout_version,
+            "networkLocation": network_location,
+            "state": state.value,
+        }
+        return json.dumps(fields, indent=1, sort_keys=True).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCookie:
+    """Result of the check; call ``complete_cookie`` unless ``state`` is COMPLETE.
+
+    REPLACING: put every ledger that may have lived here into limbo before that.
+    """
+
+    cookie: Cookie
+    state: DirectoryState
+
+
+def decode_cookie(data: bytes, where: str) -> CheckedCookie:
+    """Raises: CookieMismatchError: it can't be read."""
+    try:
+        fields = json.loads(data)
+        cookie = Cookie(
+            str(fields["bookieId"]),
+            str(fields["instanceId"]),
+            str(fields["directoryId"]),
+            int(fields["layoutVersion"]),
+        )
+        return CheckedCookie(cookie, DirectoryState(fields["state"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CookieMismatchError(f"{where}: unreadable cookie: {error}") from error
+
+
+def read_local_cookie(file_system: FileSystem) -> CheckedCookie | None:
+    if not file_system.exists(FILE):
+        return None
+    file = file_system.open(FILE)
+    try:
+        return decode_cookie(file.pread(file.size(), 0), FILE)
+    finally:
+        file.close()
+
+
+def write_local_cookie(file_system: FileSystem, data: bytes) -> None:
+    """Durably, and all or nothing."""
+    temporary = f"{FILE}.new"
+    if file_system.exists(temporary):
+        file_system.remove(temporary)
+    file = file_system.create(temporary)
+    try:
+        file.pwritev([data], 0, sync_point="cookie.data")
+    finally:
+        file.close()
+    file_system.rename(temporary, FILE)
+    file_system.sync_dir("", "cookie.name")
+
+
+async def read_instance_id(store: MetadataStore) -> str:
+    """Name of the cluster; made up by the first one who asks."""
+    while True:
+        found = await store.get(INSTANCE_ID_PATH)
+        if found is not None:
+            return found.value.decode()
+        try:
+            await store.put(INSTANCE_ID_PATH, str(uuid.uuid4()).encode(), -1)
+        except BadVersionError:
+            continue  # somebody else was first
+
+
+async def check_cookie(
+    file_system: FileSystem, store: MetadataStore, bookie_id: str, *, accept_empty_disk: bool
+) -> CheckedCookie:
+    """Compare the directory's cookie with the stored one; an empty directory gets a pending one.
+
+    Args:
+        accept_empty_disk: a registered bookie may come back with an empty directory.
+
+    Raises:
+        CookieMismatchError: the directory isn't this bookie's; the text says what to do.
+    """
+    instance_id = await read_instance_id(store)
+    path = _stored_path(bookie_id)
+    found = await store.get(path)
+    stored = None if found is None else decode_cookie(found.value, path).cookie
+    local = read_local_cookie(file_system)
+    if local is not None:
+        _check_local(local.cookie, bookie_id, instance_id)
+        if local.state is DirectoryState.COMPLETE:
+            if stored is None:
+                raise CookieMismatchError(
+                    f"{path} is missing: bookie {bookie_id} was decommissioned"
+                )
+            if stored != local.cookie:
+                raise CookieMismatchError(f"{FILE} and {path} differ: the disk was swapped")
+            return local
+        if local.state is DirectoryState.REPLACING or stored in (None, local.cookie):
+            return local
+        raise CookieMismatchError(f"{FILE} and {path} differ: bookie {bookie_id} started elsewhere")
+    if file_system.list("journal") or file_system.list("entry-log"):
+        raise CookieMismatchError(f"{FILE} is missing in a data directory that holds data")
+    if stored is not None and not accept_empty_disk:
+        raise CookieMismatchError(
+            f"bookie {bookie_id} is registered ({path}), but its data directory is empty: mount "
+            "the right disk, or decommission the bookie, or start with accept_data_loss"
+        )
+    state = DirectoryState.NEW if stored is None else DirectoryState.REPLACING
+    checked = CheckedCookie(Cookie(bookie_id, instance_id, str(uuid.uuid4())), state)
+    write_local_cookie(file_system, checked.cookie.encode(state=state))
+    return checked
+
+
+async def complete_cookie(
+    file_system: FileSystem, store: MetadataStore, checked: CheckedCookie, network_location: str
+) -> None:
+    """Stored cookie first, then the local one; an unchanged complete pair is left alone."""
+    cookie = checked.cookie
+    path = _stored_path(cookie.bookie_id)
+    data = cookie.encode(network_location)
+    found = await store.get(path)
+    if found is None or found.value != data:
+        await store.put(path, data, -1 if found is None else found.stat.version)
+    if checked.state is not DirectoryState.COMPLETE:
+        write_local_cookie(file_system, data)
+
+
+def _stored_path(bookie_id: str) -> str:
+    return f"{COOKIES_PATH}/{encode_name(bookie_id)}"
+
+
+def _check_local(local: Cookie, bookie_id: str, instance_id: str) -> None:
+    if local.layout_version != LAYOUT_VERSION:
+        raise CookieMismatchError(f"{FILE}: layout version {local.layout_version} is not supported")
+    if local.bookie_id != bookie_id:
+        raise CookieMismatchError(f"{FILE} belongs to bookie {local.bookie_id}, not {bookie_id}")
+    if local.instance_id != instance_id:
+        raise CookieMismatchError(
+            f"{FILE} belongs to cluster {local.instance_id}, not {instance_id}"
+        )

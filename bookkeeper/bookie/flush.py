@@ -1,0 +1,128 @@
+"""Checkpoint: move one half of the write cache to entry logs and index, then free the journal.
+
+Generators of steps, run by the maintenance thread to their end; every ``yield`` is a place where
+the simulation may do something else (or cut the power). Order: entry logs durable -> index commit
+(runs, ledgers, logs and the mark in one transaction) -> old journal segments removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bookkeeper.bookie import index_format
+from bookkeeper.bookie.entry_log import LogAppender
+from bookkeeper.bookie.journal import retire_segments
+from bookkeeper.bookie.ledger_state import LedgerState
+from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
+from bookkeeper.bookie.runs import Run, group_chunks, overlay
+from bookkeeper.storage.ordered_store import Changes
+
+
+def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
+    """Run one flush.
+
+    Raises:
+        OSError: ENOSPC may be retried with the same job later; anything else is final.
+    """
+    appender = LogAppender(storage.logs)
+    changes = Changes()
+    live_delta: dict[int, int] = {}
+    flushed_last: dict[LedgerState, int] = {}
+    try:
+        for ledger_id in sorted(job.half.ledgers):
+            state = job.ledgers.get(ledger_id)
+            if state is None:
+                continue  # deleted before the flush began
+            yield from _write_ledger(storage, job, state, appender, changes, live_delta)
+            flushed_last[state] = max(state.flushed_last, _last_entry(job, ledger_id))
+        appender.finish()
+    except OSError:
+        appender.abandon()
+        raise
+    yield
+    for state in job.ledgers.values():
+        record = state.to_record(flushed_last.get(state, state.flushed_last))
+        changes.puts.append(index_format.encode_ledger(state.ledger_id, record))
+    appender.changes(changes, live_delta)
+    if job.mark is not None:
+        changes.puts.append(index_format.encode_mark(job.mark))
+    storage.index.commit(changes, "index.flush")
+    appender.committed(live_delta)
+    for state, last in flushed_last.items():
+        state.flushed_last = last
+    yield
+    if job.mark is not None:
+        retire_segments(
+            storage.file_system,
+            job.mark,
+            storage.writer.spares,
+            storage.config.journal_spares_max,
+        )
+
+
+def _last_entry(job: FlushJob, ledger_id: int) -> int:
+    entries = job.half.ledgers[ledger_id]
+    return max(chunk.end for chunk in (*entries.chunks, *entries.late)) - 1
+
+
+def _write_ledger(
+    storage: LedgerStorage,
+    job: FlushJob,
+    state: LedgerState,
+    appender: LogAppender,
+    changes: Changes,
+    live_delta: dict[int, int],
+) -> Iterator[None]:
+    """Append a ledger's chunks and collect the index changes."""
+    config = storage.config
+    chunks = job.half.ledgers[state.ledger_id].ordered()
+    runs: list[Run] = []
+    for first, sizes, group in group_chunks(chunks, config.run_entries_max, config.run_bytes_max):
+        size = sum(chunk.bytes for chunk in group)
+        buffers = [buffer for chunk in group for buffer in chunk.buffers]
+        log_id, offset = appender.append(buffers, size)
+        runs.append(Run(first, log_id, offset, sizes))
+        if appender.is_full:
+            appender.write_pending()
+            yield
+    old: list[Run] = []
+    if chunks[0].first <= state.flushed_last:
+        # Entries that are in the index already (re-sent, or rewritten by a recovery): the new copy
+        # wins, and old runs must not hide behind it.
+        old = overlapping_runs(storage, state.ledger_id, chunks[0].first, chunks[-1].end)
+    replace_runs(state.ledger_id, old, overlay(old, runs) if old else runs, changes, live_delta)
+
+
+def overlapping_runs(storage: LedgerStorage, ledger_id: int, first: int, end: int) -> list[Run]:
+    """Runs in the index that share ids with ``first <= id < end``."""
+    low, _ = index_format.ledger_runs(ledger_id)
+    key = index_format.run_key(ledger_id, first)
+    before = storage.index.floor(key)
+    if before is not None and before[0] >= low:
+        key = before[0]
+    items = storage.index.range(key, index_format.run_key(ledger_id, end))
+    runs = [index_format.decode_run(*item)[1] for item in items]
+    return [run for run in runs if run.end > first]
+
+
+def replace_runs(
+    ledger_id: int,
+    old: list[Run],
+    new: list[Run],
+    changes: Changes,
+    live_delta: dict[int, int],
+) -> None:
+    """Index changes that turn ``old`` runs into ``new`` ones, and what that does to live bytes."""
+    for run in old:
+        if run in new:
+            continue
+        changes.deletes.append(index_format.run_key(ledger_id, run.first))
+        log_key, _ = index_format.encode_log_run(run.log_id, ledger_id, run.first)
+        changes.deletes.append(log_key)
+        live_delta[run.log_id] = live_delta.get(run.log_id, 0) - run.bytes
+    for run in new:
+        if run in old:
+            continue
+        changes.puts.append(index_format.encode_run(ledger_id, run))
+        changes.puts.append(index_format.encode_log_run(run.log_id, ledger_id, run.first))
+        live_delta[run.log_id] = live_delta.get(run.log_id, 0) + run.bytes

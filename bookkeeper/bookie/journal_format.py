@@ -1,0 +1,87 @@
+"""Names and headers of journal segments; docs/formats/journal.md draws the bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, TypeAlias
+
+from crc32c import crc32c
+
+from bookkeeper.errors import CorruptFileError
+
+DIRECTORY: Final = "journal"
+VERSION: Final = 1
+_MAGIC: Final = b"MAGNJRNL"
+# magic, version, alignment, segment id, tag, end of the previous segment, crc of all before
+_HEADER: Final = Struct(">8sIIQQQI")
+_COVERED_BYTES: Final = _HEADER.size - 4
+HEADER_BYTES: Final = _HEADER.size
+GROUP_BODY: Final = Struct(">Q")
+LEDGER_ID: Final = Struct(">Q")
+EXPLICIT_LAC_BODY: Final = Struct(">Qq")
+
+Mark: TypeAlias = tuple[int, int]  # (segment id, offset): everything before is in the entry logs
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """First bytes of a segment.
+
+    Attributes:
+        alignment: groups begin at multiples of it, the first one right at it.
+        previous_end: where the last group of the segment with the id below ends, so that a segment
+            that lost its last groups is noticed; 0: unknown (first segment after a start).
+    """
+
+    segment_id: int
+    tag: int
+    alignment: int
+    previous_end: int
+
+    def encode(self) -> bytes:
+        """The header, filled up with zeros to the first group."""
+        raw = _HEADER.pack(
+            _MAGIC, VERSION, self.alignment, self.segment_id, self.tag, self.previous_end, 0
+        )[:_COVERED_BYTES]
+        header = raw + crc32c(raw).to_bytes(4, "big")
+        return header + bytes(self.alignment - len(header))
+
+
+def decode_segment_header(data: bytes, path: str) -> SegmentHeader:
+    """The header of the segment file ``path``.
+
+    Raises:
+        CorruptFileError: not a header, or of a version this code does not know.
+    """
+    if len(data) < HEADER_BYTES or data[:8] != _MAGIC:
+        raise CorruptFileError(path, 0, "no journal segment header")
+    _, version, alignment, segment_id, tag, previous_end, crc = _HEADER.unpack_from(data)
+    if crc32c(data[:_COVERED_BYTES]) != crc:
+        raise CorruptFileError(path, 0, "segment header does not fit its CRC")
+    if version != VERSION:
+        raise CorruptFileError(path, 0, f"journal version {version}, this is version {VERSION}")
+    if segment_id != segment_id_of(path):
+        raise CorruptFileError(path, 0, f"header of segment {segment_id:x}")
+    return SegmentHeader(segment_id, tag, alignment, previous_end)
+
+
+def segment_path(segment_id: int) -> str:
+    return f"{DIRECTORY}/{segment_id:016x}.journal"
+
+
+def segment_id_of(path: str) -> int | None:
+    """Segment id of a file name; None: not a segment (a spare, something foreign)."""
+    name = path.rpartition("/")[2]
+    stem, dot, suffix = name.partition(".")
+    if dot and suffix == "journal" and len(stem) == 16:
+        try:
+            return int(stem, 16)
+        except ValueError:
+            return None
+    return None
+
+
+def spare_path(segment_id: int) -> str:
+    """Name of an old segment that waits to be used again."""
+    return f"{DIRECTORY}/{segment_id:016x}.spare"

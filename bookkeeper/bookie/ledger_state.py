@@ -1,0 +1,52 @@
+"""What a bookie keeps in memory about every ledger it holds."""
+
+from __future__ import annotations
+
+from bookkeeper.bookie.index_format import LedgerRecord
+
+NO_ENTRY_ID = -1
+
+
+class LedgerState:
+    """Loop-owned; the maintenance thread only reads it.
+
+    Attributes:
+        fenced: refuses normal adds from this moment on.
+        fence_durable: the fence survives a crash, so it may be confirmed.
+        limbo: entries or a fence may have been lost with a disk: no explicit negative answers.
+        last_entry: highest entry id accepted, durable or not; -1: none.
+        flushed_last: highest entry id in the index (maintenance thread only).
+    """
+
+    __slots__ = (
+        "explicit_lac",
+        "fence_durable",
+        "fenced",
+        "flushed_last",
+        "last_entry",
+        "ledger_id",
+        "limbo",
+        "master_key",
+    )
+
+    def __init__(self, ledger_id: int, master_key: bytes) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.fenced = False
+        self.fence_durable = False
+        self.limbo = False
+        self.explicit_lac = -1
+        self.last_entry = NO_ENTRY_ID
+        self.flushed_last = NO_ENTRY_ID
+
+    @classmethod
+    def from_record(cls, ledger_id: int, record: LedgerRecord) -> LedgerState:
+        state = cls(ledger_id, record.master_key)
+        state.fenced = state.fence_durable = record.fenced
+        state.limbo = record.limbo
+        state.explicit_lac = record.explicit_lac
+        state.last_entry = state.flushed_last = record.last_entry
+        return state
+
+    def to_record(self, last_entry: int) -> LedgerRecord:
+        return LedgerRecord(self.master_key, self.fenced, self.limbo, self.explicit_lac, last_entry)

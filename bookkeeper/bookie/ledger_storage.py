@@ -1,0 +1,379 @@
+"""The storage core of a bookie: journal, write cache, entry logs and index as one thing.
+
+Synchronous, without threads, clock or loop. The shell (``bookie.py``) calls it in this way, and the
+power-loss simulation does the same step by step:
+
+- loop: ``add``, ``fence``, ... change memory and queue records; ``journal.take_group`` hands out
+  the next group; once it is durable ``journal.on_durable`` is called and the waiting are told;
+- journal thread: ``writer.write(group)``;
+- loop: ``begin_flush`` swaps the halves of the write cache; once ``flush_is_ready`` the maintenance
+  thread runs ``flush.flush_steps(job)``; then ``end_flush(job)``;
+- any thread: ``read_stored``.
+
+Why a look-up never misses an entry that exists: halves are swapped and dropped on the loop only, a
+half is dropped only after its entries are committed to the index, and a look-up asks active half,
+flushing half, index in this order, the first two in one go on the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bookkeeper import codes
+from bookkeeper.bookie import index_format, journal_format, record_format
+from bookkeeper.bookie.config import StorageConfig
+from bookkeeper.bookie.entry_log import EntryLogs
+from bookkeeper.bookie.journal import Journal, JournalWriter
+from bookkeeper.bookie.journal_format import Mark
+from bookkeeper.bookie.ledger_state import LedgerState
+from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
+from bookkeeper.bookie.runs import Run
+from bookkeeper.bookie.write_cache import HOLES_MAX, Chunk, WriteCache
+from bookkeeper.packet import PACKET_HEADER_BYTES
+from bookkeeper.storage.file_system import FileSystem
+from bookkeeper.storage.ordered_store import OrderedStore
+from bookkeeper.transport import AddRequest
+
+_LEDGER_ID_MAX = (1 << 63) - 1
+_READ_ATTEMPTS = 4  # a log can be compacted away between the index look-up and the read
+
+
+@dataclass(slots=True)
+class FlushJob:
+    """One half of the write cache on its way to the entry logs.
+
+    Attributes:
+        mark: everything before this journal position is in ``half`` or was flushed earlier.
+    """
+
+    mark: Mark | None
+    half: WriteCache
+    ledgers: dict[int, LedgerState] = field(default_factory=dict)
+
+
+class LedgerStorage:
+    """See the module's text; built by ``start.open_storage``."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        index: OrderedStore,
+        config: StorageConfig,
+        logs: EntryLogs,
+        writer: JournalWriter,
+    ) -> None:
+        self.file_system = file_system
+        self.index = index
+        self.config = config
+        self.logs = logs
+        self.writer = writer
+        self.ledgers: dict[int, LedgerState] = {}
+        self.deleted: dict[int, int] = {}  # ledger id -> when it was dropped, seconds
+        self.damaged_logs: dict[int, str] = {}  # log id -> what compaction found in it
+        self.active = WriteCache()
+        self.flushing: WriteCache | None = None
+        self._dirty: dict[int, LedgerState] = {}  # states that the index does not have
+        self._journal: Journal | None = None
+
+    @property
+    def journal(self) -> Journal:
+        assert self._journal is not None, "the storage is still being opened"
+        return self._journal
+
+    def start_journal(
+        self, header: journal_format.SegmentHeader, new_nonce: Callable[[], int]
+    ) -> None:
+        self._journal = Journal(self.config, header, new_nonce)
+
+    # ---- writing (loop)
+
+    def add(self, request: AddRequest) -> int:
+        """Accept entries: readable at once, ``request`` waits in the journal's group.
+
+        Returns:
+            OK, or why nothing was accepted.
+        """
+        ids, heads, bodies = request.entry_ids, request.heads, request.bodies
+        sizes = [len(head) + len(body) for head, body in zip(heads, bodies, strict=False)]
+        if not self._is_well_formed(request, sizes):
+            return codes.BAD_REQUEST
+        ledger_id = request.ledger_id
+        state = self.ledgers.get(ledger_id)
+        if state is not None:
+            if state.master_key != request.master_key:
+                return codes.UNAUTHORIZED
+            if state.fenced and not request.recovery:
+                return codes.FENCED
+        elif ledger_id in self.deleted:
+            return codes.FENCED  # a late writer; its entries would never be collected again
+        if self.journal.queued_bytes > self.config.journal_queue_bytes_max:
+            return codes.TOO_MANY_REQUESTS
+        if state is None:
+            state = self._create(ledger_id, request.master_key)
+        count = len(ids)
+        step = self._chunk_entries(count, request.body_bytes)
+        if step >= count:
+            self._add_chunk(state, ids, heads, bodies, sizes, request)
+        else:
+            for first in range(0, count, step):
+                end = first + step
+                waiting = request if end >= count else None
+                self._add_chunk(
+                    state,
+                    ids[first:end],
+                    heads[first:end],
+                    bodies[first:end],
+                    sizes[first:end],
+                    waiting,
+                )
+        self._dirty[ledger_id] = state
+        return codes.OK
+
+    def fence(
+        self, ledger_id: int, master_key: bytes, waiting: object
+    ) -> tuple[int, LedgerState | None]:
+        """Fence a ledger in memory at once; ``waiting`` is told when it is durable.
+
+        Returns:
+            OK and the state. ``fence_durable`` set: ``waiting`` will not be told, nothing to wait
+            for. Otherwise an error code.
+        """
+        state = self.ledgers.get(ledger_id)
+        if state is None:
+            if ledger_id in self.deleted or not 0 <= ledger_id < _LEDGER_ID_MAX:
+                return codes.NO_LEDGER, None
+            state = self._create(ledger_id, master_key)
+        elif state.master_key != master_key:
+            return codes.UNAUTHORIZED, None
+        if not state.fence_durable:
+            state.fenced = True
+            self._dirty[ledger_id] = state
+            body = journal_format.LEDGER_ID.pack(ledger_id)
+            self.journal.append_meta(record_format.FENCE, body, waiting)
+        return codes.OK, state
+
+    def write_lac(self, ledger_id: int, master_key: bytes, lac: int, waiting: object) -> int:
+        """Store an explicit last-add-confirmed; never decreases."""
+        state = self.ledgers.get(ledger_id)
+        if state is None:
+            if ledger_id in self.deleted or not 0 <= ledger_id < _LEDGER_ID_MAX:
+                return codes.NO_LEDGER
+            state = self._create(ledger_id, master_key)
+        elif state.master_key != master_key:
+            return codes.UNAUTHORIZED
+        state.explicit_lac = max(state.explicit_lac, lac)
+        self._dirty[ledger_id] = state
+        body = journal_format.EXPLICIT_LAC_BODY.pack(ledger_id, lac)
+        self.journal.append_meta(record_format.EXPLICIT_LAC, body, waiting)
+        return codes.OK
+
+    def _is_well_formed(self, request: AddRequest, sizes: list[int]) -> bool:
+        ids = request.entry_ids
+        count = len(ids)
+        if count == 0 or not len(request.heads) == len(request.bodies) == count:
+            return False
+        if not (ids[0] >= 0 and 0 <= request.ledger_id < _LEDGER_ID_MAX):
+            return False
+        if min(map(len, request.heads)) < PACKET_HEADER_BYTES:
+            return False
+        if type(ids) is not range and any(ids[at] >= ids[at + 1] for at in range(count - 1)):
+            return False
+        return max(sizes) <= self.config.entry_bytes_max and len(request.master_key) <= 255
+
+    def _create(self, ledger_id: int, master_key: bytes) -> LedgerState:
+        state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key)
+        body = journal_format.LEDGER_ID.pack(ledger_id) + master_key
+        self.journal.append_meta(record_format.LEDGER_KEY, body)
+        self._dirty[ledger_id] = state
+        return state
+
+    def _chunk_entries(self, count: int, total_bytes: int) -> int:
+        """Entries per chunk, so that a chunk never exceeds what a run may hold."""
+        config = self.config
+        if total_bytes <= config.run_bytes_max:
+            return min(count, config.run_entries_max)
+        per_run = count * config.run_bytes_max // total_bytes
+        return max(1, min(per_run, config.run_entries_max))
+
+    def _add_chunk(
+        self,
+        state: LedgerState,
+        ids: Sequence[int],
+        heads: list[bytes],
+        bodies: list[bytes],
+        sizes: list[int],
+        waiting: object,
+    ) -> None:
+        """Encode, cache and journal entries; ``waiting`` belongs to the last piece."""
+        count = len(sizes)
+        span = ids[-1] - ids[0] + 1
+        if span > count and (span > count + HOLES_MAX or span > self.config.run_entries_max):
+            middle = count // 2  # far apart: halve until each piece is dense
+            self._add_chunk(
+                state, ids[:middle], heads[:middle], bodies[:middle], sizes[:middle], None
+            )
+            self._add_chunk(
+                state, ids[middle:], heads[middle:], bodies[middle:], sizes[middle:], waiting
+            )
+            return
+        journal = self.journal
+        size = sum(sizes) + RECORD_HEADER_BYTES * count
+        journal.reserve(size)
+        buffers = record_format.encode_entries(journal.tag, journal.seed, heads, bodies, sizes)
+        journal.append(buffers, size, waiting)
+        if span > count:
+            spread = [0] * span
+            for entry_id, entry_size in zip(ids, sizes, strict=True):
+                spread[entry_id - ids[0]] = entry_size
+            sizes = spread
+        self.active.add(state.ledger_id, Chunk(ids[0], sizes, buffers, size, count))
+        if ids[-1] > state.last_entry:
+            state.last_entry = ids[-1]
+
+    def mark_dirty(self, state: LedgerState) -> None:
+        """The index does not have this state."""
+        self._dirty[state.ledger_id] = state
+
+    # ---- flushing (loop)
+
+    @property
+    def needs_flush(self) -> bool:
+        active, config = self.active, self.config
+        return active.bytes >= config.flush_bytes or active.entry_count >= config.flush_entries
+
+    @property
+    def has_unflushed(self) -> bool:
+        return bool(self.active.ledgers or self._dirty)
+
+    def begin_flush(self) -> FlushJob:
+        """Swap the halves; REQUIRES: no other flush is under way."""
+        assert self.flushing is None
+        mark = None if self._journal is None else self._journal.barrier()
+        job = FlushJob(mark, self.active, self._dirty)
+        self.flushing, self.active, self._dirty = self.active, WriteCache(), {}
+        return job
+
+    def flush_is_ready(self, job: FlushJob) -> bool:
+        """True once the journal before the mark is durable, so that the mark may be persisted."""
+        return job.mark is None or self.journal.durable_to(job.mark)
+
+    def end_flush(self) -> None:
+        """The job's commit is durable: its half is now served from the entry logs."""
+        self.flushing = None
+
+    def forget(self, ledger_id: int, deleted_at_s: int) -> None:
+        """Stop serving a deleted ledger; the maintenance thread removes its bytes later."""
+        self.deleted[ledger_id] = deleted_at_s
+        self.ledgers.pop(ledger_id, None)
+        self._dirty.pop(ledger_id, None)
+        self.active.drop(ledger_id)
+        # The flushing half is being walked by the maintenance thread, which drops the ledger from
+        # the index after that flush.
+
+    def set_limbo(self, ledger_id: int, master_key: bytes = b"") -> None:
+        """This ledger may have lost entries or a fence: answer no negative, accept no writer."""
+        state = self.ledgers.get(ledger_id)
+        if state is None:
+            state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key)
+        state.limbo = state.fenced = state.fence_durable = True
+        self._dirty[ledger_id] = state
+
+    def clear_limbo(self, ledger_id: int) -> None:
+        """Everything this bookie should hold of the ledger was restored."""
+        state = self.ledgers.get(ledger_id)
+        if state is not None and state.limbo:
+            state.limbo = False
+            self._dirty[ledger_id] = state
+
+    # ---- reading
+
+    def read_cached(
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int
+    ) -> list[bytes | memoryview]:
+        """Contiguous packets from ``first`` that are in memory (loop); empty: it is not."""
+        packets: list[bytes | memoryview] = []
+        halves = (self.active,) if self.flushing is None else (self.active, self.flushing)
+        while len(packets) < count_max:
+            for half in halves:
+                if (chunk := half.find(ledger_id, first)) is not None:
+                    break
+            else:
+                break
+            found = chunk.packets(
+                first, count_max - len(packets), bytes_max, at_least_one=not packets
+            )
+            if not found:
+                break
+            packets += found
+            bytes_max -= sum(map(len, found))
+            first += len(found)
+        return packets
+
+    def read_stored(
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int
+    ) -> list[bytes | memoryview]:
+        """Contiguous checked packets from ``first`` out of the entry logs (any thread).
+
+        Raises:
+            CorruptFileError: entry ``first`` is damaged.
+            OSError: the disk failed.
+        """
+        packets: list[bytes | memoryview] = []
+        while len(packets) < count_max and (bytes_max > 0 or not packets):
+            found = self._read_run(
+                ledger_id, first, count_max - len(packets), bytes_max, at_least_one=not packets
+            )
+            if not found:
+                break
+            packets += found
+            bytes_max -= sum(map(len, found))
+            first += len(found)
+        return packets
+
+    def find_run(self, ledger_id: int, entry_id: int) -> Run | None:
+        """The index's run that holds an entry (any thread)."""
+        item = self.index.floor(index_format.run_key(ledger_id, entry_id))
+        low, _ = index_format.ledger_runs(ledger_id)
+        if item is None or item[0] < low:
+            return None
+        _, run = index_format.decode_run(*item)
+        if entry_id >= run.end or run.sizes[entry_id - run.first] == 0:
+            return None
+        return run
+
+    def stored_runs(self, ledger_id: int) -> list[Run]:
+        """All runs of a ledger (any thread)."""
+        items = self.index.range(*index_format.ledger_runs(ledger_id))
+        return [index_format.decode_run(key, value)[1] for key, value in items]
+
+    def _read_run(
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int, *, at_least_one: bool
+    ) -> list[bytes | memoryview]:
+        for attempt in range(_READ_ATTEMPTS):
+            run = self.find_run(ledger_id, first)
+            if run is None:
+                return []
+            end = _readable_end(run, first, count_max, bytes_max, at_least_one)
+            if end == first:
+                return []
+            try:
+                return self.logs.read(ledger_id, run, first, end)
+            except FileNotFoundError:
+                # Compaction moved the run after the look-up; the index knows where to.
+                if attempt == _READ_ATTEMPTS - 1:
+                    raise
+        return []
+
+
+def _readable_end(run: Run, first: int, count_max: int, bytes_max: int, at_least_one: bool) -> int:
+    """End of the entries from ``first`` on that fit the limits and have no hole among them."""
+    end = first
+    for size in run.sizes[first - run.first :]:
+        if size == 0 or end - first >= count_max:
+            break
+        if size > bytes_max and not (at_least_one and end == first):
+            break
+        bytes_max -= size
+        end += 1
+    return end

@@ -1,0 +1,170 @@
+"""Entries that are in the journal and not yet in an entry log.
+
+A *chunk* is a run of entries of one ledger in the very buffers that the journal wrote: usually one
+request of a client, encoded as one buffer. So adding, reading and flushing cost per request, not
+per entry. Holes (entry ids that other bookies of a striped ledger hold) have size 0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
+
+HOLES_MAX = 16  # a larger gap between two entries begins a new chunk or run
+_COPY_BYTES = 16 * 1024  # larger packets are handed out as views, which pin their chunk
+
+
+class Chunk:
+    """Entries ``first .. end - 1`` of one ledger as encoded records.
+
+    Attributes:
+        sizes: packet bytes per entry id; 0: a hole. Neither first nor last is a hole.
+        buffers: one buffer with all records, or three (record header, head, body) per entry.
+        bytes: of all records.
+    """
+
+    __slots__ = ("buffers", "bytes", "end", "entry_count", "first", "sizes")
+
+    def __init__(
+        self, first: int, sizes: list[int], buffers: list[bytes], size: int, entry_count: int
+    ) -> None:
+        self.first = first
+        self.end = first + len(sizes)
+        self.sizes = sizes
+        self.buffers = buffers
+        self.bytes = size
+        self.entry_count = entry_count
+
+    @property
+    def is_joined(self) -> bool:
+        return len(self.buffers) == 1
+
+    def holds(self, entry_id: int) -> bool:
+        return self.first <= entry_id < self.end and self.sizes[entry_id - self.first] > 0
+
+    def packets(
+        self, first: int, count_max: int, bytes_max: int, *, at_least_one: bool
+    ) -> list[bytes | memoryview]:
+        """Packets from ``first`` (which it holds) up to a hole, the end or a limit."""
+        sizes = self.sizes
+        start = first - self.first
+        taken = 0
+        for size in sizes[start : start + count_max]:
+            if size == 0 or (size > bytes_max and not (at_least_one and taken == 0)):
+                break
+            bytes_max -= size
+            taken += 1
+        wanted = sizes[start : start + taken]
+        if not self.is_joined:
+            slot = 3 * (start - sizes[:start].count(0))
+            return [
+                b"".join(self.buffers[at + 1 : at + 3]) for at in range(slot, slot + 3 * taken, 3)
+            ]
+        present = start - sizes[:start].count(0)
+        offset = sum(sizes[:start]) + RECORD_HEADER_BYTES * present
+        return slice_packets(self.buffers[0], offset, wanted)
+
+    def single(self, entry_id: int) -> Chunk:
+        """One of its entries as a chunk of its own."""
+        start = entry_id - self.first
+        size = self.sizes[start]
+        present = start - self.sizes[:start].count(0)
+        if self.is_joined:
+            offset = sum(self.sizes[:start]) + RECORD_HEADER_BYTES * present
+            buffers = [self.buffers[0][offset : offset + RECORD_HEADER_BYTES + size]]
+        else:
+            buffers = self.buffers[3 * present : 3 * present + 3]
+        return Chunk(entry_id, [size], buffers, RECORD_HEADER_BYTES + size, 1)
+
+
+def slice_packets(data: bytes, offset: int, sizes: list[int]) -> list[bytes | memoryview]:
+    """Packets out of joined records; ``offset`` is where the first record begins."""
+    packets: list[bytes | memoryview] = []
+    view: memoryview | None = None
+    for size in sizes:
+        offset += RECORD_HEADER_BYTES
+        if size <= _COPY_BYTES:
+            packets.append(data[offset : offset + size])
+        else:
+            view = view or memoryview(data)
+            packets.append(view[offset : offset + size])
+        offset += size
+    return packets
+
+
+@dataclass(slots=True)
+class LedgerEntries:
+    """Chunks of one ledger.
+
+    ``chunks`` is ascending and free of overlap; what arrives out of order (re-sent entries) lies in
+    ``late``, newest last, and wins over ``chunks``.
+    """
+
+    chunks: list[Chunk] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    late: list[Chunk] = field(default_factory=list)
+
+    def add(self, chunk: Chunk) -> None:
+        if self.chunks and chunk.first < self.chunks[-1].end:
+            self.late.append(chunk)
+        else:
+            self.chunks.append(chunk)
+            self.firsts.append(chunk.first)
+
+    def find(self, entry_id: int) -> Chunk | None:
+        for chunk in reversed(self.late):
+            if chunk.holds(entry_id):
+                return chunk
+        index = bisect_right(self.firsts, entry_id) - 1
+        if index >= 0 and (chunk := self.chunks[index]).holds(entry_id):
+            return chunk
+        return None
+
+    def entry_ids(self) -> Iterator[int]:
+        for chunk in (*self.chunks, *self.late):
+            for entry_id, size in enumerate(chunk.sizes, chunk.first):
+                if size:
+                    yield entry_id
+
+    def ordered(self) -> list[Chunk]:
+        """Chunks in ascending order, each entry once, the newest copy."""
+        if not self.late:
+            return self.chunks
+        newest: dict[int, Chunk] = {}
+        for chunk in (*self.chunks, *self.late):
+            for entry_id, size in enumerate(chunk.sizes, chunk.first):
+                if size:
+                    newest[entry_id] = chunk
+        return [newest[entry_id].single(entry_id) for entry_id in sorted(newest)]
+
+
+class WriteCache:
+    """One half of the double buffer. Changed on the loop only; a frozen half is never changed."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, LedgerEntries] = {}
+        self.bytes = 0
+        self.entry_count = 0
+
+    def add(self, ledger_id: int, chunk: Chunk) -> None:
+        entries = self.ledgers.get(ledger_id)
+        if entries is None:
+            entries = self.ledgers[ledger_id] = LedgerEntries()
+        entries.add(chunk)
+        self.bytes += chunk.bytes
+        self.entry_count += chunk.entry_count
+
+    def find(self, ledger_id: int, entry_id: int) -> Chunk | None:
+        entries = self.ledgers.get(ledger_id)
+        return entries.find(entry_id) if entries is not None else None
+
+    def drop(self, ledger_id: int) -> None:
+        """Forget a deleted ledger."""
+        entries = self.ledgers.pop(ledger_id, None)
+        if entries is not None:
+            for chunk in (*entries.chunks, *entries.late):
+                self.bytes -= chunk.bytes
+                self.entry_count -= chunk.entry_count

@@ -1,0 +1,107 @@
+"""The only door to files: two narrow Protocols and their named sync points.
+
+Paths are relative to the file system's root and use "/". Every call that makes bytes or names
+durable carries the name of its *sync point* ("journal.group", "entry-log.data"): the power-loss
+test turns single sync points into no-ops and shows that each one is needed.
+
+``os_file_system.py`` talks to the kernel, ``memory_file_system.py`` is the twin that loses
+unsynced bytes in a crash. Failures are ``OSError``; after a failed sync the unsynced bytes may be
+lost although a repeated sync reports success (Linux), so callers must never retry one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+
+
+class File(Protocol):
+    """An open file. Thread-safe for disjoint ranges; the owner closes it."""
+
+    def pwritev(
+        self, buffers: Sequence[Buffer], offset: int, *, sync_point: str | None = None
+    ) -> None:
+        """Write all buffers one after the other from ``offset`` on.
+
+        With ``sync_point`` the bytes are durable on return. On an error any part of them may have
+        been written.
+        """
+        ...
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
+        ...
+
+    def sync(self, sync_point: str) -> None:
+        """Make all bytes written so far, and the file's size, durable (not its name)."""
+        ...
+
+    def preallocate(self, size: int) -> None:
+        """Grow the file to at least ``size`` bytes of zeros; a speed-up, not a promise."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class DirectoryLock(Protocol):
+    """Held until released or until the process ends."""
+
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """A directory tree."""
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its parents, durably; an existing one is fine."""
+        ...
+
+    def create(self, path: str) -> File:
+        """Create an empty file and open it; its name is durable only after ``sync_dir``.
+
+        Raises:
+            FileExistsError: there is one.
+        """
+        ...
+
+    def open(self, path: str) -> File:
+        """Open an existing file for reading and writing.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Atomically give a file a new name, replacing what has it; durable after ``sync_dir``."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names in a directory; empty if there is no such directory."""
+        ...
+
+    def sync_dir(self, path: str, sync_point: str) -> None:
+        """Make created, renamed and removed names of one directory durable."""
+        ...
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Take the exclusive lock that the file ``path`` stands for.
+
+        Raises:
+            BlockingIOError: another process (or another caller) holds it.
+        """
+        ...
+
+    def free_bytes(self) -> int: ...
+
+    def total_bytes(self) -> int: ...

@@ -1,0 +1,86 @@
+"""Ordered store on LMDB: copy-on-write pages, one writer, readers never wait."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import lmdb
+
+from bookkeeper.storage.ordered_store import Changes, OrderedStore
+
+_DEFAULT_MAP_BYTES = 64 << 30
+
+
+class LmdbStore(OrderedStore):
+    """One LMDB environment in a directory."""
+
+    def __init__(self, path: Path, *, map_bytes: int = _DEFAULT_MAP_BYTES) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        # The map is address space, not memory or disk: the file grows with its contents. It can't
+        # grow while other threads read, so it starts far above any index and doubles at a start.
+        data = path / "data.mdb"
+        if data.exists():
+            map_bytes = max(map_bytes, 4 * data.stat().st_size)
+        # Sync on: a commit writes its pages, syncs, then writes and syncs the meta page.
+        self._environment = lmdb.open(
+            str(path),
+            map_size=map_bytes,
+            max_readers=512,
+            readahead=False,
+            writemap=False,
+            metasync=True,
+            sync=True,
+        )
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._environment.begin() as transaction:
+            value: bytes | None = transaction.get(key)
+            return value
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        with self._environment.begin() as transaction, transaction.cursor() as cursor:
+            if cursor.set_range(key):
+                if cursor.key() == key:
+                    return bytes(cursor.key()), bytes(cursor.value())
+                found = cursor.prev()
+            else:
+                found = cursor.last()
+            return (bytes(cursor.key()), bytes(cursor.value())) if found else None
+
+    def range(
+        self, first: bytes, end: bytes, items_max: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        items: list[tuple[bytes, bytes]] = []
+        with self._environment.begin() as transaction, transaction.cursor() as cursor:
+            if not cursor.set_range(first):
+                return items
+            for key, value in cursor:
+                if key >= end or (items_max is not None and len(items) >= items_max):
+                    break
+                items.append((key, value))
+        return items
+
+    def commit(self, changes: Changes, sync_point: str) -> None:
+        try:
+            self._commit(changes)
+        except (lmdb.DiskError, lmdb.MapFullError) as error:
+            raise OSError(errno.ENOSPC, f"index: {error}") from error
+        except lmdb.Error as error:
+            code = errno.ENOSPC if "No space" in str(error) else errno.EIO
+            raise OSError(code, f"index: {error}") from error
+
+    def _commit(self, changes: Changes) -> None:
+        with self._environment.begin(write=True) as transaction:
+            with transaction.cursor() as cursor:
+                for first, end in changes.delete_ranges:
+                    found = cursor.set_range(first)
+                    while found and cursor.key() < end:
+                        found = cursor.delete() and bool(cursor.key())
+            for key in changes.deletes:
+                transaction.delete(key)
+            for key, value in changes.puts:
+                transaction.put(key, value)
+
+    def close(self) -> None:
+        self._environment.close()

@@ -1,0 +1,63 @@
+"""An ordered map from bytes to bytes whose changes commit in atomic, durable groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(slots=True)
+class Changes:
+    """One transaction. Applied in this order: range deletes, deletes, puts."""
+
+    puts: list[tuple[bytes, bytes]] = field(default_factory=list)
+    deletes: list[bytes] = field(default_factory=list)
+    delete_ranges: list[tuple[bytes, bytes]] = field(default_factory=list)  # first, end (not in it)
+
+    def __bool__(self) -> bool:
+        return bool(self.puts or self.deletes or self.delete_ranges)
+
+
+class OrderedStore(Protocol):
+    """Reads see the last commit; any thread may read, one thread at a time commits."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The item with the greatest key that is not above ``key``."""
+        ...
+
+    def range(
+        self, first: bytes, end: bytes, items_max: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Items with ``first <= key < end`` in order, at most ``items_max``, of one moment."""
+        ...
+
+    def commit(self, changes: Changes, sync_point: str) -> None:
+        """Apply all changes, or none after a crash; durable on return.
+
+        Raises:
+            OSError: nothing can be said about what was applied; the caller must stop using it.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+def iterate(
+    store: OrderedStore, first: bytes, end: bytes, page_items: int = 1000
+) -> Iterator[tuple[bytes, bytes]]:
+    """``range`` in pages, so that no long transaction is held; not of one moment."""
+    while page := store.range(first, end, page_items):
+        yield from page
+        first = page[-1][0] + b"\0"
+
+
+def last_in(store: OrderedStore, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+    """The item with the greatest key in ``first <= key < end``."""
+    found = store.floor(end)
+    if found is not None and found[0] == end:
+        items: Iterable[tuple[bytes, bytes]] = store.range(first, end)
+        return max(items, default=None)
+    return found if found is not None and found[0] >= first else None

@@ -1,0 +1,208 @@
+"""Files of the operating system below one root directory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bookkeeper.storage.file_system import Buffer, DirectoryLock, File, FileSystem
+
+_BUFFERS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
+_SMALL_BYTES: Final = 16 * 1024  # copying this much costs less than one more iovec and its checks
+_JOIN_BYTES: Final = 1 << 20
+_ZEROS: Final = bytes(1 << 20)
+_RWF_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
+
+
+def coalesce(buffers: Sequence[Buffer], calls_buffers_max: int) -> list[Buffer]:
+    """Join neighbouring small buffers when there are more than one call may take.
+
+    Large buffers stay as they are: they are never copied.
+    """
+    if len(buffers) <= calls_buffers_max:
+        return list(buffers)
+    out: list[Buffer] = []
+    small: list[Buffer] = []
+    small_bytes = 0
+    for buffer in buffers:
+        size = len(buffer)
+        if size <= _SMALL_BYTES:
+            small.append(buffer)
+            small_bytes += size
+            if small_bytes < _JOIN_BYTES:
+                continue
+        if small:
+            out.append(b"".join(small))
+            small, small_bytes = [], 0
+        if size > _SMALL_BYTES:
+            out.append(buffer)
+    if small:
+        out.append(b"".join(small))
+    return out
+
+
+class OsFile(File):
+    """A file descriptor. Closed by ``close`` or by the last thread that shares it."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._fd = -1
+        self.path = path
+        self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        self._durable_writes = _RWF_DSYNC != 0
+
+    def pwritev(
+        self, buffers: Sequence[Buffer], offset: int, *, sync_point: str | None = None
+    ) -> None:
+        parts = coalesce(buffers, _BUFFERS_PER_CALL_MAX)
+        flags = _RWF_DSYNC if sync_point is not None and self._durable_writes else 0
+        first = 0
+        while first < len(parts):
+            group = parts[first : first + _BUFFERS_PER_CALL_MAX]
+            offset = self._write_all(group, offset, flags)
+            first += len(group)
+        if sync_point is not None and not self._durable_writes:
+            os.fdatasync(self._fd)
+
+    def _write_all(self, group: list[Buffer], offset: int, flags: int) -> int:
+        """Write one group of buffers, however many calls the kernel wants; the end offset."""
+        total = sum(map(len, group))
+        written = self._pwritev(group, offset, flags)
+        if written < total:  # a signal, or the disk is nearly full: the next call tells
+            rest = memoryview(b"".join(group))
+            while written < total:
+                count = self._pwritev([rest[written:]], offset + written, flags)
+                if count == 0:
+                    raise OSError(errno.EIO, "write made no progress", str(self.path))
+                written += count
+        return offset + total
+
+    def _pwritev(self, group: list[Buffer], offset: int, flags: int) -> int:
+        try:
+            return os.pwritev(self._fd, group, offset, flags)
+        except OSError as error:
+            if flags == 0 or error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            # Some file systems refuse the flag. Nothing was written; sync after the write instead.
+            self._durable_writes = False
+            return os.pwritev(self._fd, group, offset)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._fd, size - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def sync(self, sync_point: str) -> None:
+        os.fdatasync(self._fd)
+
+    def preallocate(self, size: int) -> None:
+        # Zeros, not fallocate: unwritten extents cost a file system transaction at every first
+        # write (measured 141 instead of 89 microseconds for a durable 4 KiB write).
+        position = self.size()
+        while position < size:
+            step = min(len(_ZEROS), size - position)
+            position += os.pwrite(self._fd, memoryview(_ZEROS)[:step], position)
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # An entry log that was unlinked may still be in the hands of a reading thread, so whoever
+        # drops the last reference closes it.
+        self.close()
+
+
+class OsDirectoryLock(DirectoryLock):
+    """flock: goes away with the process, so a killed bookie leaves nothing to clean up."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFileSystem(FileSystem):
+    """Everything below ``root``, which is created when it is missing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def make_directory(self, path: str) -> None:
+        directory = self.root / path
+        directory.mkdir(parents=True, exist_ok=True)
+        while True:  # every new name up to the root must be durable in its parent
+            _sync_directory(directory.parent)
+            if directory == self.root:
+                return
+            directory = directory.parent
+
+    def create(self, path: str) -> File:
+        return OsFile(self.root / path, os.O_CREAT | os.O_EXCL)
+
+    def open(self, path: str) -> File:
+        return OsFile(self.root / path, 0)
+
+    def exists(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def rename(self, path: str, new_path: str) -> None:
+        (self.root / path).rename(self.root / new_path)
+
+    def remove(self, path: str) -> None:
+        (self.root / path).unlink()
+
+    def list(self, path: str) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(os.listdir(self.root / path))
+        return []
+
+    def sync_dir(self, path: str, sync_point: str) -> None:
+        _sync_directory(self.root / path)
+
+    def lock(self, path: str) -> DirectoryLock:
+        return OsDirectoryLock(self.root / path)
+
+    def free_bytes(self) -> int:
+        stat = os.statvfs(self.root)
+        return stat.f_bavail * stat.f_frsize
+
+    def total_bytes(self) -> int:
+        stat = os.statvfs(self.root)
+        # What root alone may use counts as used: a bookie can't write there.
+        return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
