@@ -332,14 +332,14 @@ class SingleActiveWorld(World):
         consumer = effect.consumer
         assert consumer is choose_active(list(self.permits), "t", self.partition)
         assert not self.failover or self.told[consumer], "messages before ACTIVE_CONSUMER_CHANGE"
-        messages = 0
+        messages, wanted = 0, self.must_arrive()
         for _, position in picked(effect):
             assert self.permits[consumer] - messages > 0
             assert position not in self.cursor.acked
             assert not self.received or position > self.received[-1], "out of order"
             between = [
                 at
-                for at in self.must_arrive()
+                for at in wanted
                 if at < position and (not self.received or at > self.received[-1])
             ]
             assert all(at in self.cursor.acked for at in between), "a gap"
