@@ -1,0 +1,166 @@
+"""One process with everything: embedded metadata, one embedded bookie, a broker, HTTP.
+
+Start order is the layers' order, stop order its reverse; what a clean stop saves, ``kill -9`` only
+makes the next start do (journal replay, ledger recovery).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import signal
+import sys
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.placement import RandomPlacement
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.storage.os_file_system import OsFileSystem
+from broker.service.broker_service import BrokerService, wall_clock_ms
+from managed_ledger.entry_cache import EntryCache
+from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from metadata.embedded import EmbeddedMetadataStore
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
+__all__ = ["Standalone", "run"]
+
+logger = logging.getLogger(__name__)
+
+_MIB = 1024 * 1024
+_BOOKIE_ID = "embedded"
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a thread back from a sync waits for a busy loop (architecture 4.1, 1)."""
+_COLLECT_YOUNG_OBJECTS = 50_000
+"""Allocations between collections of the youngest generation: entries are ``bytes`` and lists,
+which die by reference counting; the default of 700 only walks long lists again and again."""
+
+
+class Standalone:
+    """The parts of one process; ``await start()``, use ``service``, ``await close()``."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.service: BrokerService
+        self.service_url = self.web_url = ""
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        """Set when the process can't go on: its bookie lost its journal or its disk."""
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Bring up all layers; returns when clients are served.
+
+        Raises:
+            OSError: a port or the data directory can't be used.
+        """
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+
+    async def close(self) -> None:
+        """Stop serving, then flush and close every layer."""
+        await self._stack.aclose()
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        config, rng = self.config, random.Random()
+        data = config.data_path
+        data.mkdir(parents=True, exist_ok=True)
+        store = EmbeddedMetadataStore.open(data / "metadata" / "metadata.sqlite")
+        stack.push_async_callback(store.close)
+        settings = bookie_config(config)
+        bookie = await Bookie.open(settings, OsFileSystem(settings.data_dir), store)
+        bookie.on_fatal = self._on_fatal
+        stack.push_async_callback(bookie.close)
+        pool = BookiePool()
+        pool.add(InProcessBookieClient(bookie))
+        client = BookKeeperClient(store, pool, RandomPlacement(rng), clock=wall_clock_ms, rng=rng)
+        cache = EntryCache(config.managed_ledger_cache_size_mb * _MIB)
+        ledgers = ManagedLedgerFactory(client, store, cache, FactoryConfig(), wall_clock_ms, rng)
+        stack.push_async_callback(ledgers.close)
+        self.service = service = BrokerService(config, store, ledgers)
+        stack.push_async_callback(service.close)
+        await self._listen(stack, service)
+
+    async def _listen(self, stack: AsyncExitStack, service: BrokerService) -> None:
+        # Imported here: FastAPI takes longer to import than all the rest to start.
+        from broker.http.app import create_app
+        from broker.http.server import HttpServer
+
+        config = self.config
+        await service.listen(config.bind_address, config.broker_service_port)
+        http = HttpServer(create_app(service), config)
+        stack.push_async_callback(http.close)
+        web_port = await http.start(config.bind_address, config.web_service_port)
+        await service.start(web_port)
+        self.service_url, self.web_url = service.service_url, service.web_url
+
+    def _on_fatal(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+
+def bookie_config(config: BrokerConfig) -> BookieConfig:
+    """The embedded bookie's settings out of the broker's."""
+    return BookieConfig(
+        bookie_id=_BOOKIE_ID,
+        data_dir=config.data_path / "bookie",
+        storage=StorageConfig(
+            journal_segment_bytes=config.journal_max_size_mb * _MIB,
+            journal_group_bytes_max=config.journal_max_group_bytes,
+            flush_bytes=config.db_storage_write_cache_max_size_mb * _MIB,
+            entry_log_bytes=config.entry_log_size_limit_mb * _MIB,
+        ),
+        flush_interval_s=config.flush_interval_ms / 1000,
+        disk_usage_max=config.disk_usage_threshold,
+    )
+
+
+def run(config: BrokerConfig) -> int:
+    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code."""
+    logging.basicConfig(
+        level=config.log_level,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config))
+
+
+async def _serve(config: BrokerConfig) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    standalone = Standalone(config)
+    try:
+        await standalone.start()
+    except (OSError, RuntimeError) as error:
+        print(f"magnetar: can't start: {error}", file=sys.stderr)
+        logger.debug("start failed", exc_info=error)
+        return 1
+    # What is alive now stays alive: never walk it again in a collection.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
+    print(f"magnetar standalone: {standalone.service_url} {standalone.web_url} ready", flush=True)
+    stopped = loop.create_task(stop.wait())
+    await asyncio.wait({stopped, standalone.failed}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if standalone.failed.done():
+        print(
+            f"magnetar: storage failed: {standalone.failed.result()}", file=sys.stderr, flush=True
+        )
+        # No orderly close: nothing can be made durable now; the next start replays the journal.
+        return 3
+    await standalone.close()
+    return 0
