@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
 
 from bookkeeper.errors import LedgerError
 from managed_ledger.cursor.ack_state import AckState
@@ -53,8 +54,6 @@ class Cursor:
         self._task: asyncio.Task[None] | None = None
         self._reset_target: Position | None = None
         self._durable_mark_delete = state.mark_delete
-        self.on_durable_moved: Callable[[Cursor], None] | None = None
-        """Called when `durable_mark_delete` has changed; for the set the cursor belongs to."""
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -344,21 +343,21 @@ class Cursor:
         self._is_busy = True
         self._take_waiting()
         if self._must_write or not self._writer.append(self._on_appended):
-            self._run(self._writer.persist())
+            self._run(self._writer.persist)
 
     def _on_appended(self, error: LedgerError | None) -> None:
         if error is None:
             self._finish(None)
         else:
             assert self._writer is not None
-            self._run(self._writer.fall_back(error))
+            self._run(partial(self._writer.fall_back, error))
 
-    def _run(self, write: Coroutine[Any, Any, None]) -> None:
+    def _run(self, write: Callable[[], Awaitable[None]]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run_write(write))
 
-    async def _run_write(self, write: Coroutine[Any, Any, None]) -> None:
+    async def _run_write(self, write: Callable[[], Awaitable[None]]) -> None:
         try:
-            await write
+            await write()
         except CursorFencedError as error:
             self._finish(error)
             self._on_fenced(error)
@@ -383,8 +382,6 @@ class Cursor:
                 self._writer.stored_mark_delete,
             )
             if previous != self._durable_mark_delete:
-                if self.on_durable_moved is not None:
-                    self.on_durable_moved(self)
                 self._view.on_mark_delete(previous, self._durable_mark_delete)
         answered, self._in_flight = self._in_flight, []
         # After a failure only a new acknowledgement tries again, or this would spin.

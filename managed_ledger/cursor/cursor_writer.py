@@ -378,4 +378,4 @@ class CursorWriter:
 
     async def _finish_deletions(self) -> None:
         if self._deletions:
-            await asyncio.gather(*self._deletions)
+            await asyncio.wait(self._deletions)

@@ -92,6 +92,9 @@ class Positions:
         return [(ledger, entry) for ledger, count in self.ledgers.items() for entry in range(count)]
 
 
+_LIMBO: list[asyncio.Future[None]] = []  # what dead owners wait for; the loop holds no reference
+
+
 @dataclass
 class Faults:
     """What goes wrong for one owner. ``step`` numbers its effects on storage."""
@@ -118,7 +121,9 @@ class Faults:
         for _ in range(self.rng.randint(0, self.delay_max) if self.delay_max else 0):
             await asyncio.sleep(0)
         if self.dies(name):
-            await asyncio.get_running_loop().create_future()  # for ever
+            for_ever: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            _LIMBO.append(for_ever)
+            await for_ever
 
 
 @dataclass
@@ -438,3 +443,4 @@ async def cancel_all_tasks() -> None:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+    _LIMBO.clear()

@@ -580,8 +580,6 @@ async def test_cumulative_beyond_the_end_is_refused() -> None:
 async def test_the_log_hears_of_durable_moves_only() -> None:
     log = FakeLog({1: 10})
     cursor = await opened(log)
-    moved: list[Position] = []
-    cursor.on_durable_moved = lambda moved_cursor: moved.append(moved_cursor.durable_mark_delete)
     cursor.ack([(1, 3)])
     await cursor.flush()
     assert log.moves == []
@@ -589,7 +587,6 @@ async def test_the_log_hears_of_durable_moves_only() -> None:
     assert log.moves == []
     await cursor.flush()
     assert log.moves == [(START, (1, 3))]
-    assert moved == [(1, 3)]
 
 
 async def test_a_writer_that_dies_while_idle_is_replaced() -> None:

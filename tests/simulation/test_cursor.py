@@ -1,0 +1,280 @@
+"""Cursors under crashes, failing bookies, lost replies and stale owners.
+
+Whatever happens, for every acknowledged batch index (storage.md 10.1, 37 to 39):
+
+- what an owner answered as durable is acknowledged after the next recovery;
+- nothing is acknowledged after a recovery that no client ever acknowledged;
+- the node names an existing cursor ledger with a durable snapshot, or holds the position itself;
+- once another owner has loaded the cursor, the earlier one makes nothing durable any more.
+
+A seed replays exactly: ``MAGNETAR_SEED=17 MAGNETAR_SEEDS=1 pytest``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursor import cursor_format, cursor_store, cursor_writer
+from managed_ledger.cursor.cursor import Cursor, load_or_create_cursor
+from managed_ledger.cursor.cursor_store import NO_LEDGER, decode_node
+from managed_ledger.errors import ManagedLedgerError
+from metadata.errors import MetadataError
+from tests.unit.managed_ledger.cursor_doubles import (
+    FakeLog,
+    FakeNodes,
+    Faults,
+    Storage,
+    cancel_all_tasks,
+)
+
+FIRST_SEED = int(os.environ.get("MAGNETAR_SEED", "0"))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MAGNETAR_SEEDS", "100")))
+BATCH = 4  # every entry is a batch of so many
+WHOLE = (1 << BATCH) - 1
+
+Index = tuple[int, int, int]
+Acked = frozenset[Index]
+
+
+def acked_by(cursor: Cursor, log: FakeLog) -> Acked:
+    """Every batch index that the cursor holds for acknowledged."""
+    found: set[Index] = set()
+    for position in log.all_positions():
+        left = WHOLE
+        if cursor.is_acked(position):
+            left = 0
+        elif (words := cursor.batch_ack_set(position)) is not None:
+            left = words[0]
+        found.update((*position, n) for n in range(BATCH) if not left >> n & 1)
+    return frozenset(found)
+
+
+class Owner:
+    """One broker's cursor."""
+
+    def __init__(self, world: World, log: FakeLog, cursor: Cursor) -> None:
+        self.world, self.log, self.cursor = world, log, cursor
+        self.memory = acked_by(cursor, log)
+
+    def ack(self, rng: random.Random) -> None:
+        """A random acknowledgement; its answer is judged when it comes."""
+        log, cursor = self.log, self.cursor
+        expected: list[Acked] = []
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                self.world.on_durable(self, expected[0] if expected else self.memory)
+
+        on_durable = done if rng.random() < 0.6 else None
+        start = cursor.first_unacked()
+        some = rng.choice(log.all_positions())
+        kind = rng.random()
+        if kind < 0.4:
+            run = [start]
+            for _ in range(rng.randint(0, 4)):
+                run.append(log.next_position(run[-1]))
+            cursor.ack(run, on_durable)
+        elif kind < 0.65:
+            cursor.ack([some, rng.choice(log.all_positions()), (99, 1)], on_durable)
+        elif kind < 0.75:
+            cursor.ack_cumulative(some, {"n": rng.randint(0, 99)}, on_durable)
+        elif kind < 0.95:
+            cursor.ack_batch(some, [rng.randrange(WHOLE + 1)], on_durable)
+        else:
+            cursor.ack_cumulative_batch(some, [rng.randrange(WHOLE + 1)], on_durable)
+        self.memory = acked_by(cursor, log)
+        expected.append(self.memory)
+        self.world.on_acked(self)
+
+
+class World:
+    """Storage, the owners, and what must be true."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.storage, self.nodes = Storage(), FakeNodes()
+        self.nodes.check = self.check_node
+        ledgers = {n: self.rng.randint(1, 9) for n in sorted(self.rng.sample(range(1, 20), 4))}
+        config = ManagedLedgerConfig(cursor_ledger_entries_max=self.rng.choice([2, 5, 50]))
+        self.log = FakeLog(ledgers, self.storage, self.nodes, self.faults(), config, "s0")
+        self.current: Owner | None = None
+        self.takeover = frozenset[Index]()  # what the current owner found
+        self.durable = frozenset[Index]()
+        self.ever = frozenset[Index]()
+        self.maybe_resets: list[Acked] = []  # failed resets, any of which may have been stored
+        self.is_resetting = False
+        self.sessions = 0
+
+    def faults(self) -> Faults:
+        rng = self.rng
+        return Faults(
+            rng=rng,
+            crash_at=rng.randint(1, 60) if rng.random() < 0.7 else -1,
+            unknown_rate=rng.choice([0, 0, 0.2, 0.6]),
+            append_failure_rate=rng.choice([0, 0, 0.1, 0.5]),
+            create_failure_rate=rng.choice([0, 0, 0.2, 0.7]),
+            delay_max=rng.choice([0, 2, 6]),
+        )
+
+    # -- judgement -------------------------------------------------------------------------------
+
+    def check_node(self) -> None:
+        for value, _ in self.nodes.nodes.values():
+            node, _ = decode_node(value, "node")
+            if node.ledger_id != NO_LEDGER:
+                assert node.ledger_id in self.storage.ledgers, "the node names a deleted ledger"
+                assert self.storage.ledgers[node.ledger_id].confirmed >= 0, "no snapshot yet"
+
+    def on_acked(self, owner: Owner) -> None:
+        if owner is self.current:
+            self.ever |= owner.memory
+
+    def on_durable(self, owner: Owner, acked: Acked) -> None:
+        if owner is self.current and self.is_resetting:
+            return  # superseded: what waited for a write is answered together with the reset
+        if owner is self.current:
+            self.durable |= acked
+            self.maybe_resets.clear()
+        else:
+            assert acked <= self.takeover, "a stale owner made something durable"
+
+    def judge(self, found: Acked) -> None:
+        """What a recovery found."""
+        as_before = self.durable <= found <= self.ever
+        if not (as_before or found in self.maybe_resets):
+            raise AssertionError(
+                f"lost {sorted(self.durable - found)}, invented {sorted(found - self.ever)}"
+            )
+        if not as_before:
+            self.durable = self.ever = found
+        self.durable |= found
+        self.maybe_resets.clear()
+
+    # -- scenario --------------------------------------------------------------------------------
+
+    async def finished(self, work: Coroutine[Any, Any, Any], log: FakeLog) -> bool:
+        """False: it failed as it may, or its owner died."""
+        task = asyncio.ensure_future(work)
+        for _ in range(20_000):
+            if task.done() or log.faults.is_dead:
+                break
+            await asyncio.sleep(0)
+        else:
+            raise AssertionError("nothing died, and the call never returned")
+        if not task.done():
+            return False
+        if isinstance(task.exception(), ManagedLedgerError | MetadataError):
+            return False
+        task.result()  # anything else is a bug
+        return True
+
+    async def load(self, faults: Faults) -> Owner | None:
+        self.sessions += 1
+        log = self.log.successor(f"s{self.sessions}", faults)
+        loaded: list[Cursor] = []
+
+        async def load() -> None:
+            loaded.append(await load_or_create_cursor(log, "sub", (0, -1), {}))
+
+        if not await self.finished(load(), log):
+            return None
+        owner = Owner(self, log, loaded[0])
+        self.judge(owner.memory)
+        self.current, self.takeover = owner, owner.memory
+        return owner
+
+    async def reset(self, owner: Owner) -> None:
+        target = self.rng.choice(owner.log.all_positions())
+        image = frozenset(
+            (*p, n) for p in owner.log.all_positions() if p < target for n in range(BATCH)
+        )
+        self.maybe_resets.append(image)
+        self.is_resetting = True
+        is_reset = await self.finished(owner.cursor.reset(target), owner.log)
+        self.is_resetting = False
+        if is_reset:
+            assert owner is self.current
+            owner.memory = self.durable = self.ever = image
+            assert acked_by(owner.cursor, owner.log) == image
+            self.maybe_resets.clear()
+
+    async def act(self, owner: Owner) -> None:
+        kind = self.rng.random()
+        if kind < 0.8:
+            owner.ack(self.rng)
+        elif kind < 0.85:
+            await self.finished(owner.cursor.flush(), owner.log)
+        elif kind < 0.88:
+            properties = {"a": str(self.rng.random())}
+            await self.finished(owner.cursor.set_cursor_properties(properties), owner.log)
+        elif kind < 0.93 and owner is self.current:
+            await self.reset(owner)
+        for _ in range(self.rng.choice([0, 0, 1, 5, 30])):
+            await asyncio.sleep(0)
+
+    async def generation(self) -> None:
+        """An owner loads the cursor and works until it dies, closes, or is overtaken."""
+        stale = self.current
+        owner = await self.load(self.faults())
+        if owner is None:
+            return
+        for _ in range(self.rng.randint(1, 60)):
+            if owner.log.faults.is_dead or owner.cursor.is_closed:
+                break
+            await self.act(owner)
+            if stale is not None and not stale.log.faults.is_dead and not stale.cursor.is_closed:
+                await self.act(stale)
+        if not owner.log.faults.is_dead and self.rng.random() < 0.3:
+            memory = acked_by(owner.cursor, owner.log)
+            was_fenced = bool(owner.log.fenced)
+            if await self.finished(owner.cursor.close(), owner.log) and not (
+                was_fenced or owner.log.fenced
+            ):
+                self.durable |= memory
+        if self.rng.random() < 0.7:
+            owner.log.faults.is_dead = True  # killed; else it lives on as a stale owner
+        if self.rng.random() < 0.7:
+            self.nodes.apply_late(self.rng)
+
+    async def run(self) -> None:
+        for _ in range(self.rng.randint(2, 8)):
+            await self.generation()
+            self.check_node()
+        if self.current is not None:
+            self.current.log.faults.is_dead = True
+        self.nodes.apply_late(self.rng)
+        owner = await self.load(Faults())  # healed: everything works, and is found again
+        assert owner is not None
+        for _ in range(10):
+            owner.ack(self.rng)
+        await owner.cursor.flush()
+        memory = owner.memory
+        again = await self.load(Faults())
+        assert again is not None
+        assert again.memory == memory
+        names = [value for value, _ in self.nodes.nodes.values()]
+        assert len(names) == 1
+        await cancel_all_tasks()
+
+
+@pytest.fixture(params=["usual", "tiny limits"])
+def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny limits: chunked snapshots, frequent snapshots, states too large for a node."""
+    if request.param == "tiny limits":
+        monkeypatch.setattr(cursor_format, "CHUNK_BYTES_MAX", 60)
+        monkeypatch.setattr(cursor_store, "STATE_BYTES_MAX", 100)
+        monkeypatch.setattr(cursor_writer, "INCREMENTS_MAX", 3)
+        monkeypatch.setattr(cursor_writer, "QUICK_SNAPSHOT_BYTES_MAX", 20)
+        monkeypatch.setattr(cursor_writer, "ROTATION_RETRY_ENTRIES", 3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_durable_acknowledgements_survive_everything(seed: int, limits: None) -> None:
+    asyncio.run(World(seed).run())
