@@ -1,0 +1,97 @@
+"""Compare-and-set of the list: lost answers, other owners, failing stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from managed_ledger.errors import ManagedLedgerFencedError
+from managed_ledger.ledger_list import ManagedLedgerInfo, encode_info
+from managed_ledger.list_store import UPDATE_ATTEMPTS, ListStore
+from metadata.embedded import EmbeddedMetadataStore
+from metadata.errors import MetadataError
+from metadata.store import MetadataStore, Versioned
+
+PATH = "/managed-ledgers/t/n/persistent/x"
+
+
+class Unreliable:
+    """A store whose next puts fail, before or after they are applied."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+        self.fail_before = 0
+        self.fail_after = 0
+        self.puts = 0
+
+    async def get(self, path: str) -> Versioned | None:
+        return await self.store.get(path)
+
+    async def put(self, path: str, value: bytes, expected_version: int | None = None) -> Versioned:
+        self.puts += 1
+        if self.fail_before:
+            self.fail_before -= 1
+            raise MetadataError("not sent")
+        stored = await self.store.put(path, value, expected_version)
+        if self.fail_after:
+            self.fail_after -= 1
+            raise MetadataError("answer lost")
+        return stored
+
+
+async def make(monkeypatch: pytest.MonkeyPatch) -> tuple[Unreliable, ListStore]:
+    monkeypatch.setattr("managed_ledger.list_store.RETRY_DELAY_S", 0)
+    store = EmbeddedMetadataStore.open(None)
+    info = ManagedLedgerInfo(owner="me")
+    await store.put(PATH, encode_info(info), -1)
+    unreliable = Unreliable(store)
+    return unreliable, ListStore(unreliable, PATH, "me", info, 0)  # type: ignore[arg-type]  # two methods are used
+
+
+async def test_update_and_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, lists = await make(monkeypatch)
+    info = await lists.update(lambda x: x.with_ledger(4))
+    assert lists.info is info
+    assert lists.version == 1
+    assert await lists.update(lambda x: x.with_ledger(4)) is info
+    assert store.puts == 1
+    await store.store.close()
+
+
+async def test_lost_answer_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, lists = await make(monkeypatch)
+    store.fail_after = 1
+    info = await lists.update(lambda x: x.with_ledger(4))
+    assert [x.ledger_id for x in info.ledgers] == [4]
+    assert lists.version == 1
+    assert not lists.is_lost
+    await store.store.close()
+
+
+async def test_failing_store_gives_up_and_looks_before_the_next_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, lists = await make(monkeypatch)
+    store.fail_before = UPDATE_ATTEMPTS - 1
+    store.fail_after = 1
+    with pytest.raises(MetadataError, match="answer lost"):
+        await lists.update(lambda x: x.with_ledger(4))
+    info = await lists.update(lambda x: x.with_properties({"a": "b"}))
+    assert [x.ledger_id for x in info.ledgers] == [4]
+    assert info.properties == {"a": "b"}
+    await store.store.close()
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_another_owner(monkeypatch: pytest.MonkeyPatch, is_deleted: bool) -> None:
+    store, lists = await make(monkeypatch)
+    if is_deleted:
+        await store.store.delete(PATH)
+    else:
+        await store.store.put(PATH, encode_info(ManagedLedgerInfo(owner="other")), 0)
+    with pytest.raises(ManagedLedgerFencedError):
+        await lists.update(lambda x: x.with_ledger(4))
+    assert lists.is_lost
+    with pytest.raises(ManagedLedgerFencedError):
+        await lists.update(lambda x: x)
+    assert store.puts == 1
+    await store.store.close()

@@ -1,0 +1,54 @@
+"""Which ledgers trimming takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from managed_ledger.ledger_list import LedgerInfo
+from managed_ledger.position import Position
+from managed_ledger.trimming import Retention, ledgers_to_trim
+
+LEDGERS = [
+    LedgerInfo(1, 10, 100, 1000),
+    LedgerInfo(2, 10, 100, 2000),
+    LedgerInfo(3, 10, 100, 3000),
+    LedgerInfo(4),
+]
+ALL = 2**63
+
+
+@pytest.mark.parametrize(
+    ("slowest", "keep_from", "retention", "now_ms", "expected"),
+    [
+        (None, ALL, Retention(), 5000, [1, 2, 3]),
+        (None, 3, Retention(), 5000, [1, 2]),
+        (None, 1, Retention(), 5000, []),
+        ((1, 8), ALL, Retention(), 5000, []),
+        ((1, 9), ALL, Retention(), 5000, [1]),
+        ((2, 8), ALL, Retention(), 5000, [1]),
+        ((4, 3), ALL, Retention(), 5000, [1, 2, 3]),
+        ((4, 3), ALL, Retention(2500, -1), 5000, [1, 2]),
+        ((4, 3), ALL, Retention(-1, -1), 5000, []),
+        ((4, 3), ALL, Retention(-1, 250), 5000, [1]),
+        ((4, 3), ALL, Retention(-1, 1000), 5000, []),
+        ((4, 3), ALL, Retention(4000, 150), 5000, [1, 2]),
+        ((4, 3), ALL, Retention(1, -1), 500, []),  # the clock went back: nothing is old
+        ((1, 9), ALL, Retention(1, -1), 5000, [1]),
+    ],
+)
+def test_trim(
+    slowest: Position | None,
+    keep_from: int,
+    retention: Retention,
+    now_ms: int,
+    expected: list[int],
+) -> None:
+    assert ledgers_to_trim(LEDGERS, slowest, keep_from, retention, now_ms) == expected
+
+
+def test_the_last_ledger_and_unclosed_ones_stay() -> None:
+    closed = [LedgerInfo(1, 1, 1, 1), LedgerInfo(2, 1, 1, 1)]
+    assert ledgers_to_trim(closed, None, ALL, Retention(), 9) == [1]
+    unclosed = [LedgerInfo(1), LedgerInfo(2), LedgerInfo(3)]
+    assert ledgers_to_trim(unclosed, None, ALL, Retention(), 9) == []
+    assert ledgers_to_trim([], None, ALL, Retention(), 9) == []
