@@ -76,12 +76,13 @@ def mask_to_words(mask: int) -> list[int]:
 def run_end(entries: BitMap, start: int) -> int:
     """First id from ``start`` on that isn't in the bitmap; O(log of the run) bitmap look-ups."""
     step = 64
-    while entries.contains_range(start, start + step):
+    # pyroaring answers nonsense for ranges that end above the largest id.
+    while start + step <= ENTRY_END and entries.contains_range(start, start + step):
         start += step
         step *= 2
     while step > 1:
         step //= 2
-        if entries.contains_range(start, start + step):
+        if start + step <= ENTRY_END and entries.contains_range(start, start + step):
             start += step
     return start
 
