@@ -281,7 +281,7 @@ class LedgerRecovery:
         heads = [bytes(packet[:PACKET_HEADER_BYTES]) for packet in packets]
         bodies = [bytes(packet[PACKET_HEADER_BYTES:]) for packet in packets]
         self._adds.push(self._reading, heads, bodies, sum(map(len, bodies)), last.length)
-        if not self._adds.frozen and not self._adds.can_reach_quorum():
+        if not self._adds.can_reach_quorum():
             self._abort_rewrite()
             return
         self._reading += len(packets)

@@ -148,9 +148,7 @@ class QuorumAdds:
             return False
         batch = request.batch
         batch.acks |= _BIT[request.slot]
-        if self.frozen or not self.pending or self.pending[0] is not batch:
-            return False
-        return self.complete()
+        return bool(self.pending) and self.pending[0] is batch and self.complete()
 
     def is_satisfied(self, batch: Batch, acks: int | None = None) -> bool:
         """True if every entry of the batch has (or, given ``acks``, could have) Qa copies."""
@@ -228,9 +226,11 @@ class QuorumAdds:
         return self.can_reach_quorum()
 
     def can_reach_quorum(self) -> bool:
-        """True if every pending batch has or may still get its acks from the usable slots."""
-        live = sum(_BIT[slot] for slot in self._live)
-        return all(self.is_satisfied(batch, batch.acks | live) for batch in self.pending)
+        """True if every pending batch has or may still get its acks: only given-up slots can't."""
+        if not self._given_up:
+            return True
+        possible = ~sum(_BIT[slot] for slot in self._given_up) & ((1 << self.ensemble_size) - 1)
+        return all(self.is_satisfied(batch, batch.acks | possible) for batch in self.pending)
 
     def _find_live(self) -> None:
         unusable = self.failed.keys() | self._given_up

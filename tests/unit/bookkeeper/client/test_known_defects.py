@@ -1,0 +1,466 @@
+"""Defects that the original protocol has had, one test each (storage.md 3.6): none may return.
+
+Each test fails on the naive implementation that it names; each was seen to fail with the line named
+in its docstring broken. Defects of the writer's ensemble change are in ``test_ledger_writer.py``
+(#1390 and its kin, #3005, #4097, #4261, #4651, BOOKKEEPER-795).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from bookkeeper import codes
+from bookkeeper.client.ledger_recovery import (
+    Abort,
+    CloseLedger,
+    LedgerRecovery,
+    ReadEntries,
+    ReadLac,
+    RecoveryEffect,
+    ReplaceBookies,
+)
+from bookkeeper.client.quorum_adds import SendAdds
+from bookkeeper.errors import LedgerFencedError, LedgerRecoveryError, UnauthorizedAccessError
+from bookkeeper.ledger_metadata import (
+    LedgerMetadata,
+    LedgerState,
+    Segment,
+    close_by_recovery,
+    close_by_writer,
+    master_key,
+    replace_members,
+)
+from bookkeeper.packet import encode_heads
+from bookkeeper.transport import AddRequest
+from tests.simulation.model_bookie import ModelBookie, ModelLedger
+
+LEDGER = 5
+
+
+def never(request: AddRequest, code: int) -> None:
+    raise AssertionError("the core only hands this on")
+
+
+class Recovery:
+    """A recovery core and model bookies A, B, ...; the test decides which message arrives."""
+
+    def __init__(self, e: int, qw: int, qa: int, segments: Iterable[tuple[int, str]] = ()) -> None:
+        self.bookies = {name: ModelBookie(name) for name in "ABCDEFGH"}
+        named = tuple(segments) or ((0, "ABCDEFGH"[:e]),)
+        self.metadata = LedgerMetadata(
+            LEDGER,
+            e,
+            qw,
+            qa,
+            tuple(Segment(first, tuple(bookies)) for first, bookies in named),
+            state=LedgerState.IN_RECOVERY,
+        )
+        self.core = LedgerRecovery(self.metadata, never)
+        self.effects: list[RecoveryEffect] = []
+        self.sends: list[SendAdds] = []
+
+    def store(self, bookies: str, entry_id: int, lac: int = -1) -> None:
+        """Entry ``entry_id`` (10 bytes) as the writer sent it, on these bookies."""
+        heads, _ = encode_heads(LEDGER, entry_id, lac, 10 * entry_id, [b""], [b"%010d" % entry_id])
+        for name in bookies:
+            ledger = self.bookies[name].ledgers.setdefault(LEDGER, ModelLedger(master_key(b"")))
+            ledger.entries[entry_id] = heads[0] + b"%010d" % entry_id
+
+    def start(self) -> None:
+        self.core.start()
+        self.take()
+
+    def take(self) -> None:
+        self.effects += self.core.take_effects()
+        self.sends += self.core.take_sends()
+
+    def fence(self, bookies: str) -> None:
+        """The LAC queries to these bookies are answered."""
+        for effect in [e for e in self.effects if isinstance(e, ReadLac) and e.bookie in bookies]:
+            self.effects.remove(effect)
+            reply = self.bookies[effect.bookie].read_lac(
+                LEDGER, fence=True, master_key=master_key(b"")
+            )
+            self.core.on_lac(effect.slot, reply.code, reply.last_packet, reply.explicit_lac)
+        self.take()
+
+    def read(self, bookie: str, code: int = codes.OK) -> None:
+        """The recovery read of this bookie is answered, or fails with ``code``."""
+        reads = [effect for effect in self.effects if isinstance(effect, ReadEntries)]
+        if all(read.bookie != bookie for read in reads):
+            self.core.on_slow(reads[-1].first)  # the core has asked another one first
+            self.take()
+        reads = [effect for effect in self.effects if isinstance(effect, ReadEntries)]
+        self._answer_read(next(read for read in reads if read.bookie == bookie), code)
+        self.take()
+
+    def _answer_read(self, read: ReadEntries, code: int) -> None:
+        self.effects.remove(read)
+        if code != codes.OK:
+            self.core.on_read(read, code, [])
+            return
+        key = master_key(b"")
+        reply = self.bookies[read.bookie].read(
+            LEDGER, read.first, read.count_max, 1 << 20, fence=True, master_key=key
+        )
+        self.core.on_read(read, reply.code, reply.packets)
+
+    def replace(self, **replacements: str) -> None:
+        """Answer the question for replacements: failed bookie = new bookie."""
+        (asked,) = [effect for effect in self.effects if isinstance(effect, ReplaceBookies)]
+        self.effects.remove(asked)
+        chosen = {
+            slot: (failed, replacements[failed])
+            for slot, failed in asked.failed.items()
+            if failed in replacements
+        }
+        self.core.on_replacements(chosen)
+        self.take()
+
+    def write(self, bookies: str, code: int = codes.OK) -> None:
+        """The re-writes sent to these bookies are answered."""
+        for send in [s for s in self.sends if s.bookie in bookies]:
+            self.sends.remove(send)
+            answer = self.bookies[send.bookie].add(send) if code == codes.OK else code
+            self.core.on_add_done(send, answer)
+        self.take()
+
+    def finish(self, up: str) -> RecoveryEffect:
+        """Answer everything for the bookies that are up, as unavailable for others; the result."""
+        for _ in range(1000):
+            if not self.effects or isinstance(self.effects[0], CloseLedger | Abort):
+                if not self.sends:
+                    break
+                name = self.sends[0].bookie
+                self.write(name, codes.OK if name in up else codes.UNAVAILABLE)
+                continue
+            effect = self.effects[0]
+            if isinstance(effect, ReplaceBookies):
+                self.replace()
+            elif isinstance(effect, ReadEntries):
+                self._answer_read(effect, codes.OK if effect.bookie in up else codes.UNAVAILABLE)
+                self.take()
+            elif isinstance(effect, ReadLac) and effect.bookie in up:
+                self.fence(effect.bookie)
+            elif isinstance(effect, ReadLac):
+                self.effects.remove(effect)
+                self.core.on_lac(effect.slot, codes.UNAVAILABLE, None, -1)
+                self.take()
+        return self.outcome()
+
+    def outcome(self) -> RecoveryEffect:
+        assert isinstance(self.effects[-1], CloseLedger | Abort), self.effects
+        return self.effects[-1]
+
+
+def closed(last_entry: int, *segments: tuple[int, str]) -> CloseLedger:
+    return CloseLedger(
+        last_entry,
+        10 * (last_entry + 1),
+        tuple(Segment(first, tuple(bookies)) for first, bookies in segments),
+    )
+
+
+def test_worked_example_of_the_protocol() -> None:
+    """3.2: B1 {0,1,2}, B2 {0,1}, B3 {0}; with B1 the end is 2, without it 1. Both are right."""
+    for up, end in [("ABC", 2), ("AB", 2), ("BC", 1)]:
+        r = Recovery(3, 3, 2)
+        r.store("ABC", 0, lac=-1)
+        r.store("AB", 1, lac=0)
+        r.store("A", 2, lac=1)
+        r.start()
+        assert r.finish(up) == closed(end)
+
+
+def test_recovery_reads_fence() -> None:
+    """#2614: the add in flight must not reach a bookie that has just denied to hold the entry.
+
+    Breaks with ``fence=True`` removed from the shell's read (the core only counts what it is told).
+    """
+    r = Recovery(3, 3, 2)
+    r.store("B", 0)
+    r.start()
+    r.fence("AB")  # C's fence is delayed; A and B cover
+    r.read("A")
+    r.read("C")
+    late = replace_request(r, 0)
+    assert r.bookies["C"].add(late) == codes.FENCED
+    assert r.outcome() == closed(-1)
+
+
+def replace_request(r: Recovery, entry_id: int) -> AddRequest:
+    """The writer's own add of an entry, still on its way."""
+    heads, _ = encode_heads(LEDGER, entry_id, -1, 10 * entry_id, [b""], [b"%010d" % entry_id])
+    return AddRequest(
+        LEDGER, master_key(b""), [entry_id], heads, [b"%010d" % entry_id], 46, False, never
+    )
+
+
+def test_a_brand_new_last_segment_starts_at_its_floor() -> None:
+    """#2615: empty bookies of the last segment say LAC -1; what lies before it is confirmed.
+
+    Breaks without ``max(..., first_entry - 1)`` in ``_begin_reading``: entry 0 is asked of D.
+    """
+    r = Recovery(2, 2, 2, [(0, "AB"), (3, "CD")])
+    for entry_id in range(3):
+        r.store("AB", entry_id, lac=entry_id - 1)
+    r.start()
+    r.fence("CD")
+    reads = [effect for effect in r.effects if isinstance(effect, ReadEntries)]
+    assert [read.first for read in reads] == [3]
+    assert r.finish("ABCD") == closed(2)
+
+
+def test_private_segments_until_the_close() -> None:
+    """BOOKKEEPER-355, -581: a recoverer that dies leaves nothing that misleads the next one.
+
+    The naive way publishes {1: ABD} before D holds entry 1; D's "no" with C's then makes Qf.
+    Breaks when reads go by the recovery's own ensemble (``self._bookies`` replaced).
+    """
+    r = Recovery(3, 3, 2)
+    r.store("ABC", 0, lac=-1)
+    r.store("AB", 1, lac=0)
+    r.start()
+    r.fence("AB")
+    r.read("A")
+    r.write("C", codes.UNAVAILABLE)
+    r.replace(C="D")
+    assert not [e for e in r.effects if isinstance(e, CloseLedger)]
+    # Reads still go by the published ensemble.
+    assert {e.bookie for e in r.effects if isinstance(e, ReadEntries)} <= set("ABC")
+    # This recoverer dies here. The next one sees the ledger as it was.
+    second = Recovery(3, 3, 2)
+    second.bookies = r.bookies
+    second.start()
+    assert second.finish("AB") == closed(1)
+
+
+def test_replaced_bookie_ends_up_in_the_closing_write() -> None:
+    r = Recovery(3, 3, 3)
+    r.store("ABC", 0, lac=-1)
+    r.store("AB", 1, lac=0)
+    r.start()
+    r.fence("ABC")
+    r.read("A")
+    r.write("AB")
+    r.write("C", codes.UNAVAILABLE)
+    r.replace(C="D")
+    close = r.finish("ABD")
+    assert close == closed(1, (1, "ABD"))
+    assert isinstance(close, CloseLedger)
+    merged = close_by_recovery(r.metadata, close.last_entry, close.length, close.segments)
+    assert merged is not None
+    assert merged.segment_of(1).bookies == ("A", "B", "D")
+    assert r.bookies["D"].payload(LEDGER, 1) is not None
+
+
+def test_absence_needs_only_qf_negatives() -> None:
+    """BOOKKEEPER-365, #1067: with a bookie down recovery must still end.
+
+    Breaks when ``_decide_absence`` waits for all candidates.
+    """
+    r = Recovery(3, 3, 2)
+    r.store("ABC", 0, lac=-1)
+    r.start()
+    r.fence("AB")
+    r.read("A")  # entry 0 found, entry 1 asked
+    r.read("A")
+    r.read("B")
+    r.write("AB")
+    assert r.outcome() == closed(0)  # C was asked and never answered
+
+
+def test_coverage_counts_silent_bookies_per_write_set() -> None:
+    """pulsar#6505: 4/2/2 is covered by two alternating bookies; two neighbours are not enough."""
+    r = Recovery(4, 2, 2)
+    r.start()
+    r.fence("AB")
+    assert not [e for e in r.effects if isinstance(e, ReadEntries)]
+    r.fence("D")
+    assert [e for e in r.effects if isinstance(e, ReadEntries)]
+    alternating = Recovery(4, 2, 2)
+    alternating.start()
+    alternating.fence("AC")
+    assert [e for e in alternating.effects if isinstance(e, ReadEntries)]
+
+
+def test_too_few_rewrites_abort() -> None:
+    """BOOKKEEPER-150: never close with, nor below, an entry that was found and couldn't be kept.
+
+    Breaks when ``give_up``'s answer is ignored.
+    """
+    r = Recovery(3, 3, 2)
+    r.store("ABC", 0, lac=-1)
+    r.store("A", 1, lac=0)
+    r.start()
+    r.fence("ABC")
+    r.read("A")
+    r.write("BC", codes.UNAVAILABLE)
+    r.write("A")
+    r.replace()  # there is nobody to take B's place
+    r.replace()  # nor C's, which failed meanwhile
+    abort = r.outcome()
+    assert isinstance(abort, Abort)
+    assert isinstance(abort.error, LedgerRecoveryError)
+
+
+def test_recovery_goes_on_with_a_quorum_when_nobody_can_replace() -> None:
+    """A cluster of just E bookies with one down recovers its ledgers."""
+    r = Recovery(3, 3, 2)
+    r.store("AB", 0)
+    r.store("A", 1, lac=-1)
+    r.start()
+    r.fence("AB")
+    r.read("A")
+    r.write("C", codes.UNAVAILABLE)
+    r.replace()
+    assert r.finish("AB") == closed(1)
+
+
+def test_repair_of_an_open_ledger_does_not_stop_its_writer() -> None:
+    """BOOKKEEPER-584, -112: changes are re-applied to what is stored, not written over it."""
+    opened = LedgerMetadata(LEDGER, 2, 2, 2, (Segment(0, ("A", "B")), Segment(4, ("A", "C"))))
+    repaired = replace_members(opened, 0, {1: ("B", "D")})
+    assert repaired is not None
+    ended = close_by_writer(repaired, 9, 100)
+    assert ended is not None
+    assert ended.segments[0].bookies == ("A", "D")
+
+
+def test_writer_that_meets_a_recovery_is_fenced() -> None:
+    """1.2: upstream lets it close with its own end."""
+    opened = LedgerMetadata(LEDGER, 1, 1, 1, (Segment(0, ("A",)),))
+    with pytest.raises(LedgerFencedError):
+        close_by_writer(replace(opened, state=LedgerState.IN_RECOVERY), 3, 30)
+    ended = replace(opened, state=LedgerState.CLOSED, last_entry=4, length=50)
+    with pytest.raises(LedgerFencedError):
+        close_by_writer(ended, 3, 30)
+    assert close_by_writer(ended, 4, 50) is None
+
+
+def test_fencing_needs_the_password() -> None:
+    """BOOKKEEPER-135."""
+    r = Recovery(1, 1, 1)
+    r.bookies["A"].ledgers[LEDGER] = ModelLedger(master_key(b"other"))
+    r.start()
+    r.fence("A")
+    abort = r.outcome()
+    assert isinstance(abort, Abort)
+    assert isinstance(abort.error, UnauthorizedAccessError)
+    assert not r.bookies["A"].ledgers[LEDGER].fenced
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        codes.UNAVAILABLE,
+        codes.IO_ERROR,  # #2908: a corrupt location is not an absence
+        codes.UNKNOWN_LEDGER_STATE,  # #2612, #1380: a bookie that lost its disk
+        codes.TOO_MANY_REQUESTS,
+        codes.FENCED,
+        codes.OK,  # "yes", with nothing in it
+    ],
+)
+def test_unknown_is_never_absent(code: int) -> None:
+    """Breaks when ``_unknown.add`` becomes ``_negatives.add``."""
+    r = Recovery(3, 3, 2)
+    r.store("ABC", 0, lac=-1)
+    r.store("A", 1, lac=0)
+    r.start()
+    r.fence("AC")  # LAC 0: entry 1 is the first to be read
+    r.read("C")
+    for effect in [e for e in r.effects if isinstance(e, ReadEntries)]:
+        r.core.on_read(effect, code, [])  # of A, which may hold it, and of B
+    r.effects.clear()
+    r.take()
+    abort = r.outcome()
+    assert isinstance(abort, Abort), "Qf - 1 negatives and unknowns decide nothing"
+    assert isinstance(abort.error, LedgerRecoveryError)
+
+
+def test_corrupt_copy_is_unknown_and_an_intact_one_counts() -> None:
+    """Fault 16, and 3.1's table: one Y is enough, a Y with a bad digest is a "?"."""
+    r = Recovery(3, 3, 2)
+    r.store("ABC", 0, lac=-1)
+    r.store("A", 1, lac=0)
+    r.bookies["A"].corrupt(LEDGER, 1)
+    r.start()
+    assert isinstance(r.finish("AC"), Abort)
+    again = Recovery(3, 3, 2)
+    again.store("ABC", 0, lac=-1)
+    again.store("AB", 1, lac=0)
+    again.bookies["A"].corrupt(LEDGER, 1)
+    again.start()
+    assert again.finish("ABC") == closed(1)
+
+
+def test_rewrites_carry_the_recovery_flag() -> None:
+    """PR 4163: without it the bookie, fenced by ourselves, refuses them."""
+    r = Recovery(2, 2, 2)
+    r.store("A", 0)
+    r.start()
+    r.fence("AB")
+    r.read("A")
+    assert r.sends
+    assert all(send.recovery for send in r.sends)
+    r.write("AB")
+    assert r.bookies["B"].payload(LEDGER, 0) == b"%010d" % 0
+
+
+def test_two_copies_one_ack_cannot_recover_with_one_down() -> None:
+    """#3952: 2/2/1 needs two answers; the right result is "not now", never a short ledger."""
+    r = Recovery(2, 2, 1)
+    r.store("A", 0)
+    r.start()
+    abort = r.finish("B")
+    assert isinstance(abort, Abort)
+    assert r.core.metadata.state is LedgerState.IN_RECOVERY
+
+
+def test_length_is_that_of_the_last_entry() -> None:
+    """3.5: the packet that supplied the LAC lies above the end here, and so does its length.
+
+    Breaks when ``_finish_rewrites`` takes the length of the highest packet seen, or 0.
+    """
+    r = Recovery(3, 3, 2)
+    for entry_id in range(3):
+        r.store("ABC", entry_id, lac=entry_id - 1)
+    r.store("C", 7, lac=2)
+    r.start()
+    assert r.finish("ABC") == closed(2)
+    # The last segment is empty: the last entry lies in the one before.
+    empty = Recovery(2, 2, 2, [(0, "AB"), (2, "CD")])
+    empty.store("AB", 0, lac=-1)
+    empty.store("AB", 1, lac=0)
+    empty.start()
+    assert empty.finish("BCD") == closed(1)
+
+
+def test_a_corrupt_lac_answer_fences_but_supplies_nothing() -> None:
+    r = Recovery(1, 1, 1)
+    r.store("A", 0, lac=-1)
+    r.store("A", 1, lac=0)
+    r.bookies["A"].corrupt(LEDGER, 1)
+    r.start()
+    r.fence("A")
+    assert r.core.base_lac == -1
+    assert isinstance(r.finish("A"), Abort)  # entry 1 may have been confirmed
+
+
+def test_a_segment_replaced_in_place_is_replaced_at_the_same_key() -> None:
+    """Fault 13: nothing of the last segment was confirmed; its key stays, its bookies change."""
+    r = Recovery(2, 2, 2, [(0, "AB"), (1, "CD")])
+    r.store("AB", 0, lac=-1)
+    r.store("C", 1, lac=0)
+    r.start()
+    r.fence("CD")
+    r.read("C")
+    r.write("C")
+    r.write("D", codes.IO_ERROR)
+    r.replace(D="E")
+    r.write("E")
+    close = r.finish("ABCDE")
+    assert close == closed(1, (1, "CE"))
