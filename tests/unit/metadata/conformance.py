@@ -349,6 +349,20 @@ class StoreConformance:
         ]
         assert [each.type for each in log.events if each.path == "/p"] == [CHILDREN_CHANGED] * 2
 
+    async def test_delete_recursive_tells_children_before_parents(
+        self, store: MetadataStore
+    ) -> None:
+        await store.put("/a/b/c", b"")
+        await store.put("/a/d", b"")
+        log = EventLog[MetadataEvent]()
+        store.watch("/a", log)
+        await store.delete_recursive("/a")
+        await log.until(lambda events: MetadataEvent(DELETED, "/a") in events)
+        deleted = [each.path for each in log.events if each.type is DELETED]
+        assert sorted(deleted) == ["/a", "/a/b", "/a/b/c", "/a/d"]
+        assert deleted.index("/a/b/c") < deleted.index("/a/b")
+        assert deleted[-1] == "/a"
+
     async def test_a_prefix_ends_at_a_name(self, store: MetadataStore) -> None:
         log, root_log = EventLog[MetadataEvent](), EventLog[MetadataEvent]()
         store.watch("/a", log)

@@ -114,6 +114,7 @@ class Follower:
             self.paths.add(event.path)
         elif event.type is EventType.DELETED:
             self.paths.remove(event.path)
+            assert not any(each.startswith(event.path + "/") for each in self.paths)
         else:
             assert event.path == ROOT or event.path in self.paths
 
