@@ -16,6 +16,7 @@ from broker.protocol.entry_head import parse_head
 from broker.service.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
 from broker.service.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
 from managed_ledger.entry_batch import EntryBatch
+from managed_ledger.errors import InvalidPositionError, ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
@@ -129,7 +130,10 @@ class PersistentSubscription(Subscription):
             self._stop()
 
     async def _ended(self) -> None:
-        await self.ledger.delete_cursor(self.cursor.name)
+        try:
+            await self.ledger.delete_cursor(self.cursor.name)
+        except ManagedLedgerError as error:  # the topic closed meanwhile, and its cursors with it
+            logger.debug("%s %s: cursor not deleted: %s", self.topic.name, self.name, error)
 
     @property
     def active_consumer(self) -> Consumer | None:
@@ -203,14 +207,18 @@ class PersistentSubscription(Subscription):
                 on_durable(None)
             return
         self._note_ack(consumer, 1)
-        if ack_set and any(ack_set):
-            if self._batch_acks:
+        try:
+            if not any(ack_set):
+                self.cursor.ack_cumulative(position, properties, on_durable)
+            elif self._batch_acks:
                 self.cursor.ack_cumulative_batch(position, ack_set, on_durable)
             else:  # what comes before the batch is done, the batch itself stays whole
                 previous = self.ledger.previous_position(position)
-                self.cursor.ack_cumulative(previous, properties or {}, on_durable)
-        else:
-            self.cursor.ack_cumulative(position, properties or {}, on_durable)
+                self.cursor.ack_cumulative(previous, properties, on_durable)
+        except InvalidPositionError as error:  # beyond the end: a lying client
+            if on_durable is not None:
+                on_durable(error)
+            return
         if isinstance(self._core, SharedDispatcher):
             self._core.on_mark_delete(position)
         self._after_ack()
@@ -229,7 +237,12 @@ class PersistentSubscription(Subscription):
             if on_durable is not None:
                 on_durable(None)
             return
-        whole = self.cursor.ack_batch(position, ack_set, on_durable)
+        try:
+            whole = self.cursor.ack_batch(position, ack_set, on_durable)
+        except InvalidPositionError as error:
+            if on_durable is not None:
+                on_durable(error)
+            return
         self._note_ack(consumer, 1 if whole else 0)
         if isinstance(self._core, SharedDispatcher):
             if whole:
@@ -310,9 +323,7 @@ class PersistentSubscription(Subscription):
     async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
         self._begin_reset()
         try:
-            await self._reset_to(self.resolve(position))
-            if ack_set and any(ack_set) and self._batch_acks:
-                self.cursor.ack_batch(position, ack_set)
+            await self.cursor.reset(self.resolve(position), ack_set if self._batch_acks else ())
         finally:
             self._end_reset()
 
@@ -321,9 +332,9 @@ class PersistentSubscription(Subscription):
         try:
             before = await self._newest_before(publish_time_ms)
             if before is None:
-                await self._reset_to(self.ledger.first_position())
+                await self.cursor.reset(self.ledger.first_position())
             else:
-                await self._reset_to(self.ledger.next_position(before))
+                await self.cursor.reset(self.ledger.next_position(before))
         finally:
             self._end_reset()
 
@@ -348,13 +359,12 @@ class PersistentSubscription(Subscription):
         if opened is not None and not opened.done():
             opened.set_result(None)
 
-    async def _reset_to(self, position: Position) -> None:
-        await self.cursor.reset(position)
-
-    async def _newest_before(self, publish_time_ms: int) -> Position | None:
-        """Newest entry published before that time; None: there is none."""
+    async def _newest_before(
+        self, publish_time_ms: int, after: Position = EARLIEST
+    ) -> Position | None:
+        """Newest entry above ``after`` published before that time; None: there is none."""
         return await self.ledger.find_newest(
-            lambda head, _: parse_head(head).publish_time_ms < publish_time_ms
+            lambda head, _: parse_head(head).publish_time_ms < publish_time_ms, after=after
         )
 
     async def expire_before(self, publish_time_ms: int) -> int:
@@ -363,7 +373,7 @@ class PersistentSubscription(Subscription):
         Returns:
             How many unacknowledged entries that were.
         """
-        newest = await self._newest_before(publish_time_ms)
+        newest = await self._newest_before(publish_time_ms, self.cursor.mark_delete)
         return self.expire_upto(newest) if newest is not None else 0
 
     def expire_upto(self, position: Position) -> int:

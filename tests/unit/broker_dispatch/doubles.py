@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 
 from managed_ledger.entry_batch import Buffer, EntryBatch
+from managed_ledger.errors import InvalidPositionError
 from managed_ledger.position import Position
 
 _HEAD = Struct(">BBHIQQII")
@@ -62,6 +63,8 @@ class MemoryLedger:
                 continue
             first = max(position[1], 0) if ledger_id == position[0] else 0
             run = entries[first : first + entries_max]
+            while len(run) > 1 and sum(len(body) for _, body in run) > bytes_max:
+                run = run[: len(run) // 2]
             if run:
                 return EntryBatch(ledger_id, first, [h for h, _ in run], [b for _, b in run])
         return None
@@ -107,9 +110,15 @@ class MemoryLedger:
             return position
         return after[entries - 1] if len(after) >= entries else self.next_position((2**63, 0))
 
-    async def find_newest(self, predicate: Callable[[bytes, bytes], bool]) -> Position | None:
+    async def find_newest(
+        self,
+        predicate: Callable[[bytes, bytes], bool],
+        *,
+        after: Position = (-1, -1),
+        upto: Position = (2**63, 0),
+    ) -> Position | None:
         found = None
-        for position in self.positions():
+        for position in [each for each in self.positions() if after < each <= upto]:
             entry_head, body = self.ledgers[position[0]][position[1]]
             if predicate(entry_head, bytes(body)):
                 found = position
@@ -158,10 +167,12 @@ class MemoryCursor:
     def ack_cumulative(
         self,
         position: Position,
-        properties: dict[str, int],
+        properties: Mapping[str, int] | None = None,
         on_durable: Callable[[BaseException | None], None] | None = None,
     ) -> None:
-        self.cumulative_properties = dict(properties)
+        if position > self.ledger.last_confirmed:
+            raise InvalidPositionError(f"{position} is beyond the end")
+        self.cumulative_properties = dict(properties or {})
         self.ack([each for each in self._position_list() if each <= position], on_durable)
 
     def ack_cumulative_batch(
@@ -200,9 +211,12 @@ class MemoryCursor:
     def first_unacked(self) -> Position:
         return self.ledger.next_position(self.mark_delete)
 
-    async def reset(self, position: Position) -> None:
+    async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        await asyncio.sleep(0)
         self.acked = {each for each in self._position_list() if each < position}
         self.partly.clear()
+        if ack_set:
+            self.partly[position] = list(ack_set)
 
     async def close(self) -> None:
         self.closed = True
