@@ -1,0 +1,138 @@
+"""What acknowledgements cost: `python -m benchmarks.micro.cursor_ack`.
+
+Best of a few rounds, in microseconds for each position, on the real `AckState` over a trivial ledger
+list; then the size and time of storing a million holes.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from pyroaring import BitMap
+
+from managed_ledger.cursor.ack_state import AckState
+from managed_ledger.cursor.cursor_format import (
+    Replay,
+    decode_record,
+    encode_increment,
+    encode_snapshot,
+)
+from managed_ledger.cursor.cursor_image import CursorImage
+from managed_ledger.position import Position
+
+LEDGER_ENTRIES = 50_000
+LEDGERS = 80
+
+
+class Log:
+    """`LEDGERS` full ledgers, ids from 0."""
+
+    last_confirmed = (LEDGERS - 1, LEDGER_ENTRIES - 1)
+
+    def ledger_entries(self, ledger_id: int) -> int | None:
+        return LEDGER_ENTRIES if 0 <= ledger_id < LEDGERS else None
+
+    def next_position(self, position: Position) -> Position:
+        ledger_id, entry_id = position
+        if entry_id + 1 < LEDGER_ENTRIES:
+            return (ledger_id, entry_id + 1)
+        return (ledger_id + 1, 0)
+
+    def previous_position(self, position: Position) -> Position:
+        ledger_id, entry_id = position
+        return (ledger_id, entry_id - 1) if entry_id else (ledger_id - 1, LEDGER_ENTRIES - 1)
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        return (upto[0] - after[0]) * LEDGER_ENTRIES + upto[1] - after[1]
+
+
+def batches(size: int, entries: list[int]) -> list[list[Position]]:
+    positions = [divmod(entry, LEDGER_ENTRIES) for entry in entries]
+    return [positions[n : n + size] for n in range(0, len(positions), size)]
+
+
+def best_us(work: list[list[Position]], rounds: int = 5) -> float:
+    """Microseconds for each position."""
+    best = float("inf")
+    count = sum(map(len, work))
+    for _ in range(rounds):
+        state = AckState(Log(), (0, -1))
+        began = time.perf_counter()
+        for positions in work:
+            state.ack(positions)
+        best = min(best, time.perf_counter() - began)
+    return best / count * 1e6
+
+
+def shuffled_within(entries: list[int], window: int) -> list[int]:
+    """As two or more shared consumers acknowledge: out of order, but not far."""
+    rng = random.Random(7)
+    out: list[int] = []
+    for start in range(0, len(entries), window):
+        part = entries[start : start + window]
+        rng.shuffle(part)
+        out += part
+    return out
+
+
+def timed_ms(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1e3
+
+
+def million_holes(name: str, image: CursorImage) -> None:
+    records = encode_snapshot(image, -1)
+    encode_ms = min(timed_ms(lambda: encode_snapshot(image, -1)) for _ in range(5))
+
+    def replay() -> CursorImage:
+        reader = Replay()
+        for record in records:
+            reader.on_record(decode_record(record, "benchmark"), "benchmark")
+        return reader.image("benchmark")
+
+    assert replay() == image
+    decode_ms = min(timed_ms(replay) for _ in range(5))
+    print(
+        f"  {name:34} {sum(map(len, records)) / 1e3:8.0f} kB  {len(records):3} records"
+        f"  encode {encode_ms:6.2f} ms  decode {decode_ms:6.2f} ms"
+    )
+
+
+def main() -> None:
+    entries = list(range(200_000))
+    print("acknowledge, us per position")
+    for size in (1, 10, 100, 1000):
+        print(f"  in order, lists of {size:5}            {best_us(batches(size, entries)):6.3f}")
+    for window in (200, 20_000):
+        work = batches(100, shuffled_within(entries, window))
+        print(f"  shuffled within {window:6}, lists of 100 {best_us(work):6.3f}")
+    work = batches(100, list(range(0, 400_000, 2)))
+    print(f"  every second entry, lists of 100     {best_us(work):6.3f}")
+
+    state = AckState(Log(), (0, -1))
+    began, count = time.perf_counter(), 50_000
+    for entry in range(count):
+        state.ack([(0, entry)])
+        encode_increment(state.take_increment(), 0)
+    spent = (time.perf_counter() - began) / count * 1e6
+    print(f"  ack of one and its increment         {spent:6.3f}")
+
+    print("a snapshot of a million holes")
+    holes = {n: BitMap(range(1, LEDGER_ENTRIES, 2)) for n in range(40)}
+    million_holes("every second of 2,000,000 entries", CursorImage((0, 0), holes, {}, {}))
+    rng = random.Random(7)
+    holes = {
+        n: BitMap(sorted(rng.sample(range(1, LEDGER_ENTRIES), 25_000))) for n in range(LEDGERS)
+    }
+    million_holes("random half of 4,000,000 entries", CursorImage((0, 0), holes, {}, {}))
+    one = {0: BitMap(range(1, 2_000_000, 2))}
+    million_holes("one ledger of 2,000,000 entries", CursorImage((0, 0), one, {}, {}))
+    sets = {0: dict.fromkeys(range(100000), 11)}
+    million_holes("100,000 partly acked batches", CursorImage((0, 0), {}, sets, {}))
+
+
+if __name__ == "__main__":
+    main()
