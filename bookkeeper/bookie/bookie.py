@@ -11,7 +11,7 @@ import errno
 import functools
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from bookkeeper import codes
@@ -195,7 +195,7 @@ class Bookie:
 
     def _answer(self, waiting: object, code: int) -> None:
         try:
-            if type(waiting) is AddRequest:
+            if isinstance(waiting, AddRequest):  # the client sends its own subclass
                 waiting.done(waiting, code)
             elif callable(waiting):
                 waiting(code)
@@ -279,6 +279,30 @@ class Bookie:
             self._begin_flush()
         elif self.storage.has_unflushed:
             self._arm_flush_timer()
+
+    async def run_maintenance(self, steps: Iterator[None]) -> None:
+        """Run the steps of a long job on the maintenance thread; flushes go between them.
+
+        Raises:
+            BookieClosedError: the bookie is closed or ended.
+            Exception: of a step. An OSError other than a full disk also ends the bookie.
+        """
+        if self._unavailable():
+            raise BookieClosedError("the bookie is closed")
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def on_done(error: BaseException | None) -> None:
+            if isinstance(error, OSError) and error.errno != errno.ENOSPC:
+                self._fail(error)
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.maintenance.submit_steps(steps, on_done, urgent=False)
+        await done
 
     def _arm_flush_timer(self) -> None:
         if self._flush_timer is None and not self._closing:

@@ -31,8 +31,8 @@ def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
     try:
         for ledger_id in sorted(job.half.ledgers):
             state = job.ledgers.get(ledger_id)
-            if state is None:
-                continue  # deleted before the flush began
+            if state is None or ledger_id in storage.deleted:
+                continue  # the ledger was dropped; writing it would bring it back
             yield from _write_ledger(storage, job, state, appender, changes, live_delta)
             flushed_last[state] = max(state.flushed_last, _last_entry(job, ledger_id))
         appender.finish()
@@ -41,6 +41,8 @@ def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
         raise
     yield
     for state in job.ledgers.values():
+        if state.ledger_id in storage.deleted and state not in flushed_last:
+            continue  # dropped; had runs of it been written, its record would belong to them
         record = state.to_record(flushed_last.get(state, state.flushed_last))
         changes.puts.append(index_format.encode_ledger(state.ledger_id, record))
     appender.changes(changes, live_delta)

@@ -182,13 +182,17 @@ class _Replay:
         self._sizes.append(record.end - body)
         self._end = record.end
 
-    def _state(self, ledger_id: int, master_key: bytes = b"") -> LedgerState | None:
+    def _state(self, ledger_id: int, master_key: bytes | None = None) -> LedgerState | None:
         """The ledger's state, changed by replay; None: it was deleted meanwhile."""
         storage = self._storage
         if ledger_id in storage.deleted:
             return None
         state = storage.ledgers.get(ledger_id)
         if state is None:
+            if master_key is None:
+                # A ledger's key is journaled before its first entry, and is in the index once the
+                # mark has passed it: this ledger was being dropped.
+                return None
             state = storage.ledgers[ledger_id] = LedgerState(ledger_id, master_key)
         storage.mark_dirty(state)
         return state

@@ -132,7 +132,9 @@ class MemoryFileSystem(FileSystem):
         names = dict(self._durable_names)
         for new, old, inode in self._unsynced_names:
             if rng.random() < 0.5:
-                if old is not None and names.get(old) is inode:
+                if old is not None:
+                    if names.get(old) is not inode:
+                        continue  # needs an earlier change that did not make it
                     del names[old]
                 if new is not None:
                     names[new] = inode
