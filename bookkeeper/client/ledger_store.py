@@ -156,14 +156,12 @@ class LedgerStore:
         Directories never cover ids they weren't asked for, so an id inside [first, end) that isn't
         listed did not exist when its directory was read.
         """
-        for first_name in sorted(await self._store.children(self._root)):
-            if not first_name.isdigit():
-                continue
-            if len(first_name) == 2:
-                async for found in self._leaves(f"{self._root}/{first_name}", first_name, 1):
-                    yield found
-            elif len(first_name) == 3:
-                async for found in self._leaves(f"{self._root}/{first_name}", first_name, 3):
+        names = await self._store.children(self._root)
+        # Two digits: short ids, all below those that begin with three.
+        for name in sorted(filter(str.isdigit, names), key=lambda name: (len(name), name)):
+            levels = {2: 1, 3: 3}.get(len(name))
+            if levels is not None:
+                async for found in self._leaves(f"{self._root}/{name}", name, levels):
                     yield found
 
     async def _leaves(self, path: str, digits: str, levels: int) -> AsyncIterator[LedgerRange]:

@@ -23,7 +23,7 @@ from bookkeeper.errors import (
     error_for_code,
 )
 from bookkeeper.ledger_metadata import LedgerMetadata, master_key
-from bookkeeper.packet import encode_heads
+from bookkeeper.packet import encode_head, encode_heads
 from bookkeeper.transport import AddRequest
 
 # Another bookie would answer the same, so replacing this one can't help.
@@ -131,9 +131,16 @@ class LedgerWriter:
             self._change_ensemble()
         first = self.next_entry
         before = self.length
-        encoded, self.length = encode_heads(
-            self.ledger_id, first, adds.last_confirmed, before, heads, bodies
-        )
+        if len(heads) == 1:  # one entry an append is common; the loop's set-up costs as much again
+            head, body = heads[0], bodies[0]
+            self.length = before + len(head) + len(body)
+            encoded = [
+                encode_head(self.ledger_id, first, adds.last_confirmed, self.length, head, body)
+            ]
+        else:
+            encoded, self.length = encode_heads(
+                self.ledger_id, first, adds.last_confirmed, before, heads, bodies
+            )
         self.next_entry = first + len(encoded)
         adds.push(first, encoded, bodies, self.length - before, self.length)
         return first
