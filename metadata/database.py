@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metadata.errors import MetadataError
+from metadata.errors import DatabaseError
 
 APPLICATION_ID = 0x4D474D44  # "MGMD"
 FORMAT_VERSION = 1
@@ -25,23 +25,19 @@ _COUNT = "REPLACE INTO counters (parent, next) VALUES "
 Row = tuple[str, bytes, int, int, int]
 
 
-class DatabaseError(MetadataError):
-    """The file can't be opened: in use, corrupt, of another program or of a newer version."""
-
-    def __init__(self, path: Path | None, reason: object) -> None:
-        super().__init__(f"metadata database {path or 'in memory'}: {reason}")
-
-
 class Database:
     """Opened by the constructor; any thread may use it, one at a time."""
 
     def __init__(self, path: Path | None) -> None:
-        if path is not None:
-            _make_directories(path.parent)
         self.path, self.commits = path, 0
-        self._db = sqlite3.connect(
-            path or ":memory:", isolation_level=None, check_same_thread=False, timeout=0
-        )
+        try:
+            if path is not None:
+                _make_directories(path.parent)
+            self._db = sqlite3.connect(
+                path or ":memory:", isolation_level=None, check_same_thread=False, timeout=0
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise DatabaseError(path, error) from error
         try:
             self._prepare()
         except sqlite3.Error as error:

@@ -10,10 +10,13 @@
     ├── OutcomeUnknownError     the reply was lost: the operation may or may not have happened
     ├── LockBusyError           another session holds the lock
     ├── SessionLostError        this session can't be proven to be alive
-    └── StoreClosedError        the store was closed, or closed itself after a fatal error
+    ├── StoreClosedError        the store was closed, or closed itself after a fatal error
+    └── DatabaseError           the file of an embedded store can't be opened
 
 Wrong arguments (an invalid path, a negative version) are our own bugs and raise ValueError.
 """
+
+from pathlib import Path
 
 
 class MetadataError(Exception):
@@ -90,3 +93,10 @@ class SessionLostError(MetadataError):
 class StoreClosedError(MetadataError):
     def __init__(self, reason: str = "the metadata store is closed") -> None:
         super().__init__(reason)
+
+
+class DatabaseError(MetadataError):
+    """The file can't be opened: in use, corrupt, of another program or of a newer version."""
+
+    def __init__(self, path: Path | None, reason: object) -> None:
+        super().__init__(f"metadata database {path or 'in memory'}: {reason}")

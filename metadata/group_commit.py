@@ -15,7 +15,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from metadata.database import Database, Row
-from metadata.errors import MetadataError, OutcomeUnknownError, StoreClosedError, WriteFailedError
+from metadata.errors import (
+    DatabaseError,
+    MetadataError,
+    OutcomeUnknownError,
+    StoreClosedError,
+    WriteFailedError,
+)
 from metadata.store import MetadataEvent
 from metadata.tree import Group, Tree
 
@@ -54,8 +60,15 @@ class GroupCommitter:
     ) -> None:
         """``deliver`` gets the events of each commit; ``on_fatal``: the store closed itself."""
         self.tree, self.groups = Tree(), 0
-        self.tree.load(database.nodes())
-        self.tree.counters.update(database.counters())
+        try:
+            self.tree.load(database.nodes())
+            self.tree.counters.update(database.counters())
+        except ValueError as error:
+            database.close()
+            raise DatabaseError(database.path, error) from error
+        except BaseException:
+            database.close()
+            raise
         self._database, self._now_ms = database, now_ms
         self._deliver, self._on_fatal = deliver, on_fatal
         self._queue: deque[_Operation] = deque()

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from metadata.database import Database, DatabaseError, Row
+from metadata.database import Database, Row
 from metadata.embedded import EmbeddedMetadataStore, _Shared
 from metadata.errors import (
     BadVersionError,
+    DatabaseError,
     OutcomeUnknownError,
     SessionLostError,
     StoreClosedError,
@@ -108,6 +109,28 @@ def test_other_programs_and_newer_formats_are_refused(tmp_path: Path) -> None:
     newer.close()
     with pytest.raises(DatabaseError, match="format version 2, known is 1"):
         Database(tmp_path / "newer.db")
+
+
+def test_a_path_that_cannot_be_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DatabaseError, match="unable to open"):
+        EmbeddedMetadataStore.open(tmp_path)
+    with pytest.raises(DatabaseError, match="file"):
+        EmbeddedMetadataStore.open(tmp_path / "file" / "m.db")
+
+
+async def test_a_node_without_its_parent_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "m.db"
+    store = EmbeddedMetadataStore.open(path)
+    await store.put("/a/b", b"")
+    await store.close()
+    damaged = sqlite3.connect(path)
+    damaged.execute("DELETE FROM nodes WHERE path = '/a'")
+    damaged.commit()
+    damaged.close()
+    for _ in range(2):  # refused without keeping the file locked
+        with pytest.raises(DatabaseError, match="/a has children but is missing"):
+            EmbeddedMetadataStore.open(path)
 
 
 KILLED_WRITER = """
