@@ -229,6 +229,27 @@ async def test_a_cancelled_caller_does_not_end_the_acquisition(a: Broker) -> Non
     assert (await second).broker == a.lookup
 
 
+@pytest.mark.parametrize("lost", [True, False])
+async def test_a_bundle_that_went_before_the_callers_turn_is_not_acquired(
+    base: EmbeddedMetadataStore, a: Broker, lost: bool
+) -> None:
+    """Simulation seeds 1195, 1535, 1550: the caller loaded a topic of a bundle that was gone."""
+    bundle = await a.service.bundle_of(TOPIC)
+    await base.put("/namespace/t/n", b"")  # so that the acquisition needs no thread
+    acquiring = asyncio.ensure_future(a.service.acquire(TOPIC))
+    for _ in range(100):
+        if bundle in a.service.owned_bundles:
+            break
+        await asyncio.sleep(0)  # turn by turn: not one too many
+    assert not acquiring.done()
+    if lost:
+        a.service._owned[bundle].lock._lose()
+    else:
+        a.service._owned[bundle].unloading = True
+    with pytest.raises(BundleNotReadyError):
+        await acquiring
+
+
 async def test_close_releases_all_and_refuses_more(base: EmbeddedMetadataStore, a: Broker) -> None:
     topics = [f"persistent://t/n/{i}" for i in range(30)]
     for topic in topics:
