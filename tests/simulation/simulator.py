@@ -266,11 +266,15 @@ def run_simulation(seed: int, scenario: Callable[[Simulator], Coroutine[Any, Any
         finally:
             await simulator.cancel_all()
 
+    task = loop.create_task(main())
     try:
-        result = loop.run_until_complete(main())
+        result = loop.run_until_complete(task)
     except Exception as error:
         raise AssertionError(f"seed {seed}: {error!r}, {simulator.violations}") from error
     finally:
+        if not task.done():  # stuck: end it, or its frames would outlive the test
+            task.cancel()
+            loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
         loop.close()
     if simulator.violations:
         raise AssertionError(f"seed {seed}: " + "; ".join(simulator.violations[:5]))
