@@ -1,6 +1,6 @@
 """What acknowledgements cost: `python -m benchmarks.micro.cursor_ack`.
 
-Best of a few rounds, in microseconds for each position, on the real `AckState` over a trivial ledger
+Best of a few rounds, in microseconds for each position, on the real `AckState` over a plain ledger
 list; then the size and time of storing a million holes.
 """
 

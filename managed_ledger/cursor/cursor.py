@@ -386,8 +386,7 @@ class Cursor:
         answered, self._in_flight = self._in_flight, []
         # After a failure only a new acknowledgement tries again, or this would spin.
         self._release(write_again=error is None)
-        for on_durable in answered:
-            on_durable(error)
+        _call(answered, error)
 
     def _release(self, write_again: bool = True) -> None:
         self._is_busy = False
@@ -400,8 +399,7 @@ class Cursor:
 
     def _answer(self, error: BaseException | None) -> None:
         waiting, self._waiting = self._waiting, []
-        for on_durable in waiting:
-            on_durable(error)
+        _call(waiting, error)
 
     async def _become_busy(self) -> None:
         """Waits for the write under way and takes its place, until `_finish` or `_release`."""
@@ -421,6 +419,16 @@ class Cursor:
         if self._writer is not None:
             self._writer.abandon()
         self._view.on_cursor_fenced(error)
+
+
+def _call(answers: list[AckDone], error: BaseException | None) -> None:
+    for on_durable in answers:
+        try:
+            on_durable(error)
+        except Exception as raised:  # one caller's bug must not cost the others their answers
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "an on_durable callback raised", "exception": raised}
+            )
 
 
 async def load_or_create_cursor(

@@ -78,7 +78,12 @@ class CursorLedger:
                 waiter.set_exception(error)
 
         self.append(records, done)
-        await waiter
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            # The records may be there or not, and the caller's state doesn't say which.
+            self.error = self.error or LedgerClosedError(f"ledger {self.ledger_id}: cancelled")
+            raise
         self.on_snapshot_written(len(records), sum(map(len, records)))
 
     async def close(self) -> None:

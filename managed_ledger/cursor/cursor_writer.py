@@ -274,7 +274,11 @@ class CursorWriter:
                 config.cursor_ack_quorum,
                 config.password,
             ),
-            {"managed-ledger": self._view.name.encode(), "cursor": self._name.encode()},
+            {
+                "component": b"cursor",
+                "managed-ledger": self._view.name.encode(),
+                "cursor": self._name.encode(),
+            },
         )
         ledger = CursorLedger(writer, self._view.now_ms())
         try:

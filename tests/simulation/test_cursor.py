@@ -25,6 +25,7 @@ from managed_ledger.cursor import cursor_format, cursor_store, cursor_writer
 from managed_ledger.cursor.cursor import Cursor, load_or_create_cursor
 from managed_ledger.cursor.cursor_store import NO_LEDGER, decode_node
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.position import Position
 from metadata.errors import MetadataError
 from tests.unit.managed_ledger.cursor_doubles import (
     FakeLog,
@@ -111,6 +112,7 @@ class World:
         self.maybe_resets: list[Acked] = []  # failed resets, any of which may have been stored
         self.is_resetting = False
         self.sessions = 0
+        self.tasks: list[asyncio.Future[Any]] = []
 
     def faults(self) -> Faults:
         rng = self.rng
@@ -162,6 +164,7 @@ class World:
     async def finished(self, work: Coroutine[Any, Any, Any], log: FakeLog) -> bool:
         """False: it failed as it may, or its owner died."""
         task = asyncio.ensure_future(work)
+        self.tasks.append(task)  # the loop holds no reference to what a dead owner waits for
         for _ in range(20_000):
             if task.done() or log.faults.is_dead:
                 break
@@ -190,8 +193,7 @@ class World:
         self.current, self.takeover = owner, owner.memory
         return owner
 
-    async def reset(self, owner: Owner) -> None:
-        target = self.rng.choice(owner.log.all_positions())
+    async def reset(self, owner: Owner, target: Position) -> None:
         image = frozenset(
             (*p, n) for p in owner.log.all_positions() if p < target for n in range(BATCH)
         )
@@ -215,7 +217,7 @@ class World:
             properties = {"a": str(self.rng.random())}
             await self.finished(owner.cursor.set_cursor_properties(properties), owner.log)
         elif kind < 0.93 and owner is self.current:
-            await self.reset(owner)
+            await self.reset(owner, self.rng.choice(owner.log.all_positions()))
         for _ in range(self.rng.choice([0, 0, 1, 5, 30])):
             await asyncio.sleep(0)
 
@@ -273,6 +275,62 @@ def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(cursor_writer, "INCREMENTS_MAX", 3)
         monkeypatch.setattr(cursor_writer, "QUICK_SNAPSHOT_BYTES_MAX", 20)
         monkeypatch.setattr(cursor_writer, "ROTATION_RETRY_ENTRIES", 3)
+
+
+async def scripted(world: World, faults: Faults) -> None:
+    """Creation, first ledger, increments, holes, rotation, reset, close; until it dies."""
+    owner = await world.load(faults)
+    if owner is None:
+        return
+    first, second = sorted(owner.log.ledgers)[:2]
+    script = [
+        lambda: owner.cursor.ack([(first, 0)]),
+        lambda: owner.cursor.ack([(second, 1), (second, 3)]),
+        lambda: owner.cursor.ack_batch((second, 2), [0b0101]),
+        lambda: owner.cursor.ack_cumulative((first, 2), {"n": 1}),
+        lambda: owner.cursor.ack_batch((second, 2), [0b0001]),
+        None,
+        lambda: owner.cursor.ack([(first, 3), (first, 4)]),
+        lambda: owner.cursor.ack_cumulative_batch((second, 0), [0b1000]),
+    ]
+    for step in script:
+        if step is None:
+            await world.reset(owner, (first, 1))
+        else:
+            step()
+            owner.memory = acked_by(owner.cursor, owner.log)
+            world.on_acked(owner)
+            if await world.finished(owner.cursor.flush(), owner.log):
+                world.on_durable(owner, owner.memory)
+        if owner.log.faults.is_dead:
+            return
+    if await world.finished(owner.cursor.close(), owner.log):
+        world.durable |= owner.memory
+
+
+@pytest.mark.parametrize("append_failure_rate", [0.0, 0.4])
+def test_a_crash_at_each_step(append_failure_rate: float, limits: None) -> None:
+    """Step n of the script for every n, before and after each effect on storage."""
+
+    async def crash_at(n: int) -> bool:
+        world = World(1)
+        world.log.ledgers = {3: 6, 5: 6}
+        world.log.config = ManagedLedgerConfig(cursor_ledger_entries_max=3)
+        faults = Faults(random.Random(n), n, append_failure_rate=append_failure_rate)
+        await scripted(world, faults)
+        is_crashed = faults.is_dead
+        faults.is_dead = True
+        for _ in range(2):
+            owner = await world.load(Faults())
+            assert owner is not None
+            assert await world.finished(owner.cursor.flush(), owner.log)
+        await cancel_all_tasks()
+        return is_crashed
+
+    steps = 0
+    while asyncio.run(crash_at(steps + 1)):
+        steps += 1
+    assert steps > 30
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -408,6 +408,42 @@ async def test_a_cancelled_reset_leaves_the_cursor_usable() -> None:
     assert (await reopened(log)).mark_delete == (1, 2)
 
 
+async def test_a_reset_cancelled_while_it_is_stored_does_not_come_back() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 5))
+    await cursor.flush()
+    writer = log.bookkeeper.writers[0]
+    writer.held = True
+    resetting = asyncio.ensure_future(cursor.reset((1, 0)))
+    await until(lambda: len(log.storage.ledgers[1000].bodies) == 2)
+    resetting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await resetting
+    writer.release()  # it is in the ledger now
+    cursor.ack([(1, 6)])
+    await cursor.flush()
+    assert cursor.mark_delete == (1, 6)
+    assert (await reopened(log)).mark_delete == (1, 6)
+
+
+async def test_a_callback_that_raises_costs_nobody_else_an_answer() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+
+    def bad(_: BaseException | None) -> None:
+        raise ValueError("a caller's bug")
+
+    done = Answers()
+    cursor.ack([(1, 0)], bad)
+    cursor.ack([(1, 1)], done)
+    await cursor.flush()
+    assert done == [None]
+    assert [str(context["exception"]) for context in reported] == ["a caller's bug"]
+
+
 async def test_a_stale_owner_stops_and_reports() -> None:
     log = FakeLog({1: 100})
     cursor = await opened(log)
