@@ -384,6 +384,25 @@ class StoreConformance:
         await open_log.until(lambda events: len(events) >= 1)
         assert closed.events == []
 
+    async def test_a_watch_closed_by_a_callback_of_the_same_event_is_silent(
+        self, store: MetadataStore
+    ) -> None:
+        called = list[int]()
+
+        def close_the_other(number: int) -> None:
+            called.append(number)
+            watches[1 - number].close()
+
+        watches = [
+            store.watch("/a", lambda _: close_the_other(0)),
+            store.watch("/a", lambda _: close_the_other(1)),
+        ]
+        log = EventLog[MetadataEvent]()
+        store.watch("/a", log)
+        await store.put("/a", b"")
+        await log.until(lambda events: len(events) >= 1)
+        assert len(called) == 1
+
     async def test_an_event_comes_after_the_change_is_readable(self, store: MetadataStore) -> None:
         log = EventLog[MetadataEvent]()
         store.watch("/a", log)
