@@ -177,8 +177,10 @@ class AppendPath:
             ledger_id = writer.ledger_id
             info = await log.lists.update(lambda x: log.trimmer.tidy(x.with_ledger(ledger_id)))
         except ManagedLedgerFencedError as error:
-            await self._discard(writer)
             log.fence(error)
+            # Otherwise an attempt whose answer was lost may have handed it to the next owner.
+            if writer is not None and log.lists.is_unlisted(writer.ledger_id):
+                await self._discard(writer)
             return
         except (LedgerError, MetadataError, ValueError) as error:
             logger.warning("%s: no new ledger: %s", log.name, error)
@@ -201,13 +203,12 @@ class AppendPath:
         core.on_ledger_ready(ledger_id, self.created_ms)
         self.run()
 
-    async def _discard(self, writer: AsyncLedgerWriter | None) -> None:
+    async def _discard(self, writer: AsyncLedgerWriter) -> None:
         """Deletes a ledger that is certainly not listed."""
-        if writer is not None:
-            try:
-                await self._log.client.delete_ledger(writer.ledger_id)
-            except (LedgerError, MetadataError) as error:
-                logger.warning("ledger %d is leaked for now: %s", writer.ledger_id, error)
+        try:
+            await self._log.client.delete_ledger(writer.ledger_id)
+        except (LedgerError, MetadataError) as error:
+            logger.warning("ledger %d is leaked for now: %s", writer.ledger_id, error)
 
     async def _close(self, ledger_id: int) -> None:
         """Closes a ledger whose every entry is confirmed, and records its end in the list."""

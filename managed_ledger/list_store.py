@@ -24,7 +24,7 @@ class ListStore:
     Changes run one after another, so a change may rely on the value it is given.
     """
 
-    __slots__ = ("_lock", "_path", "_store", "_token", "info", "is_lost", "version")
+    __slots__ = ("_lock", "_path", "_store", "_token", "info", "is_lost", "others", "version")
 
     def __init__(
         self, store: MetadataStore, path: str, token: str, info: ManagedLedgerInfo, version: int
@@ -39,7 +39,20 @@ class ListStore:
         self.info = info
         self.version = version
         self.is_lost = False
-        """Another owner's value was seen: never write again."""
+        """The log was given up: never write again."""
+        self.others: ManagedLedgerInfo | None = None
+        """The list of the owner that came after us, as it was first seen."""
+
+    def is_unlisted(self, ledger_id: int) -> bool:
+        """Whether a ledger that we tried to list certainly isn't, and never will be.
+
+        Once another's value was seen, none of our compare-and-sets can succeed any more; if one
+        did before, its answer lost, then that owner has the ledger.
+        """
+        if self.others is None:
+            return False
+        listed = {x.ledger_id for x in self.others.ledgers}
+        return ledger_id not in listed and ledger_id not in self.others.doomed
 
     async def update(
         self, change: Callable[[ManagedLedgerInfo], ManagedLedgerInfo]
@@ -76,11 +89,14 @@ class ListStore:
     async def _look(self) -> None:
         """After a rejected compare-and-set: is the value there ours?"""
         stored = await self._store.get(self._path)
-        if stored is not None:
+        if stored is None:
+            self.others = ManagedLedgerInfo()
+        else:
             info = decode_info(stored.value, self._path)
             if info.owner == self._token:
                 # Our own earlier attempt got through. The change is applied to that value again:
                 # every change is idempotent.
                 self.info, self.version = info, stored.stat.version
                 return
+            self.others = info
         self.is_lost = True

@@ -87,10 +87,14 @@ async def test_another_owner(monkeypatch: pytest.MonkeyPatch, is_deleted: bool) 
     if is_deleted:
         await store.store.delete(PATH)
     else:
-        await store.store.put(PATH, encode_info(ManagedLedgerInfo(owner="other")), 0)
+        theirs = ManagedLedgerInfo(owner="other", doomed=(5,)).with_ledger(4)
+        await store.store.put(PATH, encode_info(theirs), 0)
+    assert not lists.is_unlisted(3)
     with pytest.raises(ManagedLedgerFencedError):
         await lists.update(lambda x: x.with_ledger(4))
     assert lists.is_lost
+    assert lists.is_unlisted(3)
+    assert lists.is_unlisted(4) is lists.is_unlisted(5) is is_deleted
     with pytest.raises(ManagedLedgerFencedError):
         await lists.update(lambda x: x)
     assert store.puts == 1
