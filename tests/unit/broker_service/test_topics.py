@@ -1,0 +1,403 @@
+"""Loading, creating and deleting topics, lookups and lists."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.errors import (
+    AlreadyExistsError,
+    BrokerError,
+    NotAllowedError,
+    PreconditionFailedError,
+    TopicBusyError,
+    TopicNotFoundError,
+)
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.topic_name import TopicName
+from broker.service.topic_list import TopicPattern, topics_hash
+from tests.unit.broker_service.doubles import Broker, Client
+from tests.unit.managed_ledger.cluster import eventually
+
+PREFIX = "persistent://public/default/"
+
+
+def name(text: str) -> TopicName:
+    return TopicName.parse(text)
+
+
+async def ready(broker: Broker) -> Client:
+    client = broker.client()
+    await client.receive_one()
+    return client
+
+
+# --- loading
+
+
+async def test_concurrent_loads_make_one_topic(broker: Broker) -> None:
+    topics = await asyncio.gather(
+        *(broker.service.get_topic(name("t"), create=True) for _ in range(10))
+    )
+    assert len(set(map(id, topics))) == 1
+    assert list(broker.service.topics) == [PREFIX + "t"]
+
+
+async def test_a_load_that_may_create_is_not_spoilt_by_one_that_may_not(broker: Broker) -> None:
+    first = asyncio.ensure_future(broker.service.get_topic(name("t"), create=False))
+    second = asyncio.ensure_future(broker.service.get_topic(name("t"), create=True))
+    with pytest.raises(TopicNotFoundError):
+        await first
+    assert (await second).full_name == PREFIX + "t"
+
+
+async def test_a_topic_that_is_unloaded_comes_back_with_its_subscriptions(broker: Broker) -> None:
+    topic = await broker.service.get_topic(name("t"), create=True)
+    await topic.create_subscription("s", (-1, -1), {"color": "red"})
+    with pytest.raises(AlreadyExistsError):
+        await topic.create_subscription("s")
+    await broker.service.unload_topic(topic.name)
+    assert topic.fenced
+    assert not broker.service.topics
+    again = await broker.service.get_topic(name("t"), create=False)
+    assert again is not topic
+    assert list(again.subscriptions) == ["s"]
+
+
+async def test_unloading_a_bundle_closes_exactly_its_topics(broker: Broker) -> None:
+    for index in range(20):
+        await broker.service.get_topic(name(f"t{index}"), create=True)
+    victim = await broker.service.bundles.bundle_of(PREFIX + "t0")
+    inside = {
+        topic
+        for topic in broker.service.topics
+        if await broker.service.bundles.bundle_of(topic) == victim
+    }
+    everything = set(broker.service.topics)
+    await broker.service.bundles.release(victim)
+    assert set(broker.service.topics) == everything - inside
+    assert 0 < len(inside) < 20
+    again = await broker.service.get_topic(name("t0"), create=False)
+    assert not again.fenced
+
+
+async def test_automatic_creation_follows_broker_and_namespace() -> None:
+    broker = await Broker(allow_auto_topic_creation=False).start()
+    service = broker.service
+    try:
+        with pytest.raises(TopicNotFoundError):
+            await service.get_topic(name("t"), create=True)
+        await service.resources.update_policies(
+            "public/default",
+            lambda old: {**old, "autoTopicCreationOverride": {"allowAutoTopicCreation": True}},
+        )
+        await service.get_topic(name("t"), create=True)
+        with pytest.raises(TopicNotFoundError):
+            await service.get_topic(name("persistent://no/namespace/t"), create=True)
+    finally:
+        await broker.close()
+
+
+async def test_partitions_are_only_those_there_are(broker: Broker) -> None:
+    service = broker.service
+    await service.create_partitioned_topic(name("p"), 2)
+    assert await service.partitions(name("p")) == 2
+    assert sorted(service.topics) == [PREFIX + "p-partition-0", PREFIX + "p-partition-1"]
+    with pytest.raises(NotAllowedError):
+        await service.get_topic(name("p-partition-2"), create=True)
+    with pytest.raises(NotAllowedError):
+        await service.get_topic(name("p"), create=True)
+    # without metadata it is an ordinary name
+    await service.get_topic(name("other-partition-7"), create=True)
+    with pytest.raises(AlreadyExistsError):
+        await service.create_partitioned_topic(name("p"), 3)
+    with pytest.raises(AlreadyExistsError):
+        await service.create_topic(name("p"))
+    with pytest.raises(PreconditionFailedError):
+        await service.update_partitions(name("p"), 1)
+
+
+async def test_new_partitions_get_the_subscriptions_of_the_old_ones(broker: Broker) -> None:
+    service = broker.service
+    await service.create_partitioned_topic(name("p"), 1)
+    first = await service.get_topic(name("p-partition-0"), create=False)
+    await first.create_subscription("s")
+    await service.update_partitions(name("p"), 3)
+    assert await service.partitions(name("p")) == 3
+    last = await service.get_topic(name("p-partition-2"), create=False)
+    assert list(last.subscriptions) == ["s"]
+
+
+async def test_deleting(broker: Broker) -> None:
+    service = broker.service
+    client = await ready(broker)
+    await client.produce()
+    with pytest.raises(TopicNotFoundError):
+        await service.delete_topic(name("nothing"))
+    with pytest.raises(TopicBusyError):
+        await service.delete_topic(name("t"))
+    await service.delete_topic(name("t"), force=True)
+    assert (await client.receive_one()).close_producer.producer_id == 1
+    assert not await service.topic_exists(name("t"))
+    await service.create_partitioned_topic(name("p"), 2)
+    await service.delete_partitioned_topic(name("p"))
+    assert await service.partitions(name("p")) is None
+    assert await service.list_topics("public/default") == []
+
+
+async def test_topics_nobody_uses_are_deleted_after_a_minute(broker: Broker) -> None:
+    service = broker.service
+    for topic in ("idle", "used", "subscribed"):
+        await service.get_topic(name(topic), create=True)
+    client = await ready(broker)
+    await client.produce("used")
+    await service.topics[PREFIX + "subscribed"].create_subscription("s")
+    sweep = service._sweeper.delete_inactive
+    broker.cluster.now_ms += 59_000
+    await sweep(broker.cluster.now_ms)
+    assert len(service.topics) == 3
+    broker.cluster.now_ms += 1_000
+    await sweep(broker.cluster.now_ms)
+    assert sorted(service.topics) == [PREFIX + "subscribed", PREFIX + "used"]
+    assert not await service.topic_exists(name("idle"))
+    client.lose()
+    broker.cluster.now_ms += 59_999
+    await sweep(broker.cluster.now_ms)
+    assert PREFIX + "used" in service.topics
+    broker.cluster.now_ms += 60_001
+    await sweep(broker.cluster.now_ms)
+    assert sorted(service.topics) == [PREFIX + "subscribed"]
+
+
+async def test_statistics_have_rates_of_the_last_sample(broker: Broker) -> None:
+    client = await ready(broker)
+    await client.produce(producer_name="me")
+    topic = broker.service.topics[PREFIX + "t"]
+    topic.sample(broker.cluster.now_ms)
+    from tests.unit.broker_service.doubles import message
+
+    client.feed(b"".join(message(n, b"x" * 100) for n in range(10)))
+    await client.receive(10)
+    broker.cluster.now_ms += 2_000
+    topic.sample(broker.cluster.now_ms)
+    stats = topic.stats()
+    assert (stats["msgRateIn"], stats["msgInCounter"]) == (5.0, 10)
+    (publisher,) = stats["publishers"]
+    assert (publisher["producerName"], publisher["address"]) == ("me", "/10.0.0.1:5000")
+    assert publisher["msgRateIn"] == 5.0
+    assert publisher["accessMode"] == "Shared"
+    assert stats["storageSize"] > 1_000
+
+
+# --- PARTITIONED_METADATA, LOOKUP
+
+
+async def partitions(client: Client, topic: str, **fields: bool) -> tuple[int, int, int]:
+    command = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA)
+    command.partitionMetadata.topic, command.partitionMetadata.request_id = topic, 77
+    for field, value in fields.items():
+        setattr(command.partitionMetadata, field, value)
+    client.send(command)
+    reply = (await client.receive_one()).partitionMetadataResponse
+    assert reply.request_id == 77
+    assert reply.HasField("response")
+    return reply.response, reply.partitions, reply.error
+
+
+async def test_partitioned_metadata(broker: Broker) -> None:
+    client = await ready(broker)
+    success, failed = 0, 1
+    await broker.service.create_partitioned_topic(name("p"), 3)
+    assert await partitions(client, "p") == (success, 3, 0)
+    assert await partitions(client, "p-partition-0") == (success, 0, 0)
+    assert await partitions(client, "new") == (success, 0, 0)
+    assert not await broker.service.topic_exists(name("new"))
+    assert await partitions(client, "bad//name") == (failed, 0, pb.InvalidTopicName)
+    without = {"metadata_auto_creation_enabled": False}
+    assert await partitions(client, "new", **without) == (failed, 0, pb.TopicNotFound)
+    await broker.service.create_topic(name("plain"))
+    assert await partitions(client, "plain", **without) == (success, 0, 0)
+    assert await partitions(client, "no/namespace/x") == (failed, 0, pb.TopicNotFound)
+
+
+async def test_partitioned_topics_are_created_by_asking_when_that_is_the_default() -> None:
+    broker = await Broker(
+        allow_auto_topic_creation_type="partitioned", default_num_partitions=4
+    ).start()
+    try:
+        client = await ready(broker)
+        assert await partitions(client, "new") == (0, 4, 0)
+        assert await broker.service.partitions(name("new")) == 4
+        assert await partitions(client, "other-partition-1") == (0, 0, 0)
+    finally:
+        await broker.close()
+
+
+async def lookup(client: Client, topic: str, listener: str = "") -> pb.CommandLookupTopicResponse:
+    command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
+    command.lookupTopic.topic, command.lookupTopic.request_id = topic, 5
+    command.lookupTopic.advertised_listener_name = listener
+    client.send(command)
+    reply = (await client.receive_one()).lookupTopicResponse
+    assert reply.request_id == 5
+    return reply
+
+
+async def test_lookup(broker: Broker) -> None:
+    client = await ready(broker)
+    found = await lookup(client, "t")
+    assert found.response == pb.CommandLookupTopicResponse.Connect
+    assert (found.brokerServiceUrl, found.authoritative) == ("pulsar://broker.example:6650", True)
+    assert not broker.service.topics
+    failed = pb.CommandLookupTopicResponse.Failed
+    for topic, code in (
+        ("a/b", pb.InvalidTopicName),
+        ("persistent://no/where/t", pb.TopicNotFound),
+    ):
+        answer = await lookup(client, topic)
+        assert (answer.response, answer.error) == (failed, code)
+        assert answer.message
+    unknown = await lookup(client, "t", "internal")
+    assert unknown.error == pb.ServiceNotReady
+    assert "the broker do not have internal listener" in unknown.message
+
+
+async def test_too_many_lookups(broker: Broker) -> None:
+    client = await ready(broker)
+    broker.service.lookups = 50_000
+    assert (await lookup(client, "t")).error == pb.TooManyRequests
+    assert (await partitions(client, "t"))[2] == pb.TooManyRequests
+    broker.service.lookups = 0
+    assert (await lookup(client, "t")).error == 0
+    assert broker.service.lookups == 0
+
+
+# --- lists and watchers
+
+
+async def topics_of(client: Client, **fields: object) -> pb.CommandGetTopicsOfNamespaceResponse:
+    command = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE)
+    request = command.getTopicsOfNamespace
+    request.request_id, request.namespace = 9, "public/default"
+    for field, value in fields.items():
+        setattr(request, field, value)
+    client.send(command)
+    return (await client.receive_one()).getTopicsOfNamespaceResponse
+
+
+def test_the_hash_of_a_list_is_pulsar_s() -> None:
+    assert topics_hash([]) == "00000000"
+    assert topics_hash(["persistent://public/default/a"]) == "e4a876e3"
+    assert topics_hash(["b", "a"]) == topics_hash(["a", "b"])
+
+
+def test_patterns_match_without_domain_and_partition() -> None:
+    pattern = TopicPattern("persistent://public/default/a.*")
+    assert pattern.matches(name("a1"))
+    assert pattern.matches(name("non-persistent://public/default/a-partition-3"))
+    assert not pattern.matches(name("ba"))
+    assert not TopicPattern("public/default/p").matches(name("p-partition"))
+    assert TopicPattern("public/default/p").matches(name("p-partition-12"))
+    with pytest.raises(BrokerError, match="pattern"):
+        TopicPattern("(")
+
+
+async def test_topics_of_a_namespace(broker: Broker) -> None:
+    client = await ready(broker)
+    for topic in ("a1", "a2", "b", "non-persistent://public/default/a3", "__change_events"):
+        await broker.service.get_topic(name(topic), create=True)
+    await broker.service.create_partitioned_topic(name("ap"), 1)
+    everything = await topics_of(client)
+    persistent = [PREFIX + topic for topic in ("a1", "a2", "ap-partition-0", "b")]
+    assert list(everything.topics) == persistent
+    assert (everything.filtered, everything.changed) == (False, True)
+    mode = pb.CommandGetTopicsOfNamespace
+    assert list((await topics_of(client, mode=mode.NON_PERSISTENT)).topics) == [
+        "non-persistent://public/default/a3"
+    ]
+    assert len((await topics_of(client, mode=mode.ALL)).topics) == 5
+    some = await topics_of(client, topics_pattern="persistent://public/default/a.*")
+    assert list(some.topics) == persistent[:3]
+    assert some.filtered
+    same = await topics_of(
+        client, topics_pattern="public/default/a.*", topics_hash=some.topics_hash
+    )
+    assert (same.changed, list(same.topics)) == (False, [])
+    long = await topics_of(client, topics_pattern="a" * 51)
+    assert not long.filtered
+    assert list((await topics_of(client, namespace="no/where")).topics) == []
+
+
+async def watch(client: Client, pattern: str, **fields: object) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST)
+    request = command.watchTopicList
+    request.request_id, request.watcher_id = 3, 8
+    request.namespace, request.topics_pattern = "public/default", pattern
+    for field, value in fields.items():
+        setattr(request, field, value)
+    client.send(command)
+    return await client.receive_one()
+
+
+async def test_watchers_are_told_what_comes_and_goes(broker: Broker) -> None:
+    client = await ready(broker)
+    await broker.service.create_topic(name("a1"))
+    success = (await watch(client, "public/default/a.*")).watchTopicListSuccess
+    assert (success.request_id, success.watcher_id) == (3, 8)
+    assert list(success.topic) == [PREFIX + "a1"]
+    await broker.service.create_topic(name("b"))
+    await broker.service.create_topic(name("a2"))
+    update = (await client.receive_one()).watchTopicUpdate
+    assert (list(update.new_topics), list(update.deleted_topics)) == ([PREFIX + "a2"], [])
+    assert update.topics_hash == topics_hash([PREFIX + "a1", PREFIX + "a2"])
+    await broker.service.delete_topic(name("a1"))
+    gone = (await client.receive_one()).watchTopicUpdate
+    assert (list(gone.new_topics), list(gone.deleted_topics)) == ([], [PREFIX + "a1"])
+    # the same watcher again is a refresh, and says nothing new when the hash is known
+    again = await watch(client, "public/default/a.*", topics_hash=gone.topics_hash)
+    assert list(again.watchTopicListSuccess.topic) == []
+    command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_CLOSE)
+    command.watchTopicListClose.request_id, command.watchTopicListClose.watcher_id = 4, 8
+    client.send(command)
+    assert (await client.receive_one()).success.request_id == 4
+    await broker.service.create_topic(name("a3"))
+    await client.expect_nothing()
+
+
+async def test_watch_faults(broker: Broker) -> None:
+    client = await ready(broker)
+    assert (await watch(client, "(")).error.error == pb.InvalidTopicName
+    assert (await watch(client, "a" * 51)).error.error == pb.NotAllowedError
+    await watch(client, "public/default/.*")
+    client.lose()
+    await eventually(lambda: not broker.service.watchers._by_namespace)
+
+
+# --- schemas and transactions
+
+
+async def test_schemas_and_transactions_are_declined_where_clients_look(broker: Broker) -> None:
+    client = await ready(broker)
+    await client.produce()
+    get = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA)
+    get.getSchema.request_id, get.getSchema.topic = 1, "t"
+    client.send(get)
+    reply = (await client.receive_one()).getSchemaResponse
+    assert (reply.error_code, bool(reply.error_message)) == (pb.TopicNotFound, True)
+    create = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
+    request = create.getOrCreateSchema
+    request.request_id, request.topic = 2, "t"
+    request.schema.name, request.schema.schema_data = "", b""
+    request.schema.type = pb.Schema.String
+    client.send(create)
+    refused = (await client.receive_one()).getOrCreateSchemaResponse
+    assert (refused.error_code, bool(refused.error_message)) == (pb.IncompatibleSchema, True)
+    request.schema.type = pb.Schema.Type.Value("None")
+    client.send(create)
+    assert not (await client.receive_one()).getOrCreateSchemaResponse.HasField("error_code")
+    begin = pb.BaseCommand(type=pb.BaseCommand.NEW_TXN)
+    begin.newTxn.request_id = 3
+    client.send(begin)
+    error = (await client.receive_one()).error
+    assert (error.request_id, error.error) == (3, pb.NotAllowedError)
