@@ -30,6 +30,7 @@ from bookkeeper.bookie.ledger_state import LedgerState
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
 from bookkeeper.bookie.runs import Run
 from bookkeeper.bookie.write_cache import HOLES_MAX, Chunk, WriteCache
+from bookkeeper.errors import CorruptFileError
 from bookkeeper.packet import PACKET_HEADER_BYTES
 from bookkeeper.storage.file_system import FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore
@@ -321,9 +322,14 @@ class LedgerStorage:
         """
         packets: list[bytes | memoryview] = []
         while len(packets) < count_max and (bytes_max > 0 or not packets):
-            found = self._read_run(
-                ledger_id, first, count_max - len(packets), bytes_max, at_least_one=not packets
-            )
+            try:
+                found = self._read_run(
+                    ledger_id, first, count_max - len(packets), bytes_max, at_least_one=not packets
+                )
+            except (CorruptFileError, OSError):
+                if packets:
+                    break  # what is good comes first; the error is for who asks for the bad one
+                raise
             if not found:
                 break
             packets += found

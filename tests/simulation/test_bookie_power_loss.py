@@ -90,6 +90,6 @@ def test_the_table_names_every_sync_point_of_the_code() -> None:
 
 def test_the_simulation_reaches_every_sync_point() -> None:
     seen: set[str] = set()
-    for seed in range(20):
+    for seed in range(100):
         seen |= run(seed)
     assert seen == {*NEEDED, *NEEDED_TOGETHER}
