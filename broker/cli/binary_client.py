@@ -1,0 +1,217 @@
+"""A small blocking client of the binary protocol for the CLI: produce and consume, nothing else.
+
+Works against any Pulsar-compatible broker. One socket per broker; calls wait for their answer while
+everything else that arrives is handled: PING is answered, messages are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Self
+from urllib.parse import urlsplit
+
+from broker.cli.errors import CliError
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import (
+    FrameReader,
+    MalformedFrameError,
+    encode_command,
+    encode_payload_command,
+)
+
+__all__ = ["BinaryClient"]
+
+PROTOCOL_VERSION = 21
+RECEIVE_BYTES = 256 * 1024
+REDIRECTS_MAX = 20
+
+Frame = tuple[pb.BaseCommand, bytes]
+
+
+class BinaryClient:
+    """One connection; usable as a context manager."""
+
+    def __init__(self, service_url: str, timeout_s: float = 30.0) -> None:
+        """Connect and say hello.
+
+        Raises:
+            CliError: nobody listens there, or it isn't a broker.
+        """
+        parts = urlsplit(service_url)
+        if parts.scheme != "pulsar" or parts.hostname is None:
+            raise CliError(f"{service_url}: not a service URL (pulsar://host:port)")
+        self.service_url = service_url
+        self.timeout_s = timeout_s
+        self._ids = itertools.count(1)
+        self._reader = FrameReader()
+        self._frames: deque[Frame] = deque()
+        self.messages: deque[Frame] = deque()
+        self.receipts: deque[Frame] = deque()
+        try:
+            self._socket = socket.create_connection(
+                (parts.hostname, parts.port or 6650), timeout=timeout_s
+            )
+        except OSError as error:
+            raise CliError(f"{service_url} can't be reached: {error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connect = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+        connect.connect.client_version = "magnetar-cli"
+        connect.connect.protocol_version = PROTOCOL_VERSION
+        self.send(encode_command(connect))
+        self._wait(lambda command: command.type == pb.BaseCommand.CONNECTED)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    # --- calls
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def partitions(self, topic: str) -> int:
+        """Partition count, 0 for a plain topic; creates what may be created."""
+        command = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA)
+        request = command.partitionMetadata
+        request.topic, request.request_id = topic, self.next_id()
+        answer = self.call(command, request.request_id).partitionMetadataResponse
+        if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+            raise CliError(f"{topic}: {answer.message}")
+        return answer.partitions
+
+    def owner(self, topic: str) -> str:
+        """Service URL of the broker that serves a topic, asked of this one."""
+        authoritative = False
+        client = self
+        for _ in range(REDIRECTS_MAX):
+            command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
+            request = command.lookupTopic
+            request.topic, request.request_id = topic, client.next_id()
+            request.authoritative = authoritative
+            answer = client.call(command, request.request_id).lookupTopicResponse
+            if client is not self:
+                client._socket.close()
+            if answer.response == pb.CommandLookupTopicResponse.Failed:
+                raise CliError(f"{topic}: {answer.message}")
+            if answer.response == pb.CommandLookupTopicResponse.Connect:
+                url = answer.brokerServiceUrl
+                return self.service_url if answer.proxy_through_service_url else url
+            authoritative = answer.authoritative
+            client = BinaryClient(answer.brokerServiceUrl, self.timeout_s)
+        raise CliError(f"{topic}: too many redirects")
+
+    def call(self, command: pb.BaseCommand, request_id: int) -> pb.BaseCommand:
+        """Send and wait for the answer with that request id.
+
+        Raises:
+            CliError: the broker answered with an error, or not at all.
+        """
+        self.send(encode_command(command))
+
+        def answers(answer: pb.BaseCommand) -> bool:
+            return _request_id_of(answer) == request_id
+
+        answer, _ = self._wait(answers)
+        if answer.type == pb.BaseCommand.ERROR:
+            name = pb.ServerError.Name(answer.error.error)
+            raise CliError(f"{name}: {answer.error.message}")
+        return answer
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise CliError(f"{self.service_url}: connection lost: {error}") from error
+
+    def send_payload(self, command: pb.BaseCommand, body: bytes) -> None:
+        self.send(encode_payload_command(command, body))
+
+    # --- what arrives
+
+    def wait_for(self, queue: deque[Frame], timeout_s: float | None) -> Frame | None:
+        """The next frame of ``messages`` or ``receipts``; None when the time is over."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._frames:  # what came together with the answer of a call
+            self._handle(self._frames.popleft())
+        while not queue:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            for frame in self._receive(left):
+                self._handle(frame)
+        return queue.popleft()
+
+    def _wait(self, matches: Callable[[pb.BaseCommand], bool]) -> Frame:
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            while self._frames:
+                frame = self._frames.popleft()
+                if matches(frame[0]):
+                    return frame
+                self._handle(frame)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise CliError(f"{self.service_url} did not answer in {self.timeout_s:.0f} s")
+            self._frames.extend(self._receive(left))
+
+    def _receive(self, timeout_s: float | None) -> Iterator[Frame]:
+        self._socket.settimeout(timeout_s)
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except TimeoutError:
+            return iter(())
+        except OSError as error:
+            raise CliError(f"{self.service_url}: connection lost: {error}") from error
+        finally:
+            self._socket.settimeout(self.timeout_s)
+        if not data:
+            raise CliError(f"{self.service_url} closed the connection")
+        try:
+            return iter(list(self._reader.feed(data)))
+        except MalformedFrameError as error:
+            raise CliError(
+                f"{self.service_url} does not speak Pulsar's protocol: {error}"
+            ) from error
+
+    def _handle(self, frame: Frame) -> None:
+        command = frame[0]
+        match command.type:
+            case pb.BaseCommand.MESSAGE:
+                self.messages.append(frame)
+            case pb.BaseCommand.SEND_RECEIPT | pb.BaseCommand.SEND_ERROR:
+                self.receipts.append(frame)
+            case pb.BaseCommand.PING:
+                self.send(encode_command(_pong()))
+            case pb.BaseCommand.ERROR:
+                raise CliError(
+                    f"{pb.ServerError.Name(command.error.error)}: {command.error.message}"
+                )
+            case pb.BaseCommand.CLOSE_PRODUCER | pb.BaseCommand.CLOSE_CONSUMER:
+                raise CliError("the broker closed the topic: run the command again")
+
+
+def _pong() -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.PONG)
+    command.pong.SetInParent()
+    return command
+
+
+def _request_id_of(command: pb.BaseCommand) -> int | None:
+    match command.type:
+        case pb.BaseCommand.SUCCESS:
+            return command.success.request_id
+        case pb.BaseCommand.ERROR:
+            return command.error.request_id
+        case pb.BaseCommand.PRODUCER_SUCCESS:
+            return command.producer_success.request_id
+        case pb.BaseCommand.LOOKUP_RESPONSE:
+            return command.lookupTopicResponse.request_id
+        case pb.BaseCommand.PARTITIONED_METADATA_RESPONSE:
+            return command.partitionMetadataResponse.request_id
+    return None

@@ -1,0 +1,9 @@
+"""CliError: what a user did or met; printed as one line, exit code 1."""
+
+from __future__ import annotations
+
+__all__ = ["CliError"]
+
+
+class CliError(Exception):
+    """The command failed for a reason the user can understand; no traceback."""
