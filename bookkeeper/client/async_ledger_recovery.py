@@ -163,6 +163,9 @@ class _Attempt:
 
     async def _read_entries(self, effect: ReadEntries) -> None:
         client = self._bookies.client(effect.bookie)
+        slow = asyncio.get_running_loop().call_later(
+            self._config.recovery_slow_ms / 1000, self._on_slow, effect.first
+        )
         try:
             reply = await client.read_entries(
                 self._ledger_id,
@@ -176,6 +179,12 @@ class _Attempt:
             self._core.on_read(effect, codes.UNAVAILABLE, [])
         else:
             self._core.on_read(effect, reply.code, reply.packets)
+        finally:
+            slow.cancel()
+        self._perform()
+
+    def _on_slow(self, first: int) -> None:
+        self._core.on_slow(first)
         self._perform()
 
     def _on_add_done(self, request: AddRequest, code: int) -> None:

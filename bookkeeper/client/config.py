@@ -32,6 +32,7 @@ class ClientConfig:
 
     Attributes:
         recovery_read_entries, recovery_read_bytes: at most this per recovery read.
+        recovery_slow_ms: a recovery read that takes longer is sent to the other replicas, too.
         recovery_attempts: restarts of one recovery (another client changed the ledger meanwhile).
         recovery_backoff_ms: longest random pause before such a restart.
         read_bytes_max: at most this per read request to a bookie.
@@ -39,6 +40,7 @@ class ClientConfig:
 
     recovery_read_entries: int = 500
     recovery_read_bytes: int = 4 * 1024 * 1024
+    recovery_slow_ms: int = 500
     recovery_attempts: int = 5
     recovery_backoff_ms: int = 100
     read_bytes_max: int = 8 * 1024 * 1024

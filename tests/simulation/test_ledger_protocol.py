@@ -94,10 +94,12 @@ class Scenario:
         rng, world = self.rng, self.world
         disks_to_lose = self.triple[2] - 1 if rng.random() < 0.2 else 0
         down_at_once = rng.choice([0, 1, 1, 2, len(world.bookies)])
-        while self.chaos:
+        while True:
             await self.simulator.sleep_ms(rng.uniform(10, 400))
+            if not self.chaos:
+                return
             bookie = world.bookies[rng.choice(sorted(world.bookies))]
-            if rng.random() < 0.1 and disks_to_lose and self.chaos:
+            if rng.random() < 0.1 and disks_to_lose:
                 disks_to_lose -= 1
                 world.lose_disk(bookie.bookie_id)
             elif not bookie.up:
@@ -110,7 +112,7 @@ class Scenario:
             elif rng.random() < 0.2:
                 refusals = [codes.READ_ONLY, codes.TOO_MANY_REQUESTS, codes.IO_ERROR]
                 bookie.refuse_adds = rng.choice(refusals)
-            elif self.chaos and sum(not b.up for b in world.bookies.values()) < down_at_once:
+            elif sum(not b.up for b in world.bookies.values()) < down_at_once:
                 bookie.up = False
 
     async def _recover(self, number: int) -> None:

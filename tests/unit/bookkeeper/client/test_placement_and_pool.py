@@ -1,0 +1,72 @@
+"""Choice of bookies, and who is registered."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bookkeeper import codes
+from bookkeeper.client.placement import RandomPlacement, choose_replacements
+from bookkeeper.client.pool import AVAILABLE_PATH, BookiePool
+from bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError
+from metadata.embedded import EmbeddedMetadataStore
+from metadata.paths import encode_name
+from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
+from tests.unit.bookkeeper.client.conftest import eventually
+
+BOOKIES = [f"b{n}" for n in range(6)]
+
+
+def test_random_ensembles_are_distinct_and_use_all() -> None:
+    placement = RandomPlacement(random.Random(1))
+    seen: set[str] = set()
+    for _ in range(50):
+        ensemble = placement.new_ensemble(3, 3, 2, BOOKIES)
+        assert len(set(ensemble)) == 3
+        seen.update(ensemble)
+    assert seen == set(BOOKIES)
+    with pytest.raises(NotEnoughBookiesError):
+        placement.new_ensemble(7, 3, 2, BOOKIES)
+
+
+def test_the_same_seed_chooses_the_same() -> None:
+    first, second = (RandomPlacement(random.Random(5)) for _ in range(2))
+    assert first.new_ensemble(3, 3, 2, set(BOOKIES)) == second.new_ensemble(3, 3, 2, BOOKIES[::-1])
+
+
+def test_replacements() -> None:
+    placement = RandomPlacement(random.Random(1))
+    ensemble = ("b0", "b1", "b2")
+    chosen = choose_replacements(placement, ensemble, {0: "b0", 2: "b2"}, {"b3"}, BOOKIES)
+    assert {slot: failed for slot, (failed, _) in chosen.items()} == {0: "b0", 2: "b2"}
+    assert {newcomer for _, newcomer in chosen.values()} == {"b4", "b5"}
+    # A failure that is cured already, and one that nobody is left for.
+    assert choose_replacements(placement, ensemble, {0: "b9"}, (), BOOKIES) == {}
+    partial = choose_replacements(placement, ensemble, {0: "b0", 1: "b1"}, (), BOOKIES[:4])
+    assert partial == {0: ("b0", "b3")}
+
+
+async def test_pool_follows_the_store() -> None:
+    store = EmbeddedMetadataStore.open(None)
+    reachable = {"h:1": ModelBookieClient(ModelBookie("h:1"))}
+    pool = BookiePool(store, reachable.get)
+    await store.put(f"{AVAILABLE_PATH}/{encode_name('h:1')}", b"")
+    await store.put(f"{AVAILABLE_PATH}/readonly/{encode_name('h:2')}", b"")
+    await pool.start()
+    assert pool.writable == {"h:1"}
+    assert pool.client("h:1") is reachable["h:1"]
+    await store.put(f"{AVAILABLE_PATH}/{encode_name('h:3')}", b"")
+    await eventually(lambda: pool.writable == {"h:1", "h:3"})
+    await store.delete(f"{AVAILABLE_PATH}/{encode_name('h:1')}")
+    await eventually(lambda: pool.writable == {"h:3"})
+    await pool.close()
+    await store.close()
+
+
+async def test_unreachable_bookies_answer_unavailable() -> None:
+    client = BookiePool().client("nobody")
+    assert (await client.read_entries(1, 0, 1, 1)).code == codes.UNAVAILABLE
+    assert (await client.read_lac(1, fence=True)).code == codes.UNAVAILABLE
+    with pytest.raises(BookieUnavailableError):
+        await client.list_entries(1)
