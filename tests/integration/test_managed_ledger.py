@@ -1,0 +1,194 @@
+"""The managed ledger on a real bookie and metadata on disk: load, take-over, restart."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.placement import RandomPlacement
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.storage.os_file_system import OsFileSystem
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.entry_batch import Buffer
+from managed_ledger.entry_cache import EntryCache
+from managed_ledger.errors import ManagedLedgerFencedError
+from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.position import EARLIEST
+from metadata.embedded import EmbeddedMetadataStore
+from tests.unit.managed_ledger.cluster import HEAD, Appends, eventually, read_all
+
+STORAGE = StorageConfig(journal_segment_bytes=4 << 20, journal_extend_bytes=1 << 20)
+CONFIG = ManagedLedgerConfig(
+    head_bytes=len(HEAD), ledger_age_min_ms=0, ledger_entries_max=1000, ledger_bytes_max=1 << 30
+)
+NAME = "public/default/persistent/topic"
+
+
+class Site:
+    """One data directory: metadata and a bookie; brokers come and go."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store: EmbeddedMetadataStore
+        self.bookie: Bookie
+        self.factories: list[ManagedLedgerFactory] = []
+
+    async def start(self) -> None:
+        self.store = EmbeddedMetadataStore.open(self.directory / "metadata.db")
+        config = BookieConfig("b0", self.directory / "bookie", STORAGE, disk_reserve_bytes=0)
+        self.bookie = await Bookie.open(config, OsFileSystem(config.data_dir), self.store)
+
+    def broker(self, cache_bytes: int = 64 << 20) -> ManagedLedgerFactory:
+        pool = BookiePool()
+        pool.add(InProcessBookieClient(self.bookie))
+        rng = random.Random()
+        clock = lambda: time.time_ns() // 1_000_000  # noqa: E731  a clock is a function here
+        client = BookKeeperClient(self.store, pool, RandomPlacement(rng), clock=clock, rng=rng)
+        factory = ManagedLedgerFactory(
+            client, self.store, EntryCache(cache_bytes), FactoryConfig(), clock, rng
+        )
+        self.factories.append(factory)
+        return factory
+
+    async def stop(self) -> None:
+        """As a kill: what the brokers hold is not closed."""
+        self.factories.clear()
+        await self.bookie.close()
+        await self.store.close()
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    made = Site(tmp_path)
+    await made.start()
+    yield made
+    for factory in made.factories:
+        await factory.close()
+    await made.stop()
+
+
+async def load(log: ManagedLedger, batches: int, size: int, first: int = 0) -> Appends:
+    """Appends with at most 16 batches in flight."""
+    appends = Appends(log)
+    for batch in range(batches):
+        start = first + batch * size
+        appends.send(*[b"%08d" % i + b"x" * 100 for i in range(start, start + size)])
+        if batch % 16 == 15:
+            await appends.settle()
+    await appends.settle()
+    assert not appends.errors
+    return appends
+
+
+async def test_rotation_under_load_with_a_tail_reader(site: Site) -> None:
+    log = await site.broker().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    woken = asyncio.Event()
+    log.on_appended = woken.set
+    received: list[bytes] = []
+
+    async def consume() -> None:
+        position = EARLIEST
+        while len(received) < 20_000:
+            batch = log.read_nowait(position, 100, 1 << 20)
+            if batch is None:
+                batch = await log.read(position, 100, 1 << 20)
+            if batch is None:
+                woken.clear()
+                await woken.wait()
+                continue
+            received.extend(bytes(x) for x in batch.bodies)
+            position = (batch.ledger_id, batch.last + 1)
+
+    consumer = asyncio.create_task(consume())
+    appends = await load(log, 200, 100)
+    await asyncio.wait_for(consumer, 20)
+    assert received == [x for _, x in appends.acked]
+    assert [n for _, n in log.ledger_counts() if n] == [1000] * 20
+    assert log.cache.misses < 10  # the tail is served from memory
+
+
+async def test_take_over_from_a_broker_that_is_gone(site: Site) -> None:
+    log = await site.broker().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    appends = await load(log, 25, 100)
+    late = Appends(log)
+    second = await site.broker().open(NAME, CONFIG)
+    late.send(b"late")
+    await late.settle()
+    assert isinstance(late.errors[0], ManagedLedgerFencedError)
+    assert await read_all(second) == appends.acked
+    more = await load(second, 25, 100, first=2500)
+    assert await read_all(second) == appends.acked + more.acked
+
+
+async def test_restart_without_close(site: Site) -> None:
+    log = await site.broker().open(NAME, CONFIG)
+    cursor = await log.open_cursor("sub", EARLIEST)
+    appends = await load(log, 30, 100)
+    cursor.ack_cumulative(appends.acked[1499][0])
+    await cursor.flush()
+    await eventually(lambda: log.entry_count == 2000)  # the first ledger is trimmed
+    await site.stop()
+    await site.start()
+    again = await site.broker().open(NAME, CONFIG)
+    assert again.cursors["sub"].mark_delete == appends.acked[1499][0]
+    assert again.cursors["sub"].backlog == 1500
+    assert await read_all(again) == appends.acked[1000:]
+    more = await load(again, 10, 100, first=3000)
+    assert await read_all(again) == appends.acked[1000:] + more.acked
+
+
+async def test_catch_up_through_a_small_cache(site: Site) -> None:
+    log = await site.broker().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    appends = await load(log, 50, 100)
+    await log.close()
+    cold = await site.broker(cache_bytes=1 << 20).open(NAME, CONFIG)
+    found = await read_all(cold, entries_max=37)
+    assert found == appends.acked
+    assert cold.cache.size <= 1 << 20
+    assert cold.cache.misses < 100  # read-ahead, not a read per batch
+    assert await read_all(cold, start=appends.acked[4321][0]) == appends.acked[4321:]
+
+
+async def test_concurrent_identical_reads_are_one(site: Site) -> None:
+    log = await site.broker().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    appends = await load(log, 3, 100)
+    await log.close()
+    cold = await site.broker().open(NAME, CONFIG)
+    start = appends.acked[10][0]
+    batches = await asyncio.gather(*(cold.read(start, 20, 1 << 20) for _ in range(10)))
+    for batch in batches:
+        assert batch is not None
+        assert [bytes(x) for x in batch.bodies] == [x for _, x in appends.acked[10:30]]
+    assert cold.cache.misses == 1
+
+
+async def test_large_bodies_as_views(site: Site) -> None:
+    log = await site.broker().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    buffer = random.Random(1).randbytes(1 << 20)
+    views: list[Buffer] = [memoryview(buffer)[i * 65536 : (i + 1) * 65536] for i in range(16)]
+    done: list[tuple[int, int, int, BaseException | None]] = []
+    log.append([HEAD] * 16, views, lambda *report: done.append(report))
+    await eventually(lambda: sum(x[2] for x in done) == 16)
+    assert done[0][3] is None
+    await log.close()
+    cold = await site.broker().open(NAME, CONFIG)
+    found = [x for _, x in await read_all(cold)]
+    assert b"".join(found) == buffer
+    batch = await cold.read(EARLIEST, 16, 200_000)
+    assert batch is not None
+    assert len(batch) == 3  # 65,540 bytes each
