@@ -189,6 +189,6 @@ class Consumer(ConsumerState):
             "firstMessagesSentTimestamp": self.first_sent_ms,
             "firstConsumedFlowTimestamp": self.first_flow_ms,
             "metadata": dict(self.metadata),
-            "lastAckedTime": iso_time(self.last_acked_ms) if self.last_acked_ms else "",
-            "lastConsumedTime": iso_time(self.last_consumed_ms) if self.last_consumed_ms else "",
+            "lastAckedTime": iso_time(self.last_acked_ms),
+            "lastConsumedTime": iso_time(self.last_consumed_ms),
         }
