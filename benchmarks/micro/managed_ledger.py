@@ -1,0 +1,168 @@
+"""Cost of the managed ledger per entry: append to report without bookie and client, and tail reads.
+
+Run: .venv/bin/python -m benchmarks.micro.managed_ledger
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import tracemalloc
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from bookkeeper.client.client import BookKeeperClient
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.entry_batch import Buffer
+from managed_ledger.entry_cache import EntryCache
+from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.position import EARLIEST
+from metadata.embedded import EmbeddedMetadataStore
+
+ROUNDS = 5
+ENTRIES = 100_000
+HEAD = bytes(32)
+
+
+class InstantWriter:
+    """A ledger writer that confirms at the end of the tick and keeps nothing."""
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.last_confirmed = -1
+        self.next_entry = self.length = 0
+        self.on_confirmed: Callable[[int], None] | None = None
+        self.on_failed: Callable[[Exception], None] | None = None
+        self._is_scheduled = False
+
+    def append(self, heads: list[bytes], bodies: list[bytes]) -> int:
+        first = self.next_entry
+        self.next_entry += len(heads)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._confirm)
+        return first
+
+    def _confirm(self) -> None:
+        self._is_scheduled = False
+        self.last_confirmed = self.next_entry - 1
+        assert self.on_confirmed is not None
+        self.on_confirmed(self.last_confirmed)
+
+    async def close(self) -> Any:
+        return SimpleNamespace(last_entry=self.last_confirmed, length=self.length)
+
+
+class InstantClient:
+    """Ledgers that exist in name only."""
+
+    def __init__(self) -> None:
+        self._next_id = 0
+
+    async def create_ledger(self, config: object, custom_metadata: object) -> InstantWriter:
+        self._next_id += 1
+        return InstantWriter(self._next_id)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        return
+
+
+def make_factory(store: EmbeddedMetadataStore) -> ManagedLedgerFactory:
+    return ManagedLedgerFactory(
+        cast(BookKeeperClient, InstantClient()),
+        store,
+        EntryCache(256 << 20),
+        FactoryConfig(),
+        lambda: time.time_ns() // 1_000_000,
+        random.Random(1),
+    )
+
+
+async def append_cost(log: ManagedLedger, per_append: int, body: bytes) -> float:
+    """Microseconds per entry from append to its report, with 16 appends a tick."""
+    best = float("inf")
+    appends = ENTRIES // per_append // 4
+    for _ in range(ROUNDS):
+        batches: list[tuple[list[bytes], list[Buffer]]] = [
+            ([HEAD] * per_append, [body] * per_append) for _ in range(appends)
+        ]
+        finished = asyncio.Event()
+        left = appends * per_append
+
+        def on_done(
+            ledger: int,
+            first: int,
+            count: int,
+            error: BaseException | None,
+            finished: asyncio.Event = finished,
+        ) -> None:
+            nonlocal left
+            left -= count
+            if left == 0:
+                finished.set()
+
+        begin = time.perf_counter()
+        for number, (heads, bodies) in enumerate(batches):
+            log.append(heads, bodies, on_done)
+            if number % 16 == 15:
+                await asyncio.sleep(0)
+        await finished.wait()
+        best = min(best, time.perf_counter() - begin)
+    return best / (appends * per_append) * 1e6
+
+
+def read_cost(log: ManagedLedger, entries_max: int) -> float:
+    """Microseconds per entry of reading what is cached, in order."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        count, position = 0, EARLIEST
+        assert log.log_cache is not None
+        first = log.log_cache.chunks[0]
+        position = (first.ledger_id, first.first)
+        begin = time.perf_counter()
+        while (batch := log.read_nowait(position, entries_max, 1 << 20)) is not None:
+            count += len(batch.heads)
+            position = (batch.ledger_id, batch.first + len(batch.heads))
+        best = min(best, (time.perf_counter() - begin) / count)
+    return best * 1e6
+
+
+async def idle_bytes(factory: ManagedLedgerFactory, config: ManagedLedgerConfig) -> float:
+    """Bytes of memory per open log that was never written, its metadata in the store included."""
+    count = 1000
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(count):
+        await factory.open(f"t/n/persistent/idle-{number}", config)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return (after - before) / count
+
+
+async def main() -> None:
+    store = EmbeddedMetadataStore.open(None)
+    factory = make_factory(store)
+    config = ManagedLedgerConfig(ledger_entries_max=10**9, ledger_bytes_max=10**15)
+    print("append and report, microseconds per entry (16 appends a tick, no bookie):")
+    for size in (100, 1024, 65536):
+        for per_append in (1, 8, 64):
+            log = await factory.open(f"t/n/persistent/{size}-{per_append}", config)
+            cost = await append_cost(log, per_append, bytes(size))
+            print(f"  {size:6} B, {per_append:3} per append: {cost:6.3f}")
+            await log.close()
+    log = await factory.open("t/n/persistent/read", config)
+    await log.open_cursor("reader", EARLIEST)
+    await append_cost(log, 8, bytes(1024))
+    print("tail read, microseconds per entry (1 KiB):")
+    for entries_max in (1, 10, 100, 1000):
+        print(f"  {entries_max:4} per read: {read_cost(log, entries_max):6.3f}")
+    print(f"idle log: {await idle_bytes(factory, config):.0f} bytes")
+    await factory.close()
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
