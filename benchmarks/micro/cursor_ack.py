@@ -6,13 +6,19 @@ list; then the size and time of storing a million holes.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 from pyroaring import BitMap
 
+from bookkeeper.errors import LedgerError
+from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor.ack_state import AckState
+from managed_ledger.cursor.cursor import load_or_create_cursor
 from managed_ledger.cursor.cursor_format import (
     Replay,
     decode_record,
@@ -21,6 +27,7 @@ from managed_ledger.cursor.cursor_format import (
 )
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.position import Position
+from metadata.embedded import EmbeddedMetadataStore
 
 LEDGER_ENTRIES = 50_000
 LEDGERS = 80
@@ -101,6 +108,78 @@ def million_holes(name: str, image: CursorImage) -> None:
     )
 
 
+class InstantLedger:
+    """Confirms what a tick appended in the next one, and forgets it."""
+
+    def __init__(self) -> None:
+        self.ledger_id, self.entries = 1, 0
+        self.on_confirmed: Callable[[int], None] | None = None
+        self.on_failed: Callable[[LedgerError], None] | None = None
+
+    def append(self, heads: list[bytes], bodies: list[bytes]) -> int:
+        first, self.entries = self.entries, self.entries + len(bodies)
+        asyncio.get_running_loop().call_soon(self.confirm)
+        return first
+
+    def confirm(self) -> None:
+        if self.on_confirmed is not None:
+            self.on_confirmed(self.entries - 1)
+
+    async def close(self) -> object:
+        return None
+
+
+class FullLog(Log):
+    """A whole `LedgerView` over an embedded metadata store."""
+
+    name, path = "t/n/persistent/log", "/managed-ledgers/t/n/persistent/log"
+    config = ManagedLedgerConfig(cursor_ledger_entries_max=1 << 40)
+    is_owner = True
+
+    def __init__(self) -> None:
+        self.store = EmbeddedMetadataStore.open(None)
+        self.client: Any = self
+        self.writer = InstantLedger()
+
+    async def create_ledger(self, config: object, metadata: object) -> InstantLedger:
+        return self.writer
+
+    def now_ms(self) -> int:
+        return 0
+
+    def on_mark_delete(self, previous: Position, current: Position) -> None:
+        pass
+
+
+async def through_the_shell(work: list[list[Position]]) -> None:
+    """A list each tick, every one answered when durable; each second tick ends a write."""
+    any_log: Any = FullLog()
+    cursor = await load_or_create_cursor(any_log, "sub", (0, -1), {})
+    cursor.ack(work[0])
+    await cursor.flush()
+    answered: list[BaseException | None] = []
+    began, writes = time.perf_counter(), any_log.writer.entries
+    for positions in work[1:]:
+        cursor.ack(positions, answered.append)
+        await asyncio.sleep(0)
+    await cursor.flush()
+    spent = time.perf_counter() - began
+    assert answered == [None] * (len(work) - 1)
+    count = sum(map(len, work)) - len(work[0])
+    writes = any_log.writer.entries - writes
+    print(f"  whole cursor, a list of 100 a tick   {spent / count * 1e6:6.3f}  ({writes} writes)")
+
+    tracemalloc.start()
+    cursors = [await load_or_create_cursor(any_log, f"s{n}", (0, -1), {}) for n in range(1000)]
+    used = tracemalloc.take_snapshot().filter_traces(
+        [tracemalloc.Filter(True, "*/managed_ledger/*")]
+    )
+    tracemalloc.stop()
+    size = sum(trace.size for trace in used.traces) / len(cursors)
+    print(f"  memory of an idle cursor             {size:6.0f} bytes")
+    await any_log.store.close()
+
+
 def main() -> None:
     entries = list(range(200_000))
     print("acknowledge, us per position")
@@ -119,6 +198,8 @@ def main() -> None:
         encode_increment(state.take_increment(), 0)
     spent = (time.perf_counter() - began) / count * 1e6
     print(f"  ack of one and its increment         {spent:6.3f}")
+
+    asyncio.run(through_the_shell(batches(100, entries)))
 
     print("a snapshot of a million holes")
     holes = {n: BitMap(range(1, LEDGER_ENTRIES, 2)) for n in range(40)}

@@ -36,6 +36,24 @@ CursorBusyError.
 class Cursor:
     """Made by `load_or_create_cursor` and `create_non_durable_cursor` only."""
 
+    __slots__ = (
+        "_durable_mark_delete",
+        "_idle_waiters",
+        "_in_flight",
+        "_is_busy",
+        "_is_scheduled",
+        "_must_write",
+        "_refusal",
+        "_reset_target",
+        "_state",
+        "_task",
+        "_view",
+        "_waiting",
+        "_writer",
+        "durable",
+        "name",
+    )
+
     def __init__(
         self, ledger: LedgerView, name: str, state: AckState, writer: CursorWriter | None
     ) -> None:

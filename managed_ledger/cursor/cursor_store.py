@@ -119,6 +119,8 @@ class CursorStore:
         writer: token of this cursor object, never used by another.
     """
 
+    __slots__ = ("_store", "_version", "_writer", "is_uncertain", "path")
+
     def __init__(self, store: MetadataStore, path: str, writer: str) -> None:
         self.path = path
         self._store = store

@@ -60,6 +60,19 @@ _log = logging.getLogger(__name__)
 class CursorWriter:
     """Makes one cursor's state durable; the cursor calls it for one write at a time."""
 
+    __slots__ = (
+        "_deletions",
+        "_garbage",
+        "_ledger",
+        "_name",
+        "_rotation_entries_min",
+        "_state",
+        "_store",
+        "_view",
+        "node",
+        "stored_mark_delete",
+    )
+
     def __init__(
         self, ledger: LedgerView, name: str, state: AckState, store: CursorStore, node: CursorNode
     ) -> None:

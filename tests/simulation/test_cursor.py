@@ -161,17 +161,21 @@ class World:
 
     # -- scenario --------------------------------------------------------------------------------
 
-    async def finished(self, work: Coroutine[Any, Any, Any], log: FakeLog) -> bool:
-        """False: it failed as it may, or its owner died."""
+    async def finished(
+        self, work: Coroutine[Any, Any, Any], log: FakeLog, cancel_after: int = -1
+    ) -> bool:
+        """False: it failed as it may, was cancelled, or its owner died."""
         task = asyncio.ensure_future(work)
         self.tasks.append(task)  # the loop holds no reference to what a dead owner waits for
-        for _ in range(20_000):
+        for tick in range(20_000):
             if task.done() or log.faults.is_dead:
                 break
+            if tick == cancel_after:
+                task.cancel()
             await asyncio.sleep(0)
         else:
             raise AssertionError("nothing died, and the call never returned")
-        if not task.done():
+        if not task.done() or task.cancelled():
             return False
         if isinstance(task.exception(), ManagedLedgerError | MetadataError):
             return False
@@ -199,7 +203,8 @@ class World:
         )
         self.maybe_resets.append(image)
         self.is_resetting = True
-        is_reset = await self.finished(owner.cursor.reset(target), owner.log)
+        cancel_after = self.rng.choice([-1, -1, 0, 1, 3, 9])
+        is_reset = await self.finished(owner.cursor.reset(target), owner.log, cancel_after)
         self.is_resetting = False
         if is_reset:
             assert owner is self.current

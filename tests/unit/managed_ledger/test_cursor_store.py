@@ -1,0 +1,214 @@
+"""The node's compare-and-set discipline, one interleaving at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from managed_ledger.cursor.cursor_store import CursorNode, CursorStore, decode_node, encode_node
+from managed_ledger.cursor.errors import CursorFencedError
+from metadata.errors import (
+    BadVersionError,
+    MetadataError,
+    OutcomeUnknownError,
+    WriteFailedError,
+)
+from metadata.store import Versioned
+from tests.unit.managed_ledger.cursor_doubles import FakeNodes, FakeStore, Faults
+
+PATH = "/managed-ledgers/t/n/persistent/log/sub"
+NODE = CursorNode((1, 2))
+
+
+class ScriptedStore(FakeStore):
+    """Each put or delete first runs the next line of a script; None: nothing special."""
+
+    def __init__(self, nodes: FakeNodes) -> None:
+        super().__init__(nodes, Faults(), "s")
+        self.script: list[Callable[[str, bytes, int | None], None] | None] = []
+
+    def next_line(self, path: str, value: bytes, expected: int | None) -> None:
+        if self.script and (line := self.script.pop(0)) is not None:
+            line(path, value, expected)
+
+    async def put(self, path: str, value: bytes, expected_version: int | None = None) -> Versioned:
+        self.next_line(path, value, expected_version)
+        return await super().put(path, value, expected_version)
+
+    async def delete(self, path: str, expected_version: int | None = None) -> None:
+        self.next_line(path, b"", expected_version)
+        await super().delete(path, expected_version)
+
+
+@pytest.fixture
+def nodes() -> FakeNodes:
+    return FakeNodes()
+
+
+@pytest.fixture
+def fake(nodes: FakeNodes) -> ScriptedStore:
+    return ScriptedStore(nodes)
+
+
+@pytest.fixture
+def store(fake: ScriptedStore) -> CursorStore:
+    any_store: Any = fake  # it implements what is used of a MetadataStore
+    return CursorStore(any_store, PATH, "me")
+
+
+def stored(nodes: FakeNodes) -> tuple[CursorNode, str]:
+    return decode_node(nodes.nodes[PATH][0], PATH)
+
+
+def lost(path: str, value: bytes, expected: int | None) -> None:
+    raise OutcomeUnknownError(path)
+
+
+def refused(path: str, value: bytes, expected: int | None) -> None:
+    raise WriteFailedError(path, OSError("disk full"))
+
+
+async def test_create_and_change(store: CursorStore, nodes: FakeNodes) -> None:
+    await store.write(NODE)
+    await store.write(CursorNode((1, 3)))
+    assert stored(nodes) == (CursorNode((1, 3)), "me")
+    assert nodes.nodes[PATH][1] == 1
+
+
+async def test_a_lost_reply_whether_applied_or_not(
+    store: CursorStore, fake: ScriptedStore, nodes: FakeNodes
+) -> None:
+    def applied(path: str, value: bytes, expected: int | None) -> None:
+        nodes.apply(path, value, expected)
+        raise OutcomeUnknownError(path)
+
+    fake.script = [applied, None, lost, None, applied, lost, lost]
+    await store.write(NODE)
+    await store.write(CursorNode((1, 3)))
+    await store.write(CursorNode((1, 4)))
+    assert stored(nodes)[0] == CursorNode((1, 4))
+    assert nodes.nodes[PATH][1] == 2  # each value once
+    assert not store.is_uncertain
+
+
+async def test_lost_for_good_and_applied_late(
+    store: CursorStore, fake: ScriptedStore, nodes: FakeNodes
+) -> None:
+    await store.write(NODE)
+    late = (encode_node(CursorNode((1, 3), 77), "me"), 0)
+    fake.script = [lost] * 4
+    with pytest.raises(OutcomeUnknownError):
+        await store.write(CursorNode((1, 3), 77))
+    uncertain = [store.is_uncertain]
+    nodes.apply(PATH, *late)
+    await store.write(CursorNode((1, 5)))  # the version is refused, the value is ours: over it
+    assert stored(nodes)[0] == CursorNode((1, 5))
+    uncertain.append(store.is_uncertain)
+    assert uncertain == [True, False]
+    with pytest.raises(BadVersionError):
+        nodes.apply(PATH, *late)
+
+
+async def test_a_failed_write_settles_nothing_of_an_earlier_one(
+    store: CursorStore, fake: ScriptedStore
+) -> None:
+    fake.script = [refused]
+    with pytest.raises(WriteFailedError):
+        await store.write(NODE)
+    assert not store.is_uncertain
+    fake.script = [lost, refused, refused]
+    for _ in range(2):
+        with pytest.raises(WriteFailedError):
+            await store.write(NODE)
+        assert store.is_uncertain
+
+
+async def test_another_owner_means_fenced(store: CursorStore, nodes: FakeNodes) -> None:
+    await store.write(NODE)
+    nodes.apply(PATH, encode_node(CursorNode((9, 9)), "other"), 0)
+    with pytest.raises(CursorFencedError, match="another owner wrote"):
+        await store.write(NODE)
+    with pytest.raises(CursorFencedError, match="another owner wrote"):
+        await store.delete()
+    nodes.apply(PATH, b"garbage", 1)
+    with pytest.raises(CursorFencedError, match="another owner wrote"):
+        await store.write(NODE)
+    assert nodes.nodes[PATH][0] == b"garbage"
+
+
+async def test_a_node_deleted_by_another_is_not_made_again(
+    store: CursorStore, nodes: FakeNodes
+) -> None:
+    await store.write(NODE)
+    del nodes.nodes[PATH]
+    with pytest.raises(CursorFencedError, match="deleted"):
+        await store.write(NODE)
+    assert nodes.nodes == {}
+    await store.delete()  # missing: success
+
+
+async def test_create_races_with_a_node_that_vanishes(
+    store: CursorStore, fake: ScriptedStore, nodes: FakeNodes
+) -> None:
+    def exists(path: str, value: bytes, expected: int | None) -> None:
+        raise BadVersionError(path, -1, 0)
+
+    fake.script = [exists]
+    await store.write(NODE)
+    assert stored(nodes) == (NODE, "me")
+
+
+async def test_versions_refused_for_ever(store: CursorStore, fake: ScriptedStore) -> None:
+    def moved(path: str, value: bytes, expected: int | None) -> None:
+        raise BadVersionError(path, 0, 1)
+
+    await store.write(NODE)
+    fake.script = [moved] * 4
+    with pytest.raises(OutcomeUnknownError):
+        await store.write(CursorNode((1, 7)))
+    assert store.is_uncertain
+    fake.script = [moved] * 4
+    with pytest.raises(MetadataError, match="couldn't be deleted"):
+        await store.delete()
+
+
+async def test_claim_rewrites_and_retries(
+    store: CursorStore, fake: ScriptedStore, nodes: FakeNodes
+) -> None:
+    assert await store.claim() is None
+    nodes.apply(PATH, encode_node(CursorNode((1, 1)), "other"), None)
+
+    def overtaken(path: str, value: bytes, expected: int | None) -> None:
+        nodes.apply(PATH, encode_node(CursorNode((1, 2)), "other"), None)
+
+    fake.script = [overtaken]
+    assert await store.claim() == CursorNode((1, 2))
+    assert stored(nodes) == (CursorNode((1, 2)), "me")
+    fake.script = [overtaken] * 4
+    with pytest.raises(CursorFencedError, match="keep writing"):
+        await store.claim()
+
+
+async def test_delete_with_lost_replies(
+    store: CursorStore, fake: ScriptedStore, nodes: FakeNodes
+) -> None:
+    def applied(path: str, value: bytes, expected: int | None) -> None:
+        del nodes.nodes[PATH]
+        raise OutcomeUnknownError(path)
+
+    def moved(path: str, value: bytes, expected: int | None) -> None:
+        raise BadVersionError(path, 0, 1)
+
+    def gone(path: str, value: bytes, expected: int | None) -> None:
+        del nodes.nodes[PATH]
+        raise BadVersionError(path, 0, None)
+
+    for line in (lost, applied, moved, gone):
+        await CursorStore(store._store, PATH, "me").write(NODE)
+        found = await store.read()
+        assert found == NODE
+        fake.script = [line]
+        await store.delete()
+        assert nodes.nodes == {}
