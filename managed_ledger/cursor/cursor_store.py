@@ -82,7 +82,8 @@ def encode_node(node: CursorNode, writer: str) -> bytes:
     }
     if node.state:
         value["state"] = base64.b64encode(node.state).decode()
-    return orjson.dumps(value)
+    # A copy: orjson's result keeps a buffer of some 4 KiB alive, and a store may hold on to it.
+    return memoryview(orjson.dumps(value)).tobytes()
 
 
 def decode_node(value: bytes, where: str) -> tuple[CursorNode, str]:
