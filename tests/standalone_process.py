@@ -12,8 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 _READY_S_MAX = 30.0
-_SERVICE = re.compile(r"pulsar://[^\s]+")
-_ADMIN = re.compile(r"http://[^\s]+")
+_READY = re.compile(r"^magnetar standalone: (\S+) (\S+) ready$", re.MULTILINE)
 
 
 class StandaloneProcess:
@@ -85,16 +84,13 @@ class StandaloneProcess:
         deadline = time.monotonic() + _READY_S_MAX
         while True:
             text = self._log_path.read_text(errors="replace")[offset:]
-            if "ready" in text:
+            if (ready := _READY.search(text)) is not None:
                 break
             if self._process.poll() is not None or time.monotonic() > deadline:
                 code, self._process = self._process.poll(), None
                 raise AssertionError(f"standalone did not become ready (exit {code}):\n{text}")
             time.sleep(0.01)
-        service, admin = _SERVICE.search(text), _ADMIN.search(text)
-        assert service is not None, text
-        assert admin is not None, text
-        self.service_url, self.admin_url = service[0], admin[0]
+        self.service_url, self.admin_url = ready.groups()
 
     def kill(self) -> None:
         """``kill -9``: no chance to flush anything."""
