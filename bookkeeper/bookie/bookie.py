@@ -136,7 +136,7 @@ class Bookie:
         if pending is not None:
             state = self.storage.ledgers.get(ledger_id)
             if state is not None and state.master_key != master_key:
-                return codes.UNAUTHORIZED
+                return codes.UNAUTHORIZED  # the pending fence has set or checked the key
             return await asyncio.shield(pending)
         done: asyncio.Future[int] = self._loop.create_future()
         answer = functools.partial(self._on_fenced, ledger_id, done)

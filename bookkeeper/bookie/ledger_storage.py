@@ -102,7 +102,7 @@ class LedgerStorage:
         ledger_id = request.ledger_id
         state = self.ledgers.get(ledger_id)
         if state is not None:
-            if state.master_key != request.master_key:
+            if not _accepts(state, request.master_key):
                 return codes.UNAUTHORIZED
             if state.fenced and not request.recovery:
                 return codes.FENCED
@@ -145,7 +145,7 @@ class LedgerStorage:
             if ledger_id in self.deleted or not 0 <= ledger_id < _LEDGER_ID_MAX:
                 return codes.NO_LEDGER, None
             state = self._create(ledger_id, master_key)
-        elif state.master_key != master_key:
+        elif not _accepts(state, master_key):
             return codes.UNAUTHORIZED, None
         if not state.fence_durable:
             state.fenced = True
@@ -161,7 +161,7 @@ class LedgerStorage:
             if ledger_id in self.deleted or not 0 <= ledger_id < _LEDGER_ID_MAX:
                 return codes.NO_LEDGER
             state = self._create(ledger_id, master_key)
-        elif state.master_key != master_key:
+        elif not _accepts(state, master_key):
             return codes.UNAUTHORIZED
         state.explicit_lac = max(state.explicit_lac, lac)
         self._dirty[ledger_id] = state
@@ -370,6 +370,16 @@ class LedgerStorage:
                 if attempt == _READ_ATTEMPTS - 1:
                     raise
         return []
+
+
+def _accepts(state: LedgerState, master_key: bytes) -> bool:
+    """Check a request's key; a ledger whose key was lost with its disk takes the first one given.
+
+    That is as good as a new ledger, which is created with whatever key comes first.
+    """
+    if state.limbo and not state.master_key:
+        state.master_key = master_key
+    return state.master_key == master_key
 
 
 def _readable_end(run: Run, first: int, count_max: int, bytes_max: int, at_least_one: bool) -> int:

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import errno
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bookkeeper import codes, packet
+from bookkeeper.bookie import cookie as cookies
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.errors import DirectoryLockedError
+from bookkeeper.bookie.registration import AVAILABLE_PATH, READ_ONLY_PATH
+from bookkeeper.client.ledger_store import ledger_path
+from bookkeeper.errors import (
+    BookieClosedError,
+    CookieMismatchError,
+    CorruptFileError,
+    DirectoryLockedError,
+    UnknownLedgerStateError,
+)
+from bookkeeper.storage.memory_file_system import MemoryFileSystem
+from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.storage.os_file_system import OsFileSystem
 from bookkeeper.transport import AddRequest, BookieClient
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.store import MetadataStore
-
-KEY = bytes(20)
-SMALL = StorageConfig(
-    journal_segment_bytes=1 << 20,
-    journal_extend_bytes=1 << 18,
-    flush_bytes=1 << 20,
-    entry_log_bytes=4 << 20,
-)
+from tests.integration.bookie_node import KEY, SMALL, Node, Registry, add, request
 
 
 @pytest.fixture
@@ -32,49 +38,6 @@ async def store() -> AsyncIterator[MetadataStore]:
     opened = EmbeddedMetadataStore.open(None)
     yield opened
     await opened.close()
-
-
-class Node:
-    """Opens and closes one bookie on one directory."""
-
-    def __init__(self, path: Path, store: MetadataStore, storage: StorageConfig = SMALL) -> None:
-        self.path = path
-        self.store = store
-        self.config = BookieConfig("b1", path, storage, disk_reserve_bytes=0, disk_usage_max=1.0)
-
-    async def start(self) -> Bookie:
-        return await Bookie.open(self.config, OsFileSystem(self.path), self.store)
-
-
-async def add(
-    bookie: Bookie,
-    ledger_id: int,
-    ids: Sequence[int],
-    body: Callable[[int], bytes] = lambda entry_id: b"body %d" % entry_id,
-    *,
-    key: bytes = KEY,
-    recovery: bool = False,
-) -> int:
-    bodies = [body(entry_id) for entry_id in ids]
-    heads = [
-        packet.encode_head(ledger_id, entry_id, entry_id - 1, 0, b"head", data)
-        for entry_id, data in zip(ids, bodies, strict=True)
-    ]
-    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    size = sum(map(len, heads)) + sum(map(len, bodies))
-    bookie.add_entries(
-        AddRequest(
-            ledger_id,
-            key,
-            ids,
-            heads,
-            bodies,
-            size,
-            recovery,
-            lambda _request, code: answer.set_result(code),
-        )
-    )
-    return await answer
 
 
 async def test_entries_survive_a_restart(tmp_path: Path, store: MetadataStore) -> None:
@@ -151,4 +114,321 @@ async def test_flush_moves_entries_to_entry_logs_and_frees_the_journal(
     assert (await bookie.read_entries(7, 400, 1, 1)).code == codes.NO_ENTRY
     journals = sum(f.stat().st_size for f in (node.path / "journal").iterdir())
     assert journals <= 4 * SMALL.journal_segment_bytes
+    await bookie.close()
+
+
+def fill(size: int, entry_id: int) -> bytes:
+    return b"%d" % (entry_id % 10) * size
+
+
+async def wait_for(condition: object, deadline_s: float = 5.0) -> None:
+    """Poll until ``condition()`` is true."""
+    assert callable(condition)
+    end = asyncio.get_running_loop().time() + deadline_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < end, "it never happened"
+        await asyncio.sleep(0.005)
+
+
+async def test_entries_are_readable_before_they_are_durable(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    bookie = await Node(tmp_path / "b1", store).start()
+    codes_seen: list[int] = []
+    entries = request(1, range(2), lambda i: b"x", lambda _request, code: codes_seen.append(code))
+    bookie.add_entries(entries)
+    reply = await bookie.read_entries(1, 0, 10, 1 << 20)
+    assert len(reply.packets) == 2
+    assert codes_seen == []
+    await bookie.close()  # answers what it accepted
+    assert codes_seen == [codes.OK]
+
+
+async def test_negative_answers(tmp_path: Path, store: MetadataStore) -> None:
+    bookie = await Node(tmp_path / "b1", store).start()
+    assert (await bookie.read_entries(5, 0, 1, 1)).code == codes.NO_LEDGER
+    assert (await bookie.read_lac(5, fence=False)).code == codes.NO_LEDGER
+    assert await bookie.list_entries(5) == []
+    assert await add(bookie, 5, [3, 5, 6]) == codes.OK
+    assert (await bookie.read_entries(5, 4, 1, 1)).code == codes.NO_ENTRY
+    assert (await bookie.read_entries(5, 7, 1, 1)).code == codes.NO_ENTRY
+    assert (await bookie.read_entries(5, -1, 1, 1)).code == codes.BAD_REQUEST
+    await bookie.flush()
+    assert (await bookie.read_entries(5, 4, 1, 1)).code == codes.NO_ENTRY
+    assert await bookie.list_entries(5) == [(3, 4), (5, 7)]
+    assert len((await bookie.read_entries(5, 5, 9, 999)).packets) == 2
+    await bookie.close()
+    assert (await bookie.read_entries(5, 3, 1, 1)).code == codes.UNAVAILABLE
+    assert await add(bookie, 5, [9]) == codes.UNAVAILABLE
+
+
+@pytest.mark.parametrize("ids", [[], [2, 1], [1, 1], [-1]])
+async def test_malformed_requests_are_refused(
+    tmp_path: Path, store: MetadataStore, ids: list[int]
+) -> None:
+    bookie = await Node(tmp_path / "b1", store).start()
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    entries = request(1, range(len(ids)), lambda i: b"x", lambda _r, code: answer.set_result(code))
+    entries.entry_ids = ids
+    bookie.add_entries(entries)
+    assert await answer == codes.BAD_REQUEST
+    await bookie.close()
+
+
+async def test_fencing_an_unknown_ledger_creates_it_fenced(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    bookie = await Node(tmp_path / "b1", store).start()
+    replies = await asyncio.gather(
+        bookie.read_lac(1, fence=True, master_key=KEY),
+        bookie.read_lac(1, fence=True, master_key=KEY),
+        bookie.read_lac(1, fence=True, master_key=b"wrong" * 4),
+    )
+    assert [reply.code for reply in replies] == [codes.OK, codes.OK, codes.UNAUTHORIZED]
+    assert replies[0].last_packet is None
+    assert await add(bookie, 1, range(1)) == codes.FENCED
+    await bookie.close()
+
+
+async def test_explicit_lac_survives_a_restart(tmp_path: Path, store: MetadataStore) -> None:
+    node = Node(tmp_path / "b1", store)
+    bookie = await node.start()
+    assert await bookie.write_lac(1, 41, master_key=KEY) == codes.OK
+    assert await bookie.write_lac(1, 17, master_key=KEY) == codes.OK
+    assert await bookie.write_lac(1, 99, master_key=b"k" * 20) == codes.UNAUTHORIZED
+    await bookie.close()
+    bookie = await node.start()
+    assert (await bookie.read_lac(1, fence=False)).explicit_lac == 41
+    await bookie.close()
+
+
+async def test_deleted_ledgers_give_their_bytes_back(tmp_path: Path, store: MetadataStore) -> None:
+    node = Node(tmp_path / "b1", store)
+    bookie = await node.start()
+    for first in range(0, 120, 10):
+        for ledger_id in (1, 2):
+            size = 60_000 if ledger_id == 1 else 20_000
+            assert await add(bookie, ledger_id, range(first, first + 10), partial(fill, size)) == 0
+    await bookie.flush()
+    before = node.disk_bytes("entry-log")
+    assert before > 9_600_000
+    registry = Registry(2)
+    collector = GarbageCollector(bookie, registry, now_s=lambda: 1000)
+    report = await collector.collect()
+    assert report.ledgers_dropped == 1
+    assert (await bookie.read_entries(1, 0, 1, 1)).code == codes.NO_LEDGER
+    assert await add(bookie, 1, [500]) == codes.FENCED  # a late writer
+    # A sparse log that is still the active one is compacted once a newer one is.
+    assert await add(bookie, 2, range(120, 340), partial(fill, 20_000)) == codes.OK
+    await bookie.flush()
+    await collector.collect()
+    live = 340 * 20_000
+    assert live < node.disk_bytes("entry-log") < live * 1.3
+    for first in range(0, 340, 10):
+        assert len((await bookie.read_entries(2, first, 10, 1 << 20)).packets) == 10
+    await bookie.close()
+    bookie = await node.start()
+    assert await add(bookie, 1, [500]) == codes.FENCED
+    assert len((await bookie.read_entries(2, 335, 10, 1 << 20)).packets) == 5
+    await bookie.close()
+
+
+async def test_collection_deletes_nothing_without_proof(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    bookie = await Node(tmp_path / "b1", store).start()
+    for ledger_id in (1, 2, 3):
+        assert await add(bookie, ledger_id, range(3)) == codes.OK
+    registry = Registry(1, 2, 3)
+    collector = GarbageCollector(bookie, registry)
+    registry.hidden = {2}  # the listing misses it, the point read knows it
+    assert (await collector.collect()).ledgers_dropped == 0
+    registry.ledger_ids = set()  # an empty tree
+    assert (await collector.collect()).ledgers_dropped == 0
+    registry.ledger_ids = {1}
+    registry.error = ConnectionError("metadata store")
+    with pytest.raises(ConnectionError):
+        await collector.collect()
+    assert set(bookie.storage.ledgers) == {1, 2, 3}
+    registry.error = None
+    assert (await collector.collect()).ledgers_dropped == 2
+    await bookie.close()
+
+
+async def test_a_hint_frees_a_ledger_at_once(tmp_path: Path, store: MetadataStore) -> None:
+    bookie = await Node(tmp_path / "b1", store).start()
+    for ledger_id in (1, 2):
+        assert await add(bookie, ledger_id, range(3)) == codes.OK
+    await bookie.flush()
+    collector = GarbageCollector(bookie, Registry(2))
+    collector.ledger_deleted_hint(1)
+    collector.ledger_deleted_hint(2)  # a wrong hint
+    await wait_for(lambda: 1 not in bookie.storage.ledgers)
+    await collector.collect()
+    assert (await bookie.read_entries(2, 0, 9, 999)).code == codes.OK
+    await collector.close()
+    await bookie.close()
+
+
+async def test_a_failed_journal_write_ends_the_bookie(tmp_path: Path, store: MetadataStore) -> None:
+    fs = MemoryFileSystem()
+    node = Node(tmp_path / "b1", store)
+    bookie = await Bookie.open(node.config, fs, store, index=MemoryStore(fs))
+    fatal: list[BaseException] = []
+    bookie.on_fatal = fatal.append
+    assert await add(bookie, 1, range(2)) == codes.OK
+    fs.faults.fail_at = fs.call_count
+    answers = await asyncio.gather(*(add(bookie, 1, [at]) for at in range(2, 5)))
+    assert answers == [codes.IO_ERROR] * 3
+    assert len(fatal) == 1
+    assert await add(bookie, 1, [9]) == codes.IO_ERROR  # never retried
+    with pytest.raises(BookieClosedError):
+        await bookie.flush()
+    await bookie.close()
+
+
+async def test_a_full_disk_makes_it_read_only_and_back(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    fs = MemoryFileSystem()
+    node = Node(tmp_path / "b1", store, disk_usage_max=0.9, disk_usage_low=0.8)
+    config = node.config
+    index = MemoryStore(fs)
+    fs.faults.space_bytes = 10_000_000
+    bookie = await Bookie.open(config, fs, store, index=index)
+    assert await store.children(AVAILABLE_PATH) == ["b1"]
+    assert await add(bookie, 1, range(10), lambda i: bytes(1000)) == codes.OK
+    fs.faults.space_bytes = int(fs.used_bytes() * 1.05)
+    await bookie.flush()
+    assert bookie.read_only
+    assert (await bookie.info()).read_only
+    assert await add(bookie, 1, [10]) == codes.READ_ONLY
+    assert await add(bookie, 1, [10], recovery=True) == codes.OK  # while the reserve lasts
+    assert len((await bookie.read_entries(1, 0, 10, 1 << 20)).packets) == 10
+    await wait_for(lambda: bookie._disk_timer is not None)
+    registered = await store.children(READ_ONLY_PATH)
+    while registered != ["b1"]:
+        await asyncio.sleep(0.005)
+        registered = await store.children(READ_ONLY_PATH)
+    fs.faults.space_bytes = 100_000_000
+    bookie._on_disk_timer()
+    assert await add(bookie, 1, [11]) == codes.OK
+    assert not (await bookie.info()).read_only
+    await bookie.close()
+    assert await store.children(AVAILABLE_PATH) in ([], ["readonly"])
+
+
+async def test_a_flush_without_space_is_retried_when_there_is_some(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    fs = MemoryFileSystem()
+    bookie = await Bookie.open(
+        Node(tmp_path / "b1", store).config, fs, store, index=MemoryStore(fs)
+    )
+    assert await add(bookie, 1, range(10)) == codes.OK
+    fs.faults.fail_at = fs.call_count
+    fs.faults.error = errno.ENOSPC
+    flushed = asyncio.ensure_future(bookie.flush())
+    await wait_for(lambda: bookie.read_only)
+    assert len((await bookie.read_entries(1, 0, 10, 1 << 20)).packets) == 10
+    assert not flushed.done()
+    bookie._on_disk_timer()
+    await flushed
+    assert not bookie.read_only
+    assert len((await bookie.read_entries(1, 0, 10, 1 << 20)).packets) == 10
+    await bookie.close()
+
+
+async def test_a_stalled_journal_pushes_back(tmp_path: Path, store: MetadataStore) -> None:
+    node = Node(tmp_path / "b1", store, storage=SMALL.__class__(journal_queue_bytes_max=10_000))
+    bookie = await node.start()
+    answers: list[int] = []
+
+    def on_done(_request: AddRequest, code: int) -> None:
+        answers.append(code)
+
+    for first in range(0, 100, 10):  # all in one tick: nothing can be written meanwhile
+        bookie.add_entries(request(1, range(first, first + 10), lambda i: bytes(300), on_done))
+    await wait_for(lambda: len(answers) == 10)
+    assert set(answers) == {codes.OK, codes.TOO_MANY_REQUESTS}
+    assert await add(bookie, 2, range(1)) == codes.OK
+    await bookie.close()
+
+
+async def test_cookies_keep_foreign_and_empty_disks_out(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    node = Node(tmp_path / "b1", store)
+    await (await node.start()).close()
+    await (await node.start()).close()
+    with pytest.raises(CookieMismatchError, match="belongs to bookie b1"):
+        await node.start(bookie_id="b2")
+    other = Node(tmp_path / "empty", store)
+    with pytest.raises(CookieMismatchError, match="empty"):
+        await other.start()
+    foreign = EmbeddedMetadataStore.open(None)
+    with pytest.raises(CookieMismatchError, match="cluster"):
+        await Node(node.path, foreign).start()
+    await foreign.close()
+    (node.path / cookies.FILE).unlink()
+    with pytest.raises(CookieMismatchError, match="missing"):
+        await node.start()
+
+
+async def test_a_first_start_that_was_cut_short_is_begun_again(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    path = tmp_path / "b1"
+    fs = OsFileSystem(path)
+    checked = await cookies.check_cookie(fs, store, "b1", accept_empty_disk=False)
+    assert checked.state is cookies.DirectoryState.NEW
+    await (await Node(path, store).start()).close()
+    checked = await cookies.check_cookie(fs, store, "b1", accept_empty_disk=False)
+    assert checked.state is cookies.DirectoryState.COMPLETE
+
+
+async def test_an_empty_disk_accepted_by_the_operator_is_in_limbo(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    node = Node(tmp_path / "b1", store)
+    bookie = await node.start()
+    await store.put(ledger_path(7), b"metadata")
+    assert await add(bookie, 7, range(3)) == codes.OK
+    await bookie.close()
+    empty = Node(tmp_path / "empty", store, accept_data_loss=True)
+    for _ in range(2):  # and it stays so over a restart
+        bookie = await empty.start()
+        assert (await bookie.read_entries(7, 0, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+        assert (await bookie.read_lac(7, fence=False)).code == codes.UNKNOWN_LEDGER_STATE
+        with pytest.raises(UnknownLedgerStateError):
+            await bookie.list_entries(7)
+        assert await add(bookie, 7, [3]) == codes.FENCED  # it may have forgotten a fence
+        assert (await bookie.read_entries(8, 0, 1, 1)).code == codes.NO_LEDGER
+        await bookie.close()
+
+
+async def test_a_damaged_journal_is_refused_or_leads_to_limbo(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    node = Node(tmp_path / "b1", store)
+    bookie = await node.start()
+    await store.put(ledger_path(7), b"metadata")
+    assert await add(bookie, 7, range(3)) == codes.OK
+    await bookie.flush()
+    assert await add(bookie, 7, range(3, 6)) == codes.OK
+    assert await add(bookie, 7, range(6, 9)) == codes.OK
+    bookie._fail(RuntimeError("killed"))  # leaves without its last flush
+    await bookie.close()
+    segment = max((node.path / "journal").glob("*.journal"))
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"body 3")] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(CorruptFileError, match=segment.name):
+        await node.start()
+    bookie = await node.start(accept_data_loss=True)
+    assert len((await bookie.read_entries(7, 0, 9, 999)).packets) == 3  # positives are answered
+    assert (await bookie.read_entries(7, 3, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+    assert await add(bookie, 7, range(3, 6), recovery=True) == codes.OK  # repair
+    bookie.storage.clear_limbo(7)
+    assert (await bookie.read_entries(7, 6, 1, 1)).code == codes.NO_ENTRY
     await bookie.close()
