@@ -126,7 +126,7 @@ class BrokerService:
         )
         self._sweeper.start()
         self.ready = True
-        logger.info("broker ready: %s, %s", self.service_url, self.web_url)
+        logger.info("broker %s serves %s", self.broker_id, self.cluster)
 
     async def close(self) -> None:
         """Stop listening, unload every topic, release the bundles, close every connection."""

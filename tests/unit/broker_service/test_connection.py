@@ -78,7 +78,7 @@ CONNECT = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
 CONNECT.connect.client_version = "x"
 FLOW_ZERO = pb.BaseCommand(type=pb.BaseCommand.FLOW)
 FLOW_ZERO.flow.consumer_id, FLOW_ZERO.flow.messagePermits = 1, 0
-NO_TOPIC = bytes((0, 0, 0, 10, 0, 0, 0, 6, 0x08, 21, 0xAA, 0x01, 0x00, 0x00))
+NO_TOPIC = bytes.fromhex("00000009000000050815aa0100")
 
 BEFORE_CONNECT = {
     "command before CONNECT": encode_command(LOOKUP),
@@ -97,7 +97,7 @@ AFTER_CONNECT = {
     "sub-message absent": bare(pb.BaseCommand.LOOKUP),
     "required field missing": NO_TOPIC,
     "type only a broker sends": bare(pb.BaseCommand.CONNECTED),
-    "unknown type": bytes.fromhex("00000008000000040 8e8070a".replace(" ", "")),
+    "unknown type": bytes.fromhex("000000070000000308e807"),
     "transaction discovery of newer versions": bare(79),
     "send without producer": message(0),
     "send whose metadata exceeds its frame": message(0)[:-1],
