@@ -142,6 +142,7 @@ class Storage:
         self.next_id = 1000
         self.deleted: set[int] = set()
         self.is_unavailable = False
+        self.deletes_fail = False
 
     def recover(self, ledger_id: int, rng: random.Random) -> StoredLedger:
         """Ends the ledger: confirmed entries stay, a suffix of the others is lost."""
@@ -299,6 +300,8 @@ class FakeBookKeeper:
 
     async def delete_ledger(self, ledger_id: int) -> None:
         await self.faults.step("delete-ledger")
+        if self.storage.deletes_fail:
+            raise BookieUnavailableError("injected")
         self.storage.ledgers.pop(ledger_id, None)
         self.storage.deleted.add(ledger_id)
 
