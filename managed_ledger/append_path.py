@@ -27,6 +27,7 @@ from managed_ledger.append_core import (
 )
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
+from managed_ledger.leaks import custom_metadata
 from managed_ledger.logger import logger
 from metadata.errors import MetadataError
 
@@ -172,7 +173,7 @@ class AppendPath:
                 LedgerConfig(
                     config.ensemble_size, config.write_quorum, config.ack_quorum, config.password
                 ),
-                log.custom_metadata(),
+                custom_metadata(log.name),
             )
             ledger_id = writer.ledger_id
             info = await log.lists.update(lambda x: log.trimmer.tidy(x.with_ledger(ledger_id)))
@@ -202,6 +203,7 @@ class AppendPath:
         log.on_list_changed(info)
         core.on_ledger_ready(ledger_id, self.created_ms)
         self.run()
+        log.trimmer.trim_if_consumed()  # what was the last ledger may go now
 
     async def _discard(self, writer: AsyncLedgerWriter) -> None:
         """Deletes a ledger that is certainly not listed."""

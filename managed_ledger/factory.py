@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerClosedError, ManagedLedgerNotFoundError
+from managed_ledger.leaks import collect_leaked_ledgers
 from managed_ledger.logger import logger
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.recovery import claim_list
@@ -117,6 +118,14 @@ class ManagedLedgerFactory:
         except ManagedLedgerNotFoundError:
             return
         await log.delete()
+
+    async def collect_leaked_ledgers(self) -> list[int]:
+        """Deletes ledgers that crashed owners created but never listed; see `leaks`.
+
+        Returns:
+            Their ids.
+        """
+        return await collect_leaked_ledgers(self._client, self._store, ROOT)
 
     async def close(self) -> None:
         """Closes every log."""

@@ -475,8 +475,8 @@ class ManagedLedger:
                 if isinstance(result, BaseException):
                     raise result
                 self.cursors[name] = result
-        if len(self.lists.info.ledgers) > 1 or self.lists.info.doomed:
-            self.trimmer.trim_soon()
+        self.trimmer.on_list_changed(self.lists.info)
+        self.trimmer.trim_if_consumed()
 
     def on_mark_delete(self, previous: Position, current: Position) -> None:
         """From a cursor: its mark-delete moved, so its first ledger may be free."""
@@ -543,17 +543,13 @@ class ManagedLedger:
         written = 2**63 if core is None or core.current < 0 else core.current
         return min(positions, default=None), written
 
-    def custom_metadata(self) -> dict[str, bytes]:
-        """Marks a ledger as this log's, so that one that is never listed can be found."""
-        return {"component": b"managed-ledger", "managed-ledger": self.name.encode()}
-
     def sweep(self, now_ms: int) -> None:
         """From the factory, now and then: what depends on time."""
         if self._failure is not None:
             return
         if self._appends is not None:
             self._appends.sweep(now_ms)
-        if len(self.lists.info.ledgers) > 1 and self.config.retention_ms:
+        if len(self.lists.info.ledgers) > 1:
             self.trimmer.trim_soon()
 
     # Administration

@@ -1,0 +1,185 @@
+"""The factory: one log of each name, sweeps, closing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from bookkeeper import codes
+from bookkeeper.client.ledger_store import ledger_path
+from managed_ledger.errors import (
+    ManagedLedgerClosedError,
+    ManagedLedgerFormatError,
+    OpenFailedError,
+)
+from managed_ledger.factory import ROOT
+from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.position import EARLIEST
+from metadata.errors import WriteFailedError
+from metadata.store import CREATE_ONLY, Versioned
+from tests.unit.managed_ledger.cluster import (
+    CONFIG,
+    NAME,
+    Appends,
+    Cluster,
+    eventually,
+    read_all,
+)
+
+
+async def test_an_open_log_is_shared_and_a_closed_one_replaced(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    assert await factory.open(NAME, CONFIG) is log
+    assert factory.open_ledgers == {NAME: log}
+    closing = asyncio.create_task(log.close())
+    await asyncio.sleep(0)
+    again = await factory.open(NAME, CONFIG)  # waits for the close
+    assert closing.done()
+    assert again is not log
+    await factory.close()
+    assert factory.open_ledgers == {}
+    with pytest.raises(ManagedLedgerClosedError):
+        await factory.open(NAME, CONFIG)
+
+
+async def test_a_fenced_log_is_replaced(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(b"a")
+    await appends.settle()
+    other = await cluster.factory().open(NAME, CONFIG)
+    appends.send(b"fenced")
+    await appends.settle()
+    assert not log.is_owner
+    back = await factory.open(NAME, CONFIG)
+    assert back is not log
+    assert log.state == "Fenced"
+    assert await read_all(back) == appends.acked
+    lost = Appends(other)
+    lost.send(b"b")
+    await lost.settle()
+    assert lost.failed == 1
+
+
+async def test_damaged_metadata_is_told_with_its_path(cluster: Cluster) -> None:
+    await cluster.store.put(f"{ROOT}/{NAME}", b"garbage")
+    with pytest.raises(ManagedLedgerFormatError, match=NAME):
+        await cluster.factory().open(NAME, CONFIG)
+
+
+async def test_a_listed_ledger_without_metadata_is_dropped(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(b"a")
+    await appends.settle()
+    await log.client.delete_ledger(appends.acked[0][0][0])
+    second = await cluster.factory().open(NAME, CONFIG)
+    assert second.ledger_counts() == []
+    assert await read_all(second) == []
+
+
+async def test_a_bookie_that_forgot_a_ledger_is_not_believed(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(b"a")
+    await appends.settle()
+    cluster.bookie.lose_disk()
+    with pytest.raises(OpenFailedError):
+        await cluster.factory().open(NAME, CONFIG)
+
+
+async def test_sweep_closes_idle_old_ledgers_and_trims(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_age_max_ms=1000))
+    appends = Appends(log)
+    appends.send(b"a")
+    await appends.settle()
+    log.sweep(cluster.now_ms)
+    assert log.state == "LedgerOpened"
+    cluster.now_ms += 2000
+    log.sweep(cluster.now_ms)
+    await eventually(lambda: log.lists.info.ledgers[0].closed_ms > 0)
+    assert log.state == "ClosedLedger"
+    appends.send(b"b")
+    await appends.settle()
+    assert await read_all(log) == appends.acked
+    log.sweep(cluster.now_ms)
+    await eventually(lambda: log.entry_count == 1)  # nobody needs the first ledger
+    assert await read_all(log) == appends.acked[1:]
+
+
+async def test_sweep_tries_failed_closes_again(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=2))
+    await log.open_cursor("hold", EARLIEST)
+    put = log.store.put
+    is_down = True
+
+    async def failing_put(
+        path: str, value: bytes, expected_version: int | None = None
+    ) -> Versioned:
+        if (
+            is_down
+            and first >= 0
+            and path == ledger_path(first)
+            and expected_version != CREATE_ONLY
+        ):
+            raise WriteFailedError(path, OSError("full"))
+        return await put(path, value, expected_version)
+
+    log.store.put = failing_put  # type: ignore[method-assign,assignment]  # one store's fault
+    appends = Appends(log)
+    first = -1
+    appends.send(b"a")
+    await appends.settle()
+    first = appends.acked[0][0][0]
+    appends.send(b"b", b"c", b"d", b"e")
+    await appends.settle()
+    second = appends.acked[2][0][0]
+    await eventually(lambda: closed(log, second))
+    log.sweep(cluster.now_ms)
+    await asyncio.sleep(0.01)
+    assert not closed(log, first)
+    is_down = False
+    log.sweep(cluster.now_ms)
+    await eventually(lambda: closed(log, first))
+    assert [x.entries for x in log.lists.info.ledgers] == [2, 2, 0]
+    assert await read_all(log) == appends.acked
+
+
+def closed(log: ManagedLedger, ledger_id: int) -> bool:
+    return any(x.ledger_id == ledger_id and x.closed_ms for x in log.lists.info.ledgers)
+
+
+async def test_timer_sweeps_the_cache(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    factory._config = replace(factory._config, cache_sweep_s=0.001, ledger_sweep_s=0.002)
+    log = await factory.open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(b"a")
+    await appends.settle()
+    assert log.read_nowait(EARLIEST, 1, 1) is not None
+    await eventually(lambda: factory.cache.is_empty)
+    assert await read_all(log) == appends.acked
+
+
+async def test_closing_while_storage_is_down_ends_and_loses_nothing_acked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("managed_ledger.managed_ledger.DRAIN_TIMEOUT_S", 0.05)
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(b"a")
+    await appends.settle()
+    cluster.connections[-1].hold_adds = True
+    appends.send(b"b")
+    await log.close()
+    assert appends.open == 0
+    assert appends.failed == 1
+    cluster.connections[-1].release()
+    cluster.bookie.refuse_adds = codes.OK
+    found = await read_all(await factory.open(NAME, CONFIG))
+    assert found[:1] == appends.acked
