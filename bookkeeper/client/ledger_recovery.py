@@ -167,9 +167,7 @@ class LedgerRecovery:
             return
         self._lac_answers.add(slot)
         if code == codes.UNAUTHORIZED:
-            self._abort(
-                UnauthorizedAccessError(f"ledger {self.metadata.ledger_id}: wrong password")
-            )
+            self._abort_unauthorized()
             return
         if code == codes.OK or codes.is_explicit_negative(code):
             # A corrupt last packet still counts here: the fence is set. Its LAC is left out.
@@ -221,9 +219,7 @@ class LedgerRecovery:
         if codes.is_explicit_negative(code):
             self._negatives.add(slot)
         elif code == codes.UNAUTHORIZED:
-            self._abort(
-                UnauthorizedAccessError(f"ledger {self.metadata.ledger_id}: wrong password")
-            )
+            self._abort_unauthorized()
             return
         else:
             self._unknown.add(slot)  # corrupt bytes too: unknown is never "not found"
@@ -318,9 +314,7 @@ class LedgerRecovery:
             if adds.on_stored(request):
                 self._on_progress()
         elif code == codes.UNAUTHORIZED and adds.is_current(request):
-            self._abort(
-                UnauthorizedAccessError(f"ledger {self.metadata.ledger_id}: wrong password")
-            )
+            self._abort_unauthorized()
         elif (
             adds.is_current(request)
             and request.slot not in adds.failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from bookkeeper import codes
 from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.errors import (
+    BookieUnavailableError,
     EntryDigestError,
     LedgerClosedError,
     LedgerError,
@@ -19,8 +21,9 @@ from bookkeeper.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
     UnauthorizedAccessError,
+    WriteFailedError,
 )
-from bookkeeper.ledger_metadata import LedgerState
+from bookkeeper.ledger_metadata import LedgerState, Segment
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 
 TRIPLES = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 2, 2)]
@@ -272,3 +275,59 @@ async def test_ids_and_paths(cluster: Cluster) -> None:
     ranges = [found async for found in cluster.client.ledgers.ranges()]
     assert [ledger_id for found in ranges for ledger_id in found.ledger_ids] == ids
     assert all(found.first <= i < found.end for found in ranges for i in found.ledger_ids)
+
+
+async def test_recovery_starts_again_when_the_last_segment_changed(cluster: Cluster) -> None:
+    """3.2 step 8: re-applying its end to another last segment could lose entries."""
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(1, 1, 1))
+    await write(writer, 12)
+    (old,) = writer.metadata.last_segment.bookies
+    new = next(name for name in cluster.bookies if name != old)
+    held = cluster.bookies[old].ledgers[writer.ledger_id]
+    cluster.bookies[new].ledgers[writer.ledger_id] = replace(held, entries=dict(held.entries))
+    for entry_id in (10, 11):
+        del held.entries[entry_id]
+    moves: list[asyncio.Task[object]] = []
+
+    def move(first: int) -> None:
+        if not moves:
+            change = cluster.client.ledgers.update(
+                writer.ledger_id, lambda m: replace(m, segments=(Segment(0, (new,)),))
+            )
+            moves.append(asyncio.get_running_loop().create_task(change))
+
+    cluster.clients[old].on_read = move
+    assert await read_all(cluster, writer.ledger_id) == 12
+    metadata = await cluster.client.read_ledger_metadata(writer.ledger_id)
+    assert metadata is not None
+    assert metadata.segments == (Segment(0, (new,)),)
+    await moves[0]
+
+
+async def test_bookie_client_that_raises_is_no_answer(cluster: Cluster) -> None:
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    await write(writer, 10)
+
+    async def fail(*args: object, **options: object) -> object:
+        raise BookieUnavailableError("connection reset")
+
+    broken = cluster.clients["b0"]
+    broken.read_entries = fail  # type: ignore[method-assign,assignment]
+    broken.read_lac = fail  # type: ignore[method-assign,assignment]
+    assert await read_all(cluster, writer.ledger_id) == 10
+
+
+async def test_metadata_failure_in_an_ensemble_change_is_fatal(cluster: Cluster) -> None:
+    cluster.add_bookies(2)
+    writer = await cluster.client.create_ledger(LedgerConfig())
+    await write(writer, 3)
+    failed: list[LedgerError] = []
+    writer.on_failed = failed.append
+    cluster.bookies[writer.metadata.last_segment.bookies[0]].up = False
+    await cluster.store.close()
+    writer.append(*batch(3, 1))
+    await eventually(lambda: bool(failed))
+    assert isinstance(failed[0], WriteFailedError)
+    assert writer.last_confirmed == 2

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from bookkeeper import codes
+from bookkeeper.client.config import LedgerConfig
 from bookkeeper.client.ledger_recovery import (
     Abort,
     CloseLedger,
@@ -23,7 +24,12 @@ from bookkeeper.client.ledger_recovery import (
     ReplaceBookies,
 )
 from bookkeeper.client.quorum_adds import SendAdds
-from bookkeeper.errors import LedgerFencedError, LedgerRecoveryError, UnauthorizedAccessError
+from bookkeeper.errors import (
+    BookieUnavailableError,
+    LedgerFencedError,
+    LedgerRecoveryError,
+    UnauthorizedAccessError,
+)
 from bookkeeper.ledger_metadata import (
     LedgerMetadata,
     LedgerState,
@@ -36,6 +42,7 @@ from bookkeeper.ledger_metadata import (
 from bookkeeper.packet import encode_heads
 from bookkeeper.transport import AddRequest
 from tests.simulation.model_bookie import ModelBookie, ModelLedger
+from tests.unit.bookkeeper.client.conftest import Cluster
 
 LEDGER = 5
 
@@ -175,28 +182,31 @@ def test_worked_example_of_the_protocol() -> None:
         assert r.finish(up) == closed(end)
 
 
-def test_recovery_reads_fence() -> None:
+async def test_recovery_reads_fence(cluster: Cluster) -> None:
     """#2614: the add in flight must not reach a bookie that has just denied to hold the entry.
 
-    Breaks with ``fence=True`` removed from the shell's read (the core only counts what it is told).
+    C never got the LAC query; A (fenced by it) and C deny entry 0: the ledger ends before it. Had
+    C not been fenced by that read, the writer's add of entry 0, still on its way, would be stored
+    there and, with B's copy, make a quorum. Breaks with ``fence=False`` in ``_read_entries``.
     """
-    r = Recovery(3, 3, 2)
-    r.store("B", 0)
-    r.start()
-    r.fence("AB")  # C's fence is delayed; A and B cover
-    r.read("A")
-    r.read("C")
-    late = replace_request(r, 0)
-    assert r.bookies["C"].add(late) == codes.FENCED
-    assert r.outcome() == closed(-1)
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    a, b, c = writer.metadata.last_segment.bookies
+    for name in (a, b, c):
+        cluster.clients[name].hold_adds = True
+    writer.append([b""], [b"in flight"])
 
+    async def lost(*args: object, **options: object) -> object:
+        raise BookieUnavailableError("the message was lost")
 
-def replace_request(r: Recovery, entry_id: int) -> AddRequest:
-    """The writer's own add of an entry, still on its way."""
-    heads, _ = encode_heads(LEDGER, entry_id, -1, 10 * entry_id, [b""], [b"%010d" % entry_id])
-    return AddRequest(
-        LEDGER, master_key(b""), [entry_id], heads, [b"%010d" % entry_id], 46, False, never
-    )
+    cluster.clients[c].read_lac = lost  # type: ignore[method-assign,assignment]
+    cluster.clients[b].read_entries = lost  # type: ignore[method-assign,assignment]
+    reader = await cluster.client.open_ledger(writer.ledger_id, recover=True)
+    assert reader.last_confirmed == -1
+    for name in (c, b, a):
+        cluster.clients[name].release()
+    assert writer.last_confirmed == -1
+    assert cluster.bookies[c].payload(writer.ledger_id, 0) is None
 
 
 def test_a_brand_new_last_segment_starts_at_its_floor() -> None:
@@ -448,6 +458,72 @@ def test_a_corrupt_lac_answer_fences_but_supplies_nothing() -> None:
     r.fence("A")
     assert r.core.base_lac == -1
     assert isinstance(r.finish("A"), Abort)  # entry 1 may have been confirmed
+
+
+def test_an_explicit_lac_counts() -> None:
+    """#2747, #2709: it may be the only word of the last confirmed entry."""
+    r = Recovery(1, 1, 1)
+    r.store("A", 0, lac=-1)
+    r.bookies["A"].ledgers[LEDGER].explicit_lac = 0
+    r.start()
+    r.fence("A")
+    assert r.core.base_lac == 0
+    assert r.finish("A") == closed(0)
+
+
+def test_reading_waits_for_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What recovery holds in memory is bounded, however long the tail is."""
+    monkeypatch.setattr("bookkeeper.client.ledger_recovery.PENDING_BYTES_MAX", 100)
+    r = Recovery(2, 2, 2)
+    r.core = LedgerRecovery(r.metadata, never, read_entries_max=2)
+    for entry_id in range(7):
+        r.store("AB", entry_id, lac=-1)
+    r.start()
+    r.fence("AB")
+    r.read("A")
+    r.read("A")
+    assert not r.effects  # 4 entries are on their way, nothing more is read
+    r.write("A")
+    assert not r.effects
+    r.write("B")
+    assert [effect.first for effect in r.effects if isinstance(effect, ReadEntries)] == [4]
+    assert r.finish("AB") == closed(6)
+
+
+def test_bookie_given_up_may_be_missed_later() -> None:
+    """The first entry had its quorum without the failed bookies, the second can't get one."""
+    r = Recovery(3, 2, 2)
+    for entry_id in range(3):
+        r.store("ABC", entry_id, lac=-1)
+    r.start()
+    r.fence("ABC")
+    r.read("A")  # entry 0 is on A and B
+    r.write("AB")
+    r.read("B")  # entry 1 is on B and C
+    r.write("C", codes.UNAVAILABLE)
+    r.replace()
+    abort = r.outcome()
+    assert isinstance(abort, Abort)
+    assert isinstance(abort.error, LedgerRecoveryError)
+
+
+@pytest.mark.parametrize("step", ["read", "write"])
+def test_wrong_password_is_passed_up(step: str) -> None:
+    r = Recovery(1, 1, 1)
+    r.store("A", 0, lac=-1)
+    r.start()
+    r.fence("A")
+    if step == "read":
+        r.read("A", codes.UNAUTHORIZED)
+    else:
+        r.read("A")
+        r.write("A", codes.UNAUTHORIZED)
+    abort = r.outcome()
+    assert isinstance(abort, Abort)
+    assert isinstance(abort.error, UnauthorizedAccessError)
+    r.write("A")  # late answers change nothing
+    r.core.on_replacements({})
+    assert r.core.take_effects() == []
 
 
 def test_a_segment_replaced_in_place_is_replaced_at_the_same_key() -> None:
