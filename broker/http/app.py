@@ -10,10 +10,12 @@ from fastapi import FastAPI
 from broker.http.errors import install_error_handlers
 from broker.http.raw_path import RawPathMiddleware
 from broker.http.responses import JsonResponse
+from broker.http.rest_consume import RestSessions
 from broker.http.rest_produce import RestPublishers
 from broker.http.routes import (
     brokers,
     clusters,
+    consume,
     health,
     lookup,
     metrics,
@@ -56,10 +58,12 @@ def create_app(service: BrokerService) -> FastAPI:
     )
     app.state.service = service
     app.state.rest_publishers = RestPublishers(service)
+    app.state.rest_sessions = RestSessions(service)
     app.add_middleware(RawPathMiddleware)
     install_error_handlers(app)
     for module in (
         produce,
+        consume,
         tenants,
         clusters,
         namespaces,

@@ -10,6 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from broker.http.health import HEALTH_TOPIC
 from broker.service.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ async def render_metrics(service: BrokerService) -> str:
     of_namespace: dict[str, dict[str, float]] = {}
     turn_ends = time.perf_counter() + SLICE_S
     for topic in list(service.topics.values()):
+        if topic.name == HEALTH_TOPIC:  # http-api trap 29: never counts
+            continue
         figures = _figures(topic)
         sums = of_namespace.setdefault(topic.name.namespace, dict.fromkeys(_SUMS, 0.0))
         sums["topics"] = sums.get("topics", 0.0) + 1

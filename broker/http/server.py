@@ -80,5 +80,6 @@ class HttpServer:
         if self._server is None:
             return
         server, self._server = self._server, None
+        self._app.state.rest_sessions.close_all()
         await server.shutdown(sockets=[self._socket] if self._socket is not None else None)
         await asyncio.sleep(0)

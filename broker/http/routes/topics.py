@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.convertors import Convertor, register_url_convertor
 
-from broker.errors import AlreadyExistsError, TopicNotFoundError
+from broker.errors import AlreadyExistsError, NotAllowedError, TopicNotFoundError
 from broker.http.dependencies import (
     Authoritative,
     Namespace,
@@ -66,7 +66,7 @@ async def loaded(service: BrokerService, name: TopicName) -> LoadedTopic:
         return topic
     try:
         return await service.get_topic(name, create=False)
-    except TopicNotFoundError as error:
+    except (TopicNotFoundError, NotAllowedError) as error:  # NotAllowed: a partitioned base name
         raise not_found(name) from error
 
 

@@ -1,0 +1,294 @@
+"""REST consume, our own design (docs/rest-consume.md): sessions, long poll, ack by token, leases.
+
+A session is one consumer. Its credit is what clients asked for, its unacknowledged messages are
+bounded, each has a lease, and a session nobody uses is closed: nothing is held for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from base64 import b64encode
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broker.http.errors import ApiError
+from broker.http.feed import Delivery, Feed, MessageKey
+from broker.http.messages import MessageIdError, encode_message_id, parse_message_id
+from broker.service.consumer import SubscribeRequest
+from managed_ledger.position import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+
+__all__ = ["RestSession", "RestSessions", "SessionOptions", "message_of"]
+
+logger = logging.getLogger(__name__)
+
+UNACKED_MAX = 10_000  # messages a session may hold unacknowledged
+MESSAGES_MAX = 1_000  # of one answer
+ANSWER_BYTES_MAX = 8 * 1024 * 1024  # of one answer; at least one message
+WAIT_MS_MAX = 60_000
+SessionKey = tuple[str, str, str]
+"""(topic, subscription, consumer name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session's consumer subscribes; only the first call of a session decides."""
+
+    sub_type: int
+    earliest: bool
+    lease_ms: int  # an unacknowledged message is delivered again after it
+
+
+class RestSession:
+    """One consumer, used by any number of HTTP calls."""
+
+    def __init__(
+        self, owner: RestSessions, key: SessionKey, options: SessionOptions, service: BrokerService
+    ) -> None:
+        self.session_id = secrets.token_urlsafe(12)
+        self.key = key
+        self.options = options
+        self.last_used_s = asyncio.get_running_loop().time()
+        self.closed = False
+        self._owner = owner
+        self._arrived = asyncio.Event()
+        self._unacked: OrderedDict[MessageKey, float] = OrderedDict()  # by lease end, loop time
+        self._polls = 0
+        self.feed = Feed(
+            service, self._arrived.set, self.close, service.config.rest_consumer_buffer_bytes
+        )
+
+    async def open(self, name: TopicName, remote: str) -> None:
+        """Subscribe. Raises BrokerError."""
+        options = self.options
+        request = SubscribeRequest(
+            subscription=self.key[1],
+            sub_type=options.sub_type,
+            consumer_name=self.key[2] or f"rest-{self.session_id}",
+            initial_position=EARLIEST if options.earliest else LATEST,
+        )
+        await self.feed.open(name, request, remote=remote, client_version="REST")
+
+    @property
+    def busy(self) -> bool:
+        """A long poll is waiting: the session isn't idle, however long that takes."""
+        return self._polls > 0
+
+    async def poll(self, count_max: int, wait_ms: int) -> list[Delivery]:
+        """Up to that many messages; waits for the first one, never for more.
+
+        Raises:
+            ApiError: 429 too much is unacknowledged; 410 the topic was closed meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        self.last_used_s = loop.time()
+        room = UNACKED_MAX - len(self._unacked)
+        if room <= 0:
+            raise ApiError(429, f"{UNACKED_MAX} messages are unacknowledged in this session")
+        count_max = min(count_max, room)
+        feed = self.feed
+        if (missing := count_max - feed.credit) > 0:
+            feed.add_credit(missing)
+        self._polls += 1
+        try:
+            while not feed.ready:
+                self._arrived.clear()
+                left = deadline - loop.time()
+                if self.closed or left <= 0:
+                    break
+                try:
+                    await asyncio.wait_for(self._arrived.wait(), left)
+                except TimeoutError:
+                    break
+        finally:
+            self._polls -= 1
+            self.last_used_s = loop.time()
+        if self.closed:
+            raise ApiError(410, "The topic was closed or moved: ask again")
+        return self._take(count_max)
+
+    def _take(self, count_max: int) -> list[Delivery]:
+        feed, ready, size, count = self.feed, self.feed.ready, 0, 0
+        for delivery in ready:
+            size += len(delivery.message.payload)
+            if count == count_max or (count and size > ANSWER_BYTES_MAX):
+                break
+            count += 1
+        deliveries = feed.take(count)
+        feed.release(deliveries)
+        lease_end = asyncio.get_running_loop().time() + self.options.lease_ms / 1000
+        for delivery in deliveries:
+            self._unacked[delivery.key] = lease_end
+            self._unacked.move_to_end(delivery.key)
+        return deliveries
+
+    def acknowledge(self, tokens: list[str], *, negative: bool) -> int:
+        """Acknowledge, or give back for delivery to anyone; how many.
+
+        Raises:
+            ApiError: 400 a token isn't one; nothing is done then.
+        """
+        self.last_used_s = asyncio.get_running_loop().time()
+        keys = [_parse_token(token) for token in tokens]
+        for key in keys:
+            self._unacked.pop(key, None)
+        try:
+            if negative:
+                self.feed.redeliver(keys)
+            else:
+                for key in keys:
+                    self.feed.acknowledge(key)
+        except KeyError as error:
+            raise ApiError(400, f"The topic has no partition {error}") from error
+        return len(keys)
+
+    def give_back(self, deliveries: list[Delivery]) -> None:
+        """These were taken and can't be handed over."""
+        keys = [delivery.key for delivery in deliveries]
+        for key in keys:
+            self._unacked.pop(key, None)
+        self.feed.redeliver(keys)
+
+    def expire_leases(self, now_s: float) -> None:
+        """Give back what wasn't acknowledged in time."""
+        due: list[MessageKey] = []
+        while self._unacked and next(iter(self._unacked.values())) <= now_s:
+            due.append(self._unacked.popitem(last=False)[0])
+        if due:
+            self.feed.redeliver(due)
+
+    def close(self) -> None:
+        """Leave; unacknowledged messages are delivered to others at once."""
+        if not self.closed:
+            self.closed = True
+            self._owner.forget(self)
+            self.feed.close()
+            self._arrived.set()
+
+
+class RestSessions:
+    """All sessions of this broker; one timer for leases and idle ones, none without sessions."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._sessions: dict[SessionKey, asyncio.Future[RestSession]] = {}
+        self._open: dict[SessionKey, RestSession] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def get_or_open(
+        self,
+        name: TopicName,
+        subscription: str,
+        consumer: str,
+        options: SessionOptions,
+        remote: str,
+    ) -> RestSession:
+        """The session of that consumer name; concurrent first calls share one.
+
+        Raises:
+            BrokerError: as subscribing; ApiError: 429 too many sessions.
+        """
+        key = (str(name), subscription, consumer)
+        if (session := self._open.get(key)) is not None:
+            return session
+        if (opening := self._sessions.get(key)) is None:
+            if len(self._open) >= self._service.config.rest_consumer_sessions_max:
+                raise ApiError(429, "Too many REST consumer sessions")
+            opening = asyncio.ensure_future(self._open_session(name, key, options, remote))
+            self._sessions[key] = opening
+            opening.add_done_callback(lambda _: self._sessions.pop(key, None))
+        return await asyncio.shield(opening)
+
+    def find(self, name: TopicName, subscription: str, consumer: str) -> RestSession | None:
+        return self._open.get((str(name), subscription, consumer))
+
+    async def _open_session(
+        self, name: TopicName, key: SessionKey, options: SessionOptions, remote: str
+    ) -> RestSession:
+        session = RestSession(self, key, options, self._service)
+        await session.open(name, remote)
+        self._open[key] = session
+        self._arm()
+        return session
+
+    def forget(self, session: RestSession) -> None:
+        if self._open.get(session.key) is session:
+            del self._open[session.key]
+
+    def close_all(self) -> None:
+        for session in list(self._open.values()):
+            session.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        if self._timer is None and self._open:
+            self._timer = asyncio.get_running_loop().call_later(1.0, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_s = asyncio.get_running_loop().time()
+        idle_s = self._service.config.rest_consumer_session_timeout_millis / 1000
+        for session in list(self._open.values()):
+            session.expire_leases(now_s)
+            if not session.busy and session.last_used_s + idle_s <= now_s:
+                logger.info("REST session of %s/%s ended: unused", *session.key[:2])
+                session.close()
+        self._arm()
+
+
+def message_of(delivery: Delivery, *, as_base64: bool) -> dict[str, Any]:
+    """A message as a REST consumer sees it."""
+    message = delivery.message
+    token = encode_message_id(
+        delivery.ledger_id,
+        delivery.entry_id,
+        delivery.partition,
+        message.batch_index,
+        message.batch_size,
+    )
+    item: dict[str, Any] = {
+        "token": token,
+        "messageId": f"{delivery.ledger_id}:{delivery.entry_id}:{delivery.partition}",
+        "publishTime": message.publish_time_ms,
+        "redeliveryCount": delivery.redelivery_count,
+        "properties": message.properties,
+    }
+    if message.batch_index >= 0:
+        item["messageId"] += f":{message.batch_index}"
+    if message.event_time_ms:
+        item["eventTime"] = message.event_time_ms
+    if message.key is not None:
+        item["key"] = message.key
+    text: str | None = None
+    if not as_base64 and message.encryption is None:
+        try:
+            text = message.payload.decode()
+        except UnicodeDecodeError:
+            text = None
+    if text is None:
+        item["payload"], item["encoding"] = b64encode(message.payload).decode(), "base64"
+    else:
+        item["payload"], item["encoding"] = text, "text"
+    return item
+
+
+def _parse_token(token: Any) -> MessageKey:
+    if not isinstance(token, str):
+        raise ApiError(400, f"A token must be a string, not {token!r:.50}")
+    try:
+        data = parse_message_id(token)
+    except MessageIdError as error:
+        raise ApiError(400, f"{token!r:.80} is not a token: {error}") from error
+    return (data.partition, data.ledgerId, data.entryId, data.batch_index, data.batch_size)

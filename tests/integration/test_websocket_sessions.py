@@ -1,0 +1,242 @@
+"""WebSocket producer, consumer and reader against a real server (http-api 6)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+TIMEOUT_S = 20
+
+
+@pytest.fixture
+def ws_url(admin_url: str) -> str:
+    return admin_url.replace("http://", "ws://") + "/ws/v2"
+
+
+@pytest.fixture
+def topic(admin_url: str) -> Iterator[str]:
+    name = f"persistent/public/default/ws-{secrets.token_hex(5)}"
+    with httpx.Client(base_url=admin_url, timeout=30) as http:
+        assert http.put(f"/admin/v2/{name}").status_code == 204
+        yield name
+        http.delete(f"/admin/v2/{name}?force=true")
+
+
+def open_socket(url: str) -> ClientConnection:
+    return connect(url, compression=None, open_timeout=TIMEOUT_S)
+
+
+def receive(socket: ClientConnection) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(socket.recv(timeout=TIMEOUT_S))
+    return answer
+
+
+def publish(socket: ClientConnection, payload: bytes, **fields: Any) -> dict[str, Any]:
+    socket.send(json.dumps({"payload": base64.b64encode(payload).decode(), **fields}))
+    return receive(socket)
+
+
+def content(message: dict[str, Any]) -> bytes:
+    return base64.b64decode(message["payload"])
+
+
+def test_produce_and_consume(ws_url: str, topic: str) -> None:
+    with (
+        open_socket(f"{ws_url}/consumer/{topic}/s") as consumer,
+        open_socket(f"{ws_url}/producer/{topic}") as producer,
+    ):
+        answer = publish(
+            producer,
+            b"hello",
+            context="c1",
+            key="k",
+            properties={"a": "b"},
+            eventTime="2026-01-02T03:04:05.678Z",
+        )
+        assert (answer["result"], answer["context"]) == ("ok", "c1")
+        message = receive(consumer)
+        assert content(message) == b"hello"
+        assert message["messageId"] == answer["messageId"]
+        assert (message["key"], message["properties"]) == ("k", {"a": "b"})
+        assert message["redeliveryCount"] == 0
+        assert message["eventTime"].startswith("2026-01-02T03:04:05.678")
+        consumer.send(json.dumps({"messageId": message["messageId"]}))
+        consumer.send(json.dumps({"type": "isEndOfTopic"}))
+        assert receive(consumer) == {"endOfTopic": False}
+    with open_socket(f"{ws_url}/consumer/{topic}/s") as again:
+        with open_socket(f"{ws_url}/producer/{topic}") as producer:
+            publish(producer, b"next")
+        assert content(receive(again)) == b"next"
+
+
+@pytest.mark.parametrize("compression", ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"])
+def test_batches_keep_order_and_have_distinct_ids(
+    ws_url: str, topic: str, compression: str
+) -> None:
+    query = f"batchingEnabled=true&compressionType={compression}"
+    with (
+        open_socket(f"{ws_url}/reader/{topic}?messageId=earliest") as reader,
+        open_socket(f"{ws_url}/producer/{topic}?{query}") as producer,
+    ):
+        for i in range(200):
+            payload = base64.b64encode(str(i).encode()).decode()
+            producer.send(json.dumps({"payload": payload, "context": str(i)}))
+        answers = [receive(producer) for _ in range(200)]
+        assert [answer["context"] for answer in answers] == [str(i) for i in range(200)]
+        ids = [answer["messageId"] for answer in answers]
+        assert len(set(ids)) == 200
+        messages = [receive(reader) for _ in range(200)]
+        assert [content(message) for message in messages] == [str(i).encode() for i in range(200)]
+        assert [message["messageId"] for message in messages] == ids
+
+
+def test_a_batch_is_acknowledged_piece_by_piece(ws_url: str, topic: str) -> None:
+    with (
+        open_socket(f"{ws_url}/consumer/{topic}/s?subscriptionType=Shared") as consumer,
+        open_socket(f"{ws_url}/producer/{topic}?batchingEnabled=true") as producer,
+    ):
+        for i in range(10):
+            producer.send(json.dumps({"payload": base64.b64encode(b"%d" % i).decode()}))
+        for _ in range(10):
+            assert receive(producer)["result"] == "ok"
+        for _ in range(10):
+            consumer.send(json.dumps({"messageId": receive(consumer)["messageId"]}))
+        publish(producer, b"last")
+        assert content(receive(consumer)) == b"last"
+    with open_socket(f"{ws_url}/consumer/{topic}/s?subscriptionType=Shared") as again:
+        assert content(receive(again)) == b"last"
+
+
+def test_pull_mode_delivers_the_permits(ws_url: str, topic: str) -> None:
+    with (
+        open_socket(f"{ws_url}/consumer/{topic}/s?pullMode=true") as consumer,
+        open_socket(f"{ws_url}/producer/{topic}") as producer,
+    ):
+        for i in range(3):
+            publish(producer, str(i).encode())
+        with pytest.raises(TimeoutError):
+            consumer.recv(timeout=0.3)
+        consumer.send(json.dumps({"type": "permit", "permitMessages": 2}))
+        assert [content(receive(consumer)) for _ in range(2)] == [b"0", b"1"]
+        with pytest.raises(TimeoutError):
+            consumer.recv(timeout=0.3)
+
+
+def test_the_push_window_is_the_queue_size(ws_url: str, topic: str) -> None:
+    url = f"{ws_url}/consumer/{topic}/s?receiverQueueSize=2"
+    with (
+        open_socket(url) as consumer,
+        open_socket(f"{ws_url}/producer/{topic}") as producer,
+    ):
+        for i in range(4):
+            publish(producer, str(i).encode())
+        first = receive(consumer)
+        assert content(receive(consumer)) == b"1"
+        with pytest.raises(TimeoutError):
+            consumer.recv(timeout=0.3)
+        consumer.send(json.dumps({"messageId": first["messageId"]}))
+        assert content(receive(consumer)) == b"2"
+
+
+def test_a_negative_acknowledgement_brings_it_again(ws_url: str, topic: str) -> None:
+    query = "subscriptionType=Shared&negativeAckRedeliveryDelay=1000"
+    with (
+        open_socket(f"{ws_url}/consumer/{topic}/s?{query}") as consumer,
+        open_socket(f"{ws_url}/producer/{topic}") as producer,
+    ):
+        publish(producer, b"x")
+        first = receive(consumer)
+        nack = {"type": "negativeAcknowledge", "messageId": first["messageId"]}
+        consumer.send(json.dumps(nack))
+        second = receive(consumer)
+        assert second["messageId"] == first["messageId"]
+        assert second["redeliveryCount"] == 1
+
+
+def test_dead_letters(ws_url: str, topic: str) -> None:
+    query = "subscriptionType=Shared&negativeAckRedeliveryDelay=100&maxRedeliverCount=1"
+    dead = f"{topic}-s-DLQ"
+    with (
+        open_socket(f"{ws_url}/consumer/{topic}/s?{query}") as consumer,
+        open_socket(f"{ws_url}/consumer/{dead}/d") as dead_consumer,
+        open_socket(f"{ws_url}/producer/{topic}") as producer,
+    ):
+        publish(producer, b"poison")
+        first = receive(consumer)
+        nack = {"type": "negativeAcknowledge", "messageId": first["messageId"]}
+        consumer.send(json.dumps(nack))
+        buried = receive(dead_consumer)
+        assert content(buried) == b"poison"
+        assert buried["properties"]["REAL_SUBSCRIPTION"] == "s"
+
+
+def test_a_reader_starts_behind_a_message(ws_url: str, topic: str) -> None:
+    with open_socket(f"{ws_url}/producer/{topic}") as producer:
+        ids = [publish(producer, str(i).encode())["messageId"] for i in range(3)]
+    start = httpx.QueryParams({"messageId": ids[0]})
+    with open_socket(f"{ws_url}/reader/{topic}?{start}") as reader:
+        assert [content(receive(reader)) for _ in range(2)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("{", 3),
+        ('{"payload": "*"}', 7),
+        ('{"payload": "eA==", "eventTime": "soon"}', 7),
+    ],
+)
+def test_a_bad_message_is_refused_and_the_socket_stays(
+    ws_url: str, topic: str, text: str, code: int
+) -> None:
+    with open_socket(f"{ws_url}/producer/{topic}") as producer:
+        producer.send(text)
+        assert receive(producer)["result"] == f"send-error:{code}"
+        assert publish(producer, b"x")["result"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("producer/{topic}?maxPendingMessages=x", 400),
+        ("producer/{topic}?compressionType=RAR", 400),
+        ("consumer/{topic}/s?subscriptionType=Solo", 400),
+        ("consumer/{topic}/s?ackTimeoutMillis=10", 400),
+    ],
+)
+def test_a_bad_parameter_refuses_the_upgrade(
+    ws_url: str, topic: str, path: str, status: int
+) -> None:
+    url = f"{ws_url}/{path.format(topic=topic)}"
+    with pytest.raises(InvalidStatus) as refused, open_socket(url):
+        pass
+    assert refused.value.response.status_code == status
+
+
+def test_an_exclusive_subscription_takes_one(ws_url: str, topic: str) -> None:
+    url = f"{ws_url}/consumer/{topic}/s"
+    with open_socket(url):
+        with pytest.raises(InvalidStatus) as refused, open_socket(url):
+            pass
+        assert refused.value.response.status_code == 409
+
+
+def test_a_broken_acknowledgement_ends_the_session(
+    ws_url: str, topic: str, external_server: tuple[str, str] | None
+) -> None:
+    if external_server is not None:
+        pytest.skip("Pulsar closes with a code that RFC 6455 forbids")
+    with open_socket(f"{ws_url}/consumer/{topic}/s") as consumer:
+        consumer.send(json.dumps({"messageId": "*"}))
+        with pytest.raises(ConnectionClosed) as closed:
+            consumer.recv(timeout=TIMEOUT_S)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 4003
