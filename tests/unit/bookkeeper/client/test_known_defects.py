@@ -440,6 +440,9 @@ def test_length_is_that_of_the_last_entry() -> None:
         r.store("ABC", entry_id, lac=entry_id - 1)
     r.store("C", 7, lac=2)
     r.start()
+    r.fence("C")
+    r.fence("A")
+    assert r.core.base_lac == 2
     assert r.finish("ABC") == closed(2)
     # The last segment is empty: the last entry lies in the one before.
     empty = Recovery(2, 2, 2, [(0, "AB"), (2, "CD")])
@@ -458,6 +461,24 @@ def test_a_corrupt_lac_answer_fences_but_supplies_nothing() -> None:
     r.fence("A")
     assert r.core.base_lac == -1
     assert isinstance(r.finish("A"), Abort)  # entry 1 may have been confirmed
+
+
+def test_close_waits_for_the_rewrites() -> None:
+    """18: what was found has its quorum before the end is published.
+
+    Breaks without the comparison with ``last_confirmed`` in ``_finish_rewrites``.
+    """
+    r = Recovery(2, 2, 2)
+    r.store("A", 0, lac=-1)
+    r.start()
+    r.fence("AB")
+    r.read("A")  # entry 0
+    r.read("A")  # entry 1: absent
+    assert not r.effects
+    r.write("A")
+    assert not r.effects
+    r.write("B")
+    assert r.outcome() == closed(0)
 
 
 def test_an_explicit_lac_counts() -> None:
