@@ -28,6 +28,8 @@ from broker.service.broker_service import BrokerService, wall_clock_ms
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from metadata.embedded import EmbeddedMetadataStore
+from metadata.errors import StoreClosedError
+from metadata.store import SessionEvent
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -76,6 +78,7 @@ class Standalone:
         data.mkdir(parents=True, exist_ok=True)
         store = EmbeddedMetadataStore.open(data / "metadata" / "metadata.sqlite")
         stack.push_async_callback(store.close)
+        store.on_session_event(self._on_session_event)
         settings = bookie_config(config)
         bookie = await Bookie.open(settings, OsFileSystem(settings.data_dir), store)
         bookie.on_fatal = self._on_fatal
@@ -102,6 +105,12 @@ class Standalone:
         web_port = await http.start(config.bind_address, config.web_service_port)
         await service.start(web_port)
         self.service_url, self.web_url = service.service_url, service.web_url
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        # The embedded store has no network to lose: this means that a commit failed and that what
+        # is on disk must be read anew before anything may be believed.
+        if event is SessionEvent.SESSION_LOST:
+            self._on_fatal(StoreClosedError("the metadata store failed"))
 
     def _on_fatal(self, error: BaseException) -> None:
         if not self.failed.done():
@@ -153,9 +162,9 @@ async def _serve(config: BrokerConfig) -> int:
     gc.freeze()
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
     print(f"magnetar standalone: {standalone.service_url} {standalone.web_url} ready", flush=True)
-    stopped = loop.create_task(stop.wait())
-    await asyncio.wait({stopped, standalone.failed}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
+    stopping = loop.create_task(stop.wait())
+    standalone.failed.add_done_callback(lambda _: stop.set())
+    await stopping
     if standalone.failed.done():
         print(
             f"magnetar: storage failed: {standalone.failed.result()}", file=sys.stderr, flush=True

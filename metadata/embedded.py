@@ -126,10 +126,13 @@ class EmbeddedMetadataStore(MetadataStore):
             raise ValueError(f"{path}: a sequential node is always new")
         session = self._session_id
         owner = session if ephemeral else None
+        # A copy of the exact size: encoders hand out bytes that keep a larger buffer alive
+        # (orjson: 4 KiB each), and this value stays in the tree.
+        kept = memoryview(value).tobytes()
 
         def run(group: Group) -> tuple[str, Node]:
             self._check_alive(session)
-            return group.put(path, value, expected_version, owner, sequential)
+            return group.put(path, kept, expected_version, owner, sequential)
 
         final, node = await self._shared.committer.submit(path, run)
         return self._versioned(final, node)
