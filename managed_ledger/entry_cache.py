@@ -28,6 +28,9 @@ ENTRY_OVERHEAD_BYTES = 144
 """Two ``bytes`` objects and two list slots."""
 TAIL_WINDOW_CHUNKS = 4
 """Tail chunks that a log keeps although nobody reads it: a consumer may come a little later."""
+READ_WINDOW_CHUNKS = 64
+"""The same while somebody reads from it, whose cursor is too far behind to count: a consumer of a
+shared subscription with one message that is never acknowledged."""
 VICTIM_CANDIDATES = 16
 """How many of the oldest chunks are looked at for one that all readers have passed."""
 IDLE_SWEEPS = 2
@@ -83,7 +86,7 @@ def retained_bytes(heads: list[bytes], bodies: list[Buffer], entry_bytes: int) -
 class LogCache:
     """What the cache holds of one managed ledger; made at the first entry, dropped when empty."""
 
-    __slots__ = ("_cache", "chunks", "keys", "slowest", "tail")
+    __slots__ = ("_cache", "chunks", "is_read", "keys", "slowest", "tail")
 
     def __init__(self, cache: EntryCache, slowest: Callable[[], Position | None]) -> None:
         """Args:
@@ -94,6 +97,8 @@ class LogCache:
         self.chunks: list[CacheChunk] = []  # sorted by key; runs never overlap
         self.keys: list[Position] = []  # (ledger id, first) of each chunk
         self.tail: CacheChunk | None = None
+        self.is_read = False
+        """Set by every hit, cleared by every new chunk."""
 
     def append(
         self, ledger_id: int, first: int, heads: list[bytes], bodies: list[Buffer], entry_bytes: int
@@ -130,7 +135,10 @@ class LogCache:
         self.tail = chunk
         self._cache.charge_tail(size)
         if len(self.chunks) > TAIL_WINDOW_CHUNKS and self.slowest() is None:
-            self._cache.drop(self.chunks[0])
+            window = READ_WINDOW_CHUNKS if self.is_read else TAIL_WINDOW_CHUNKS
+            while len(self.chunks) > window:
+                self._cache.drop(self.chunks[0])
+        self.is_read = False
 
     def add_read(self, batch: EntryBatch) -> None:
         """A run as it was read from storage; ignored where it overlaps what is there."""

@@ -260,6 +260,7 @@ class ManagedLedger:
             if chunk is None:
                 return None
         self.cache.hits += 1
+        log_cache.is_read = True
         batch = chunk.slice(position[1], entries_max, bytes_max)
         if chunk is not log_cache.tail and not chunk.is_ahead:
             chunk.is_ahead = True
@@ -610,6 +611,9 @@ class ManagedLedger:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if isinstance(self._failure, ManagedLedgerClosedError):
+            await self._finish()  # deleted, perhaps in part
+            return
         closed = ManagedLedgerClosedError(f"{self.name} is closed")
         appends = self._appends
         if appends is not None:

@@ -17,7 +17,7 @@ READERS_MAX = 8
 """Open ledgers kept per log; the oldest is dropped, opening again costs one metadata read."""
 READ_AHEAD_BYTES_MIN = 256 << 10
 READ_AHEAD_BYTES_MAX = 4 << 20
-READ_AHEAD_ENTRIES_MAX = 1024
+READ_AHEAD_ENTRIES_MAX = 512
 """A run is cut here, so that splitting it never holds the loop for long."""
 
 

@@ -33,6 +33,7 @@ class LogWorld(LedgerWorld):
         super().__init__(simulator, bookie_count)
         self.acked_at: dict[bytes, Position] = {}
         self.owners = 0
+        self.consumed = EARLIEST  # the furthest that any consumer acknowledged
 
     def on_sent(self, node: Node, request: AddRequest) -> None:
         """The payloads are judged at the end."""
@@ -51,14 +52,23 @@ class LogWorld(LedgerWorld):
         self._check(payload not in self.acked_at, f"33: {payload!r} acked twice")
         self.acked_at[payload] = position
 
-    def check_log(self, log: list[tuple[Position, bytes]], sent: list[list[bytes]]) -> None:
-        """Everything a fresh owner reads, against everything that was promised."""
+    def check_log(
+        self,
+        log: list[tuple[Position, bytes]],
+        sent: list[list[bytes]],
+        consumed: Position = EARLIEST,
+    ) -> None:
+        """Everything a fresh owner reads, against everything that was promised.
+
+        Args:
+            consumed: entries up to it may be trimmed.
+        """
         positions = [x for x, _ in log]
         self._check(positions == sorted(set(positions)), "31: positions don't ascend")
         at = dict(log)
         for payload, position in self.acked_at.items():
             self._check(
-                at.get(position) == payload,
+                at.get(position) == payload or (position <= consumed and position not in at),
                 f"33: {payload!r} was acked at {position}, there is {at.get(position)!r}",
             )
         found = [x for _, x in log]
@@ -122,7 +132,27 @@ class Broker:
                 await self.simulator.sleep_ms(100)
                 continue
             self.log.on_fenced = self._on_fenced
+            try:
+                if self.config.retention_ms == 0:
+                    await self.log.open_cursor("sub", EARLIEST)
+            except (ManagedLedgerError, LedgerError, MetadataError):
+                await self.log.close()
+                self.is_fenced = False
+                continue
             return self.log
+
+    def acknowledge(self) -> None:
+        """Somewhere between what is acknowledged and the end, as a consumer does."""
+        log = self.log
+        assert log is not None
+        cursor = log.cursors.get("sub")
+        if cursor is None or not cursor.backlog:
+            return
+        steps = self.simulator.rng.randint(1, cursor.backlog)
+        position = log.position_after(cursor.mark_delete, steps)
+        if log.is_valid(position):
+            self.world.consumed = max(self.world.consumed, position)
+            cursor.ack_cumulative(position)
 
     def _on_fenced(self, error: BaseException) -> None:
         self.simulator.check(not self.is_fenced, "on_fenced was called twice")

@@ -27,8 +27,9 @@ CHAOS_MS = 8000.0
 QUORUMS = [(1, 1, 1), (2, 2, 2), (3, 3, 2), (3, 2, 2)]
 
 
-def config_of(rng: random.Random) -> ManagedLedgerConfig:
+def config_of(rng: random.Random, *, with_trimming: bool = False) -> ManagedLedgerConfig:
     ensemble, write, ack = rng.choice(QUORUMS)
+    retention = 0 if with_trimming else -1
     return ManagedLedgerConfig(
         ensemble_size=ensemble,
         write_quorum=write,
@@ -37,8 +38,8 @@ def config_of(rng: random.Random) -> ManagedLedgerConfig:
         ledger_entries_max=rng.choice([1, 3, 8, 30]),
         ledger_age_min_ms=0,
         ledger_age_max_ms=rng.choice([500, 10**7]),
-        retention_ms=-1,
-        retention_bytes=-1,
+        retention_ms=retention,
+        retention_bytes=retention,
     )
 
 
@@ -48,7 +49,7 @@ class Scenario:
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
         self.rng = simulator.rng
-        self.config = config_of(self.rng)
+        self.config = config_of(self.rng, with_trimming=self.rng.random() < 0.4)
         self.world = LogWorld(simulator, self.config.ensemble_size + self.rng.randrange(3))
         self.brokers: list[Broker] = []
         self.chaos = True
@@ -79,6 +80,8 @@ class Scenario:
         await broker.open()
         while self.chaos and broker.node.alive:
             broker.append(rng.choice([1, 1, 2, 7]))
+            if rng.random() < 0.3:
+                broker.acknowledge()
             if rng.random() < 0.02:
                 broker.node.paused_until = simulator.loop.now + rng.uniform(0, 4)
             assert broker.log is not None
@@ -124,7 +127,14 @@ async def judge(world: LogWorld, brokers: list[Broker]) -> None:
     last = Broker(world, config)
     log = await last.open()
     found = await last.read_all(EARLIEST)
-    world.check_log(found, [x.sent for x in brokers])
+    consumed = EARLIEST
+    if (cursor := log.cursors.get("sub")) is not None:
+        consumed = cursor.mark_delete
+        world.simulator.check(
+            consumed <= max(world.consumed, log.previous_position(log.first_position())),
+            f"38: the cursor is at {consumed}, consumed was {world.consumed}",
+        )
+    world.check_log(found, [x.sent for x in brokers], consumed)
     world.check_list()
     world.simulator.check(log.entry_count == len(found), "entry_count differs from what is read")
     last.append(3)

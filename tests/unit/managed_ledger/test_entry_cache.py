@@ -12,6 +12,7 @@ from managed_ledger.entry_cache import (
     CHUNK_ENTRIES_MAX,
     ENTRY_OVERHEAD_BYTES,
     IDLE_SWEEPS,
+    READ_WINDOW_CHUNKS,
     TAIL_WINDOW_CHUNKS,
     EntryCache,
     LogCache,
@@ -106,6 +107,16 @@ def test_an_unread_log_keeps_a_window() -> None:
     assert len(log.chunks) == TAIL_WINDOW_CHUNKS
     assert log.find(1, 20 * CHUNK_ENTRIES_MAX - 1) is not None
     assert cache.size == TAIL_WINDOW_CHUNKS * CHUNK_ENTRIES_MAX * COST
+
+
+def test_a_log_that_is_read_keeps_more() -> None:
+    log = LogCache(EntryCache(1 << 26), reader_at(None))
+    for chunk in range(2 * READ_WINDOW_CHUNKS):
+        log.is_read = True
+        add(log, 1, chunk * CHUNK_ENTRIES_MAX, CHUNK_ENTRIES_MAX)
+    assert len(log.chunks) == READ_WINDOW_CHUNKS
+    add(log, 2, 0, 1)
+    assert len(log.chunks) == TAIL_WINDOW_CHUNKS
 
 
 def test_passed_chunks_go_before_older_ones_that_are_wanted() -> None:
