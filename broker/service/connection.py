@@ -49,7 +49,11 @@ _SEND_PREFIX = bytes((0x08, _SEND, _SEND << 3 | 2))
 _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 
 # Why reading is paused; it resumes when no reason is left.
-PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING = 1, 2, 4
+PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING, PAUSED_TASKS = 1, 2, 4, 8
+_TASKS_MAX = 5_000
+"""Requests of one connection under way at which its next ones wait."""
+_LINGER_S = 5.0
+"""How long a closed connection may take to read what was still queued for it."""
 _OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """Unsent bytes at which the client's commands wait until it reads."""
 
@@ -85,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = FrameBuffer(service.shared_buffer)
         self._frame_bytes_max = service.config.max_message_size + FRAME_PADDING_BYTES
         self._transport: asyncio.Transport | None = None
+        self._unsent_bytes = 0  # at the last keep-alive tick
         self._outgoing: list[bytes | memoryview] = []
         self._flush_scheduled = False
         self._paused = 0
@@ -265,8 +270,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         logger.info("connection %s: closed: %s", self.remote, reason)
         self._flush()
-        if self._transport is not None:
-            self._transport.close()
+        if (transport := self._transport) is not None:
+            transport.close()
+            if transport.get_write_buffer_size():
+                # A peer that never reads must not keep these bytes for ever.
+                self._loop.call_later(_LINGER_S, transport.abort)
         self._gone()
 
     def _gone(self) -> None:
@@ -298,9 +306,13 @@ class Connection(asyncio.BufferedProtocol):
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        if len(self._tasks) >= _TASKS_MAX:
+            self.pause_reading(PAUSED_TASKS)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if self._paused & PAUSED_TASKS and len(self._tasks) <= _TASKS_MAX // 2:
+            self.resume_reading(PAUSED_TASKS)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("connection %s: request failed", self.remote, exc_info=error)
             self.close("internal error")
@@ -316,7 +328,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_reading(self, reason: int) -> None:
         """Stop reading for ``reason``; idempotent."""
-        if not self._paused and self._transport is not None and not self.closed:
+        if not self._paused and self._is_open():
+            assert self._transport is not None
             self._transport.pause_reading()
         self._paused |= reason
 
@@ -325,10 +338,15 @@ class Connection(asyncio.BufferedProtocol):
         if not self._paused & reason:
             return
         self._paused &= ~reason
-        if not self._paused and self._transport is not None and not self.closed:
+        if not self._paused and self._is_open():
+            assert self._transport is not None
             self._keep_alive_ms = self.service.clock() + self.service.keep_alive_ms
             self._heard = True
             self._transport.resume_reading()
+
+    def _is_open(self) -> bool:
+        """Whether the socket can still be paused and resumed."""
+        return not self.closed and self._transport is not None and not self._transport.is_closing()
 
     # --- keep-alive
 
@@ -339,12 +357,20 @@ class Connection(asyncio.BufferedProtocol):
         self._keep_alive_ms = now_ms + self.service.keep_alive_ms
         if not self.connected:
             self.close("handshake timeout")
-        elif self._ping_sent and not self._heard and not self._paused:
-            # A connection whose reads we paused ourselves can't show that it is alive.
+        elif self._ping_sent and not self._heard and not self._excused():
             self.close("keep-alive timeout")
         else:
             self._ping_sent, self._heard = True, False
             self.write([_PING_FRAME])
+
+    def _excused(self) -> bool:
+        """Whether silence proves nothing: we don't read, and the peer takes what we send."""
+        unsent, before = 0, self._unsent_bytes
+        if self._transport is not None:
+            unsent = self._unsent_bytes = self._transport.get_write_buffer_size()
+        if self._paused & PAUSED_OUTGOING and 0 < before <= unsent:
+            return False  # it read nothing of what it has to read first
+        return bool(self._paused)
 
     async def check_liveness(self) -> bool:
         """PING; whether any byte came back in time (wire-protocol 4.19). Closes the dead one."""

@@ -34,10 +34,11 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from broker.service.connection import Connection
 
-__all__ = ["HANDLERS", "parse_topic"]
+__all__ = ["HANDLERS", "TOPIC_NAME_LENGTH_MAX", "parse_topic"]
 
 logger = logging.getLogger(__name__)
 
+TOPIC_NAME_LENGTH_MAX: Final = 4_096
 _FAILED = pb.CommandLookupTopicResponse.Failed
 _CONNECT = pb.CommandLookupTopicResponse.Connect
 _METADATA_FAILED = pb.CommandPartitionedTopicMetadataResponse.Failed
@@ -51,6 +52,8 @@ _MODES: Final = {
 
 def parse_topic(text: str) -> TopicName:
     """Raises InvalidTopicError."""
+    if len(text) > TOPIC_NAME_LENGTH_MAX:  # before any cache keeps it
+        raise InvalidTopicError(f"Topic name longer than {TOPIC_NAME_LENGTH_MAX} characters")
     try:
         return TopicName.parse(text)
     except InvalidTopicNameError as error:

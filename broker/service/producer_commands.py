@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import BrokerError, ServiceNotReadyError
+from broker.errors import BrokerError, BrokerMetadataError, NamingError, ServiceNotReadyError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.lookup_commands import parse_topic
 from broker.service.pending import PendingCreation
@@ -21,6 +21,9 @@ __all__ = ["HANDLERS"]
 
 logger = logging.getLogger(__name__)
 
+_NAME_LENGTH_MAX: Final = 4_096
+_METADATA_LENGTH_MAX: Final = 64 * 1024
+
 
 def on_producer(connection: Connection, command: pb.CommandProducer) -> None:
     producer_id, request_id = command.producer_id, command.request_id
@@ -29,8 +32,10 @@ def on_producer(connection: Connection, command: pb.CommandProducer) -> None:
         name = parse_topic(command.topic)
         if isinstance(known, PendingCreation):
             raise ServiceNotReadyError("Producer is already present on the connection")
-        if known is None and command.HasField("schema"):
-            check_schema(command.schema)
+        if known is None:
+            _check_sizes(command)
+            if command.HasField("schema"):
+                check_schema(command.schema)
     except BrokerError as error:
         connection.reply_error(request_id, error)
         return
@@ -39,6 +44,14 @@ def on_producer(connection: Connection, command: pb.CommandProducer) -> None:
         return
     pending = connection.producers[producer_id] = PendingCreation()
     connection.run(_create(connection, command, name, pending))
+
+
+def _check_sizes(command: pb.CommandProducer) -> None:
+    """What a producer keeps in memory for its life stays small."""
+    if len(command.producer_name) > _NAME_LENGTH_MAX:
+        raise NamingError(f"Producer name longer than {_NAME_LENGTH_MAX} characters")
+    if sum(len(item.key) + len(item.value) for item in command.metadata) > _METADATA_LENGTH_MAX:
+        raise BrokerMetadataError(f"Producer metadata longer than {_METADATA_LENGTH_MAX} bytes")
 
 
 async def _create(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from broker.errors import (
     AlreadyExistsError,
     BrokerMetadataError,
+    InvalidTopicError,
     NamespaceNotFoundError,
     PreconditionFailedError,
     TopicBusyError,
@@ -39,7 +40,10 @@ class TopicDirectory:
     async def exists(self, name: TopicName) -> bool:
         if str(name) in self._service.topics:
             return True
-        return name.is_persistent and await self._service.resources.is_stored(name)
+        try:
+            return name.is_persistent and await self._service.resources.is_stored(name)
+        except ValueError as error:  # a name that can't be a path, such as "."
+            raise InvalidTopicError(f"Invalid topic name {name}: {error}") from error
 
     async def names(self, namespace: str, mode: str = "persistent") -> list[str]:
         """Full names, sorted; of non-persistent topics those loaded here."""

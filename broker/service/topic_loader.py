@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from broker.errors import (
     BrokerError,
     BrokerMetadataError,
+    InvalidTopicError,
     NamespaceNotFoundError,
     NotAllowedError,
     PersistenceError,
@@ -115,6 +116,8 @@ class TopicLoader:
                 raise ServiceNotReadyError(str(error)) from error
             except MetadataError as error:
                 raise BrokerMetadataError(f"Loading {full}: {error}") from error
+            except ValueError as error:  # a name that can't be a path, such as "."
+                raise InvalidTopicError(f"Invalid topic name {full}: {error}") from error
             except ManagedLedgerNotFoundError as error:
                 raise TopicNotFoundError(f"Topic {full} does not exist") from error
             except ManagedLedgerError as error:

@@ -55,6 +55,12 @@ class MemoryTransport:
     def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.closed, self.unsent = True, 0
+
+    def is_closing(self) -> bool:
+        return self.closed
+
 
 class Broker:
     """One broker with its cluster; ``await close()`` ends all of it."""

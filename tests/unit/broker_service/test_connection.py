@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_command
-from broker.service.connection import PAUSED_OUTGOING
+from broker.service.connection import PAUSED_CONNECTION
 from tests.unit.broker_service.doubles import Broker, Client, message
 
 PING = bytes.fromhex("00000009000000050812920100")
@@ -224,11 +224,49 @@ async def test_silence_is_asked_then_closed_and_any_byte_counts_as_an_answer(
 
 async def test_a_connection_we_don_t_read_is_exempt_from_keep_alive(broker: Broker) -> None:
     client = await ready(broker)
-    client.connection.pause_reading(PAUSED_OUTGOING)
+    client.connection.pause_reading(PAUSED_CONNECTION)
     now_ms = broker.cluster.now_ms
     for step in (1, 2, 3):
         client.connection.on_sweep(now_ms + step * 30_000)
     assert not client.transport.closed
+
+
+async def test_a_client_that_never_reads_is_closed_all_the_same(broker: Broker) -> None:
+    client = await ready(broker)
+    client.connection.pause_writing()
+    client.transport.unsent = 1 << 30
+    client.feed(PING)
+    await client.receive_one()
+    assert not client.reads()
+    now_ms = broker.cluster.now_ms
+    for step in (1, 2):
+        client.connection.on_sweep(now_ms + step * 30_000)
+    assert not client.transport.closed
+    client.transport.unsent -= 1  # slow, but it reads
+    client.connection.on_sweep(now_ms + 90_000)
+    assert not client.transport.closed
+    client.connection.on_sweep(now_ms + 120_000)
+    assert client.transport.closed
+
+
+async def test_too_many_requests_at_once_wait_in_the_socket(broker: Broker) -> None:
+    client = await ready(broker)
+    client.send(*[LOOKUP] * 6_000)
+    assert not client.reads()
+    await client.receive(6_000)
+    assert client.reads()
+
+
+async def test_names_that_would_fill_the_memory_are_refused(broker: Broker) -> None:
+    client = await ready(broker)
+    assert (await client.produce("t" * 5_000))[0].error.error == pb.InvalidTopicName
+    assert (await client.produce(producer_name="n" * 5_000))[0].error.error == pb.ProducerBusy
+    command = client.producer_command()
+    command.producer.metadata.add(key="k", value="v" * 70_000)
+    client.send(command)
+    assert (await client.receive_one()).error.error == pb.MetadataError
+    for name in (".", ".."):
+        assert (await client.produce(name))[0].error.error == pb.InvalidTopicName
 
 
 async def test_the_liveness_check_asks_and_closes_the_dead(broker: Broker) -> None:

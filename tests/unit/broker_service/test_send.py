@@ -188,6 +188,32 @@ async def test_storage_failure_fences_closes_producers_and_then_accepts_them_aga
     assert broker.service.publish_in_flight_bytes == 0
 
 
+async def test_another_owner_of_the_log_ends_the_topic_here(broker: Broker) -> None:
+    client = await connected(broker)
+    client.feed(message(0))
+    await client.receive(1)
+    topic = broker.service.topics["persistent://public/default/t"]
+    thief = broker.cluster.factory()
+    stolen = await thief.open(topic.name.ml_name, topic.ledger.config)  # type: ignore[attr-defined] # persistent
+    client.feed(message(1))
+    assert (await client.receive_one()).close_producer.producer_id == 1
+    await eventually(lambda: not broker.service.topics)
+    assert topic.fenced
+    # it serves again when its bundle is still ours: the log is taken back, nothing is lost
+    answer, _ = await client.produce()
+    assert answer.type == pb.BaseCommand.PRODUCER_SUCCESS
+    client.feed(message(1, b"again"))
+    assert receipts(await client.receive(1))[0][0] == 1
+    assert await stored(broker) == [b"payload", b"again"]
+    await stolen.close()
+
+
+async def test_the_exact_size_limit_is_stored(broker: Broker) -> None:
+    client = await connected(broker)
+    client.feed(message(0, bytes(5 * 1024 * 1024)), 1 << 17)
+    assert receipts(await client.receive(1))[0][0] == 0
+
+
 async def test_a_terminated_topic_says_so(broker: Broker) -> None:
     client = await connected(broker)
     client.feed(message(0))
