@@ -5,12 +5,15 @@ Calls in, effects out; no clock, socket or task.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.head_scan import scan_heads
+from broker.dispatch.key_selector import KeySelector
 from broker.dispatch.ports import Deliver, NotifyActive
 from broker.dispatch.round_robin import RoundRobin
 from broker.dispatch.single_active import choose_active
-from broker.protocol.entry_head import FLAG_MARKER
+from broker.protocol.entry_head import FLAG_KEY, FLAG_MARKER, parse_head
 from managed_ledger.entry_batch import Buffer, EntryBatch
 
 __all__ = ["NonPersistentDispatcher"]
@@ -27,17 +30,23 @@ class NonPersistentDispatcher:
         topic: str,
         partition_index: int,
         round_robin_messages: int,
+        selector: KeySelector | None,
+        hash_of_body: Callable[[Buffer], int],
     ) -> None:
+        """selector: Key_Shared only; there is nothing to drain when a slot moves."""
         self.active: ConsumerState | None = None  # single-active types only
         self.dropped_messages = 0
         self._rounds = RoundRobin()
         self._single, self._failover = single_active, failover
         self._topic, self._partition = topic, partition_index
         self._quota = round_robin_messages
+        self._selector, self._hash_of_body = selector, hash_of_body
         self._effects: list[Deliver | NotifyActive] = []
 
     def add_consumer(self, consumer: ConsumerState) -> None:
         self._rounds.add(consumer)
+        if self._selector is not None:
+            self._selector.add(consumer)
         before = self.active
         self._choose()
         if self._failover and self.active is before:
@@ -45,6 +54,8 @@ class NonPersistentDispatcher:
 
     def remove_consumer(self, consumer: ConsumerState) -> None:
         if self._rounds.remove(consumer):
+            if self._selector is not None:
+                self._selector.remove(consumer)
             self._choose()
 
     def _choose(self) -> None:
@@ -71,7 +82,9 @@ class NonPersistentDispatcher:
                 flags, messages, _, _ = rows[index]
                 if flags & FLAG_MARKER:
                     continue
-            if self._single:
+            if self._single or self._selector is not None:
+                if self._selector is not None:
+                    consumer = self._owner(self._selector, heads[index], bodies[index])
                 if consumer is None or not consumer.available:
                     self.dropped_messages += messages
                     continue
@@ -87,6 +100,13 @@ class NonPersistentDispatcher:
         for target, chosen in picks.items():
             whole = len(chosen) == len(heads)
             self._effects.append(Deliver(target, batch, None if whole else chosen, sent[target]))
+
+    def _owner(
+        self, selector: KeySelector, entry_head: bytes, body: Buffer
+    ) -> ConsumerState | None:
+        head = parse_head(entry_head)
+        key_hash = head.key_hash if head.flags & FLAG_KEY else self._hash_of_body(body)
+        return selector.owner(selector.slot_of(key_hash))
 
     def take_effects(self) -> list[Deliver | NotifyActive]:
         effects, self._effects = self._effects, []

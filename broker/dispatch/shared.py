@@ -345,9 +345,7 @@ class SharedDispatcher:
         elif acked:
             gone = set(acked)
             indexes = [index for index in indexes if first + index not in gone]
-        rows = scan_heads(batch.heads)
-        turn = _Turn(self, batch, ack_set_of, now_ms)
-        used = turn.assign_plain(indexes) if rows is None else turn.assign_rows(indexes, rows)
+        used = self._spread(batch, indexes, ack_set_of, now_ms)
         if request.replay:
             if used:
                 done = [first + index for index in indexes[:used]]
@@ -355,7 +353,27 @@ class SharedDispatcher:
         else:
             end = indexes[used] if used < len(indexes) else count
             self.read_position = (ledger_id, first + end)
+
+    def _spread(
+        self,
+        batch: EntryBatch,
+        indexes: Sequence[int],
+        ack_set_of: AckSets | None,
+        now_ms: int,
+    ) -> int:
+        """Send entries to the consumers whose turn it is; answers how many are used up."""
+        rows = scan_heads(batch.heads)
+        turn = _Turn(self, batch, ack_set_of, now_ms)
+        used = turn.assign_plain(indexes) if rows is None else turn.assign_rows(indexes, rows)
         turn.finish()
+        return used
+
+    def _delay(self, ledger_id: int, entry_id: int, deliver_at_ms: int, now_ms: int) -> bool:
+        """Put an entry away until its time; False: that has come already."""
+        if not self._limits.delay_enabled or self.delayed.is_due(deliver_at_ms, now_ms):
+            return False
+        self.delayed.add(ledger_id, entry_id, deliver_at_ms)
+        return True
 
     def book(
         self,
@@ -457,7 +475,7 @@ class _Turn:
             if flags & FLAG_MARKER:
                 self.markers.append((ledger_id, first + index))
                 continue
-            if deliver_at_ms and self._delay(first + index, deliver_at_ms):
+            if deliver_at_ms and core._delay(ledger_id, first + index, deliver_at_ms, self.now_ms):
                 continue
             if room <= 0:
                 return used
@@ -489,13 +507,6 @@ class _Turn:
             else:
                 parts[0].append(index)  # type: ignore[attr-defined] # always a list here
         return len(indexes)
-
-    def _delay(self, entry_id: int, deliver_at_ms: int) -> bool:
-        core = self.core
-        if not core._limits.delay_enabled or core.delayed.is_due(deliver_at_ms, self.now_ms):
-            return False
-        core.delayed.add(self.batch.ledger_id, entry_id, deliver_at_ms)
-        return True
 
     def _remaining(self, index: int, messages: int) -> int:
         assert self.ack_set_of is not None

@@ -9,6 +9,7 @@ from broker.dispatch.non_persistent import NonPersistentDispatcher
 from broker.dispatch.ports import Deliver, NotifyActive
 from broker.errors import TopicBusyError
 from broker.service.consumer import FAILOVER, Consumer, SubscribeRequest
+from broker.service.key_shared_policy import hash_of_body
 from broker.service.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class NonPersistentSubscription(Subscription):
         self._core = NonPersistentDispatcher(
             single_active=sub_type in SINGLE_ACTIVE,
             failover=sub_type == FAILOVER,
+            selector=self.selector,
+            hash_of_body=hash_of_body,
             topic=str(name),
             partition_index=name.partition_index,
             round_robin_messages=max(

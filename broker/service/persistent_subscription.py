@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.dispatch.async_dispatcher import AsyncDispatcher
+from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher, remaining_messages
 from broker.errors import SubscriptionFencedError, TopicBusyError
 from broker.protocol.entry_head import parse_head
 from broker.service.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
+from broker.service.key_shared_policy import hash_of_body
 from broker.service.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.errors import InvalidPositionError, ManagedLedgerError
@@ -85,6 +87,15 @@ class PersistentSubscription(Subscription):
                 failover=sub_type == FAILOVER,
                 topic=str(name),
                 partition_index=name.partition_index,
+            )
+        elif self.key_policy is not None:
+            assert self.selector is not None
+            policy = self.key_policy
+            core = KeySharedDispatcher(
+                self._limits,
+                self.selector,
+                hash_of_body,
+                draining=not policy.sticky and not policy.out_of_order,
             )
         else:
             core = SharedDispatcher(self._limits)
@@ -436,6 +447,8 @@ class PersistentSubscription(Subscription):
             stats["blockedSubscriptionOnUnackedMsgs"] = core.blocked
             stats["unackedMessages"] = core.unacked
             stats["msgInReplay"] = len(core.replay)
+            if isinstance(core, KeySharedDispatcher):
+                stats["drainingHashesCount"] = core.draining_slots
         elif isinstance(core, SingleActiveDispatcher) and core.active is not None:
             stats["activeConsumerName"] = core.active.name
         stats["msgBacklog"] = backlog

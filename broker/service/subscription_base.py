@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from broker.dispatch.key_selector import KeySelector, StickyRanges
 from broker.errors import (
     BrokerMetadataError,
     ConsumerBusyError,
@@ -24,6 +25,7 @@ from broker.service.consumer import (
     ConsumerSink,
     SubscribeRequest,
 )
+from broker.service.key_shared_policy import KeySharedPolicy, ranges_of
 from broker.service.rates import RateSampler
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class Subscription(ABC):
         self.durable = durable
         self.consumers: list[Consumer] = []
         self.sub_type: int | None = None  # of the consumers connected now or last
+        self.key_policy: KeySharedPolicy | None = None  # Key_Shared: what its consumers agree on
+        self.selector: KeySelector | None = None
         self.properties: dict[str, str] = {}
         self.replicated = False
         self.rates = RateSampler()
@@ -77,7 +81,7 @@ class Subscription(ABC):
 
         Raises:
             SubscriptionFencedError: closing or being deleted.
-            ConsumerBusyError, SubscriptionBusyError, NotAllowedError: as listed there.
+            ConsumerBusyError, NotAllowedError, ConsumerAssignError: as listed there.
             ConsumerNotFoundError: the client gave up meanwhile.
         """
         while True:
@@ -95,8 +99,14 @@ class Subscription(ABC):
         consumer = Consumer(self, request, sink, self.now_ms())
         if not self.consumers:
             self.sub_type = request.sub_type
+            self.key_policy = self.selector = None
+            if request.sub_type == KEY_SHARED:
+                self.key_policy = KeySharedPolicy.of(request)
+                self.selector = self.key_policy.make_selector()
             self._start(request.sub_type, request)
         self.consumers.append(consumer)
+        if isinstance(self.selector, StickyRanges):
+            self.selector.offer(ranges_of(request))
         self._join(consumer)
         return consumer
 
@@ -106,17 +116,22 @@ class Subscription(ABC):
         if request.durable != self.durable and self.topic.persistent:
             kind = "durable" if self.durable else "non-durable"
             raise NotAllowedError(f"Subscription {self.name} exists and is {kind}")
-        if request.sub_type == KEY_SHARED and not self.key_shared_supported:
-            raise NotAllowedError("Key_Shared subscriptions are not supported by this broker yet")
         config = self.topic.service.config
+        if request.sub_type == KEY_SHARED and not config.subscription_key_shared_enable:
+            raise NotAllowedError("Key_Shared subscriptions are switched off")
         connected = len(self.consumers)
         limit = config.max_consumers_per_subscription
         if limit and connected >= limit:
             raise ConsumerBusyError("Subscription reached max consumers limit")
         if connected and request.sub_type != self.sub_type:
             raise SubscriptionBusyError("Subscription is of different type")
-
-    key_shared_supported = False
+        if request.sub_type == KEY_SHARED:
+            policy = KeySharedPolicy.of(request)
+            if connected:
+                assert self.selector is not None
+                policy.check(request, self.key_policy, self.selector)
+            else:
+                policy.check(request, None, policy.make_selector())
 
     @abstractmethod
     def _start(self, sub_type: int, request: SubscribeRequest) -> None:
@@ -347,6 +362,9 @@ class Subscription(ABC):
                 stats[f"dispatchThrottled{unit}EventsBy{scope}Limit"] = 0
         if self.sub_type is not None:
             stats["type"] = SUB_TYPE_NAMES[self.sub_type]
+        if self.key_policy is not None:
+            stats["keySharedMode"] = self.key_policy.mode
+            stats["allowOutOfOrderDelivery"] = self.key_policy.out_of_order
         return stats
 
     def run_reset(self, work: Coroutine[Any, Any, None]) -> None:

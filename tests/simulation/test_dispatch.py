@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import random
+import zlib
 from collections.abc import Iterable
 
 import pytest
 
 from broker.dispatch.consumer_state import ConsumerState
+from broker.dispatch.key_selector import HashRing
+from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest, Skip
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher, choose_active
@@ -23,6 +26,7 @@ from broker.protocol.entry_head import (
     FLAG_MARKER,
     parse_head,
 )
+from managed_ledger.entry_batch import Buffer
 from managed_ledger.position import Position
 from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger, head
 
@@ -99,11 +103,14 @@ class SharedWorld(World):
             delay_tick_ms=TICK_MS,
             delay_strict=self.rng.random() < 0.5,
         )
-        self.core = SharedDispatcher(self.limits)
+        self.core = self.make_core()
         self.permits: dict[ConsumerState, int] = {}
         self.owner: dict[Position, ConsumerState] = {}
         self.nacks: dict[Position, int] = {}
         self.names = 0
+
+    def make_core(self) -> SharedDispatcher:
+        return SharedDispatcher(self.limits)
 
     def turn(self, *, answer_reads: bool) -> None:
         """What the shell does; a missing cache makes reads end in a later step."""
@@ -265,6 +272,52 @@ class SharedWorld(World):
 def test_shared_sends_everything_to_one_consumer_at_a_time(seed: int) -> None:
     world = SharedWorld(seed)
     for step in range(STEPS):
+        world.step()
+        if step % 8 == 0:
+            world.check_books()
+    world.heal()
+
+
+KEYS = 12
+
+
+def key_of(body: Buffer) -> int:
+    """Every entry has one of a few keys, scattered over the slots."""
+    return zlib.crc32(bytes(body)) % KEYS * 7_919
+
+
+class KeySharedWorld(SharedWorld):
+    """As Shared, and the order of every key."""
+
+    def make_core(self) -> KeySharedDispatcher:
+        return KeySharedDispatcher(self.limits, HashRing(), key_of, draining=True)
+
+    def key_at(self, position: Position) -> int:
+        return key_of(self.ledger.ledgers[position[0]][position[1]][1])
+
+    def check_delivery(self, effect: Deliver) -> None:
+        arriving = self.must_arrive() - self.cursor.acked
+        by_key: dict[int, list[Position]] = {}
+        for position in sorted(arriving):
+            if not parse_head(self.head_of(position)).deliver_at_ms:
+                by_key.setdefault(self.key_at(position), []).append(position)
+        now = {position for _, position in picked(effect)}
+        for position in now:
+            key = self.key_at(position)
+            others = [at for at in self.owner if self.key_at(at) == key]
+            assert all(self.owner[at] is effect.consumer for at in others), "key at two consumers"
+            if parse_head(self.head_of(position)).deliver_at_ms:
+                continue  # out of order by its producer's wish
+            for at in by_key[key]:
+                if at < position:
+                    assert at in self.owner or at in now, "overtaken within a key"
+        super().check_delivery(effect)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_key_shared_keeps_the_order_of_every_key(seed: int) -> None:
+    world = KeySharedWorld(seed)
+    for step in range(STEPS // 2):
         world.step()
         if step % 8 == 0:
             world.check_books()

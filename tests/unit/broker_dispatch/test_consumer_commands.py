@@ -132,7 +132,13 @@ async def test_subscribe_flow_and_ack_with_receipt() -> None:
         ({"metadata": [pb.KeyValue(key="k", value="v" * 1024)]}, pb.MetadataError),
         ({"read_compacted": True}, pb.NotAllowedError),
         ({"force_topic_creation": False}, pb.TopicNotFound),
-        ({"subType": pb.CommandSubscribe.Key_Shared}, pb.NotAllowedError),
+        (
+            {
+                "subType": pb.CommandSubscribe.Key_Shared,
+                "keySharedMeta": pb.KeySharedMeta(keySharedMode=pb.STICKY),
+            },
+            pb.ConsumerAssignError,
+        ),
         ({"durable": False}, pb.NotAllowedError),
     ],
 )

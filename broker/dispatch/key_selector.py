@@ -1,0 +1,115 @@
+"""Which consumer owns a sticky slot: consistent hashing, or ranges the consumers bring (6.4)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Protocol
+
+import mmh3
+
+from broker.dispatch.consumer_state import ConsumerState
+
+__all__ = ["HashRing", "KeySelector", "StickyRanges"]
+
+RANGE_SIZE = 65_536
+_POINTS = 100
+
+
+class KeySelector(Protocol):
+    """Maps 31-bit key hashes to slots and slots to consumers."""
+
+    def slot_of(self, key_hash: int) -> int: ...
+    def owner(self, slot: int) -> ConsumerState | None: ...
+    def add(self, consumer: ConsumerState) -> None: ...
+    def remove(self, consumer: ConsumerState) -> None: ...
+
+
+class HashRing:
+    """AUTO_SPLIT: 100 points a consumer on a ring of the slots 1 .. 65535.
+
+    Source: Pulsar ConsistentHashingStickyKeyConsumerSelector: a point is the slot of the consumer's
+    name, its index among consumers of that name and the point's number, parted by NUL.
+    """
+
+    def __init__(self) -> None:
+        self._points: dict[int, list[ConsumerState]] = {}
+        self._order: list[int] = []
+        self._mine: dict[ConsumerState, tuple[int, list[int]]] = {}  # name index, points
+
+    def slot_of(self, key_hash: int) -> int:
+        return key_hash % (RANGE_SIZE - 1) + 1
+
+    def owner(self, slot: int) -> ConsumerState | None:
+        if not self._order:
+            return None
+        at = bisect_left(self._order, slot)
+        return self._points[self._order[at if at < len(self._order) else 0]][0]
+
+    def add(self, consumer: ConsumerState) -> None:
+        taken = {index for other, (index, _) in self._mine.items() if other.name == consumer.name}
+        name_index = next(index for index in range(len(taken) + 1) if index not in taken)
+        points = [
+            self.slot_of(_hash(f"{consumer.name}\0{name_index}\0{point}"))
+            for point in range(_POINTS)
+        ]
+        self._mine[consumer] = (name_index, points)
+        for point in points:
+            owners = self._points.setdefault(point, [])
+            if consumer not in owners:
+                owners.append(consumer)
+        self._order = sorted(self._points)
+
+    def remove(self, consumer: ConsumerState) -> None:
+        _, points = self._mine.pop(consumer)
+        for point in set(points):
+            owners = self._points[point]
+            owners.remove(consumer)
+            if not owners:
+                del self._points[point]
+        self._order = sorted(self._points)
+
+
+class StickyRanges:
+    """STICKY: every consumer brings inclusive ranges of the slots 0 .. 65535."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[ConsumerState, list[tuple[int, int]]] = {}
+        self._offered: list[tuple[int, int]] = []
+
+    def conflict(self, ranges: Sequence[tuple[int, int]]) -> str | None:
+        """Why a consumer can't join with these ranges; None: it can."""
+        if not ranges:
+            return "Ranges for KeyShared policy must not be empty."
+        known = [each for held in self._ranges.values() for each in held]
+        for number, (first, last) in enumerate(ranges):
+            if not 0 <= first <= last < RANGE_SIZE:
+                return f"Invalid range [{first}, {last}]"
+            for other_first, other_last in [*known, *ranges[:number]]:
+                if first <= other_last and other_first <= last:
+                    return f"Range [{first}, {last}] overlaps [{other_first}, {other_last}]"
+        return None
+
+    def offer(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """The ranges of the consumer that is added next."""
+        self._offered = list(ranges)
+
+    def slot_of(self, key_hash: int) -> int:
+        return key_hash % RANGE_SIZE or 1  # slot 0 is reserved
+
+    def owner(self, slot: int) -> ConsumerState | None:
+        for consumer, ranges in self._ranges.items():
+            for first, last in ranges:
+                if first <= slot <= last:
+                    return consumer
+        return None
+
+    def add(self, consumer: ConsumerState) -> None:
+        self._ranges[consumer], self._offered = self._offered, []
+
+    def remove(self, consumer: ConsumerState) -> None:
+        del self._ranges[consumer]
+
+
+def _hash(text: str) -> int:
+    return mmh3.hash(text, signed=False) & 0x7FFFFFFF

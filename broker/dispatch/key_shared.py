@@ -1,0 +1,241 @@
+"""Key_Shared: all entries of a key go to one consumer at a time, in order (wire-protocol 6.4).
+
+Calls in, effects out. Pending entries, acknowledgments and redelivery are those of Shared; what is
+added is the slot. Invariants:
+
+- at most one consumer has pending entries of a slot (unless out-of-order delivery is allowed);
+- an entry that can't be sent now is stuck, and with it every later entry of its slot; other slots
+  go on. Stuck entries return to the replay queue as one, so the order within a slot is kept;
+- new entries are looked at only while the replay queue is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyroaring import BitMap
+
+from broker.dispatch.consumer_state import ConsumerState
+from broker.dispatch.key_selector import KeySelector
+from broker.dispatch.ports import AckSets, DispatchLimits, ReadRequest, Skip
+from broker.dispatch.position_set import PositionSet
+from broker.dispatch.shared import SharedDispatcher
+from broker.dispatch.single_active import remaining_messages
+from broker.protocol.entry_head import FLAG_BATCH, FLAG_KEY, FLAG_MARKER, parse_head
+from managed_ledger.entry_batch import Buffer, EntryBatch
+from managed_ledger.position import Position
+
+__all__ = ["KeySharedDispatcher"]
+
+_LOOK_AHEAD_PER_CONSUMER = 2_000
+_LOOK_AHEAD_MAX = 20_000
+
+
+class KeySharedDispatcher(SharedDispatcher):
+    """Assigns by slot instead of by turn."""
+
+    def __init__(
+        self,
+        limits: DispatchLimits,
+        selector: KeySelector,
+        hash_of_body: Callable[[Buffer], int],
+        *,
+        draining: bool,
+    ) -> None:
+        """Args:
+        hash_of_body: key hash of an entry without a key in its head.
+        draining: a slot moves to its new owner only when the old one has acknowledged its entries.
+        """
+        super().__init__(limits)
+        self.selector = selector
+        self._hash_of_body = hash_of_body
+        self._draining = draining
+        # With draining only: slots of pending entries, and who has how many of a slot.
+        self._slots: dict[int, dict[int, int]] = {}
+        self._held: dict[int, dict[ConsumerState, int]] = {}  # one consumer each
+        self._stuck: dict[int, PositionSet] = {}  # slot -> entries that can't be sent now
+        self._stuck_count = 0
+        self._moving: set[int] = set()  # stuck slots that wait for their old owner
+        self._starved: dict[ConsumerState, set[int]] = {}  # stuck slots that wait for permits
+
+    # --- consumers
+
+    def add_consumer(self, consumer: ConsumerState) -> None:
+        super().add_consumer(consumer)
+        self.selector.add(consumer)
+        self._release_all()
+
+    def remove_consumer(self, consumer: ConsumerState) -> None:
+        if consumer not in self.consumers:
+            return
+        self.selector.remove(consumer)
+        self._starved.pop(consumer, None)
+        super().remove_consumer(consumer)
+        self._release_all()
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._slots.clear()
+        self._held.clear()
+        self._stuck.clear()
+        self._moving.clear()
+        self._starved.clear()
+        self._stuck_count = 0
+
+    # --- slots
+
+    def _release(self, slot: int) -> None:
+        """Look at the stuck entries of a slot again."""
+        self._moving.discard(slot)
+        if (positions := self._stuck.pop(slot, None)) is not None:
+            self._stuck_count -= len(positions)
+            self.replay.update(positions)
+            self.unblocked = True
+
+    def _release_all(self) -> None:
+        self._starved.clear()
+        for slot in list(self._stuck):
+            self._release(slot)
+
+    def _stick(self, slot: int, ledger_id: int, entry_id: int) -> None:
+        positions = self._stuck.setdefault(slot, PositionSet())
+        if (ledger_id, entry_id) not in positions:
+            positions.add(ledger_id, (entry_id,))
+            self._stuck_count += 1
+
+    def _forget_sizes(self, ledger_id: int, entries: BitMap) -> int:
+        slots = self._slots.get(ledger_id)
+        if slots:
+            for entry_id in entries:
+                if (slot := slots.pop(entry_id, None)) is not None:
+                    self._let_go(slot)
+            if not slots:
+                del self._slots[ledger_id]
+        return super()._forget_sizes(ledger_id, entries)
+
+    def _let_go(self, slot: int) -> None:
+        """One entry of the slot is pending no more; with draining only one consumer has any."""
+        held = self._held[slot]
+        owner = next(iter(held))
+        held[owner] -= 1
+        if not held[owner]:
+            del held[owner]
+            if not held:
+                del self._held[slot]
+                if slot in self._moving:
+                    self._release(slot)
+
+    def _on_acked_one(self, consumer: ConsumerState | None, ledger_id: int, entry_id: int) -> int:
+        return self._on_acked_many(consumer, ledger_id, BitMap((entry_id,)))
+
+    def on_mark_delete(self, mark_delete: Position) -> None:
+        super().on_mark_delete(mark_delete)
+        self._release_all()  # what is acknowledged falls out when it is looked at again
+
+    # --- reading and assignment
+
+    def next_read(self) -> ReadRequest | None:
+        for consumer in [each for each in self._starved if each.available]:
+            for slot in self._starved.pop(consumer):
+                self._release(slot)
+        request = super().next_read()
+        if request is None or request.replay:
+            return request
+        ahead = min(_LOOK_AHEAD_PER_CONSUMER * len(self.consumers), _LOOK_AHEAD_MAX)
+        return request if self._stuck_count < ahead else None
+
+    def on_entries(
+        self,
+        request: ReadRequest,
+        batch: EntryBatch,
+        acked: Sequence[int] | None,
+        ack_set_of: AckSets | None,
+        now_ms: int,
+    ) -> None:
+        # Older entries joined while this was read: they come first, then it is read again.
+        lowest = self.replay.first()
+        if lowest is not None and (not request.replay or lowest < (request.position or lowest)):
+            return
+        super().on_entries(request, batch, acked, ack_set_of, now_ms)
+
+    def _spread(
+        self,
+        batch: EntryBatch,
+        indexes: Sequence[int],
+        ack_set_of: AckSets | None,
+        now_ms: int,
+    ) -> int:
+        """Send each entry to the owner of its slot; answers how many indexes are used up."""
+        first, ledger_id, limits = batch.first, batch.ledger_id, self._limits
+        room = limits.unacked_per_subscription - self.unacked
+        if not limits.unacked_per_subscription:
+            room = 1 << 62
+        chosen: dict[ConsumerState, list[int]] = {}
+        sizes: dict[int, int] = {}
+        ack_sets: dict[int, Sequence[int]] = {}
+        markers: list[Position] = []
+        used = len(indexes)
+        for nth, index in enumerate(indexes):
+            entry_id = first + index
+            head = parse_head(batch.heads[index])
+            if head.flags & FLAG_MARKER:
+                markers.append((ledger_id, entry_id))
+                continue
+            if head.deliver_at_ms and self._delay(ledger_id, entry_id, head.deliver_at_ms, now_ms):
+                continue
+            if room <= 0:
+                used = nth
+                break
+            key_hash = head.key_hash
+            if not head.flags & FLAG_KEY:
+                key_hash = self._hash_of_body(batch.bodies[index])
+            slot = self.selector.slot_of(key_hash)
+            if (owner := self._ready_owner(slot)) is None:
+                self._stick(slot, ledger_id, entry_id)
+                continue
+            messages = head.message_count
+            if head.flags & FLAG_BATCH:
+                if ack_set_of is not None and (words := ack_set_of((ledger_id, entry_id))):
+                    ack_sets[index] = words
+                    messages = remaining_messages(words)
+                sizes[index] = messages
+            self._take(slot, owner, ledger_id, entry_id, messages)
+            room -= messages
+            chosen.setdefault(owner, []).append(index)
+        if markers:
+            self._effects.append(Skip(markers))
+        for owner, picks in chosen.items():
+            messages = sum([sizes.get(index, 1) for index in picks])
+            self.book(owner, batch, picks, messages, ack_sets, sizes)
+        return used
+
+    def _ready_owner(self, slot: int) -> ConsumerState | None:
+        """Who may get an entry of this slot now; None: it is stuck, and it is noted for what."""
+        if slot in self._stuck or (owner := self.selector.owner(slot)) is None:
+            return None
+        held = self._held.get(slot)
+        if self._draining and held and owner not in held:
+            self._moving.add(slot)
+            return None
+        if not owner.available:
+            self._starved.setdefault(owner, set()).add(slot)
+            return None
+        return owner
+
+    def _take(
+        self, slot: int, owner: ConsumerState, ledger_id: int, entry_id: int, messages: int
+    ) -> None:
+        owner.permits -= messages
+        owner.unacked += messages
+        limit = self._limits.unacked_per_consumer
+        if limit and owner.unacked >= limit:
+            owner.blocked = True
+        if self._draining:
+            self._slots.setdefault(ledger_id, {})[entry_id] = slot
+            held = self._held.setdefault(slot, {})
+            held[owner] = held.get(owner, 0) + 1
+
+    @property
+    def draining_slots(self) -> int:
+        """Slots whose entries wait for their former owner."""
+        return len(self._moving)

@@ -1,0 +1,151 @@
+"""Key_Shared: slots, ranges, draining, admission (wire-protocol 6.4)."""
+
+from __future__ import annotations
+
+import mmh3
+import pytest
+
+from broker.dispatch.consumer_state import ConsumerState
+from broker.dispatch.key_selector import HashRing, StickyRanges
+from broker.errors import ConsumerAssignError, NotAllowedError, SubscriptionBusyError
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.entry_head import make_head
+from broker.protocol.framing import encode_body
+from broker.service.consumer import KEY_SHARED, SubscribeRequest
+from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle
+
+
+def keyed(bench: Bench, *keys: str) -> None:
+    """Append one message per key; an empty one has no key."""
+    for number, key in enumerate(keys):
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+        if key:
+            metadata.partition_key = key
+        position = bench.ledger.append(make_head(metadata))
+        entry_head, _ = bench.ledger.ledgers[position[0]][position[1]]
+        bench.ledger.ledgers[position[0]][position[1]] = (entry_head, encode_body(metadata, b"x"))
+
+
+def sticky(*ranges: tuple[int, int], out_of_order: bool = False) -> pb.KeySharedMeta:
+    return pb.KeySharedMeta(
+        keySharedMode=pb.STICKY,
+        hashRanges=[pb.IntRange(start=first, end=last) for first, last in ranges],
+        allowOutOfOrderDelivery=out_of_order,
+    )
+
+
+def test_slots_of_the_test_vectors() -> None:
+    key_hash = mmh3.hash("key1", signed=False) & 0x7FFFFFFF
+    assert key_hash == 462881061
+    assert HashRing().slot_of(key_hash) == 462881061 % 65535 + 1
+    assert StickyRanges().slot_of(key_hash) == 462881061 % 65536
+    assert StickyRanges().slot_of(65536) == 1, "slot 0 is reserved"
+
+
+def test_the_ring_moves_only_what_it_must() -> None:
+    ring = HashRing()
+    consumers = [ConsumerState(name) for name in ("a", "b", "b", "c")]
+    for consumer in consumers[:3]:
+        ring.add(consumer)
+    before = [ring.owner(slot) for slot in range(1, 65536)]
+    ring.add(consumers[3])
+    after = [ring.owner(slot) for slot in range(1, 65536)]
+    moved = [new for old, new in zip(before, after, strict=True) if new is not old]
+    assert set(moved) == {consumers[3]}
+    assert 8_000 < len(moved) < 26_000
+    ring.remove(consumers[3])
+    assert [ring.owner(slot) for slot in range(1, 65536)] == before
+    assert set(before) == set(consumers[:3]), "consumers of one name have their own points"
+
+
+async def test_a_key_stays_with_one_consumer_in_order() -> None:
+    bench = Bench()
+    keyed(bench, *[f"k{number % 7}" for number in range(70)], "", "")
+    sinks = [(await bench.consumer(KEY_SHARED, name))[1] for name in "abc"]
+    for consumer in bench.subscription.consumers:
+        bench.subscription.flow(consumer, 100)
+    await settle()
+    assert sorted(at for sink in sinks for at in sink.got) == bench.ledger.positions()
+    for key in range(7):
+        holders = [
+            sink for sink in sinks if any(at[1] % 7 == key and at[1] < 70 for at in sink.got)
+        ]
+        assert len(holders) == 1
+    assert all(sink.got == sorted(sink.got) for sink in sinks)
+
+
+async def test_a_newcomer_gets_a_moved_key_only_after_the_old_owners_acks() -> None:
+    bench = Bench()
+    keyed(bench, *[f"k{number}" for number in range(50)])
+    first, _ = await bench.consumer(KEY_SHARED, "a", permits=1000)
+    second, new = await bench.consumer(KEY_SHARED, "b", permits=1000)
+    keyed(bench, *[f"k{number}" for number in range(50)])
+    bench.subscription.on_appended()
+    await settle()
+    assert new.got == []
+    draining = bench.subscription.stats(0)["drainingHashesCount"]
+    assert draining > 5
+    bench.subscription.acknowledge(first, [(10, entry) for entry in range(50)])
+    await settle()
+    assert len(new.got) == draining
+    assert second.unacked == draining
+    assert bench.subscription.stats(0)["drainingHashesCount"] == 0
+
+
+async def test_a_full_consumer_holds_up_only_its_own_keys() -> None:
+    bench = Bench()
+    full, full_sink = await bench.consumer(KEY_SHARED, "a")
+    _, other = await bench.consumer(KEY_SHARED, "b", permits=1000)
+    keyed(bench, *[f"k{number}" for number in range(50)])
+    bench.subscription.on_appended()
+    await settle()
+    assert 0 < len(other.got) < 50
+    bench.subscription.flow(full, 1000)
+    await settle()
+    assert len(other.got) + len(full_sink.got) == 50
+    assert full_sink.got == sorted(full_sink.got)
+
+
+async def test_sticky_ranges() -> None:
+    bench = Bench()
+    keyed(bench, "key1", "key2", "key01", "key02")
+    slots = [mmh3.hash(key, signed=False) % 2**31 % 65536 for key in ("key1", "key2")]
+    _, sink = await bench.consumer(
+        KEY_SHARED, permits=9, key_shared_meta=sticky((slots[0], slots[0]), (slots[1], slots[1]))
+    )
+    assert sink.got == [(10, 0), (10, 1)], "slots nobody covers wait and block nothing else"
+    for meta in (sticky(), sticky((5, 3)), sticky((0, 70_000)), sticky((slots[0], 65_535))):
+        with pytest.raises(ConsumerAssignError):
+            await bench.consumer(KEY_SHARED, "b", key_shared_meta=meta)
+    with pytest.raises(SubscriptionBusyError):
+        await bench.consumer(KEY_SHARED, "b")
+    with pytest.raises(SubscriptionBusyError):
+        await bench.consumer(KEY_SHARED, "b", key_shared_meta=sticky((0, 1), out_of_order=True))
+    rest = [mmh3.hash(key, signed=False) % 2**31 % 65536 for key in ("key01", "key02")]
+    _, late = await bench.consumer(
+        KEY_SHARED, "b", permits=9, key_shared_meta=sticky(*[(slot, slot) for slot in rest])
+    )
+    assert late.got == [(10, 2), (10, 3)]
+    assert bench.subscription.stats(0)["keySharedMode"] == "STICKY"
+
+
+async def test_switched_off() -> None:
+    bench = Bench(subscription_key_shared_enable=False)
+    with pytest.raises(NotAllowedError):
+        await bench.consumer(KEY_SHARED)
+
+
+async def test_non_persistent_topics_choose_by_key_too() -> None:
+    subscription, _ = non_persistent()
+    sinks = [FakeSink(), FakeSink()]
+    for name, sink in zip("ab", sinks, strict=True):
+        request = SubscribeRequest(subscription="s", sub_type=KEY_SHARED, consumer_name=name)
+        subscription.flow(await subscription.add_consumer(request, sink), 100)
+    bench = Bench()
+    keyed(bench, *[f"k{number}" for number in range(30)])
+    entries = bench.ledger.ledgers[10]
+    for _ in range(2):
+        subscription.dispatch([h for h, _ in entries], [bytes(b) for _, b in entries])
+    counts = [len(sink.got) for sink in sinks]
+    assert sum(counts) == 60
+    assert all(count > 0 and count % 2 == 0 for count in counts)
