@@ -29,6 +29,7 @@ from metadata.embedded import EmbeddedMetadataStore
 
 KEY = bytes(20)
 LEDGERS = 8
+CASES = ((100, 100), (100, 10), (100, 1), (1024, 100), (1024, 1), (131072, 4))
 
 
 @dataclass
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=16 << 20)
     arguments = parser.parse_args()
     sys.setswitchinterval(0.0005)
-    for body_bytes, batch in ((100, 100), (100, 10), (100, 1), (1024, 100), (1024, 1), (131072, 4)):
+    for body_bytes, batch in CASES:
         directory = Path(tempfile.mkdtemp(prefix="bookie-bench-", dir=arguments.dir))
         # At most 4,000 requests pending: what a broker's window of one-entry requests looks like.
         window = min(arguments.in_flight, 4000 * batch * (body_bytes + 68))

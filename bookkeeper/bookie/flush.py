@@ -7,6 +7,7 @@ the simulation may do something else (or cut the power). Order: entry logs durab
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from bookkeeper.bookie import index_format
@@ -15,6 +16,7 @@ from bookkeeper.bookie.journal import retire_segments
 from bookkeeper.bookie.ledger_state import LedgerState
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
 from bookkeeper.bookie.runs import Run, group_chunks, overlay
+from bookkeeper.errors import CorruptFileError
 from bookkeeper.storage.ordered_store import Changes
 
 
@@ -103,7 +105,10 @@ def overlapping_runs(storage: LedgerStorage, ledger_id: int, first: int, end: in
     if before is not None and before[0] >= low:
         key = before[0]
     items = storage.index.range(key, index_format.run_key(ledger_id, end))
-    runs = [index_format.decode_run(*item)[1] for item in items]
+    runs = []
+    for item in items:
+        with contextlib.suppress(CorruptFileError):  # stays as it is: reads of it say so
+            runs.append(index_format.decode_run(*item)[1])
     return [run for run in runs if run.end > first]
 
 

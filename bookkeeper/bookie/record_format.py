@@ -42,7 +42,7 @@ EXPLICIT_LAC: Final = 4  # body: ledger_id u64, lac i64
 GROUP: Final = 5  # body: bytes of the group u64, from this header to the end of its padding
 PADDING: Final = 6  # body: zeros
 
-_SMALL_BODY_BYTES: Final = 16 * 1024
+SMALL_ENTRY_BYTES: Final = 16 * 1024  # up to this, copying is cheaper than more objects
 _ENTRY_BITS: Final = ENTRY << _KIND_SHIFT
 
 assert RECORD_HEADER.size == RECORD_HEADER_BYTES
@@ -79,9 +79,16 @@ def encode_entries(
         for size, head in zip(sizes, heads, strict=True)
     ]
     buffers = list(chain.from_iterable(zip(headers, heads, bodies, strict=True)))
-    if sum(sizes) <= _SMALL_BODY_BYTES * len(sizes):
-        return [b"".join(buffers)]  # copying small bodies is cheaper than keeping many objects
+    if sum(sizes) <= SMALL_ENTRY_BYTES * len(sizes):
+        return [b"".join(buffers)]
     return buffers
+
+
+def encode_entry(tag: int, seed: int, head: bytes, body: bytes) -> bytes:
+    """``encode_entries`` for one small entry, without its loops."""
+    word = _ENTRY_BITS | (len(head) + len(body))
+    crc = crc32c(head[:_CRC_COVERS], seed ^ word)
+    return b"".join((RECORD_HEADER.pack(word, crc, tag), head, body))
 
 
 def check_record(data: bytes | memoryview, offset: int) -> tuple[int, int, int] | None:

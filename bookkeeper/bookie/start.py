@@ -13,7 +13,7 @@ from bookkeeper.bookie.journal_format import Mark, SegmentHeader
 from bookkeeper.bookie.journal_reader import JournalRecord, list_segments, read_journal
 from bookkeeper.bookie.ledger_state import LedgerState
 from bookkeeper.bookie.ledger_storage import LedgerStorage
-from bookkeeper.bookie.write_cache import Chunk
+from bookkeeper.bookie.write_cache import JOINED, Chunk
 from bookkeeper.errors import CorruptFileError, MissingFileError
 from bookkeeper.packet import PACKET_HEADER
 from bookkeeper.storage.file_system import FileSystem
@@ -158,7 +158,7 @@ class _Replay:
         if state is None:
             return
         data = self._data[self._start : self._end]
-        chunk = Chunk(self._first, sizes, [data], len(data), len(sizes))
+        chunk = Chunk(self._first, sizes, [data], len(data), len(sizes), JOINED)
         self._storage.active.add(self._ledger_id, chunk)
         state.last_entry = max(state.last_entry, chunk.end - 1)
 

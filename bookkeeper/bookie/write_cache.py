@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
 
 HOLES_MAX = 16  # a larger gap between two entries begins a new chunk or run
+JOINED = 0
+GROWN_ENTRIES_MAX = 64  # of at most 16 KiB each: within what a run may hold
 _COPY_BYTES = 16 * 1024  # larger packets are handed out as views, which pin their chunk
 
 
@@ -22,14 +24,22 @@ class Chunk:
 
     Attributes:
         sizes: packet bytes per entry id; 0: a hole. Neither first nor last is a hole.
-        buffers: one buffer with all records, or three (record header, head, body) per entry.
+        buffers: one buffer with all records, or one per entry (record), or three (record header,
+            head, body).
+        parts: buffers per entry, or JOINED.
         bytes: of all records.
     """
 
-    __slots__ = ("buffers", "bytes", "end", "entry_count", "first", "sizes")
+    __slots__ = ("buffers", "bytes", "end", "entry_count", "first", "parts", "sizes")
 
     def __init__(
-        self, first: int, sizes: list[int], buffers: list[bytes], size: int, entry_count: int
+        self,
+        first: int,
+        sizes: list[int],
+        buffers: list[bytes],
+        size: int,
+        entry_count: int,
+        parts: int,
     ) -> None:
         self.first = first
         self.end = first + len(sizes)
@@ -37,10 +47,7 @@ class Chunk:
         self.buffers = buffers
         self.bytes = size
         self.entry_count = entry_count
-
-    @property
-    def is_joined(self) -> bool:
-        return len(self.buffers) == 1
+        self.parts = parts
 
     def holds(self, entry_id: int) -> bool:
         return self.first <= entry_id < self.end and self.sizes[entry_id - self.first] > 0
@@ -58,12 +65,13 @@ class Chunk:
             bytes_max -= size
             taken += 1
         wanted = sizes[start : start + taken]
-        if not self.is_joined:
-            slot = 3 * (start - sizes[:start].count(0))
-            return [
-                b"".join(self.buffers[at + 1 : at + 3]) for at in range(slot, slot + 3 * taken, 3)
-            ]
         present = start - sizes[:start].count(0)
+        if self.parts == 3:
+            slots = range(3 * present, 3 * (present + taken), 3)
+            return [b"".join(self.buffers[slot + 1 : slot + 3]) for slot in slots]
+        if self.parts == 1:
+            records = self.buffers[present : present + taken]
+            return [record[RECORD_HEADER_BYTES:] for record in records]
         offset = sum(sizes[:start]) + RECORD_HEADER_BYTES * present
         return slice_packets(self.buffers[0], offset, wanted)
 
@@ -72,12 +80,13 @@ class Chunk:
         start = entry_id - self.first
         size = self.sizes[start]
         present = start - self.sizes[:start].count(0)
-        if self.is_joined:
+        parts = self.parts
+        if parts == JOINED:
             offset = sum(self.sizes[:start]) + RECORD_HEADER_BYTES * present
             buffers = [self.buffers[0][offset : offset + RECORD_HEADER_BYTES + size]]
         else:
-            buffers = self.buffers[3 * present : 3 * present + 3]
-        return Chunk(entry_id, [size], buffers, RECORD_HEADER_BYTES + size, 1)
+            buffers = self.buffers[parts * present : parts * (present + 1)]
+        return Chunk(entry_id, [size], buffers, RECORD_HEADER_BYTES + size, 1, parts)
 
 
 def slice_packets(data: bytes, offset: int, sizes: list[int]) -> list[bytes | memoryview]:
@@ -156,6 +165,26 @@ class WriteCache:
         entries.add(chunk)
         self.bytes += chunk.bytes
         self.entry_count += chunk.entry_count
+
+    def add_record(self, ledger_id: int, entry_id: int, size: int, record: bytes) -> None:
+        """A single entry of ``size`` packet bytes; it joins the ledger's last chunk if it can.
+
+        One entry per request is the busiest case: so it leaves no new container behind, which the
+        garbage collector would walk again and again.
+        """
+        entries = self.ledgers.get(ledger_id)
+        if entries is not None and entries.chunks:
+            chunk = entries.chunks[-1]
+            if chunk.end == entry_id and chunk.parts == 1 and chunk.entry_count < GROWN_ENTRIES_MAX:
+                chunk.sizes.append(size)
+                chunk.buffers.append(record)
+                chunk.end = entry_id + 1
+                chunk.entry_count += 1
+                chunk.bytes += len(record)
+                self.bytes += len(record)
+                self.entry_count += 1
+                return
+        self.add(ledger_id, Chunk(entry_id, [size], [record], len(record), 1, 1))
 
     def find(self, ledger_id: int, entry_id: int) -> Chunk | None:
         entries = self.ledgers.get(ledger_id)

@@ -12,7 +12,7 @@ from bookkeeper import packet
 from bookkeeper.bookie import record_format
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
 from bookkeeper.bookie.runs import Run, group_chunks, overlay
-from bookkeeper.bookie.write_cache import Chunk, WriteCache
+from bookkeeper.bookie.write_cache import GROWN_ENTRIES_MAX, JOINED, Chunk, WriteCache
 
 TAG = record_format.make_tag(3, 77)
 
@@ -34,14 +34,15 @@ def chunk(ids: list[int], size: int = 20, mark: bytes = b"") -> tuple[Chunk, dic
     }
     total = sum(sizes) + RECORD_HEADER_BYTES * len(ids)
     assert sum(map(len, buffers)) == total
-    return Chunk(ids[0], spread, buffers, total, len(ids)), packets
+    parts = JOINED if len(buffers) == 1 else 3
+    return Chunk(ids[0], spread, buffers, total, len(ids), parts), packets
 
 
 @pytest.mark.parametrize("size", [20, 40_000])
 @pytest.mark.parametrize("ids", [[5], [5, 6, 7, 8], [5, 7, 8, 12]])
 def test_packets_of_a_chunk(ids: list[int], size: int) -> None:
     built, packets = chunk(ids, size)
-    assert built.is_joined == (size == 20)
+    assert (built.parts == JOINED) == (size == 20)
     for entry_id in range(ids[0] - 1, ids[-1] + 2):
         assert built.holds(entry_id) == (entry_id in packets)
     for entry_id in ids:
@@ -50,6 +51,29 @@ def test_packets_of_a_chunk(ids: list[int], size: int) -> None:
         single = built.single(entry_id)
         assert b"".join(single.buffers)[RECORD_HEADER_BYTES:] == packets[entry_id]
         assert single.bytes == len(packets[entry_id]) + RECORD_HEADER_BYTES
+
+
+def test_single_entries_grow_one_chunk() -> None:
+    cache = WriteCache()
+    expected: dict[int, bytes] = {}
+    for entry_id in [*range(3, 3 + GROWN_ENTRIES_MAX + 2), 100, 101]:
+        part, packets = chunk([entry_id])
+        expected |= packets
+        cache.add_record(1, entry_id, part.sizes[0], part.buffers[0])
+    entries = cache.ledgers[1]
+    assert [len(part.sizes) for part in entries.chunks] == [GROWN_ENTRIES_MAX, 2, 2]
+    assert cache.bytes == sum(part.bytes for part in entries.chunks)
+    assert cache.entry_count == len(expected) == sum(p.entry_count for p in entries.chunks)
+    for entry_id, data in expected.items():
+        part_found = cache.find(1, entry_id)
+        assert part_found is not None
+        assert part_found.packets(entry_id, 1, 0, at_least_one=True) == [data]
+        assert part_found.single(entry_id).buffers[0][RECORD_HEADER_BYTES:] == data
+    first = entries.chunks[0]
+    found = first.packets(5, 4, 1 << 20, at_least_one=True)
+    assert found == [expected[entry_id] for entry_id in range(5, 9)]
+    cache.add_record(1, 4, 1, b"r" * 17)  # out of order: a late chunk of its own
+    assert len(entries.late) == 1
 
 
 def test_packets_end_at_holes_and_limits() -> None:
