@@ -161,6 +161,8 @@ class PersistentSubscription(Subscription):
 
     def _deliver(self, effect: Deliver) -> int:
         consumer = cast("Consumer", effect.consumer)
+        if consumer.closed:
+            return 0  # it left in this very turn: its entries are in the replay queue again
         bodies, picks = effect.batch.bodies, effect.picks
         if picks is None:
             sent, count = sum(map(len, bodies)), len(bodies)
@@ -172,9 +174,15 @@ class PersistentSubscription(Subscription):
         now_ms = consumer.last_consumed_ms = self.last_consumed_ms = self.now_ms()
         if not consumer.first_sent_ms:
             consumer.first_sent_ms = now_ms
-        consumer.sink.deliver(
-            consumer, effect.batch, picks, effect.redelivery_counts, effect.ack_sets
-        )
+        try:
+            consumer.sink.deliver(
+                consumer, effect.batch, picks, effect.redelivery_counts, effect.ack_sets
+            )
+        except Exception:
+            # The entries are booked as sent: without this they would wait for the client to leave.
+            logger.exception("%s %s: sink of %r failed", self.topic.name, self.name, consumer.name)
+            self.remove_consumer(consumer)
+            consumer.sink.close_consumer(consumer)
         return sent
 
     def _notify_active(self, effect: NotifyActive) -> None:

@@ -55,6 +55,7 @@ class FakeSink:
         self.counts: dict[Position, int] = {}
         self.ack_sets: dict[Position, Sequence[int]] = {}
         self.deliveries = 0
+        self.broken = False
         self.active: list[bool] = []
         self.ends = 0
         self.closed: list[Consumer] = []
@@ -68,6 +69,8 @@ class FakeSink:
         ack_sets: Mapping[int, Sequence[int]] | None,
     ) -> None:
         self.deliveries += 1
+        if self.broken:
+            raise OSError("this sink is broken")
         chosen = range(len(batch.heads)) if picks is None else picks
         for nth, index in enumerate(chosen):
             position = (batch.ledger_id, batch.first + index)

@@ -109,6 +109,22 @@ async def test_nothing_is_sent_to_a_full_sink() -> None:
     assert len(sink.got) == 5
 
 
+async def test_a_sink_that_fails_loses_its_consumer_and_no_entry() -> None:
+    bench = Bench([60])
+    broken, sink = await bench.consumer(SHARED, "a")
+    sink.broken = True
+    _, other = await bench.consumer(SHARED, "b", permits=100)
+    assert len(other.got) == 60
+    bench.subscription.redeliver(bench.subscription.consumers[1], None)
+    bench.subscription.flow(broken, 100)
+    await settle()
+    assert sink.closed == [broken]
+    assert sorted(other.got[60:]) == bench.ledger.positions()[:40]
+    bench.subscription.flow(bench.subscription.consumers[0], 100)
+    await settle()
+    assert sorted(other.got[60:]) == bench.ledger.positions()
+
+
 async def test_a_turn_is_bounded_and_others_run_in_between() -> None:
     bench = Bench()
     bench.ledger.ledgers[10] = [(head(), b"x" * 600_000) for _ in range(8)]
