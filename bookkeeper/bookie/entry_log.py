@@ -15,11 +15,11 @@ from typing import Final
 
 from crc32c import crc32c
 
-from bookkeeper import packet
 from bookkeeper.bookie import index_format, record_format
 from bookkeeper.bookie.config import StorageConfig
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
 from bookkeeper.bookie.runs import Run
+from bookkeeper.bookie.write_cache import slice_packets
 from bookkeeper.errors import CorruptFileError, MissingFileError
 from bookkeeper.storage.file_system import Buffer, File, FileSystem
 from bookkeeper.storage.ordered_store import Changes
@@ -144,17 +144,9 @@ class EntryLogs:
             CorruptFileError: one of them is damaged.
         """
         data = self.file(run.log_id).pread(run.bytes, run.offset)
-        view = memoryview(data)
-        at = 0
-        for entry_id, size in enumerate(run.sizes, run.first):
-            if size == 0:
-                continue
-            body = at + RECORD_HEADER_BYTES
-            if not _is_entry(view, at, size, ledger_id, entry_id) or not packet.is_intact(
-                view[body : body + size]
-            ):
-                raise _damaged(run, run.offset + at, ledger_id, entry_id)
-            at = body + size
+        intact = record_format.count_intact_entries(data, run.sizes, ledger_id, run.first)
+        if intact < len(run.sizes):
+            raise _damaged(run, ledger_id, run.first + intact)
         return data
 
     def read(self, ledger_id: int, run: Run, first: int, end: int) -> list[bytes | memoryview]:
@@ -169,38 +161,15 @@ class EntryLogs:
         offset = run.offset_of(first)
         wanted = sum(sizes) + RECORD_HEADER_BYTES * len(sizes)
         data = self.file(run.log_id).pread(wanted, offset)
-        packets: list[bytes | memoryview] = []
-        view = memoryview(data)
-        at = 0
-        for entry_id, size in enumerate(sizes, first):
-            body = at + RECORD_HEADER_BYTES
-            found = view[body : body + size]
-            if not _is_entry(view, at, size, ledger_id, entry_id) or not packet.is_intact(found):
-                if packets:
-                    break
-                raise _damaged(run, offset + at, ledger_id, entry_id)
-            packets.append(bytes(found) if size <= _COPY_BYTES else found)
-            at = body + size
-        return packets
+        intact = record_format.count_intact_entries(data, sizes, ledger_id, first)
+        if intact == 0:
+            raise _damaged(run, ledger_id, first)
+        return slice_packets(data, 0, sizes[:intact])
 
 
-_COPY_BYTES = 16 * 1024  # a larger packet is a view, which pins what was read with it
-
-
-def _damaged(run: Run, offset: int, ledger_id: int, entry_id: int) -> CorruptFileError:
+def _damaged(run: Run, ledger_id: int, entry_id: int) -> CorruptFileError:
     reason = f"no intact record of ledger {ledger_id}, entry {entry_id}"
-    return CorruptFileError(log_path(run.log_id), offset, reason)
-
-
-def _is_entry(data: memoryview, at: int, size: int, ledger_id: int, entry_id: int) -> bool:
-    record = record_format.check_record(data, at)
-    if record is None or record[0] != record_format.ENTRY or record[1] != size:
-        return False
-    body = at + RECORD_HEADER_BYTES
-    if body + size > len(data):
-        return False
-    header = packet.PACKET_HEADER.unpack_from(data, body)
-    return bool(header[0] == ledger_id and header[1] == entry_id)
+    return CorruptFileError(log_path(run.log_id), run.offset_of(entry_id), reason)
 
 
 class LogAppender:

@@ -13,10 +13,12 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bookkeeper import packet
+from crc32c import crc32c
+
 from bookkeeper.bookie import journal_format, record_format
 from bookkeeper.bookie.journal_format import Mark, SegmentHeader
 from bookkeeper.errors import CorruptFileError, MissingFileError
+from bookkeeper.packet import PACKET_HEADER_BYTES
 from bookkeeper.storage.file_system import File, FileSystem
 
 _GROUP_HEADER_BYTES = record_format.RECORD_HEADER_BYTES + journal_format.GROUP_BODY.size
@@ -129,23 +131,28 @@ def _decode_group(data: bytes, offset: int, header: SegmentHeader) -> int | None
 
 def _read_group(header: SegmentHeader, data: bytes) -> Generator[JournalRecord, None, bool]:
     """Records of one group up to the first damaged one; the result: all of them are intact."""
+    seed = record_format.crc_seed(header.tag)
+    unpack, covers = record_format.RECORD_HEADER.unpack_from, PACKET_HEADER_BYTES
+    view, limit = memoryview(data), len(data)
     offset = _GROUP_HEADER_BYTES
-    while offset < len(data):
-        record = record_format.check_record(data, offset)
-        if record is None or record[2] != header.tag:
+    while offset < limit:
+        body = offset + record_format.RECORD_HEADER_BYTES
+        if body > limit:
             return False
-        kind, length, _ = record
-        end = offset + record_format.RECORD_HEADER_BYTES + length
-        if end > len(data):
+        word, crc, tag = unpack(data, offset)
+        end = body + (word & record_format.LENGTH_MASK)
+        covered = data[body : min(end, body + covers)]
+        if tag != header.tag or end > limit or crc32c(covered, seed ^ word) != crc:
             return False
+        kind = word >> record_format.KIND_SHIFT
         if kind == record_format.ENTRY:
-            body = memoryview(data)[offset + record_format.RECORD_HEADER_BYTES : end]
-            if not packet.is_intact(body):
+            digest = crc32c(view[body + covers : end], crc32c(covered[: covers - 4]))
+            if len(covered) < covers or covered[covers - 4 :] != digest.to_bytes(4, "big"):
                 return False
         if kind != record_format.PADDING:
             yield JournalRecord(kind, data, offset, end)
         offset = end
-    return offset == len(data)
+    return offset == limit
 
 
 def _check_tail(

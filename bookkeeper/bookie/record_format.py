@@ -31,7 +31,7 @@ from bookkeeper.packet import PACKET_HEADER_BYTES
 RECORD_HEADER: Final = Struct(">IIQ")
 RECORD_HEADER_BYTES: Final = 16
 LENGTH_MASK: Final = (1 << 28) - 1
-_KIND_SHIFT: Final = 28
+KIND_SHIFT: Final = 28
 _CRC_COVERS: Final = PACKET_HEADER_BYTES
 _TAG: Final = Struct(">Q")
 
@@ -43,7 +43,9 @@ GROUP: Final = 5  # body: bytes of the group u64, from this header to the end of
 PADDING: Final = 6  # body: zeros
 
 SMALL_ENTRY_BYTES: Final = 16 * 1024  # up to this, copying is cheaper than more objects
-_ENTRY_BITS: Final = ENTRY << _KIND_SHIFT
+_ENTRY_BITS: Final = ENTRY << KIND_SHIFT
+_ENTRY_HEADERS: Final = Struct(">IIQQQqQI")  # record header and packet header
+_DIGESTED_BYTES: Final = PACKET_HEADER_BYTES - 4
 
 assert RECORD_HEADER.size == RECORD_HEADER_BYTES
 
@@ -59,7 +61,7 @@ def crc_seed(tag: int) -> int:
 
 def encode_record(kind: int, tag: int, body: bytes) -> bytes:
     """One small record as a single buffer."""
-    word = kind << _KIND_SHIFT | len(body)
+    word = kind << KIND_SHIFT | len(body)
     crc = crc32c(body[:_CRC_COVERS], crc_seed(tag) ^ word)
     return RECORD_HEADER.pack(word, crc, tag) + body
 
@@ -91,6 +93,40 @@ def encode_entry(tag: int, seed: int, head: bytes, body: bytes) -> bytes:
     return b"".join((RECORD_HEADER.pack(word, crc, tag), head, body))
 
 
+def count_intact_entries(
+    data: bytes, sizes: Sequence[int], ledger_id: int, first_entry: int
+) -> int:
+    """How many ids of ``sizes`` (0: a hole) are intact from the start of ``data`` on.
+
+    Checks of each record: length, CRC, ledger and entry id, payload digest.
+    """
+    view = memoryview(data)
+    unpack, limit = _ENTRY_HEADERS.unpack_from, len(data)
+    at = seed = 0
+    last_tag = -1
+    for index, size in enumerate(sizes):
+        if size == 0:
+            continue
+        body = at + RECORD_HEADER_BYTES
+        end = body + size
+        if end > limit or size < PACKET_HEADER_BYTES:
+            return index
+        word, crc, tag, found_ledger, found_entry, _, _, digest = unpack(data, at)
+        if tag != last_tag:
+            seed, last_tag = crc_seed(tag), tag
+        covered = data[body : body + _CRC_COVERS]
+        if (
+            word != _ENTRY_BITS | size
+            or found_entry != first_entry + index
+            or found_ledger != ledger_id
+            or crc32c(covered, seed ^ word) != crc
+            or crc32c(view[body + _CRC_COVERS : end], crc32c(covered[:_DIGESTED_BYTES])) != digest
+        ):
+            return index
+        at = end
+    return len(sizes)
+
+
 def check_record(data: bytes | memoryview, offset: int) -> tuple[int, int, int] | None:
     """Kind, body length and tag of the record at ``offset``; None: there is no intact record.
 
@@ -103,8 +139,8 @@ def check_record(data: bytes | memoryview, offset: int) -> tuple[int, int, int] 
     word, crc, tag = RECORD_HEADER.unpack_from(data, offset)
     length = word & LENGTH_MASK
     covered = data[body : body + min(length, _CRC_COVERS)]
-    if word >> _KIND_SHIFT == 0 or len(covered) < min(length, _CRC_COVERS):
+    if word >> KIND_SHIFT == 0 or len(covered) < min(length, _CRC_COVERS):
         return None
     if crc32c(covered, crc32c(_TAG.pack(tag)) ^ word) != crc:
         return None
-    return word >> _KIND_SHIFT, length, tag
+    return word >> KIND_SHIFT, length, tag

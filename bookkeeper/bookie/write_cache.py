@@ -8,7 +8,7 @@ per entry. Holes (entry ids that other bookies of a striped ledger hold) have si
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
@@ -89,7 +89,7 @@ class Chunk:
         return Chunk(entry_id, [size], buffers, RECORD_HEADER_BYTES + size, 1, parts)
 
 
-def slice_packets(data: bytes, offset: int, sizes: list[int]) -> list[bytes | memoryview]:
+def slice_packets(data: bytes, offset: int, sizes: Sequence[int]) -> list[bytes | memoryview]:
     """Packets out of joined records; ``offset`` is where the first record begins."""
     packets: list[bytes | memoryview] = []
     view: memoryview | None = None
