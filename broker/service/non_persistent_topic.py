@@ -55,6 +55,9 @@ class NonPersistentTopic(Topic):
     async def _store_epoch(self, epoch: int) -> None:
         """The epoch of a topic without storage lives as long as the topic is loaded."""
 
+    async def _settle(self) -> None:
+        """Every entry is answered at once."""
+
     async def _close_storage(self) -> None:
         """There is none."""
 

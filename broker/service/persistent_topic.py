@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -36,6 +37,8 @@ __all__ = ["EPOCH_PROPERTY", "PersistentTopic"]
 
 logger = logging.getLogger(__name__)
 
+_SETTLE_S: Final = 5.0
+"""How long an unload waits for entries under way; what is left is sent again by its clients."""
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 
 
@@ -49,6 +52,7 @@ class PersistentTopic(Topic):
         self.ledger = ledger
         self._in_flight = 0  # batches given to the ledger and not answered in full
         self._recovering = False
+        self._settled: asyncio.Future[None] | None = None  # somebody waits for _in_flight == 0
         if (epoch := ledger.properties.get(EPOCH_PROPERTY)) is not None:
             self.epoch = int(epoch)
         self.terminated = ledger.terminated is not None
@@ -90,6 +94,8 @@ class PersistentTopic(Topic):
         batch.answered += count
         if batch.answered >= len(batch.sequence_ids):
             self._in_flight -= 1
+            if self._in_flight == 0 and self._settled is not None and not self._settled.done():
+                self._settled.set_result(None)
         sink = batch.producer.sink
         if error is None:
             sink.publish_done(batch, offset, count, ledger_id, first_entry_id)
@@ -115,7 +121,7 @@ class PersistentTopic(Topic):
             self._evict(TopicFencedError(f"Topic {self.full_name} lost its storage"))
         if not isinstance(error, AppendFailedError):
             self._on_fenced(error)
-        elif self._in_flight == 0 and not self._recovering:
+        elif self._in_flight == 0 and not self._recovering and not self.closing:
             # The ledger takes appends again, and nobody's older entries are under way any more.
             logger.info("%s: append failures settled, accepting producers", self.name)
             self.fenced = False
@@ -191,6 +197,11 @@ class PersistentTopic(Topic):
         for subscription in list(self.subscriptions.values()):
             subscription.on_terminated()
         return last
+
+    async def _settle(self) -> None:
+        if self._in_flight and not self._recovering:
+            self._settled = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._settled,), timeout=_SETTLE_S)
 
     async def _store_epoch(self, epoch: int) -> None:
         try:

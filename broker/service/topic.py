@@ -66,6 +66,8 @@ class Topic(ABC):
         self.terminated = False
         self.fenced = False
         """No new producers, consumers or entries: being closed, deleted or re-opened."""
+        self.closing = False
+        """Fenced for good: this object will not serve again."""
         self.created_ms = self.active_ms = service.clock()
         self.last_publish_ms = 0
         self.messages_in = self.bytes_in = self.chunks_in = 0
@@ -311,7 +313,9 @@ class Topic(ABC):
 
     async def close(self) -> None:
         """Unload: fence, disconnect all clients, flush cursors, close storage."""
-        self.fenced = True
+        self.fenced = self.closing = True
+        # First the receipts, then CLOSE_PRODUCER: what is stored isn't sent again.
+        await self._settle()
         self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
         for subscription in list(self.subscriptions.values()):
             try:
@@ -326,7 +330,7 @@ class Topic(ABC):
 
     async def delete(self) -> None:
         """Fence, disconnect all clients, delete subscriptions and storage."""
-        self.fenced = True
+        self.fenced = self.closing = True
         self._evict(TopicFencedError(f"Topic {self.full_name} is being deleted"))
         for subscription in list(self.subscriptions.values()):
             await subscription.delete(force=True)
@@ -336,6 +340,10 @@ class Topic(ABC):
     @abstractmethod
     async def _store_epoch(self, epoch: int) -> None:
         """Make the producers' epoch durable."""
+
+    @abstractmethod
+    async def _settle(self) -> None:
+        """Wait, not for ever, until the entries under way are answered."""
 
     @abstractmethod
     async def _close_storage(self) -> None: ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
@@ -212,6 +214,43 @@ async def test_the_exact_size_limit_is_stored(broker: Broker) -> None:
     client = await connected(broker)
     client.feed(message(0, bytes(5 * 1024 * 1024)), 1 << 17)
     assert receipts(await client.receive(1))[0][0] == 0
+
+
+async def test_an_unload_answers_what_is_under_way_before_it_closes(broker: Broker) -> None:
+    client = await connected(broker)
+    release = broker.hold_storage()
+    client.feed(message(0))
+    topic = broker.service.topics["persistent://public/default/t"]
+    unload = broker.service.loop.create_task(broker.service.unload_topic(topic.name))
+    await eventually(lambda: topic.fenced)
+    client.feed(message(1))  # too late: the client sends it again after it reconnected
+    await client.expect_nothing()
+    release()
+    receipt, close = await client.receive(2)
+    assert receipts([receipt])[0][0] == 0
+    assert close.close_producer.producer_id == 1
+    await unload
+    await client.produce()
+    client.feed(message(1))
+    await client.receive(1)
+    assert len(await stored(broker)) == 2
+
+
+async def test_a_failed_append_doesn_t_bring_a_closing_topic_back(broker: Broker) -> None:
+    client = await connected(broker)
+    release = broker.hold_storage()
+    client.feed(message(0))
+    topic = broker.service.topics["persistent://public/default/t"]
+    unload = broker.service.loop.create_task(broker.service.unload_topic(topic.name))
+    await eventually(lambda: topic.fenced)
+    broker.cluster.bookie.up = False
+    release()
+    assert (await client.receive_one()).close_producer.producer_id == 1
+    assert topic.fenced
+    broker.cluster.bookie.up = True
+    await asyncio.gather(unload, return_exceptions=True)
+    assert topic.fenced
+    assert not broker.service.topics
 
 
 async def test_a_terminated_topic_says_so(broker: Broker) -> None:
