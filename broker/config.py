@@ -120,7 +120,7 @@ class BrokerConfig:
     broker_delete_inactive_topics_max_inactive_duration_seconds: int = 0  # 0: the frequency
     enable_persistent_topics: bool = True
     enable_non_persistent_topics: bool = True
-    default_number_of_namespace_bundles: int = 4
+    default_number_of_namespace_bundles: int = 32  # as Pulsar 5.0
     force_delete_tenant_allowed: bool = False
     force_delete_namespace_allowed: bool = False
     ttl_duration_default_in_seconds: int = 0  # 0: messages never expire

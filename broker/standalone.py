@@ -125,6 +125,8 @@ def bookie_config(config: BrokerConfig) -> BookieConfig:
         storage=StorageConfig(
             journal_segment_bytes=config.journal_max_size_mb * _MIB,
             journal_group_bytes_max=config.journal_max_group_bytes,
+            # Twice what the broker lets producers have in flight: a refusal would end the ledger.
+            journal_queue_bytes_max=2 * config.max_message_publish_buffer_size_in_mb * _MIB,
             flush_bytes=config.db_storage_write_cache_max_size_mb * _MIB,
             entry_log_bytes=config.entry_log_size_limit_mb * _MIB,
         ),

@@ -30,6 +30,7 @@ CORES = [
     "bookkeeper/client/ledger_writer.py",
     "bookkeeper/client/ledger_recovery.py",
     "bookkeeper/client/quorum.py",
+    "bookkeeper/client/quorum_adds.py",
     "managed_ledger/cursor/ack_state.py",
     "managed_ledger/cursor/cursor_format.py",
     "managed_ledger/ledger_list.py",
