@@ -212,12 +212,15 @@ class Bookie:
                 timer.cancel()
         for waiting in self.storage.journal.take_all_waiting():
             self._answer(waiting, codes.IO_ERROR)
-        for waiter in self._flush_waiters:
-            if not waiter.done():
-                waiter.set_exception(BookieClosedError(f"the bookie ended: {error}"))
-        self._flush_waiters.clear()
+        self._fail_flush_waiters(error)
         self._check_drained()
         self.on_fatal(error)
+
+    def _fail_flush_waiters(self, error: BaseException) -> None:
+        waiters, self._flush_waiters = self._flush_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(BookieClosedError(f"the bookie ended: {error}"))
 
     # ---- flush
 
@@ -320,6 +323,8 @@ class Bookie:
         """Entry log or index ran out of space: the journal still has everything; wait for space."""
         _log.error("no space left to flush, the bookie is read-only: %s", error)
         self._set_read_only(True)
+        if self._closing:  # nobody will try again
+            self._fail_flush_waiters(error)
         self._arm_disk_timer()
 
     def _has_reserve(self) -> bool:

@@ -14,7 +14,7 @@ class StorageConfig:
     journal_segment_bytes: int = 256 << 20  # a segment is closed before it would grow above this
     journal_group_bytes_max: int = 8 << 20  # one durable write; a larger single request is allowed
     journal_alignment_bytes: int = 4096  # groups begin at multiples: no synced page is rewritten
-    journal_extend_bytes: int = 4 << 20  # steps in which a new segment is filled with zeros
+    journal_extend_bytes: int = 1 << 20  # steps in which a new segment is filled with zeros
     journal_spares_max: int = 2  # old segments kept for re-use
     journal_queue_bytes_max: int = 256 << 20  # above: TOO_MANY_REQUESTS
     # Write cache (two halves of this size at most, plus what the journal queue holds)

@@ -106,6 +106,8 @@ class EntryLogs:
             if file.pread(DATA_OFFSET, 0) != encode_header(log_id):
                 raise CorruptFileError(log_path(log_id), 0, "not the header of this entry log")
             file = self._files.setdefault(log_id, file)
+            if log_id not in self.logs:  # unlinked meanwhile: a kept file would keep its space
+                self._files.pop(log_id, None)
         return file
 
     def create(self) -> int:
@@ -124,11 +126,11 @@ class EntryLogs:
 
         Its file is closed by whoever still reads it.
         """
-        self._files.pop(log_id, None)
-        self.logs.pop(log_id, None)
+        self.logs.pop(log_id, None)  # first: see file()
         if self.active_id == log_id:
             self.active_id = None
         self.file_system.remove(log_path(log_id))
+        self._files.pop(log_id, None)
 
     def close(self) -> None:
         for file in self._files.values():

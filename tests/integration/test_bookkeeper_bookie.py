@@ -339,6 +339,22 @@ async def test_a_flush_without_space_is_retried_when_there_is_some(
     await bookie.close()
 
 
+async def test_closing_on_a_full_disk_ends_and_the_journal_keeps_the_entries(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    fs = MemoryFileSystem()
+    index = MemoryStore(fs)
+    node = Node(tmp_path / "b1", store)
+    bookie = await Bookie.open(node.config, fs, store, index=index)
+    assert await add(bookie, 1, range(10)) == codes.OK
+    fs.faults.fail_at = fs.call_count
+    fs.faults.error = errno.ENOSPC
+    await asyncio.wait_for(bookie.close(), 5)
+    bookie = await Bookie.open(node.config, fs, store, index=index)
+    assert len((await bookie.read_entries(1, 0, 99, 1 << 20)).packets) == 10
+    await bookie.close()
+
+
 async def test_a_stalled_journal_pushes_back(tmp_path: Path, store: MetadataStore) -> None:
     node = Node(tmp_path / "b1", store, storage=SMALL.__class__(journal_queue_bytes_max=10_000))
     bookie = await node.start()
