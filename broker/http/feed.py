@@ -30,6 +30,9 @@ __all__ = ["Delivery", "Feed", "MessageKey"]
 
 logger = logging.getLogger(__name__)
 
+PARTIAL_MAX = 20_000  # batches acknowledged in part, per source
+_BATCH_MAX = 1 << 20  # messages of a batch an id may claim
+
 MessageKey = tuple[int, int, int, int, int]
 """(partition or -1, ledger, entry, batch index or -1, batch size or 0)."""
 
@@ -69,7 +72,10 @@ class _Source:
         self.topic_name = ""
         self.skip_through: tuple[int, int, int] | None = None  # ledger, entry, batch index
         self.acked: list[Position] = []  # whole entries acknowledged in this tick
-        self.partial: dict[Position, tuple[int, int]] = {}  # acknowledged bits and batch size
+        # Acknowledged bits and size of batches that aren't whole yet. Kept until then: the broker
+        # may be set not to keep batch indexes. Bounded by what this client has unacknowledged.
+        self.partial: dict[Position, tuple[int, int]] = {}
+        self.touched: set[Position] = set()  # of these, what was acknowledged in this tick
 
     @property
     def writable(self) -> bool:
@@ -232,12 +238,17 @@ class Feed:
         """
         partition, ledger_id, entry_id, batch_index, batch_size = key
         source = self._source(partition)
+        if batch_index >= 0 and not batch_index < max(batch_size, 1) <= _BATCH_MAX:
+            return  # a made-up id: nothing of ours, and no huge bit set because of it
         if batch_index < 0 or batch_size <= 1:
             source.acked.append((ledger_id, entry_id))
         else:
             position = (ledger_id, entry_id)
             bits, _ = source.partial.get(position, (0, 0))
             source.partial[position] = (bits | 1 << batch_index, batch_size)
+            source.touched.add(position)
+            if len(source.partial) > PARTIAL_MAX:  # ids that were never delivered here
+                source.partial.pop(next(iter(source.partial)))
         self._flush_soon()
 
     def redeliver(self, keys: Sequence[MessageKey]) -> None:
@@ -271,7 +282,7 @@ class Feed:
 
     def _flush(self) -> None:
         for source in self._sources:
-            if source.partial or source.acked:
+            if source.touched or source.acked:
                 self._flush_acks(source)
         wanted = self.credit - len(self.ready)
         if wanted <= 0 or not self._sources:
@@ -285,14 +296,16 @@ class Feed:
 
     def _flush_acks(self, source: _Source) -> None:
         acked, source.acked = source.acked, []
-        partial, source.partial = source.partial, {}
+        touched, source.touched = source.touched, set()
         consumer = source.consumer
         if consumer is None:
             return  # its messages will be redelivered wherever the topic went
         subscription = consumer.subscription
-        for position, (bits, size) in partial.items():
+        for position in touched & source.partial.keys():
+            bits, size = source.partial[position]
             whole = (1 << size) - 1
-            if bits == whole:
+            if bits & whole == whole:
+                del source.partial[position]
                 acked.append(position)
             else:
                 subscription.acknowledge_batch(consumer, position, _words(whole & ~bits, size))

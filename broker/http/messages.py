@@ -298,6 +298,8 @@ def parse_message_id(text: str) -> pb.MessageIdData:
         raise MessageIdError(f"not base64: {error}") from error
     except DecodeError as error:
         raise MessageIdError(f"not a message id: {error}") from error
+    if not data.IsInitialized():
+        raise MessageIdError("not a message id: ledger or entry id is missing")
     if data.ledgerId >= 2**63 or data.entryId >= 2**63:
         raise MessageIdError("ledger or entry id out of range")
     return data

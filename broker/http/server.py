@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from broker.http.websocket.protocol import CorkedWebSocketProtocol
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
@@ -51,7 +53,7 @@ class HttpServer:
             self._app,
             loop="none",
             http="httptools",
-            ws="websockets-sansio",
+            ws=CorkedWebSocketProtocol,
             lifespan="off",
             log_config=None,
             log_level=logging.WARNING,

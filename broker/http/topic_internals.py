@@ -39,6 +39,7 @@ def internal_stats(ledger: ManagedLedger) -> dict[str, Any]:
             for each in stats.ledgers
         ],
         "cursors": {name: _cursor(cursor) for name, cursor in ledger.cursors.items()},
+        "properties": dict(stats.properties),
         "schemaLedgers": [],
         "compactedLedger": {
             "ledgerId": -1,

@@ -128,7 +128,8 @@ async def _checked(service: BrokerService, info: TenantInfo) -> dict[str, Any]:
     clusters = info.allowedClusters
     if not clusters:
         raise ApiError(
-            412, "Clusters cannot be null" if clusters is None else "Clusters can not be empty"
+            412,
+            "Clusters cannot be null" if clusters is None else "Clusters cannot be empty or blank",
         )
     known = set(await service.resources.clusters())
     if not known.issuperset(clusters):

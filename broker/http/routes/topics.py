@@ -351,7 +351,7 @@ async def delete_partitioned(
                 f"{topic} is a non-partitioned topic. Instead of calling "
                 "delete-partitioned-topic please call delete.",
             )
-        raise ApiError(404, f"Partitioned topic {topic} does not exist")
+        raise ApiError(404, f"Topic {topic} not found.")
     await service.delete_partitioned_topic(topic, force=flag(force))
     return no_content()
 
@@ -480,7 +480,13 @@ async def last_message_id(
 
 def message_id(position: tuple[int, int], topic: TopicName) -> dict[str, int]:
     ledger_id, entry_id = position
-    return {"ledgerId": ledger_id, "entryId": entry_id, "partitionIndex": topic.partition_index}
+    return {
+        "ledgerId": ledger_id,
+        "entryId": entry_id,
+        "partitionIndex": topic.partition_index,
+        "batchIndex": -1,
+        "batchSize": 0,
+    }
 
 
 @router.post(TOPIC + "/terminate", summary="Take no more messages, for good")

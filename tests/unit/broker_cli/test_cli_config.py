@@ -1,0 +1,87 @@
+"""Settings and the command line: sources, precedence, clear errors, fast start."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.cli.admin_words import WORDS
+from broker.cli.main import main
+from broker.config import BrokerConfig, ConfigError, key_of
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("# a comment\nmaxMessageSize = 1\nclusterName=f\nbrokerServicePort=1\n")
+    environment = {"PULSAR_PREFIX_clusterName": "e", "MAGNETAR_brokerServicePort": "2"}
+    config = BrokerConfig.load(file, environment, {"brokerServicePort": "3"})
+    assert (config.max_message_size, config.cluster_name, config.broker_service_port) == (1, "e", 3)
+
+
+def test_unknown_keys_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("zookeeperServers=x\nnumIOThreads=2\n")
+    with caplog.at_level(logging.WARNING):
+        BrokerConfig.load(file, {})
+    (record,) = caplog.records
+    assert "numIOThreads, zookeeperServers" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("maxMessageSize", "big"),
+        ("maxMessageSize", "0"),
+        ("brokerServicePort", "65536"),
+        ("allowAutoTopicCreation", "maybe"),
+        ("allowAutoTopicCreationType", "other"),
+        ("managedLedgerDefaultAckQuorum", "2"),
+    ],
+)
+def test_a_bad_value_names_its_key(key: str, value: str) -> None:
+    with pytest.raises(ConfigError):
+        BrokerConfig.load(None, {}, {key: value})
+
+
+def test_keys_are_pulsars() -> None:
+    assert key_of("managed_ledger_cache_size_mb") == "managedLedgerCacheSizeMB"
+    assert key_of("max_message_publish_buffer_size_in_mb") == "maxMessagePublishBufferSizeInMB"
+    keys = BrokerConfig().as_keys()
+    assert keys["allowAutoTopicCreation"] == "true"
+    assert keys["managedLedgerPassword"] == "******"
+
+
+def test_a_line_without_a_value_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("\nnonsense\n")
+    with pytest.raises(ConfigError, match=r"broker\.conf:2"):
+        BrokerConfig.load(file, {})
+
+
+def test_a_bad_option_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["standalone", "--set", "maxMessageSize"]) == 1
+    assert capsys.readouterr().err == "magnetar: --set maxMessageSize: KEY=VALUE is expected\n"
+
+
+def test_every_admin_word_has_its_arguments() -> None:
+    for group in WORDS.values():
+        for word in group.values():
+            given = {*word.positionals}
+            given |= {o.to.removeprefix("path:") for o in word.options if o.to.startswith("path:")}
+            word.path.format(**dict.fromkeys(given, "x"))  # KeyError: a place without an argument
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from broker.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = ('fastapi', 'pydantic', 'uvicorn', 'google', 'asyncio')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

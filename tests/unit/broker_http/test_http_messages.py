@@ -1,0 +1,114 @@
+"""Entries taken apart and built: batches, compression, ids, and bytes that lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.http.local_producer import java_string_hash
+from broker.http.messages import (
+    COMPRESSIONS,
+    MessageIdError,
+    OutgoingMessage,
+    UndecodableEntryError,
+    decode_entry,
+    encode_batch,
+    encode_message_id,
+    encode_single,
+    parse_message_id,
+)
+from broker.http.websocket.protocol import text_frame_head
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import encode_body
+
+LIMIT = 1 << 20
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS.values(), ids=COMPRESSIONS.keys())
+def test_a_single_message_survives(kind: pb.CompressionType.ValueType) -> None:
+    message = OutgoingMessage(b"x" * 300, 7, "k", {"a": "b"}, event_time_ms=5)
+    _, body = encode_single("p", message, 99, kind)
+    (found,) = decode_entry(body, LIMIT)
+    assert (found.payload, found.key, found.properties) == (b"x" * 300, "k", {"a": "b"})
+    assert (found.sequence_id, found.publish_time_ms, found.event_time_ms) == (7, 99, 5)
+    assert (found.batch_index, found.producer_name) == (-1, "p")
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS.values(), ids=COMPRESSIONS.keys())
+def test_a_batch_survives(kind: pb.CompressionType.ValueType) -> None:
+    messages = [OutgoingMessage(b"%d" % i, i, None if i else "k") for i in range(5)]
+    metadata, body = encode_batch("p", messages, 99, kind)
+    assert (metadata.num_messages_in_batch, metadata.highest_sequence_id) == (5, 4)
+    found = decode_entry(body, LIMIT)
+    assert [message.payload for message in found] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [message.batch_index for message in found] == [0, 1, 2, 3, 4]
+    assert [message.key for message in found] == ["k", None, None, None, None]
+
+
+def body_of(payload: bytes, **fields: object) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    for name, value in fields.items():
+        setattr(metadata, name, value)
+    return encode_body(metadata, payload)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x0e\x01",
+        body_of(b"", num_messages_in_batch=2),
+        body_of(b"\0\0\0\xff" + b"x" * 40, num_messages_in_batch=1),
+        body_of(b"x" * 100, num_messages_in_batch=-1),
+        body_of(b"x" * 100, num_messages_in_batch=2**31 - 1),
+        body_of(b"x", compression=pb.LZ4, uncompressed_size=100),
+        body_of(b"x", compression=pb.ZLIB, uncompressed_size=100),
+        body_of(b"x", compression=pb.ZSTD, uncompressed_size=100),
+        body_of(b"x", compression=pb.SNAPPY, uncompressed_size=100),
+        body_of(b"x", compression=pb.LZ4, uncompressed_size=LIMIT + 1),
+    ],
+)
+def test_lying_bytes_are_refused(body: bytes) -> None:
+    with pytest.raises(UndecodableEntryError):
+        decode_entry(body, LIMIT)
+
+
+@pytest.mark.parametrize("kind", [pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY])
+def test_more_bytes_than_announced_are_refused(kind: pb.CompressionType.ValueType) -> None:
+    metadata, body = encode_single("p", OutgoingMessage(b"x" * 1000, 0), 1, kind)
+    start = len(body) - len(encode_body(metadata, b""))
+    payload = body[-start:]
+    metadata.uncompressed_size = 10
+    with pytest.raises(UndecodableEntryError):
+        decode_entry(encode_body(metadata, payload), LIMIT)
+
+
+def test_message_ids_survive() -> None:
+    found = parse_message_id(encode_message_id(12, 4, 3, 7, 9))
+    assert (found.ledgerId, found.entryId, found.partition) == (12, 4, 3)
+    assert (found.batch_index, found.batch_size) == (7, 9)
+    assert parse_message_id(encode_message_id(1, 0, -1)).batch_index == -1
+
+
+@pytest.mark.parametrize("text", ["*", "AAAA", "", "é", "CA=="])
+def test_what_is_no_message_id(text: str) -> None:
+    with pytest.raises(MessageIdError):
+        parse_message_id(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", 0)]
+)
+def test_keys_hash_as_in_java(text: str, value: int) -> None:
+    assert java_string_hash(text) == value
+
+
+@pytest.mark.parametrize(
+    ("size", "head"),
+    [
+        (125, b"\x81\x7d"),
+        (126, b"\x81\x7e\x00\x7e"),
+        (65_536, b"\x81\x7f" + bytes(5) + b"\x01\0\0"),
+    ],
+)
+def test_frame_heads(size: int, head: bytes) -> None:
+    assert text_frame_head(size) == head
