@@ -11,6 +11,7 @@ from broker.service.lookup_commands import parse_topic
 from broker.service.pending import PendingCreation
 from broker.service.producer import ProducerRequest
 from broker.service.unsupported_commands import check_schema
+from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
@@ -64,7 +65,8 @@ async def _create(
     try:
         topic = await connection.service.get_topic(name, create=True)
         producer = await topic.add_producer(_request(connection, command))
-    except BrokerError as error:
+    except (BrokerError, MetadataError) as failed:
+        error = failed if isinstance(failed, BrokerError) else BrokerMetadataError(str(failed))
         if connection.producers.get(producer_id) is pending:
             del connection.producers[producer_id]
         if not pending.cancelled:

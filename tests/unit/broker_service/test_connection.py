@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_command
+from broker.service import connection
 from broker.service.connection import PAUSED_CONNECTION
 from tests.unit.broker_service.doubles import Broker, Client, message
 
@@ -249,11 +250,16 @@ async def test_a_client_that_never_reads_is_closed_all_the_same(broker: Broker) 
     assert client.transport.closed
 
 
-async def test_too_many_requests_at_once_wait_in_the_socket(broker: Broker) -> None:
+async def test_too_many_requests_at_once_wait_in_the_socket(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_TASKS_MAX", 50)
     client = await ready(broker)
-    client.send(*[LOOKUP] * 6_000)
+    client.send(*[LOOKUP] * 49)
+    assert client.reads()
+    client.send(LOOKUP)
     assert not client.reads()
-    await client.receive(6_000)
+    await client.receive(50)
     assert client.reads()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.protocol import pulsar_api_pb2 as pb
+from metadata.errors import WriteFailedError
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -232,6 +235,22 @@ async def test_limits_and_encryption_come_from_the_namespace(broker: Broker) -> 
     client.feed(message(0, producer_id=3))
     error = (await client.receive_one()).send_error
     assert (error.producer_id, error.error) == (3, pb.MetadataError)
+
+
+async def test_a_failing_metadata_store_is_an_error_not_a_lost_connection(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await ready(broker)
+
+    async def fail(name: object) -> bool:
+        raise WriteFailedError("/path", OSError("disk full"))
+
+    monkeypatch.setattr(broker.service.resources, "is_stored", fail)
+    assert await failure(client) == pb.MetadataError
+    monkeypatch.setattr(broker.service.resources, "policies", fail)
+    assert await failure(client) == pb.MetadataError
+    monkeypatch.undo()
+    await success(client)
 
 
 async def test_a_client_too_old_for_close_producer_loses_its_connection(broker: Broker) -> None:
