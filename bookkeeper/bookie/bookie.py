@@ -335,7 +335,7 @@ class Bookie:
         file_system, config = self.storage.file_system, self.config
         free, total = file_system.free_bytes(), max(1, file_system.total_bytes())
         used = 1 - free / total
-        limit = config.disk_usage_low if self.read_only else config.disk_usage_max
+        limit = config.writable_below if self.read_only else config.disk_usage_max
         full = used > limit or free < config.disk_reserve_bytes
         if full != self.read_only:
             _log.warning("disk usage %.1f %%: read-only=%s", used * 100, full)

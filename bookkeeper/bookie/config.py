@@ -53,7 +53,7 @@ class BookieConfig:
     read_threads: int = 2
     # Disk usage (share of the total) at which the bookie turns read-only, and writable again.
     disk_usage_max: float = 0.95
-    disk_usage_low: float = 0.92
+    disk_usage_low: float | None = None  # None: 0.03 below disk_usage_max
     disk_reserve_bytes: int = 256 << 20  # read-only below this much free space, whatever the share
     disk_check_interval_s: float = 10.0  # only while read-only
     # Start although journal or index bytes are lost: every ledger that may be affected answers
@@ -63,5 +63,12 @@ class BookieConfig:
     def __post_init__(self) -> None:
         if not self.bookie_id or "/" in self.bookie_id:
             raise ValueError("bookie_id must be a name without slashes")
-        if not 0 < self.disk_usage_low <= self.disk_usage_max <= 1:
+        if not 0 < self.writable_below <= self.disk_usage_max <= 1:
             raise ValueError("need 0 < disk_usage_low <= disk_usage_max <= 1")
+
+    @property
+    def writable_below(self) -> float:
+        """Disk usage below which a read-only bookie becomes writable again."""
+        if self.disk_usage_low is not None:
+            return self.disk_usage_low
+        return max(self.disk_usage_max - 0.03, self.disk_usage_max / 2)
