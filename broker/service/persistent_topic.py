@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.errors import (
     AlreadyExistsError,
+    BrokerError,
     PersistenceError,
     SubscriptionNotFoundError,
     TopicFencedError,
@@ -52,6 +53,7 @@ class PersistentTopic(Topic):
         self.ledger = ledger
         self._in_flight = 0  # batches given to the ledger and not answered in full
         self._recovering = False
+        self._terminating = False
         self._settled: asyncio.Future[None] | None = None  # somebody waits for _in_flight == 0
         if (epoch := ledger.properties.get(EPOCH_PROPERTY)) is not None:
             self.epoch = int(epoch)
@@ -67,7 +69,7 @@ class PersistentTopic(Topic):
     # --- entries
 
     def publish(self, producer: Producer, batch: PublishBatch) -> None:
-        if self.fenced:
+        if self.fenced or self._terminating:
             self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is fenced"))
             return
         if self.terminated:
@@ -101,8 +103,8 @@ class PersistentTopic(Topic):
             sink.publish_done(batch, offset, count, ledger_id, first_entry_id)
             return
         if isinstance(error, ManagedLedgerTerminatedError):
-            self.terminated = True
-            sink.publish_failed(batch, offset, count, TopicTerminatedError("Topic is terminated"))
+            # `terminate` is under way and ends the producers next: see there.
+            sink.publish_failed(batch, offset, count, TopicFencedError("Topic is being terminated"))
             return
         # Nothing behind a lost entry may be stored: the clients are told to come back and resend
         # everything from the first unanswered one on (wire-protocol 9, trap 12).
@@ -188,12 +190,20 @@ class PersistentTopic(Topic):
     async def terminate(self) -> Position:
         """Take no more entries, for good; consumers drain. The last position."""
         self._check_open()
+        # What arrives from now on gets no SEND_ERROR but, in the end, CLOSE_PRODUCER: the client
+        # comes back, hears TopicTerminated and fails its messages. Go's client only forgets the
+        # producer at such a SEND_ERROR, and its messages wait for their timeout.
+        self._terminating = True
+        told: BrokerError = TopicFencedError(f"Topic {self.full_name} could not be terminated")
         try:
             last = await self.ledger.terminate()
+            self.terminated = True
+            told = TopicTerminatedError(f"Topic {self.full_name} is terminated")
         except ManagedLedgerError as error:
             raise PersistenceError(f"Can't terminate {self.full_name}: {error}") from error
-        self.terminated = True
-        self._evict(TopicTerminatedError(f"Topic {self.full_name} is terminated"))
+        finally:
+            self._terminating = False
+            self._evict(told)
         for subscription in list(self.subscriptions.values()):
             subscription.on_terminated()
         return last

@@ -265,6 +265,25 @@ async def test_a_terminated_topic_says_so(broker: Broker) -> None:
     assert answer.error.error == pb.TopicTerminatedError
 
 
+async def test_entries_during_a_termination_get_no_error_but_the_end_of_their_producer(
+    broker: Broker,
+) -> None:
+    client = await connected(broker)
+    release = broker.hold_storage()
+    client.feed(message(0))
+    topic = broker.service.topics["persistent://public/default/t"]
+    ending = broker.service.loop.create_task(topic.terminate())  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    client.feed(message(1))
+    release()
+    receipt, close = await client.receive(2)
+    assert receipt.send_receipt.sequence_id == 0
+    assert close.close_producer.producer_id == 1
+    await ending
+    answer, _ = await client.produce()
+    assert answer.error.error == pb.TopicTerminatedError
+
+
 async def test_a_non_persistent_topic_answers_at_once_with_id_zero(broker: Broker) -> None:
     client = await connected(broker, "non-persistent://public/default/n")
     client.feed(message(0) + message(1))
