@@ -160,8 +160,7 @@ class SharedWorld(World):
             assert position not in self.cursor.acked, "sent after its ack"
             assert position not in self.owner, "sent while pending"
             assert not entry.flags & FLAG_MARKER
-            early = 0 if self.limits.delay_strict else TICK_MS
-            assert entry.deliver_at_ms <= self.now_ms + early, "sent before its time"
+            assert entry.deliver_at_ms <= self.now_ms, "sent before its time"
             assert (counts[nth] if counts else 0) == self.nacks.get(position, 0)
             self.owner[position] = consumer
             messages += entry.message_count

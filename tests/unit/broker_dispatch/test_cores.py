@@ -250,7 +250,7 @@ def test_delayed_entries_come_when_they_are_due() -> None:
     assert sent(feed(core, [head(deliver_at_ms=due), head()])) == {"c1": [1]}
     deadline = core.next_deadline_ms()
     assert deadline is not None
-    assert due - 1000 <= deadline <= due
+    assert due <= deadline <= due + 125
     core.on_tick(deadline)
     request = core.next_read()
     assert request is not None
@@ -260,7 +260,7 @@ def test_delayed_entries_come_when_they_are_due() -> None:
 
 
 @given(st.lists(st.integers(NOW, NOW + 100_000), max_size=40), st.booleans())
-def test_delays_are_never_late_and_hardly_early(times: list[int], strict: bool) -> None:
+def test_delays_are_never_early_and_hardly_late(times: list[int], strict: bool) -> None:
     index = DelayedIndex(1000, strict=strict)
     for entry_id, time in enumerate(times):
         index.add(7, entry_id, time)
@@ -268,8 +268,8 @@ def test_delays_are_never_late_and_hardly_early(times: list[int], strict: bool) 
     seen = set()
     while (now := index.next_due_ms()) is not None:
         for _, entry_id in index.take_due(now) or ():
-            early = times[entry_id] - now
-            assert 0 <= early <= (0 if strict else 1000)
+            late = now - times[entry_id]
+            assert 0 <= late <= (0 if strict else 125)
             seen.add(entry_id)
     assert seen == set(range(len(times)))
     assert index.count == 0
