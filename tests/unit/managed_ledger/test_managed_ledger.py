@@ -16,7 +16,10 @@ from managed_ledger.errors import (
     ManagedLedgerTerminatedError,
     OpenFailedError,
 )
+from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST
+from metadata.errors import OutcomeUnknownError
+from metadata.store import Versioned
 from tests.unit.managed_ledger.cluster import (
     CONFIG,
     NAME,
@@ -300,3 +303,31 @@ async def test_stats(cluster: Cluster) -> None:
     assert [(x.entries, x.size) for x in stats.ledgers] == [(0, 0)]
     assert stats.last_ledger_created_ms == cluster.now_ms
     assert stats.cached_bytes > 5
+
+
+async def test_a_ledger_that_the_next_owner_has_is_not_deleted(cluster: Cluster) -> None:
+    """Its listing got through, the answer didn't, and then another owner took the list over."""
+    log = await cluster.factory().open(NAME, CONFIG)
+    put = log.store.put
+    second: ManagedLedger | None = None
+
+    async def put_and_lose_the_answer(
+        path: str, value: bytes, expected_version: int | None = None
+    ) -> Versioned:
+        nonlocal second
+        stored = await put(path, value, expected_version)
+        if path == log.path and second is None:
+            second = await cluster.factory().open(NAME, CONFIG)
+            raise OutcomeUnknownError(path)
+        return stored
+
+    log.store.put = put_and_lose_the_answer  # type: ignore[method-assign,assignment]  # one store's fault
+    appends = Appends(log)
+    appends.send(b"a")
+    await appends.settle()
+    assert isinstance(appends.errors[0], ManagedLedgerFencedError)
+    assert second is not None
+    [(ledger_id, entries)] = second.ledger_counts()
+    assert entries == 0
+    await log.close()
+    assert await second.client.read_ledger_metadata(ledger_id) is not None
