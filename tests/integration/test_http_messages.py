@@ -94,7 +94,9 @@ def test_a_bad_body_is_refused_and_stores_nothing(
 
 
 def test_text_that_is_not_json(http: httpx.Client, topic: str) -> None:
-    assert http.post(f"/topics/persistent/{topic}", content=b"{").status_code == 400
+    headers = {"content-type": "application/json"}
+    answer = http.post(f"/topics/persistent/{topic}", content=b"{", headers=headers)
+    assert answer.status_code == 400
 
 
 def test_messages_come_back_whole(http: httpx.Client, topic: str, subscription: str) -> None:

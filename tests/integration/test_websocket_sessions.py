@@ -13,6 +13,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from broker.http.messages import parse_message_id
+
 TIMEOUT_S = 20
 
 
@@ -48,6 +50,12 @@ def content(message: dict[str, Any]) -> bytes:
     return base64.b64decode(message["payload"])
 
 
+def place(message: dict[str, Any]) -> tuple[int, int, int]:
+    """Ledger, entry and batch index: Pulsar's receipts lack the batch size of its messages."""
+    data = parse_message_id(message["messageId"])
+    return data.ledgerId, data.entryId, data.batch_index
+
+
 def test_produce_and_consume(ws_url: str, topic: str) -> None:
     with (
         open_socket(f"{ws_url}/consumer/{topic}/s") as consumer,
@@ -64,7 +72,7 @@ def test_produce_and_consume(ws_url: str, topic: str) -> None:
         assert (answer["result"], answer["context"]) == ("ok", "c1")
         message = receive(consumer)
         assert content(message) == b"hello"
-        assert message["messageId"] == answer["messageId"]
+        assert place(message) == place(answer)
         assert (message["key"], message["properties"]) == ("k", {"a": "b"})
         assert message["redeliveryCount"] == 0
         assert message["eventTime"].startswith("2026-01-02T03:04:05.678")
@@ -91,11 +99,12 @@ def test_batches_keep_order_and_have_distinct_ids(
             producer.send(json.dumps({"payload": payload, "context": str(i)}))
         answers = [receive(producer) for _ in range(200)]
         assert [answer["context"] for answer in answers] == [str(i) for i in range(200)]
-        ids = [answer["messageId"] for answer in answers]
+        ids = [place(answer) for answer in answers]
         assert len(set(ids)) == 200
+        assert ids == sorted(ids)
         messages = [receive(reader) for _ in range(200)]
         assert [content(message) for message in messages] == [str(i).encode() for i in range(200)]
-        assert [message["messageId"] for message in messages] == ids
+        assert [place(message) for message in messages] == ids
 
 
 def test_a_batch_is_acknowledged_piece_by_piece(ws_url: str, topic: str) -> None:
@@ -213,8 +222,14 @@ def test_a_bad_message_is_refused_and_the_socket_stays(
     ],
 )
 def test_a_bad_parameter_refuses_the_upgrade(
-    ws_url: str, topic: str, path: str, status: int
+    ws_url: str,
+    topic: str,
+    path: str,
+    status: int,
+    external_server: tuple[str, str] | None,
 ) -> None:
+    if external_server is not None and "maxPendingMessages" in path:
+        pytest.skip("Pulsar takes any text for this one: docs/http-differences.md")
     url = f"{ws_url}/{path.format(topic=topic)}"
     with pytest.raises(InvalidStatus) as refused, open_socket(url):
         pass
