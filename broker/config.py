@@ -187,7 +187,7 @@ class BrokerConfig:
     db_storage_read_ahead_cache_batch_bytes: int = 1024 * 1024
     entry_log_size_limit_mb: int = 512
     flush_interval_ms: int = 30_000
-    gc_wait_time_ms: int = 60_000
+    gc_wait_time_ms: int = 900_000  # full rounds; deletions are collected at once anyway
     disk_usage_threshold: float = 0.95
 
     # --- HTTP, WebSocket

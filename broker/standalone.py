@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.config import BookieConfig, StorageConfig
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.storage.os_file_system import OsFileSystem
@@ -83,9 +85,13 @@ class Standalone:
         bookie = await Bookie.open(settings, OsFileSystem(settings.data_dir), store)
         bookie.on_fatal = self._on_fatal
         stack.push_async_callback(bookie.close)
+        collector = GarbageCollector(bookie, LedgerStore(store))
+        stack.push_async_callback(collector.close)
+        collector.start(config.gc_wait_time_ms / 1000)
         pool = BookiePool()
         pool.add(InProcessBookieClient(bookie))
         client = BookKeeperClient(store, pool, RandomPlacement(rng), clock=wall_clock_ms, rng=rng)
+        client.on_ledger_deleted = collector.ledger_deleted_hint
         cache = EntryCache(config.managed_ledger_cache_size_mb * _MIB)
         ledgers = ManagedLedgerFactory(client, store, cache, FactoryConfig(), wall_clock_ms, rng)
         stack.push_async_callback(ledgers.close)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from google.protobuf.message import Message
-
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.delivery import MessageFrames
 
@@ -21,18 +19,6 @@ _NO_REQUEST = 2**64 - 1
 _ACTIVE_CHANGE_VERSION = 12
 _CLOSE_VERSION = 5
 _END_OF_TOPIC_VERSION = 9
-# BaseCommand types that our pulsar_api.proto leaves out (wire-protocol 2.5): the number is the
-# type's and the sub-message field's.
-_REACHED_END_OF_TOPIC = 27
-_ACTIVE_CONSUMER_CHANGE = 31
-
-
-def _frame(kind: int, message: Message) -> bytes:
-    """Frame of a simple command whose sub-message is shorter than 128 bytes."""
-    body = message.SerializeToString()
-    tag = kind << 3 | 2  # two varint bytes from field 16 on
-    command = bytes((0x08, kind, tag & 0x7F | 0x80, tag >> 7, len(body))) + body
-    return (len(command) + 4).to_bytes(4) + len(command).to_bytes(4) + command
 
 
 class BinaryConsumerSink:
@@ -74,17 +60,18 @@ class BinaryConsumerSink:
 
     def notify_active(self, consumer: Consumer, is_active: bool) -> None:
         if self.connection.protocol_version >= _ACTIVE_CHANGE_VERSION:
-            change = pb.CommandActiveConsumerChange(
-                consumer_id=self.consumer_id, is_active=is_active
-            )
-            self.connection.write([_frame(_ACTIVE_CONSUMER_CHANGE, change)])
+            command = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
+            change = command.active_consumer_change
+            change.consumer_id, change.is_active = self.consumer_id, is_active
+            self.connection.send(command)
 
     def notify_end_of_topic(self, consumer: Consumer) -> None:
         # C++ and Go close the connection on this command (trap 1).
         is_java = self.client_version.startswith("Pulsar-Java")
         if is_java and self.connection.protocol_version >= _END_OF_TOPIC_VERSION:
-            reached = pb.CommandReachedEndOfTopic(consumer_id=self.consumer_id)
-            self.connection.write([_frame(_REACHED_END_OF_TOPIC, reached)])
+            command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)
+            command.reachedEndOfTopic.consumer_id = self.consumer_id
+            self.connection.send(command)
 
     def close_consumer(self, consumer: Consumer) -> None:
         self.detach()

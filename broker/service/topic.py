@@ -358,6 +358,8 @@ class Topic(ABC):
         self.rates.sample(now_ms, (0, self.messages_in, self.bytes_in, self.chunks_in))
         for producer in self.registry:
             producer.sample(now_ms)
+        for subscription in self.subscriptions.values():
+            subscription.sample(now_ms)
 
     def storage_stats(self) -> dict[str, Any]:
         """The fields that only stored topics fill."""

@@ -10,7 +10,7 @@ import pytest
 
 from broker.errors import BrokerError, TopicNotFoundError
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import MalformedFrameError
+from broker.protocol.framing import MalformedFrameError, encode_command
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import SHARED, Consumer, ConsumerSink, SubscribeRequest
 from broker.service.consumer_commands import HANDLERS, position_of, subscribe_request
@@ -299,13 +299,13 @@ async def test_a_connection_that_closes_takes_its_consumers_along() -> None:
 async def test_frames_of_notifications() -> None:
     connection, _, consumer = await connected([])
     consumer.sink.notify_active(consumer, True)
-    assert connection.written[-1].hex() == "0000000d00000009081ffa010408011001"
-    before = len(connection.written)
+    assert encode_command(connection.sent[-1]).hex() == "0000000d00000009081ffa010408011001"
+    before = len(connection.sent)
     consumer.sink.notify_end_of_topic(consumer)
-    assert len(connection.written) == before, "C++ would close on it (trap 1)"
+    assert len(connection.sent) == before, "C++ would close on it (trap 1)"
     consumer.sink.client_version = "Pulsar-Java-v4.0.0"
     consumer.sink.notify_end_of_topic(consumer)
-    assert connection.written[-1].hex() == "0000000b00000007081bda01020801"
+    assert encode_command(connection.sent[-1]).hex() == "0000000b00000007081bda01020801"
 
 
 def test_subscribe_fields() -> None:
