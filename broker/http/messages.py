@@ -26,6 +26,7 @@ __all__ = [
     "OutgoingMessage",
     "UndecodableEntryError",
     "decode_entry",
+    "decode_whole_entry",
     "encode_batch",
     "encode_message_id",
     "encode_single",
@@ -109,6 +110,23 @@ def decode_entry(body: bytes | memoryview, payload_bytes_max: int) -> list[Messa
         raise UndecodableEntryError(f"entry can't be decompressed: {error}") from error
 
 
+def decode_whole_entry(
+    body: bytes | memoryview, payload_bytes_max: int
+) -> tuple[pb.MessageMetadata, bytes]:
+    """Metadata and uncompressed payload of one entry; a batch stays framed, encryption stays.
+
+    Raises:
+        UndecodableEntryError: see the class.
+    """
+    try:
+        metadata, payload = parse_entry_body(body)
+        if metadata.compression == pb.NONE or metadata.encryption_keys:
+            return metadata, bytes(payload)
+        return metadata, _decompress(metadata, payload, payload_bytes_max)
+    except (MalformedFrameError, DecodeError, zlib.error, cramjam.DecompressionError) as error:
+        raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
+
+
 def _single(
     metadata: pb.MessageMetadata, payload: bytes, encryption: pb.MessageMetadata | None = None
 ) -> Message:
@@ -165,6 +183,12 @@ def _unpack(metadata: pb.MessageMetadata, data: bytes) -> list[Message]:
 
 
 def _decompress(metadata: pb.MessageMetadata, payload: memoryview, bytes_max: int) -> bytes:
+    """The payload as its producer had it before compression.
+
+    Raises:
+        UndecodableEntryError: unknown or lying compression, or more than ``bytes_max``.
+        cramjam.DecompressionError, zlib.error: broken data.
+    """
     size, kind = metadata.uncompressed_size, metadata.compression
     if size > bytes_max:
         raise UndecodableEntryError(f"{size} bytes uncompressed, limit {bytes_max}")

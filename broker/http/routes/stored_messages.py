@@ -1,0 +1,176 @@
+"""Stored messages by id, by place in a backlog, by place in the log (http-api 2.4, 2.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+
+from broker.http.dependencies import Authoritative, Service, SubscriptionName, Topic
+from broker.http.errors import ApiError
+from broker.http.messages import UndecodableEntryError, decode_whole_entry
+from broker.http.routes.topics import TOPIC, persistent
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.service.broker_service import BrokerService
+from broker.service.rates import iso_time
+from managed_ledger.cursor.cursor import Cursor
+from managed_ledger.entry_batch import EntryBatch
+from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.position import Position
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["persistent topics"])
+
+_Id = Annotated[int, Path(ge=0, lt=2**63)]
+_EXPANSION_MAX = 4
+"""Uncompressed bytes of a shown message, in multiples of the largest message."""
+_STEPS_AT_ONCE = 500
+_MESSAGE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Payload after decompression; a batch stays framed, see "
+        "`X-Pulsar-num-batch-message`. Metadata is in `X-Pulsar-*` headers.",
+        "content": {"application/octet-stream": {}},
+    },
+    404: {"description": "No such topic or message"},
+}
+_TEXT_FIELDS = (
+    *("producer_name", "sequence_id", "highest_sequence_id", "replicated_from", "partition_key"),
+    *("partition_key_b64_encoded", "null_value", "null_partition_key", "uncompressed_size"),
+    *("encryption_algo", "marker_type", "txnid_least_bits", "txnid_most_bits", "uuid"),
+    *("num_chunks_from_msg", "total_chunk_msg_size", "chunk_id"),
+)
+_TIME_FIELDS = ("publish_time", "event_time", "deliver_at_time")
+_BASE64_FIELDS = ("encryption_param", "schema_version", "ordering_key")
+
+
+def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
+    """Metadata as header lines; ASCII only, as names and keys may be anything."""
+    properties = {pair.key: pair.value for pair in metadata.properties}
+    headers = {
+        "X-Pulsar-PROPERTY": json.dumps(properties),
+        "X-Pulsar-Is-Encrypted": "true" if metadata.encryption_keys else "false",
+    }
+    for field in (*_TEXT_FIELDS, *_TIME_FIELDS, *_BASE64_FIELDS):
+        if not metadata.HasField(field):  # type: ignore[arg-type] # names of the descriptor
+            continue
+        value, name = getattr(metadata, field), field.replace("_", "-")
+        if field in _TIME_FIELDS:
+            headers[f"X-Pulsar-{name}"] = iso_time(value)
+        elif field in _BASE64_FIELDS:
+            headers[f"X-Pulsar-Base64-{name}"] = base64.b64encode(value).decode()
+        else:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            headers[f"X-Pulsar-{name}"] = text.encode("ascii", "backslashreplace").decode()
+    if metadata.compression != pb.NONE:
+        headers["X-Pulsar-compression"] = pb.CompressionType.Name(metadata.compression)
+    if metadata.HasField("num_messages_in_batch"):
+        headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
+        headers["X-Pulsar-batch-size"] = str(batch_bytes)
+    return headers
+
+
+def _answer(service: BrokerService, batch: EntryBatch) -> Response:
+    """The first entry of ``batch``."""
+    body = batch.bodies[0]
+    try:
+        metadata, payload = decode_whole_entry(
+            body, _EXPANSION_MAX * service.config.max_message_size
+        )
+    except UndecodableEntryError as error:
+        raise ApiError(500, str(error)) from error
+    headers = _headers(metadata, len(body))
+    headers["X-Pulsar-Message-ID"] = f"{batch.ledger_id}:{batch.first}"
+    return Response(payload, headers=headers, media_type="application/octet-stream")
+
+
+async def _entry(ledger: ManagedLedger, position: Position, missing: str) -> EntryBatch:
+    batch = await ledger.read(position, 1, 1)
+    if batch is None or (batch.ledger_id, batch.first) != position:
+        raise ApiError(404, missing)
+    return batch
+
+
+@router.get(
+    TOPIC + "/ledger/{ledger_id}/entry/{entry_id}",
+    summary="The message, or batch, with that id",
+    responses=_MESSAGE,
+)
+async def message_by_id(
+    service: Service,
+    topic: Topic,
+    ledger_id: _Id,
+    entry_id: _Id,
+    authoritative: Authoritative = None,
+) -> Response:
+    found = await persistent(service, topic, "GetMessageById")
+    return _answer(
+        service, await _entry(found.ledger, (ledger_id, entry_id), "Message id not found")
+    )
+
+
+@router.get(
+    TOPIC + "/subscription/{subscription}/position/{nth}",
+    summary="The nth unacknowledged message of a subscription, from 1",
+    responses=_MESSAGE,
+)
+async def peek(
+    service: Service,
+    topic: Topic,
+    subscription: SubscriptionName,
+    nth: int,
+    authoritative: Authoritative = None,
+) -> Response:
+    found = await persistent(service, topic, "Peek messages")
+    holder = found.subscriptions.get(subscription)
+    if holder is None or holder.cursor is None:
+        raise ApiError(404, f"Subscription {subscription} not found for topic {topic}")
+    if nth < 1:
+        raise ApiError(412, "Positions begin at 1")
+    position = await _nth_unacked(found.ledger, holder.cursor, nth)
+    return _answer(service, await _entry(found.ledger, position, "Message not found"))
+
+
+async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Position:
+    """Its position, or one past the end."""
+    position, steps = cursor.first_unacked(), 0
+    while position <= ledger.last_confirmed:
+        if not cursor.is_acked(position):
+            nth -= 1
+            if nth == 0:
+                break
+        position = ledger.next_position(position)
+        steps += 1
+        if steps % _STEPS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # others' turn: a backlog may be long
+    return position
+
+
+@router.get(
+    TOPIC + "/examinemessage",
+    summary="The nth message from either end of the log",
+    responses=_MESSAGE,
+)
+async def examine(
+    service: Service,
+    topic: Topic,
+    initialPosition: str = "latest",
+    messagePosition: int = 1,
+    authoritative: Authoritative = None,
+) -> Response:
+    found = await persistent(service, topic, "Examine messages")
+    if messagePosition < 1:
+        raise ApiError(412, "Positions begin at 1")
+    if initialPosition not in ("latest", "earliest"):
+        raise ApiError(412, "initialPosition is latest or earliest")
+    ledger, missing = found.ledger, "Message not found"
+    if messagePosition > ledger.entry_count:
+        raise ApiError(404, missing)
+    before = ledger.previous_position(ledger.first_position())
+    skip = messagePosition
+    if initialPosition == "latest":
+        skip = ledger.entry_count - messagePosition + 1
+    return _answer(service, await _entry(ledger, ledger.position_after(before, skip), missing))

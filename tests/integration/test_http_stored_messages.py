@@ -1,0 +1,90 @@
+"""Messages shown by the admin API: by id, peeked, examined; Magnetar, or Pulsar by the options."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+
+import httpx
+import pulsar
+import pytest
+
+
+@pytest.fixture
+def path(admin_url: str) -> Iterator[str]:
+    name = f"public/default/shown-{secrets.token_hex(5)}"
+    url = f"{admin_url}/admin/v2/persistent/{name}"
+    assert httpx.put(url).status_code == 204
+    yield url
+    httpx.delete(f"{url}?force=true")
+
+
+@pytest.fixture
+def topic(path: str) -> str:
+    return "persistent://" + path.split("/persistent/", 1)[1]
+
+
+@pytest.fixture
+def client(service_url: str) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield client
+    client.close()
+
+
+def test_a_message_is_shown_decompressed_with_its_metadata(
+    client: pulsar.Client, path: str, topic: str
+) -> None:
+    producer = client.create_producer(
+        topic, compression_type=pulsar.CompressionType.LZ4, batching_enabled=False
+    )
+    sent = producer.send(
+        b"hello " * 9, properties={"a": "b"}, partition_key="k", event_timestamp=1_700_000_000_123
+    )
+    url = f"{path}/ledger/{sent.ledger_id()}/entry/"
+    answer = httpx.get(f"{url}{sent.entry_id()}")
+    assert (answer.status_code, answer.content) == (200, b"hello " * 9)
+    headers = answer.headers
+    assert headers["X-Pulsar-Message-ID"] == f"{sent.ledger_id()}:{sent.entry_id()}"
+    assert json.loads(headers["X-Pulsar-PROPERTY"]) == {"a": "b"}
+    assert headers["X-Pulsar-partition-key"] == "k"
+    assert headers["X-Pulsar-event-time"].startswith("2023-11-14T22:13:20.123")
+    assert headers["X-Pulsar-compression"] == "LZ4"
+    assert headers["X-Pulsar-uncompressed-size"] == "54"
+    assert httpx.get(f"{path}/ledger/999999999/entry/0").status_code == 404
+
+
+def test_peek_skips_what_is_acknowledged_and_shows_batches_framed(
+    client: pulsar.Client, path: str, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for n in range(3):
+        producer.send(b"%d" % n)
+    batching = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=1000
+    )
+    for _ in range(2):
+        batching.send_async(b"batched", lambda *_: None)
+    batching.flush()
+    messages = [consumer.receive(10_000) for _ in range(5)]
+    consumer.acknowledge(messages[1])
+    consumer.close()
+    peek = f"{path}/subscription/s/position/"
+    assert httpx.get(f"{peek}1").content == b"0"
+    assert httpx.get(f"{peek}2").content == b"2"
+    batch = httpx.get(f"{peek}3")
+    assert batch.headers["X-Pulsar-num-batch-message"] == "2"
+    assert batch.content.count(b"batched") == 2
+    assert httpx.get(f"{peek}4").status_code == 404
+
+
+def test_examine_counts_from_either_end(client: pulsar.Client, path: str, topic: str) -> None:
+    client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for n in range(3):
+        producer.send(b"%d" % n)
+    url = f"{path}/examinemessage"
+    for end, nth, payload in (("earliest", 1, b"0"), ("latest", 1, b"2"), ("latest", 3, b"0")):
+        query: dict[str, str | int] = {"initialPosition": end, "messagePosition": nth}
+        assert httpx.get(url, params=query).content == payload
