@@ -68,7 +68,7 @@ class BrokerConfig:
     cluster_name: str = "standalone"
     data_dir: str = "data"  # own key: journal, ledgers, metadata of a standalone process
     bind_address: str = "127.0.0.1"
-    advertised_address: str = ""  # "": the bind address, or 127.0.0.1 when that is a wildcard
+    advertised_address: str = ""  # "": the bind address; localhost for loopback and wildcards
     broker_service_port: int = 6650  # 0: any free port
     web_service_port: int = 8080  # 0: any free port
     metadata_store_url: str = ""  # "": the embedded store in data_dir
@@ -139,7 +139,7 @@ class BrokerConfig:
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
     max_unacked_messages_per_broker: int = 0
-    acknowledgment_at_batch_index_level_enabled: bool = False
+    acknowledgment_at_batch_index_level_enabled: bool = True  # as Pulsar 4.2
     active_consumer_failover_delay_time_millis: int = 1_000
     subscription_initial_position_default: str = (
         "Latest"  # own key: for REST and WebSocket consumers
@@ -271,7 +271,10 @@ class BrokerConfig:
         """Host that clients are told to connect to."""
         if self.advertised_address:
             return self.advertised_address
-        return "127.0.0.1" if self.bind_address in ("", "0.0.0.0", "::") else self.bind_address
+        # localhost as Pulsar's standalone says: a client that was given this name finds itself
+        # already connected to what a lookup names, and doesn't connect (and log in) twice.
+        local = self.bind_address in ("", "0.0.0.0", "::", "127.0.0.1", "::1")
+        return "localhost" if local else self.bind_address
 
     @property
     def data_path(self) -> Path:

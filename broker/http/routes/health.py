@@ -24,6 +24,8 @@ router = APIRouter(tags=["health"])
     },
 )
 async def status(service: Service) -> Response:
+    if not service.ready:
+        raise ApiError(503, "Not ready: the broker is starting or stopping")
     path = service.config.status_file_path
     # One stat of a local file; operators remove it to take the broker out of rotation.
     if path and not FilePath(path).exists():  # noqa: ASYNC240 - see above
@@ -37,4 +39,6 @@ async def status(service: Service) -> Response:
     responses={200: {"content": {"text/plain": {"example": "ok"}}}},
 )
 async def ready(service: Service) -> Response:
+    if not service.ready:
+        raise ApiError(503, "Not ready: the broker is starting or stopping")
     return TextResponse("ok")

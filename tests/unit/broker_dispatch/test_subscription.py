@@ -177,7 +177,7 @@ async def test_cumulative_ack_on_shared_is_ignored_and_reported_as_done() -> Non
 
 
 async def test_cumulative_ack_with_an_ack_set_without_batch_index_acks() -> None:
-    bench = Bench([2])
+    bench = Bench([2], acknowledgment_at_batch_index_level_enabled=False)
     bench.ledger.append(head(5))
     consumer, _ = await bench.consumer(EXCLUSIVE, permits=10)
     bench.subscription.acknowledge_cumulative(consumer, (10, 2), {"a": 1}, ack_set=[0b11000])
@@ -196,7 +196,7 @@ async def test_a_cumulative_ack_beyond_the_end_fails_alone() -> None:
 
 
 async def test_batch_index_acks_are_kept_only_when_switched_on() -> None:
-    off = Bench()
+    off = Bench(acknowledgment_at_batch_index_level_enabled=False)
     off.ledger.append(head(4))
     consumer, _ = await off.consumer(SHARED, permits=10)
     off.subscription.acknowledge_batch(consumer, (10, 0), [0b1100])
@@ -204,7 +204,7 @@ async def test_batch_index_acks_are_kept_only_when_switched_on() -> None:
     off.subscription.acknowledge_batch(consumer, (10, 0), [0])
     assert off.cursor.acked == {(10, 0)}
 
-    on = Bench(acknowledgment_at_batch_index_level_enabled=True)
+    on = Bench()
     on.ledger.append(head(4))
     consumer, sink = await on.consumer(SHARED, permits=10)
     on.subscription.acknowledge_batch(consumer, (10, 0), [0b1100])
