@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from broker.http.request_protocol import LenientHttpProtocol
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class HttpServer:
         config = uvicorn.Config(
             self._app,
             loop="none",
-            http="httptools",
+            http=LenientHttpProtocol,
             ws=CorkedWebSocketProtocol,
             lifespan="off",
             log_config=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -41,6 +42,17 @@ def base(admin: httpx.Client, tenant: str) -> str:
 
 def reason(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["reason"]
+
+
+def test_a_body_without_a_length_does_not_spoil_the_request_before_it(admin: httpx.Client) -> None:
+    """Node's http module sends the body of a DELETE like this."""
+    url = admin.base_url
+    request = f"DELETE /admin/v2/tenants/no-such-tenant HTTP/1.1\r\nHost: {url.host}\r\n\r\n{{}}"
+    with socket.create_connection((url.host, url.port or 80), 10) as connection:
+        connection.sendall(request.encode())
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 404 "), answer
+    assert b"Invalid HTTP" not in answer, "one answer for one request"
 
 
 def test_tenants(admin: httpx.Client, tenant: str) -> None:
