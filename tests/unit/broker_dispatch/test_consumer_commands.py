@@ -207,7 +207,7 @@ async def test_acks_of_transactions_are_refused_and_acknowledge_nothing() -> Non
 
 
 async def test_one_answer_for_whole_and_partial_acks_together() -> None:
-    connection, bench, _ = await connected([], acknowledgment_at_batch_index_level_enabled=True)
+    connection, bench, _ = await connected([])
     for _ in range(3):
         bench.ledger.append(head(4))
     first, second, third = ids((10, 0), (10, 1), (10, 2))
