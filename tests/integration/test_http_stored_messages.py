@@ -35,6 +35,7 @@ def client(service_url: str) -> Iterator[pulsar.Client]:
 def test_a_message_is_shown_decompressed_with_its_metadata(
     client: pulsar.Client, path: str, topic: str
 ) -> None:
+    client.subscribe(topic, "s")  # keeps the message
     producer = client.create_producer(
         topic, compression_type=pulsar.CompressionType.LZ4, batching_enabled=False
     )
