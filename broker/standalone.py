@@ -13,7 +13,7 @@ import random
 import signal
 import sys
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import uvloop
 
@@ -34,11 +34,17 @@ from metadata.errors import StoreClosedError
 from metadata.store import SessionEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from bookkeeper.storage.file_system import FileSystem
     from broker.config import BrokerConfig
 
 __all__ = ["Standalone", "run"]
 
 logger = logging.getLogger(__name__)
+
+OpenFiles: TypeAlias = "Callable[[Path], FileSystem]"
 
 _MIB = 1024 * 1024
 _BOOKIE_ID = "embedded"
@@ -52,8 +58,10 @@ which die by reference counting; the default of 700 only walks long lists again 
 class Standalone:
     """The parts of one process; ``await start()``, use ``service``, ``await close()``."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> None:
+        """``open_files`` makes the bookie's file system of its root directory."""
         self.config = config
+        self._open_files = open_files
         self.service: BrokerService
         self.service_url = self.web_url = ""
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -82,7 +90,7 @@ class Standalone:
         stack.push_async_callback(store.close)
         store.on_session_event(self._on_session_event)
         settings = bookie_config(config)
-        bookie = await Bookie.open(settings, OsFileSystem(settings.data_dir), store)
+        bookie = await Bookie.open(settings, self._open_files(settings.data_dir), store)
         bookie.on_fatal = self._on_fatal
         stack.push_async_callback(bookie.close)
         collector = GarbageCollector(bookie, LedgerStore(store))
@@ -141,8 +149,8 @@ def bookie_config(config: BrokerConfig) -> BookieConfig:
     )
 
 
-def run(config: BrokerConfig) -> int:
-    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code."""
+def run(config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> int:
+    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
     logging.basicConfig(
         level=config.log_level,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
@@ -150,15 +158,15 @@ def run(config: BrokerConfig) -> int:
     )
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, open_files))
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    standalone = Standalone(config)
+    standalone = Standalone(config, open_files)
     try:
         await standalone.start()
     except (OSError, RuntimeError) as error:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+MAGNETAR = ("broker.cli.main",)
 _READY_S_MAX = 30.0
 _READY = re.compile(r"^magnetar standalone: (\S+) (\S+) ready$", re.MULTILINE)
 
@@ -18,9 +21,23 @@ _READY = re.compile(r"^magnetar standalone: (\S+) (\S+) ready$", re.MULTILINE)
 class StandaloneProcess:
     """Owns one process; ``service_url`` and ``admin_url`` are those of the last start."""
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *options: str,
+        command: Sequence[str] = MAGNETAR,
+        files_max: int | None = None,
+    ) -> None:
+        """
+        Args:
+            options: of ``magnetar standalone``, behind those for data directory and ports.
+            command: module and its arguments in front of the word ``standalone``.
+            files_max: limit of open files of the process (RLIMIT_NOFILE).
+        """
         self.data = data
+        self.command = tuple(command)
         self._options = options
+        self._files_max = files_max
         self._process: subprocess.Popen[str] | None = None
         self.service_url = ""
         self.admin_url = ""
@@ -65,14 +82,41 @@ class StandaloneProcess:
         """Start and wait until it says that it is ready."""
         assert self._process is None
         ports = (self.port, self.web_port) if same_ports else (0, 0)
+        offset = len(self.log)
+        self._process = self._launch(*ports)
+        deadline = time.monotonic() + _READY_S_MAX
+        while (ready := _READY.search(self.log[offset:])) is None:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                code, self._process = self._process.wait(), None
+                raise AssertionError(
+                    f"standalone did not become ready (exit {code}):\n{self.log[offset:]}"
+                )
+            time.sleep(0.01)
+        self.service_url, self.admin_url = ready.groups()
+
+    def refuse_to_start(self, port: int = 0, web_port: int = 0) -> str:
+        """Start a process that must end by itself with exit code 1; what it printed."""
+        offset = len(self.log)
+        process = self._launch(port, web_port)
+        try:
+            code = process.wait(_READY_S_MAX)
+        finally:
+            process.kill()
+            process.wait()
+        said = self.log[offset:]
+        assert code == 1, f"exit {code}:\n{said}"
+        assert "Traceback" not in said, said
+        return said
+
+    def _launch(self, port: int, web_port: int) -> subprocess.Popen[str]:
         self.data.parent.mkdir(parents=True, exist_ok=True)
-        offset = self._log_path.stat().st_size if self._log_path.exists() else 0
         with self._log_path.open("a") as log:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "broker.cli.main", "standalone"),
+                    *(sys.executable, "-m", *self.command, "standalone"),
                     *("--data", str(self.data), "--bind", "127.0.0.1"),
-                    *("--port", str(ports[0]), "--web-port", str(ports[1])),
+                    *("--port", str(port), "--web-port", str(web_port)),
                     *self._options,
                 ],
                 stdout=log,
@@ -81,16 +125,27 @@ class StandaloneProcess:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 text=True,
             )
-        deadline = time.monotonic() + _READY_S_MAX
-        while True:
-            text = self._log_path.read_text(errors="replace")[offset:]
-            if (ready := _READY.search(text)) is not None:
-                break
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                code, self._process = self._process.poll(), None
-                raise AssertionError(f"standalone did not become ready (exit {code}):\n{text}")
-            time.sleep(0.01)
-        self.service_url, self.admin_url = ready.groups()
+        if self._files_max is not None:
+            limits = (self._files_max, self._files_max)
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
+        return process
+
+    def wait_for_end(self, seconds_max: float = 20.0) -> int:
+        """The exit code of a process that ends by itself."""
+        assert self._process is not None
+        code = self._process.wait(seconds_max)
+        self._process = None
+        return code
+
+    def resident_bytes(self) -> int:
+        """Memory that the process holds now, shared libraries included."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    def cpu_seconds(self) -> float:
+        """CPU time the process used so far, user and system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
         """``kill -9``: no chance to flush anything."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from broker.cli.errors import CliError
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
 
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
@@ -19,7 +19,7 @@ DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    parser = _parser()
+    parser = build_parser()
     options = parser.parse_args(argv)
     try:
         return _run(options, parser)
@@ -60,7 +60,8 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
     parser = argparse.ArgumentParser(
         prog="magnetar", description="A Pulsar-compatible message broker, its tools and its admin."
     )
