@@ -1,0 +1,72 @@
+"""``magnetar standalone`` on a disk that fails at a chosen moment.
+
+    python -m tests.faulty_standalone SYNC_POINT PATH standalone --data ...
+
+While the file PATH exists, every durable write of SYNC_POINT (``journal.group``, say) fails with
+EIO, after its bytes were handed over: what a failing disk looks like.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bookkeeper.storage.file_system import Buffer, File
+from bookkeeper.storage.os_file_system import OsFile, OsFileSystem
+from broker import standalone
+from broker.cli.main import build_parser
+from broker.cli.standalone_command import load_config
+
+
+class FaultyFile(OsFile):
+    """A file whose durable writes of one sync point fail while ``trigger`` exists."""
+
+    def __init__(self, path: Path, flags: int, sync_point: str, trigger: Path) -> None:
+        super().__init__(path, flags)
+        self._sync_point, self._trigger = sync_point, trigger
+
+    def pwritev(
+        self, buffers: Sequence[Buffer], offset: int, *, sync_point: str | None = None
+    ) -> None:
+        if sync_point == self._sync_point and self._trigger.exists():
+            super().pwritev(buffers, offset)
+            self._fail()
+        super().pwritev(buffers, offset, sync_point=sync_point)
+
+    def sync(self, sync_point: str) -> None:
+        if sync_point == self._sync_point and self._trigger.exists():
+            self._fail()
+        super().sync(sync_point)
+
+    def _fail(self) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+
+
+class FaultyFileSystem(OsFileSystem):
+    """Makes ``FaultyFile`` out of every file."""
+
+    def __init__(self, root: Path, sync_point: str, trigger: Path) -> None:
+        super().__init__(root)
+        self._sync_point, self._trigger = sync_point, trigger
+
+    def create(self, path: str) -> File:
+        return self._file(path, os.O_CREAT | os.O_EXCL)
+
+    def open(self, path: str) -> File:
+        return self._file(path, 0)
+
+    def _file(self, path: str, flags: int) -> File:
+        return FaultyFile(self.root / path, flags, self._sync_point, self._trigger)
+
+
+def run(sync_point: str, trigger: Path, arguments: list[str]) -> int:
+    """The CLI, with another file system below the bookie."""
+    config = load_config(build_parser().parse_args(arguments))
+    return standalone.run(config, lambda root: FaultyFileSystem(root, sync_point, trigger))
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))
