@@ -178,7 +178,7 @@ class BrokerConfig:
 
     # --- the embedded bookie (own keys, bookkeeper.conf's names where one exists)
     bookie_port: int = 3181
-    journal_max_size_mb: int = 512
+    journal_max_size_mb: int = 64  # small, so that recycled (already zeroed) ones come soon
     journal_pre_alloc_size_mb: int = 64
     journal_sync_data: bool = True
     journal_max_group_bytes: int = 4 * 1024 * 1024
