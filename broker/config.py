@@ -27,20 +27,14 @@ ENVIRONMENT_PREFIXES = ("PULSAR_PREFIX_", "MAGNETAR_")  # the later one wins
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 _CHOICES = {
     "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
-    "subscription_initial_position_default": ("Latest", "Earliest"),
     "broker_delete_inactive_topics_mode": (
         "delete_when_no_subscriptions",
         "delete_when_subscriptions_caught_up",
     ),
-    "backlog_quota_default_retention_policy": (
-        "producer_request_hold",
-        "producer_exception",
-        "consumer_backlog_eviction",
-    ),
     "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
 }
 # Fields that may not be negative or zero, though their type allows it.
-_PORTS = ("broker_service_port", "web_service_port", "bookie_port")
+_PORTS = ("broker_service_port", "web_service_port")
 _POSITIVE = (
     "max_message_size",
     "default_num_partitions",
@@ -53,6 +47,15 @@ _POSITIVE = (
     "dispatcher_max_read_batch_size",
     "dispatcher_max_round_robin_batch_size",
     "web_socket_max_text_frame_size",
+)
+
+
+# Features that would change what users may rely on: asking for one is an error, not a warning.
+_UNSUPPORTED = frozenset(
+    {
+        *("authenticationenabled", "authorizationenabled", "tlsenabled"),
+        *("transactioncoordinatorenabled", "brokerdeduplicationenabled"),
+    }
 )
 
 
@@ -94,7 +97,6 @@ class BrokerConfig:
     max_message_publish_buffer_size_in_mb: int = (
         256  # bytes of all publishes in flight in this process
     )
-    max_pending_publish_requests_per_connection: int = 1_000
     max_producers_per_topic: int = 0  # 0: no limit, as for all max_*_per_* below
     max_consumers_per_topic: int = 0
     max_consumers_per_subscription: int = 0
@@ -103,11 +105,6 @@ class BrokerConfig:
     max_namespaces_per_tenant: int = 0
     max_tenants: int = 0
     max_num_partitions_per_partitioned_topic: int = 0
-    broker_deduplication_enabled: bool = False
-    broker_deduplication_max_number_of_producers: int = 10_000
-    broker_deduplication_entries_interval: int = 1_000  # entries between snapshots
-    broker_deduplication_snapshot_interval_seconds: int = 120
-    broker_deduplication_producer_inactivity_timeout_minutes: int = 360
 
     # --- topics
     allow_auto_topic_creation: bool = True
@@ -127,32 +124,15 @@ class BrokerConfig:
     message_expiry_check_interval_in_minutes: int = 5
     default_retention_time_in_minutes: int = 0
     default_retention_size_in_mb: int = 0
-    backlog_quota_check_enabled: bool = True
-    backlog_quota_check_interval_in_seconds: int = 60
-    backlog_quota_default_limit_bytes: int = -1  # -1: none
-    backlog_quota_default_limit_second: int = -1
-    backlog_quota_default_retention_policy: str = "producer_request_hold"
-    subscription_expiration_time_minutes: int = 0
-    topic_level_policies_enabled: bool = True
 
     # --- subscriptions and dispatch
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
-    max_unacked_messages_per_broker: int = 0
     acknowledgment_at_batch_index_level_enabled: bool = True  # as Pulsar 4.2
     active_consumer_failover_delay_time_millis: int = 1_000
-    subscription_initial_position_default: str = (
-        "Latest"  # own key: for REST and WebSocket consumers
-    )
     subscription_key_shared_enable: bool = True
-    subscription_redelivery_tracker_enabled: bool = True
-    prefer_later_versions: bool = False
     dispatcher_max_read_batch_size: int = 100  # entries
-    dispatcher_max_read_size_bytes: int = 5 * 1024 * 1024
-    dispatcher_min_read_batch_size: int = 1
     dispatcher_max_round_robin_batch_size: int = 20  # entries a consumer gets before the next one
-    dispatcher_read_failure_backoff_initial_time_in_ms: int = 15_000
-    dispatcher_read_failure_backoff_max_time_in_ms: int = 60_000
     delayed_delivery_enabled: bool = True
     delayed_delivery_tick_time_millis: int = 1_000
     is_delayed_delivery_deliver_at_time_strict: bool = False
@@ -162,29 +142,19 @@ class BrokerConfig:
     managed_ledger_default_ensemble_size: int = 1
     managed_ledger_default_write_quorum: int = 1
     managed_ledger_default_ack_quorum: int = 1
-    managed_ledger_digest_type: str = "CRC32C"
     managed_ledger_password: str = ""
     managed_ledger_cache_size_mb: int = 256
-    managed_ledger_cache_eviction_watermark: float = 0.9
-    managed_ledger_cache_eviction_time_threshold_millis: int = 1_000
     managed_ledger_max_entries_per_ledger: int = 50_000
     managed_ledger_min_ledger_rollover_time_minutes: int = 10
     managed_ledger_max_ledger_rollover_time_minutes: int = 240
     managed_ledger_max_size_per_ledger_mbytes: int = 2_048
     managed_ledger_cursor_max_entries_per_ledger: int = 50_000
     managed_ledger_cursor_rollover_time_in_seconds: int = 14_400
-    managed_ledger_max_unacked_ranges_to_persist: int = -1  # accepted; ours keeps every hole
-    managed_ledger_trim_interval_seconds: int = 60  # own key
 
     # --- the embedded bookie (own keys, bookkeeper.conf's names where one exists)
-    bookie_port: int = 3181
     journal_max_size_mb: int = 64  # small, so that recycled (already zeroed) ones come soon
-    journal_pre_alloc_size_mb: int = 64
-    journal_sync_data: bool = True
     journal_max_group_bytes: int = 4 * 1024 * 1024
     db_storage_write_cache_max_size_mb: int = 64
-    db_storage_read_ahead_cache_max_size_mb: int = 64
-    db_storage_read_ahead_cache_batch_bytes: int = 1024 * 1024
     entry_log_size_limit_mb: int = 512
     flush_interval_ms: int = 30_000
     gc_wait_time_ms: int = 900_000  # full rounds; deletions are collected at once anyway
@@ -197,8 +167,6 @@ class BrokerConfig:
     web_socket_ping_duration_seconds: int = -1  # -1: only the client pings
     web_socket_buffer_bytes: int = 2 * 1024 * 1024  # own key: unsent bytes a slow reader may hold
     http_max_request_size: int = 64 * 1024 * 1024  # bytes; -1: no limit
-    http_requests_limit_enabled: bool = False
-    http_requests_max_per_second: float = 100.0
     expose_topic_level_metrics_in_prometheus: bool = True
     expose_consumer_level_metrics_in_prometheus: bool = False
     expose_producer_level_metrics_in_prometheus: bool = False
@@ -255,6 +223,8 @@ class BrokerConfig:
         ):
             for key, text in pairs.items():
                 if (name := _FIELD_OF_KEY.get(_squeeze(key))) is None:
+                    if _squeeze(key) in _UNSUPPORTED and text.strip().lower() in _TRUE:
+                        raise ConfigError(f"{key}={text} ({source}): not in this version")
                     unknown.append(key)
                 else:
                     values[name] = _parse(name, text, source)
