@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import MalformedFrameError, encode_body, parse_entry_body
+from broker.protocol.text import readable
 
 __all__ = [
     "COMPRESSIONS",
@@ -134,21 +135,26 @@ def _single(
         -1,
         0,
         payload,
-        metadata.partition_key if metadata.HasField("partition_key") else None,
-        {pair.key: pair.value for pair in metadata.properties} if metadata.properties else {},
+        readable(metadata.partition_key) if metadata.HasField("partition_key") else None,
+        _properties(metadata.properties) if metadata.properties else {},
         metadata.publish_time,
         metadata.event_time,
         metadata.sequence_id,
-        metadata.producer_name,
+        readable(metadata.producer_name),
         encryption,
     )
+
+
+def _properties(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
+    # C++ producers may put any bytes into them
+    return {readable(pair.key): readable(pair.value) for pair in pairs}
 
 
 def _unpack(metadata: pb.MessageMetadata, data: bytes) -> list[Message]:
     count, offset, end = metadata.num_messages_in_batch, 0, len(data)
     if not 0 < count <= end // 4:  # each message takes a size field at least
         raise ValueError(f"batch of {count} messages in {end} bytes")
-    publish_time, producer = metadata.publish_time, metadata.producer_name
+    publish_time, producer = metadata.publish_time, readable(metadata.producer_name)
     messages: list[Message] = []
     for index in range(count):
         if offset + 4 > end:
@@ -171,8 +177,8 @@ def _unpack(metadata: pb.MessageMetadata, data: bytes) -> list[Message]:
                 index,
                 count,
                 data[payload_from:offset],
-                single.partition_key if single.HasField("partition_key") else None,
-                {pair.key: pair.value for pair in single.properties} if single.properties else {},
+                readable(single.partition_key) if single.HasField("partition_key") else None,
+                _properties(single.properties) if single.properties else {},
                 publish_time,
                 single.event_time,
                 single.sequence_id,

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from broker.errors import BrokerError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import FRAME_PADDING_BYTES, MalformedFrameError
+from broker.protocol.text import has_broken_text
 from broker.service.handlers import FIELDS, HANDLERS
 from broker.service.outgoing import coalesce
 from broker.service.pending import PendingCreation
@@ -194,7 +195,10 @@ class Connection(asyncio.BufferedProtocol):
             # A client that encodes SEND in another order: same rules, slower
             self.sends.on_send(view, start, body_from, end, base.send.SerializeToString())
             return
-        HANDLERS[kind](self, getattr(base, field))
+        message = getattr(base, field)
+        if has_broken_text(message):
+            raise MalformedFrameError(f"command {kind} holds text that isn't UTF-8")
+        HANDLERS[kind](self, message)
 
     def eof_received(self) -> None:
         return None  # the transport closes itself

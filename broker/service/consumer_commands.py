@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.errors import (
     BrokerError,
     BrokerMetadataError,
-    InvalidTopicError,
     NamingError,
     NotAllowedError,
     PersistenceError,
@@ -18,7 +17,7 @@ from broker.errors import (
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_head import FLAG_BATCH, FLAG_MARKER, parse_head
 from broker.protocol.framing import MalformedFrameError
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from broker.protocol.text import has_broken_text
 from broker.service.consumer import (
     KEY_SHARED,
     SHARED,
@@ -27,6 +26,7 @@ from broker.service.consumer import (
     SubscribeRequest,
 )
 from broker.service.consumer_sink import BinaryConsumerSink
+from broker.service.lookup_commands import parse_topic
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.rates import iso_time
 from broker.service.subscription_base import AckDone
@@ -35,6 +35,7 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
+    from broker.protocol.topic_name import TopicName
     from broker.service.connection import Connection
 
 __all__ = ["HANDLERS", "position_of", "subscribe_request"]
@@ -42,6 +43,7 @@ __all__ = ["HANDLERS", "position_of", "subscribe_request"]
 logger = logging.getLogger(__name__)
 
 _METADATA_BYTES_MAX = 1024
+_NAME_LENGTH_MAX = 4096
 _U64 = 2**64
 _TOP_BIT = 2**63
 _LAST_ENTRY_BYTES_MAX = 1 << 20
@@ -96,11 +98,8 @@ def subscribe_request(command: pb.CommandSubscribe) -> SubscribeRequest:
 def on_subscribe(connection: Connection, command: pb.CommandSubscribe) -> None:
     request_id, consumer_id = command.request_id, command.consumer_id
     try:
-        topic = TopicName.parse(command.topic)
+        topic = parse_topic(command.topic)
         request = _checked_request(topic, command)
-    except InvalidTopicNameError as error:
-        connection.reply_error(request_id, InvalidTopicError(str(error)))
-        return
     except BrokerError as error:
         connection.reply_error(request_id, error)
         return
@@ -123,6 +122,9 @@ def _checked_request(topic: TopicName, command: pb.CommandSubscribe) -> Subscrib
     """The checks that need no topic, in the order of wire-protocol 4.6."""
     if not command.subscription.strip():
         raise NamingError("Empty subscription name")
+    for text in (command.subscription, command.consumer_name):
+        if len(text) > _NAME_LENGTH_MAX:
+            raise NamingError(f"Subscription or consumer name over {_NAME_LENGTH_MAX} characters")
     if sum(len(pair.key) + len(pair.value) for pair in command.metadata) > _METADATA_BYTES_MAX:
         raise BrokerMetadataError(f"Consumer metadata is larger than {_METADATA_BYTES_MAX} bytes")
     request = subscribe_request(command)
@@ -214,6 +216,8 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
         )
     if command.ack_type == pb.CommandAck.Individual:
         _ack_individual(consumer, command.message_id, done)
+    elif has_broken_text(command):  # the properties' keys
+        raise MalformedFrameError("ACK holds text that isn't UTF-8")
     elif len(command.message_id) == 1:
         message_id = command.message_id[0]
         properties = {pair.key: pair.value for pair in command.properties}

@@ -8,7 +8,7 @@ makes every client drop the whole connection (trap 13).
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import (
@@ -66,11 +66,12 @@ def _check_permit(connection: Connection) -> None:
         raise TooManyRequestsError("Failed due to too many pending lookup requests")
 
 
-async def _with_permit(connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+async def _with_permit(connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
+    """``work`` is a function: a task cancelled before its first step would lose a coroutine."""
     service = connection.service
     service.lookups += 1
     try:
-        await work
+        await work()
     finally:
         service.lookups -= 1
 
@@ -87,7 +88,7 @@ def on_partitioned_metadata(
     except BrokerError as error:
         _reply_partitions(connection, command.request_id, 0, error)
         return
-    connection.run(_with_permit(connection, _partitions(connection, command, name)))
+    connection.run(_with_permit(connection, lambda: _partitions(connection, command, name)))
 
 
 async def _partitions(
@@ -131,7 +132,7 @@ def on_lookup(connection: Connection, command: pb.CommandLookupTopic) -> None:
     except BrokerError as error:
         _reply_lookup_error(connection, command.request_id, error)
         return
-    connection.run(_with_permit(connection, _lookup(connection, command, name)))
+    connection.run(_with_permit(connection, lambda: _lookup(connection, command, name)))
 
 
 async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: TopicName) -> None:
@@ -185,7 +186,7 @@ def on_get_topics(connection: Connection, command: pb.CommandGetTopicsOfNamespac
     except BrokerError as error:
         connection.reply_error(command.request_id, error)
         return
-    connection.run(_with_permit(connection, _get_topics(connection, command, pattern)))
+    connection.run(_with_permit(connection, lambda: _get_topics(connection, command, pattern)))
 
 
 async def _get_topics(
@@ -228,7 +229,7 @@ def on_watch_topic_list(connection: Connection, command: pb.CommandWatchTopicLis
     except BrokerError as error:
         connection.reply_error(command.request_id, error)
         return
-    connection.run(_with_permit(connection, _watch(connection, command)))
+    connection.run(_with_permit(connection, lambda: _watch(connection, command)))
 
 
 async def _watch(connection: Connection, command: pb.CommandWatchTopicList) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import IncompatibleSchemaError
+from broker.errors import BrokerError, IncompatibleSchemaError
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from broker.service.lookup_commands import parse_topic
 
 if TYPE_CHECKING:
     from broker.service.connection import Connection
@@ -42,9 +42,9 @@ def on_get_schema(connection: Connection, command: pb.CommandGetSchema) -> None:
     reply = base.getSchemaResponse
     reply.request_id = command.request_id
     try:
-        name = TopicName.parse(command.topic)
-    except InvalidTopicNameError as error:
-        reply.error_code, reply.error_message = pb.InvalidTopicName, str(error)
+        name = parse_topic(command.topic)
+    except BrokerError as error:
+        reply.error_code, reply.error_message = error.wire_code, str(error)
     else:
         if command.HasField("schema_version") and not command.schema_version:
             reply.error_code, reply.error_message = pb.IncompatibleSchema, "Empty schema version"
@@ -59,15 +59,13 @@ def on_get_or_create_schema(connection: Connection, command: pb.CommandGetOrCrea
     reply = base.getOrCreateSchemaResponse
     reply.request_id = command.request_id
     try:
-        topic = str(TopicName.parse(command.topic))
+        topic = str(parse_topic(command.topic))
         if topic not in connection.service.topics:
             reply.error_code, reply.error_message = pb.TopicNotFound, f"{topic} is not loaded"
         else:
             check_schema(command.schema)
             reply.schema_version = b""
-    except InvalidTopicNameError as error:
-        reply.error_code, reply.error_message = pb.InvalidTopicName, str(error)
-    except IncompatibleSchemaError as error:
+    except BrokerError as error:
         reply.error_code, reply.error_message = error.wire_code, str(error)
     connection.send(base)
 

@@ -44,6 +44,19 @@ def test_a_batch_survives(kind: pb.CompressionType.ValueType) -> None:
     assert [message.key for message in found] == ["k", None, None, None, None]
 
 
+def test_text_that_is_not_utf8_is_shown_with_replacement_characters() -> None:
+    """C++ producers may put any bytes into keys and properties; readers get text all the same."""
+    single = OutgoingMessage(b"x", 0, "kkk", {"ppp": "vvv"})
+    _, body = encode_single("p", single, 99)
+    metadata_from = 10
+    raw = body[metadata_from:]
+    for text in (b"kkk", b"ppp", b"vvv"):
+        assert text in raw
+        raw = raw.replace(text, b"a\xffb")
+    (found,) = decode_entry(body[:metadata_from] + raw, LIMIT)
+    assert (found.key, found.properties) == ("a\ufffdb", {"a\ufffdb": "a\ufffdb"})
+
+
 def body_of(payload: bytes, **fields: object) -> bytes:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     for name, value in fields.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -64,6 +66,35 @@ async def test_connections_over_the_limit_are_refused() -> None:
         assert (await third.receive_one()).type == pb.BaseCommand.CONNECTED
     finally:
         await broker.close()
+
+
+async def test_text_that_is_not_utf8_closes(broker: Broker) -> None:
+    """protobuf gives such a field as bytes, which no handler expects."""
+    for kind, field in (
+        (pb.BaseCommand.LOOKUP, "lookupTopic"),
+        (pb.BaseCommand.GET_SCHEMA, "getSchema"),
+        (pb.BaseCommand.PRODUCER, "producer"),
+        (pb.BaseCommand.SUBSCRIBE, "subscribe"),
+    ):
+        command = pb.BaseCommand(type=kind)
+        sub = getattr(command, field)
+        sub.topic, sub.request_id = "qqq", 1
+        if kind == pb.BaseCommand.SUBSCRIBE:
+            sub.subscription, sub.subType, sub.consumer_id = "s", 0, 1
+        elif kind == pb.BaseCommand.PRODUCER:
+            sub.producer_id = 1
+        client = await ready(broker)
+        client.feed(encode_command(command).replace(b"qqq", b"q\xffq"))
+        assert client.transport.closed, field
+
+
+async def test_requests_of_a_connection_that_dies_at_once_are_forgotten(broker: Broker) -> None:
+    client = await ready(broker)
+    client.feed(encode_command(LOOKUP))
+    client.lose()
+    gc.collect()  # a coroutine that was never awaited would warn, and warnings are errors
+    assert await broker.client(port=5001).receive_one()
+    assert broker.service.lookups == 0
 
 
 async def test_ping_is_answered_even_before_connect(broker: Broker) -> None:
