@@ -2,6 +2,10 @@
 
 Every open writes its own token into the list. So when a compare-and-set fails, a second look tells
 an answer that got lost (the token is still ours) from a list that another owner has taken.
+
+The version alone doesn't prove that nobody came between: a log that was deleted and made anew
+begins at version 0 again. So each write is preceded by a look at the token; see
+docs/decisions/0004-look-before-a-conditional-write.md for what that leaves.
 """
 
 from __future__ import annotations
@@ -67,35 +71,43 @@ class ListStore:
             self._lock = asyncio.Lock()
         async with self._lock:
             for attempt in range(UPDATE_ATTEMPTS):
-                if self.is_lost:
-                    raise ManagedLedgerFencedError(f"{self._path}: another owner has taken over")
-                changed = change(self.info)
-                if changed is self.info or changed == self.info:
-                    return changed
+                self._require_ours()
+                if change(self.info) == self.info:
+                    return self.info
                 try:
-                    stored = await self._store.put(self._path, encode_info(changed), self.version)
-                except BadVersionError:
                     await self._look()
+                    self._require_ours()
+                    changed = change(self.info)
+                    if changed != self.info:  # else an earlier attempt got through
+                        stored = await self._store.put(
+                            self._path, encode_info(changed), self.version
+                        )
+                        self.info, self.version = changed, stored.stat.version
+                    return changed
+                except BadVersionError:
+                    continue  # the next attempt looks who it was
                 except MetadataError:
                     if attempt + 1 == UPDATE_ATTEMPTS:
                         raise
                     await asyncio.sleep(RETRY_DELAY_S)
-                    # A lost answer is found by the version check of the next attempt.
-                else:
-                    self.info, self.version = changed, stored.stat.version
-                    return changed
+            await self._look()
+            self._require_ours()
             raise MetadataError(f"{self._path}: no compare-and-set in {UPDATE_ATTEMPTS} attempts")
 
+    def _require_ours(self) -> None:
+        if self.is_lost:
+            raise ManagedLedgerFencedError(f"{self._path}: another owner has taken over")
+
     async def _look(self) -> None:
-        """After a rejected compare-and-set: is the value there ours?"""
+        """Is the value there ours? Takes over what an attempt of ours left whose answer was lost."""
         stored = await self._store.get(self._path)
         if stored is None:
             self.others = ManagedLedgerInfo()
         else:
             info = decode_info(stored.value, self._path)
             if info.owner == self._token:
-                # Our own earlier attempt got through. The change is applied to that value again:
-                # every change is idempotent.
+                # Usually what is known. If an earlier attempt got through, the change is applied to
+                # that value again: every change is idempotent.
                 self.info, self.version = info, stored.stat.version
                 return
             self.others = info

@@ -120,12 +120,13 @@ class CursorStore:
         writer: token of this cursor object, never used by another.
     """
 
-    __slots__ = ("_store", "_version", "_writer", "is_uncertain", "path")
+    __slots__ = ("_seen", "_store", "_version", "_writer", "is_uncertain", "path")
 
     def __init__(self, store: MetadataStore, path: str, writer: str) -> None:
         self.path = path
         self._store = store
         self._writer = writer
+        self._seen = writer  # token of the node that ``_version`` is of
         self._version = CREATE_ONLY
         self.is_uncertain = False
         """A write's reply was lost and no later write has settled what became of it."""
@@ -137,7 +138,8 @@ class CursorStore:
             self._version = CREATE_ONLY
             return None
         self._version = found.stat.version
-        return decode_node(found.value, self.path)[0]
+        node, self._seen = decode_node(found.value, self.path)
+        return node
 
     async def claim(self) -> CursorNode | None:
         """Reads the node and writes it back as ours, so that every later write of an earlier owner
@@ -166,6 +168,8 @@ class CursorStore:
             MetadataError: not written; ``is_uncertain`` tells whether it may still take effect.
         """
         value = encode_node(node, self._writer)
+        if not await self._require_known() and self._version != CREATE_ONLY:
+            raise CursorFencedError(f"{self.path}: another owner deleted the node")
         for _ in range(_ATTEMPTS_MAX):
             try:
                 await self._put(value)
@@ -191,7 +195,7 @@ class CursorStore:
             except (BadVersionError, WriteFailedError, ValueTooLargeError):
                 self.is_uncertain = was_uncertain  # this one had no effect
                 raise
-            self._version = stored.stat.version
+            self._version, self._seen = stored.stat.version, self._writer
             self.is_uncertain = False
             return
         raise OutcomeUnknownError(self.path)
@@ -214,6 +218,23 @@ class CursorStore:
         self.is_uncertain = False
         return True
 
+    async def _require_known(self) -> bool:
+        """Before a conditional write: versions begin at 0 again when a node was deleted and made
+        anew, so an equal version doesn't prove that the node is the one we know.
+
+        Returns:
+            False: there is no node.
+        """
+        if (found := await self._store.get(self.path)) is None:
+            return False
+        try:
+            token = decode_node(found.value, self.path)[1]
+        except CursorFormatError:
+            token = ""
+        if self._version != CREATE_ONLY and token not in (self._writer, self._seen):
+            raise CursorFencedError(f"{self.path}: another owner wrote the node")
+        return True
+
     def _check_ours(self, value: bytes, cause: BadVersionError) -> None:
         try:
             is_ours = decode_node(value, self.path)[1] == self._writer
@@ -229,6 +250,8 @@ class CursorStore:
             CursorFencedError: another owner wrote the node.
             MetadataError: perhaps not deleted.
         """
+        if not await self._require_known():
+            return
         for _ in range(_ATTEMPTS_MAX):
             try:
                 await self._store.delete(self.path, max(self._version, 0))

@@ -212,3 +212,17 @@ async def test_delete_with_lost_replies(
         fake.script = [line]
         await store.delete()
         assert nodes.nodes == {}
+
+
+async def test_a_node_made_anew_isn_t_overwritten_though_its_version_is_the_same(
+    store: CursorStore, nodes: FakeNodes
+) -> None:
+    await store.write(NODE)
+    del nodes.nodes[PATH]
+    nodes.apply(PATH, encode_node(CursorNode((9, 9)), "other"), -1)
+    assert nodes.nodes[PATH][1] == 0  # the version that the first node had
+    with pytest.raises(CursorFencedError, match="another owner wrote"):
+        await store.write(CursorNode((1, 3)))
+    with pytest.raises(CursorFencedError, match="another owner wrote"):
+        await store.delete()
+    assert stored(nodes) == (CursorNode((9, 9)), "other")

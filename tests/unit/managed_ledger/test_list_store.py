@@ -97,5 +97,40 @@ async def test_another_owner(monkeypatch: pytest.MonkeyPatch, is_deleted: bool) 
     assert lists.is_unlisted(4) is lists.is_unlisted(5) is is_deleted
     with pytest.raises(ManagedLedgerFencedError):
         await lists.update(lambda x: x)
+    assert store.puts == 0
+    await store.store.close()
+
+
+async def test_a_list_made_anew_isn_t_overwritten_though_its_version_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, lists = await make(monkeypatch)
+    # Versions begin at 0 again when a topic is deleted and made anew.
+    await store.store.delete(PATH)
+    anew = encode_info(ManagedLedgerInfo(owner="other").with_ledger(9))
+    assert (await store.store.put(PATH, anew, -1)).stat.version == lists.version
+    with pytest.raises(ManagedLedgerFencedError):
+        await lists.update(lambda x: x.with_ledger(4))
+    found = await store.store.get(PATH)
+    assert found is not None
+    assert found.value == anew
+    assert lists.is_unlisted(4)
+    await store.store.close()
+
+
+async def test_another_owner_between_the_look_and_the_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, lists = await make(monkeypatch)
+    theirs = encode_info(ManagedLedgerInfo(owner="other").with_ledger(4))
+    put = store.put
+
+    async def overtaken(path: str, value: bytes, expected_version: int | None = None) -> Versioned:
+        await store.store.put(path, theirs, 0)
+        return await put(path, value, expected_version)
+
+    monkeypatch.setattr(store, "put", overtaken)
+    with pytest.raises(ManagedLedgerFencedError):
+        await lists.update(lambda x: x.with_ledger(5))
     assert store.puts == 1
     await store.store.close()

@@ -331,3 +331,28 @@ async def test_a_ledger_that_the_next_owner_has_is_not_deleted(cluster: Cluster)
     assert entries == 0
     await log.close()
     assert await second.client.read_ledger_metadata(ledger_id) is not None
+
+
+async def test_a_stale_owner_can_t_touch_a_log_made_anew(cluster: Cluster) -> None:
+    stale = await cluster.factory().open(NAME, CONFIG)
+    cursor = await stale.open_cursor("sub", EARLIEST)
+    before = Appends(stale)
+    before.send(b"old")
+    await before.settle()
+    # While that owner sleeps, others take the log over, delete it and make it anew ...
+    await cluster.factory().delete(NAME)
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.open_cursor("sub", EARLIEST)
+    appends = Appends(log)
+    appends.send(b"new")
+    await appends.settle()
+    assert log.lists.version == stale.lists.version  # ... until versions are equal by chance.
+    with pytest.raises(ManagedLedgerFencedError):
+        await stale.set_properties({"who": "stale"})
+    cursor.ack_cumulative(before.acked[0][0])
+    await stale.close()
+    await cursor.close()
+    again = await cluster.factory().open(NAME, CONFIG)
+    assert await read_all(again) == appends.acked
+    assert again.properties == {}
+    assert again.cursors["sub"].backlog == 1
