@@ -99,7 +99,7 @@ class ListStore:
             raise ManagedLedgerFencedError(f"{self._path}: another owner has taken over")
 
     async def _look(self) -> None:
-        """Is the value there ours? Takes over what an attempt of ours left whose answer was lost."""
+        """Is the value there ours? Takes over what an attempt whose answer was lost has left."""
         stored = await self._store.get(self._path)
         if stored is None:
             self.others = ManagedLedgerInfo()
