@@ -106,6 +106,9 @@ class TopicName:
         )
 
 
+_INDEX_MAX, _INDEX_DIGITS_MAX = 2**31 - 1, 10
+
+
 @lru_cache(maxsize=16_384)
 def _parse(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")
@@ -147,4 +150,6 @@ def _partition_index(local: str) -> int:
     # Only canonical decimals count: "01", "+1" and "-1" belong to an ordinary name.
     if not separator or not base or not digits.isascii() or not digits.isdigit():
         return -1
-    return int(digits) if str(int(digits)) == digits else -1
+    if len(digits) > _INDEX_DIGITS_MAX or str(index := int(digits)) != digits:
+        return -1
+    return index if index <= _INDEX_MAX else -1  # an int32 on the wire; Java's parseInt fails

@@ -362,6 +362,8 @@ async def _seek(connection: Connection, consumer: Consumer, command: pb.CommandS
             await subscription.reset_to_time(command.message_publish_time)
     except BrokerError as error:
         connection.reply_error(command.request_id, error)
+    except ManagedLedgerError as error:  # no such position, or the subscription ends meanwhile
+        connection.reply_error(command.request_id, PersistenceError(str(error)))
     except Exception as error:
         logger.exception("%s %s: seek failed", subscription.topic.name, subscription.name)
         connection.reply_error(

@@ -29,6 +29,14 @@ class RateSampler:
         self._counters, self._sampled_ms = counters, now_ms
 
 
+_YEAR_9999_MS = 253_402_300_799_999
+
+
 def iso_time(ms: int) -> str:
-    """ISO date of a time in milliseconds since 1970, as statistics show it."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    """ISO date of a time in milliseconds since 1970, as statistics show it.
+
+    Times before 1970 or after 9999, which only a lying client sends, are shown as those limits.
+    """
+    return datetime.fromtimestamp(min(max(ms, 0), _YEAR_9999_MS) / 1000, UTC).isoformat(
+        timespec="milliseconds"
+    )

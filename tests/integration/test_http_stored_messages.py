@@ -10,6 +10,9 @@ import httpx
 import pulsar
 import pytest
 
+from broker.protocol import pulsar_api_pb2 as pb
+from tests.raw_client import RawClient
+
 
 @pytest.fixture
 def path(admin_url: str) -> Iterator[str]:
@@ -53,6 +56,21 @@ def test_a_message_is_shown_decompressed_with_its_metadata(
     assert headers["X-Pulsar-compression"] == "LZ4"
     assert headers["X-Pulsar-uncompressed-size"] == "54"
     assert httpx.get(f"{path}/ledger/999999999/entry/0").status_code == 404
+
+
+def test_a_lying_producer_can_not_forge_headers(service_url: str, path: str, topic: str) -> None:
+    with RawClient(service_url) as raw:
+        raw.subscribe(topic, "s")  # keeps the message
+        raw.create_producer(topic)
+        name = "p\r\nX-Forged: 1\r\n\r\n\\\u00fc"
+        end_of_time = 2**64 - 1
+        raw.send_bytes(raw.send_frame(0, b"x", producer_name=name, publish_time=end_of_time))
+        message_id = raw.expect(pb.BaseCommand.SEND_RECEIPT)[0].send_receipt.message_id
+    answer = httpx.get(f"{path}/ledger/{message_id.ledgerId}/entry/{message_id.entryId}")
+    assert (answer.status_code, answer.content) == (200, b"x")
+    assert "X-Forged" not in answer.headers
+    assert answer.headers["X-Pulsar-producer-name"] == r"p\r\nX-Forged: 1\r\n\r\n\\\xfc"
+    assert answer.headers["X-Pulsar-publish-time"].startswith("9999-12-31")
 
 
 def test_peek_skips_what_is_acknowledged_and_shows_batches_framed(

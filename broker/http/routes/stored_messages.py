@@ -14,6 +14,7 @@ from broker.http.errors import ApiError
 from broker.http.messages import UndecodableEntryError, decode_whole_entry
 from broker.http.routes.topics import TOPIC, persistent
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.text import readable
 from broker.service.broker_service import BrokerService
 from broker.service.rates import iso_time
 from managed_ledger.cursor.cursor import Cursor
@@ -48,8 +49,8 @@ _BASE64_FIELDS = ("encryption_param", "schema_version", "ordering_key")
 
 
 def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
-    """Metadata as header lines; ASCII only, as names and keys may be anything."""
-    properties = {pair.key: pair.value for pair in metadata.properties}
+    """Metadata as header lines; printable ASCII only, as names and keys may be anything."""
+    properties = {readable(pair.key): readable(pair.value) for pair in metadata.properties}
     headers = {
         "X-Pulsar-PROPERTY": json.dumps(properties),
         "X-Pulsar-Is-Encrypted": "true" if metadata.encryption_keys else "false",
@@ -63,8 +64,8 @@ def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
         elif field in _BASE64_FIELDS:
             headers[f"X-Pulsar-Base64-{name}"] = base64.b64encode(value).decode()
         else:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            headers[f"X-Pulsar-{name}"] = text.encode("ascii", "backslashreplace").decode()
+            text = str(value).lower() if isinstance(value, bool) else str(readable(value))
+            headers[f"X-Pulsar-{name}"] = text.encode("unicode_escape").decode()
     if metadata.compression != pb.NONE:
         headers["X-Pulsar-compression"] = pb.CompressionType.Name(metadata.compression)
     if metadata.HasField("num_messages_in_batch"):

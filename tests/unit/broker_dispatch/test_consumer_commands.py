@@ -14,6 +14,7 @@ from broker.protocol.framing import MalformedFrameError, encode_command
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import SHARED, Consumer, ConsumerSink, SubscribeRequest
 from broker.service.consumer_commands import HANDLERS, position_of, subscribe_request
+from managed_ledger.errors import InvalidPositionError
 from managed_ledger.position import EARLIEST, LATEST
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, settle
 from tests.unit.broker_dispatch.doubles import head
@@ -235,6 +236,17 @@ async def test_seek_closes_first_and_answers_last() -> None:
     assert bench.cursor.backlog == 2
     nothing = pb.CommandSeek(consumer_id=1, request_id=9)
     assert await connection.call(pb.BaseCommand.SEEK, nothing) == [pb.MetadataError]
+
+
+async def test_a_seek_that_the_log_refuses_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, bench, _ = await connected([4])
+
+    async def refuse(position: object, ack_set: object = ()) -> None:
+        raise InvalidPositionError("an ack set of 5000 words")
+
+    monkeypatch.setattr(bench.cursor, "reset", refuse)
+    seek = pb.CommandSeek(consumer_id=1, request_id=9, message_id=ids((10, 2))[0])
+    assert await connection.call(pb.BaseCommand.SEEK, seek) == [pb.PersistenceError]
 
 
 async def test_redeliver_with_an_empty_list_means_everything() -> None:
