@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from broker.service.memory import TrimPlan, trim
+
+MIB = 1024 * 1024
+
+
+def test_trims_when_the_cache_has_emptied_and_once_more_behind_the_flush() -> None:
+    plan = TrimPlan()
+    sizes = [0, 100 * MIB, 200 * MIB, 150 * MIB, 90 * MIB, 80 * MIB, 0, 0, 0]
+    decisions = [plan.on_sweep(3_000 * n, size) for n, size in enumerate(sizes)]
+    assert decisions == [False] * 4 + [True, False, True, False, False]
+    assert not plan.on_sweep(60_000, 0)
+    assert plan.on_sweep(3_000 * 6 + 45_000, 0)
+    assert not plan.on_sweep(200_000, 0), "once, not for ever"
+
+
+def test_small_caches_are_not_worth_it() -> None:
+    plan = TrimPlan()
+    assert not any(plan.on_sweep(n, size) for n, size in enumerate([MIB, 0, 10 * MIB, 0]))
+
+
+def test_trim_is_harmless() -> None:
+    trim()
