@@ -158,6 +158,10 @@ class Subscription(ABC):
         gone["acks"] += consumer.acks
         gone["redelivered"] += consumer.redelivered
         self._leave(consumer)
+        self.end_if_orphaned()
+
+    def end_if_orphaned(self) -> None:
+        """A non-durable subscription lives no longer than its consumers."""
         if not self.consumers and not self.durable and not self.fenced and self._opened is None:
             self.fenced = True
             self.topic.forget_subscription(self.name)

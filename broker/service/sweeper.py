@@ -1,7 +1,8 @@
 """One slow timer for everything that only needs a look now and then.
 
-Keep-alive of all connections, rates of all topics, deletion of topics nobody uses. No timer per
-connection, topic or message.
+Keep-alive of all connections, rates of all topics, deletion of topics and readers' subscriptions
+nobody uses, expiry of messages, ledgers that crashes left behind. No timer per connection, topic or
+message.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import BrokerError
+from broker.service.memory import TrimPlan, trim
+from broker.service.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
@@ -33,6 +36,8 @@ class Sweeper:
         self._interval_s = max(0.05, config.keep_alive_interval_seconds / 10)
         self._sample_ms = config.stats_update_frequency_in_secs * 1000
         self._inactive_check_ms = config.broker_delete_inactive_topics_frequency_seconds * 1000
+        self._trims = TrimPlan()
+        self.upkeep = Upkeep(service)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -52,12 +57,16 @@ class Sweeper:
             now_ms = service.clock()
             try:
                 await self._sweep_connections(now_ms)
+                if self._trims.on_sweep(now_ms, service.ledgers.cache.size):
+                    await service.loop.run_in_executor(None, trim)
                 if now_ms >= sample_at:
                     sample_at = now_ms + self._sample_ms
                     await self._sample(now_ms)
+                    await self.upkeep.end_orphans(now_ms)
                 if now_ms >= inactive_at:
                     inactive_at = now_ms + self._inactive_check_ms
                     await self.delete_inactive(now_ms)
+                self.upkeep.on_sweep(now_ms)
             except Exception:  # the sweep outlives whatever one round met
                 logger.exception("sweep failed")
 

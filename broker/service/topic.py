@@ -143,6 +143,7 @@ class Topic(ABC):
                 await self._store_epoch(epoch)
         except BaseException:
             self.registry.unclaim(producer)
+            self._promote_next()  # somebody may have queued behind it meanwhile
             raise
         if self.registry.owner is not producer:  # taken over, closed or left while storing
             raise ProducerFencedError("Topic was taken over by another producer")
@@ -153,6 +154,9 @@ class Topic(ABC):
         """Forget a producer; promotes a waiting one. Unknown producers are ignored."""
         if self.registry.remove(producer):
             self.active_ms = self.service.clock()
+        self._promote_next()
+
+    def _promote_next(self) -> None:
         if not self.fenced and (heir := self.registry.next_owner()) is not None:
             self.service.run(self._promote(heir))
 

@@ -1,0 +1,97 @@
+"""Races of clients that leave with what was begun for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.service.persistent_topic import PersistentTopic
+from tests.unit.broker_service.doubles import Broker
+from tests.unit.managed_ledger.cluster import eventually
+
+TOPIC = "persistent://public/default/t"
+
+
+async def test_the_queue_moves_on_when_the_first_owner_leaves_before_it_owns(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its epoch is being stored when its connection goes: the waiting one is next."""
+    store_epoch, begun = PersistentTopic._store_epoch, asyncio.Event()
+
+    async def never(topic: PersistentTopic, epoch: int) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(PersistentTopic, "_store_epoch", never)
+    first, second = broker.client(), broker.client(port=5001)
+    await first.receive(1)
+    await second.receive(1)
+    first.send(first.producer_command(producer_access_mode=pb.Exclusive))
+    await begun.wait()
+    answer, _ = await second.produce(producer_access_mode=pb.WaitForExclusive)
+    assert not answer.producer_success.producer_ready
+    monkeypatch.setattr(PersistentTopic, "_store_epoch", store_epoch)
+    first.lose()
+    ready = await second.receive_one()
+    assert ready.producer_success.producer_ready
+    assert list(broker.service.topics[TOPIC].producers) == [answer.producer_success.producer_name]
+
+
+def subscribe(request_id: int, subscription: str, *, durable: bool) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    command.subscribe.topic, command.subscribe.subscription = "t", subscription
+    command.subscribe.subType = pb.CommandSubscribe.Exclusive
+    command.subscribe.consumer_id = command.subscribe.request_id = request_id
+    command.subscribe.durable = durable
+    return command
+
+
+async def test_a_reader_s_subscription_ends_though_its_client_left_during_a_seek(
+    broker: Broker,
+) -> None:
+    client = broker.client()
+    await client.receive(1)
+    client.send(subscribe(1, "reader", durable=False))
+    await client.receive(1)
+    topic = broker.service.topics[TOPIC]
+    subscription = topic.subscriptions["reader"]
+    await subscription.reset((-1, -1))  # closes its consumer, and the client doesn't come back
+    client.lose()
+    assert "reader" in topic.subscriptions  # it might: a reader subscribes again after a seek
+    for _ in range(3):
+        broker.cluster.now_ms += 60_000
+        await broker.service._sweeper.upkeep.end_orphans(broker.service.clock())
+    await eventually(lambda: "reader" not in topic.subscriptions)
+    assert subscription.cursor is not None
+    await eventually(lambda: isinstance(topic, PersistentTopic) and not topic.ledger.cursors)
+
+
+async def test_a_reader_s_subscription_ends_though_its_client_left_while_it_was_made(
+    broker: Broker,
+) -> None:
+    client = broker.client()
+    await client.receive(1)
+    await client.produce()
+    client.send(subscribe(1, "reader", durable=False))
+    client.lose()
+    topic = broker.service.topics[TOPIC]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    for _ in range(3):
+        broker.cluster.now_ms += 60_000
+        await broker.service._sweeper.upkeep.end_orphans(broker.service.clock())
+    await eventually(lambda: not topic.subscriptions)
+
+
+async def test_a_durable_subscription_outlives_its_consumers(broker: Broker) -> None:
+    client = broker.client()
+    await client.receive(1)
+    client.send(subscribe(1, "mine", durable=True))
+    await client.receive(1)
+    client.lose()
+    for _ in range(3):
+        broker.cluster.now_ms += 60_000
+        await broker.service._sweeper.upkeep.end_orphans(broker.service.clock())
+    assert "mine" in broker.service.topics[TOPIC].subscriptions
