@@ -161,6 +161,18 @@ class MissingFileError(StorageError):
     """A file that the bookie's own records promise is gone."""
 
 
+class JournalFullError(StorageError):
+    """No space for the next journal group: none of its bytes were written, it may be tried again.
+
+    Attributes:
+        path: the segment that found no space.
+    """
+
+    def __init__(self, path: str, error: OSError) -> None:
+        super().__init__(f"{path}: {error.strerror}")
+        self.path = path
+
+
 class DirectoryLockedError(StorageError):
     """Another process serves this data directory."""
 

@@ -62,6 +62,7 @@ class Standalone:
         """``open_files`` makes the bookie's file system of its root directory."""
         self.config = config
         self._open_files = open_files
+        self.bookie: Bookie
         self.service: BrokerService
         self.service_url = self.web_url = ""
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -90,7 +91,9 @@ class Standalone:
         stack.push_async_callback(store.close)
         store.on_session_event(self._on_session_event)
         settings = bookie_config(config)
-        bookie = await Bookie.open(settings, self._open_files(settings.data_dir), store)
+        self.bookie = bookie = await Bookie.open(
+            settings, self._open_files(settings.data_dir), store
+        )
         bookie.on_fatal = self._on_fatal
         stack.push_async_callback(bookie.close)
         collector = GarbageCollector(bookie, LedgerStore(store))
@@ -181,6 +184,7 @@ async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
     stopping = loop.create_task(stop.wait())
     standalone.failed.add_done_callback(lambda _: stop.set())
     await stopping
+    standalone.bookie.give_up_waiting()
     if standalone.failed.done():
         print(
             f"magnetar: storage failed: {standalone.failed.result()}", file=sys.stderr, flush=True

@@ -22,13 +22,15 @@ from bookkeeper.bookie.ledger_state import NO_ENTRY_ID, LedgerState
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
 from bookkeeper.bookie.registration import Registration
 from bookkeeper.bookie.workers import StepWorker, Worker
-from bookkeeper.errors import BookieClosedError, StorageError, error_for_code
+from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore
 from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
 from metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def _log_fatal(error: BaseException) -> None:
@@ -57,6 +59,7 @@ class Bookie:
         self._registration: Registration | None = None
         self._closing = False
         self._dispatch_scheduled = False
+        self._stalled: JournalGroup | None = None  # in flight, but there is no space for it
         self._job: FlushJob | None = None
         self._job_running = False
         self._flush_waiters: list[asyncio.Future[None]] = []
@@ -123,6 +126,8 @@ class Bookie:
             return codes.IO_ERROR
         if self._closing:
             return codes.UNAVAILABLE
+        if self._stalled is not None:
+            return codes.OK  # waits with those before it; the queue's limit bounds how many
         if self.read_only and not (request.recovery and self._has_reserve()):
             return codes.READ_ONLY
         return codes.OK
@@ -176,16 +181,25 @@ class Bookie:
             return
         group = storage.journal.take_group()
         if group is not None:
-            write = functools.partial(storage.writer.write, group)
-            self._journal_worker.submit(write, functools.partial(self._on_group_written, group))
+            self._write_group(group)
+
+    def _write_group(self, group: JournalGroup) -> None:
+        write = functools.partial(self.storage.writer.write, group)
+        self._journal_worker.submit(write, functools.partial(self._on_group_written, group))
 
     def _on_group_written(self, group: JournalGroup, error: BaseException | None) -> None:
         if self.error is not None:
             return  # everything was answered already
+        if isinstance(error, JournalFullError):
+            self._on_journal_full(group, error)
+            return
         if error is not None:
             self._fail(error)
             return
         self.storage.journal.on_durable(group)
+        if self._stalled is not None:
+            self._stalled = None
+            self._check_disk()
         self._dispatch()  # first the disk, then the answers
         for waiting in group.waiting:
             self._answer(waiting, codes.OK)
@@ -265,7 +279,7 @@ class Bookie:
         if self.error is not None:
             return
         if error is not None:
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            if isinstance(error, OSError) and error.errno in _NO_SPACE:
                 self._on_disk_full(error)
             else:
                 self._fail(error)
@@ -295,7 +309,7 @@ class Bookie:
         done: asyncio.Future[None] = self._loop.create_future()
 
         def on_done(error: BaseException | None) -> None:
-            if isinstance(error, OSError) and error.errno != errno.ENOSPC:
+            if isinstance(error, OSError) and error.errno not in _NO_SPACE:
                 self._fail(error)
             if done.done():
                 return
@@ -321,10 +335,21 @@ class Bookie:
 
     def _on_disk_full(self, error: OSError) -> None:
         """Entry log or index ran out of space: the journal still has everything; wait for space."""
-        _log.error("no space left to flush, the bookie is read-only: %s", error)
+        _log.error("no space to flush, read-only: %s: %s", self.config.data_dir, error)
         self._set_read_only(True)
         if self._closing:  # nobody will try again
             self._fail_flush_waiters(error)
+        self._arm_disk_timer()
+
+    def _on_journal_full(self, group: JournalGroup, error: JournalFullError) -> None:
+        """Writers wait, readers go on; the same group is tried again until there is space."""
+        if self._closing:  # nobody will try again, and nothing of it was acknowledged
+            self._fail(error)
+            return
+        if self._stalled is None:
+            _log.error("no space for the journal, writers wait: %s/%s", self.config.data_dir, error)
+            self._stalled = group
+            self._set_read_only(True)
         self._arm_disk_timer()
 
     def _has_reserve(self) -> bool:
@@ -336,9 +361,13 @@ class Bookie:
         free, total = file_system.free_bytes(), max(1, file_system.total_bytes())
         used = 1 - free / total
         limit = config.writable_below if self.read_only else config.disk_usage_max
-        full = used > limit or free < config.disk_reserve_bytes
+        full = used > limit or free < config.disk_reserve_bytes or self._stalled is not None
         if full != self.read_only:
-            _log.warning("disk usage %.1f %%: read-only=%s", used * 100, full)
+            _log.warning(
+                "%s: disk usage %.1f %%, %d MiB free: the bookie %s",
+                *(config.data_dir, used * 100, free >> 20),
+                "is read-only" if full else "takes writes again",
+            )
             self._set_read_only(full)
         if full:
             self._arm_disk_timer()
@@ -356,6 +385,8 @@ class Bookie:
     def _on_disk_timer(self) -> None:
         self._disk_timer = None
         self._check_disk()
+        if self._stalled is not None:
+            self._write_group(self._stalled)
         if self._job is not None:
             self._start_flush_if_ready()
 
@@ -461,11 +492,20 @@ class Bookie:
 
     # ---- end
 
+    def give_up_waiting(self) -> None:
+        """End the bookie, with ``on_fatal``, if its journal waits for space: nobody can write.
+
+        Call it before an orderly end, in which all writers would wait for the disk.
+        """
+        if self._stalled is not None:
+            self._fail(BookieClosedError("stopped while there was no space for the journal"))
+
     async def close(self) -> None:
         """Answer what was accepted, flush, unregister, release the directory."""
         if self._closing:
             return
         self._closing = True
+        self.give_up_waiting()
         if self._registration is not None:
             await self._registration.close()
         if self.error is None:

@@ -55,7 +55,7 @@ class BookieConfig:
     disk_usage_max: float = 0.95
     disk_usage_low: float | None = None  # None: 0.03 below disk_usage_max
     disk_reserve_bytes: int = 256 << 20  # read-only below this much free space, whatever the share
-    disk_check_interval_s: float = 10.0  # only while read-only
+    disk_check_interval_s: float = 2.0  # only while read-only
     # Start although journal or index bytes are lost: every ledger that may be affected answers
     # "unknown" until it was repaired (limbo), instead of refusing to start.
     accept_data_loss: bool = False

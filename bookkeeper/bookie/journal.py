@@ -12,6 +12,7 @@ begun only after the last group of the one before is durable.
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from bookkeeper.bookie import journal_format, record_format
 from bookkeeper.bookie.config import StorageConfig
 from bookkeeper.bookie.journal_format import Mark, SegmentHeader
+from bookkeeper.errors import JournalFullError
 from bookkeeper.storage.file_system import Buffer, File, FileSystem
 
 _GROUP_HEADER_BYTES = record_format.RECORD_HEADER_BYTES + journal_format.GROUP_BODY.size
@@ -171,8 +173,8 @@ class Journal:
 class JournalWriter:
     """Writes groups to segment files. One thread at a time; ``spares`` is shared with the flush.
 
-    Any error is final: the caller must stop and never call again, because after a failed write or
-    sync nobody knows what is on the disk.
+    Any error but ``JournalFullError`` is final: the caller must stop and never call again, because
+    after a failed write or sync nobody knows what is on the disk.
     """
 
     def __init__(self, file_system: FileSystem, config: StorageConfig) -> None:
@@ -184,7 +186,11 @@ class JournalWriter:
         self._allocated = 0
 
     def create_segment(self, header: SegmentHeader) -> None:
-        """Make a segment exist durably under its final name, with nothing but its header."""
+        """Make a segment exist durably under its final name, with nothing but its header.
+
+        After an error it may be called again: it then begins with a new file, never with the one
+        that failed.
+        """
         self.close()
         path = journal_format.segment_path(header.segment_id)
         spare = self._take_spare()
@@ -205,19 +211,41 @@ class JournalWriter:
         self._segment_id = header.segment_id
 
     def write(self, group: JournalGroup) -> None:
-        """Make a sealed group durable, beginning its segment if it is the first one in it."""
+        """Make a sealed group durable, beginning its segment if it is the first one in it.
+
+        Raises:
+            JournalFullError: there is no space, and nothing of the group was written.
+            OSError: anything else; final.
+        """
+        assert group.sealed
+        path = journal_format.segment_path(group.header.segment_id)
+        try:
+            file = self._make_room(group)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise JournalFullError(path, error) from error
+            raise OSError(error.errno, error.strerror, path) from error
+        try:
+            # Its blocks are there, so this can't run out of space where it matters: a group that
+            # was written in part is never written again.
+            file.pwritev(group.buffers, group.offset, sync_point="journal.group")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+
+    def _make_room(self, group: JournalGroup) -> File:
+        """The segment's file, with blocks for the whole group."""
         if group.header.segment_id != self._segment_id:
             self.create_segment(group.header)
         file = self._file
         assert file is not None
-        assert group.sealed
         end = group.offset + group.size
         if end > self._allocated:
             step = self._config.journal_extend_bytes
             limit = max(end, self._config.journal_segment_bytes)
-            self._allocated = min(limit, max(end, self._allocated + step))
-            file.preallocate(self._allocated)
-        file.pwritev(group.buffers, group.offset, sync_point="journal.group")
+            allocated = min(limit, max(end, self._allocated + step))
+            file.preallocate(allocated)
+            self._allocated = allocated
+        return file
 
     def close(self) -> None:
         if self._file is not None:

@@ -15,7 +15,7 @@ from bookkeeper.bookie.registration import Registration
 from bookkeeper.bookie.start import forget_journal, open_storage
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import CorruptFileError, DirectoryLockedError, MissingFileError
-from bookkeeper.storage.file_system import FileSystem
+from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.lmdb_store import LmdbStore
 from bookkeeper.storage.ordered_store import OrderedStore
 from metadata.store import MetadataStore
@@ -41,11 +41,29 @@ async def open_bookie(
         CookieMismatchError: the directory is not this bookie's.
         CorruptFileError, MissingFileError: acknowledged bytes are damaged or gone, and
             ``accept_data_loss`` is off.
+        OSError: the disk failed or is full; it names a path.
     """
     try:
         lock = file_system.lock("lock")
     except BlockingIOError as error:
         raise DirectoryLockedError(f"{config.data_dir}: another process uses it") from error
+    try:
+        return await _open_locked(config, file_system, store, lock, index, new_nonce)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(config.data_dir)) from error
+
+
+async def _open_locked(
+    config: BookieConfig,
+    file_system: FileSystem,
+    store: MetadataStore,
+    lock: DirectoryLock,
+    index: OrderedStore | None,
+    new_nonce: Callable[[], int],
+) -> Bookie:
+    """What is left of opening once the directory is ours; gives the lock back on an error."""
     opened: OrderedStore | None = None
     try:
         checked = await cookies.check_cookie(

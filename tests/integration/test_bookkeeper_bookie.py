@@ -355,6 +355,43 @@ async def test_closing_on_a_full_disk_ends_and_the_journal_keeps_the_entries(
     await bookie.close()
 
 
+async def test_a_journal_without_space_waits_for_some(tmp_path: Path, store: MetadataStore) -> None:
+    fs = MemoryFileSystem()
+    node = Node(tmp_path / "b1", store)
+    bookie = await Bookie.open(node.config, fs, store, index=MemoryStore(fs))
+    fs.faults.fail_at = fs.call_count  # the journal's next blocks
+    fs.faults.error = errno.ENOSPC
+    first = asyncio.ensure_future(add(bookie, 1, range(10)))
+    await wait_for(lambda: bookie.read_only)
+    second = asyncio.ensure_future(add(bookie, 1, range(10, 20)))
+    assert not first.done()
+    assert bookie.error is None
+    bookie._on_disk_timer()
+    assert await first == await second == codes.OK
+    assert not bookie.read_only
+    assert len((await bookie.read_entries(1, 0, 99, 1 << 20)).packets) == 20
+    await bookie.close()
+
+
+async def test_closing_while_the_journal_has_no_space_answers_everybody(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    fs = MemoryFileSystem()
+    index = MemoryStore(fs)
+    node = Node(tmp_path / "b1", store)
+    bookie = await Bookie.open(node.config, fs, store, index=index)
+    assert await add(bookie, 1, range(10)) == codes.OK
+    fs.faults.space_bytes = fs.used_bytes()
+    large = asyncio.ensure_future(add(bookie, 1, range(10, 14), lambda i: bytes(1 << 20)))
+    await wait_for(lambda: bookie.read_only)
+    await asyncio.wait_for(bookie.close(), 5)
+    assert await large == codes.IO_ERROR
+    fs.faults.space_bytes = 1 << 40
+    bookie = await Bookie.open(node.config, fs, store, index=index)
+    assert len((await bookie.read_entries(1, 0, 99, 1 << 20)).packets) == 10
+    await bookie.close()
+
+
 async def test_a_stalled_journal_pushes_back(tmp_path: Path, store: MetadataStore) -> None:
     node = Node(tmp_path / "b1", store, storage=SMALL.__class__(journal_queue_bytes_max=10_000))
     bookie = await node.start()
