@@ -25,12 +25,13 @@ from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem
 from broker.service.broker_service import BrokerService, wall_clock_ms
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import StoreClosedError
+from metadata.errors import MetadataError, StoreClosedError
 from metadata.store import SessionEvent
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
     standalone = Standalone(config, open_files)
     try:
         await standalone.start()
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, MetadataError, BookkeeperError) as error:
         print(f"magnetar: can't start: {error}", file=sys.stderr)
         logger.debug("start failed", exc_info=error)
         return 1

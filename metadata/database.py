@@ -42,7 +42,9 @@ class Database:
             self._prepare()
         except sqlite3.Error as error:
             self._db.close()
-            raise DatabaseError(path, error) from error
+            is_locked = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+            reason = "another process is using it" if is_locked else error
+            raise DatabaseError(path, reason) from error
         except BaseException:
             self._db.close()
             raise

@@ -79,7 +79,7 @@ async def test_a_restart_keeps_persistent_nodes_and_drops_ephemeral_ones(tmp_pat
 
 async def test_a_second_process_is_refused(tmp_path: Path) -> None:
     store = EmbeddedMetadataStore.open(tmp_path / "m.db")
-    with pytest.raises(DatabaseError, match=r"m\.db: database is locked"):
+    with pytest.raises(DatabaseError, match=r"m\.db: another process is using it"):
         EmbeddedMetadataStore.open(tmp_path / "m.db")
     await store.put("/a", b"still fine")
     await store.close()
