@@ -223,6 +223,9 @@ class Cursor:
         self._reset_target = image.mark_delete  # trimming must leave the target alone from now on
         try:
             await self._become_busy()
+            if self.is_closed:  # closed or deleted by a call that overtook this one
+                self._release(write_again=False)
+                raise self._refusal
             self._take_waiting()
             await self._store_reset(image)
         finally:
@@ -309,13 +312,11 @@ class Cursor:
             self._finish(None)
 
     async def delete(self) -> None:
-        """Remove the subscription's position for good; then as closed.
+        """Remove the subscription's position for good; then as closed. Waits for a reset.
 
         Raises:
             CursorFencedError, MetadataError: perhaps not deleted; may be repeated.
         """
-        if isinstance(self._refusal, CursorBusyError):
-            raise self._refusal
         self._refusal = CursorClosedError(f"cursor {self.name} is deleted")
         await self._become_busy()
         self._must_write = False

@@ -361,8 +361,6 @@ async def test_reset_refuses_acks_meanwhile_and_holds_back_trimming() -> None:
     assert isinstance(done[0], CursorBusyError)
     with pytest.raises(CursorBusyError):
         await cursor.reset((1, 1))
-    with pytest.raises(CursorBusyError):
-        await cursor.delete()
     await until(lambda: len(log.storage.ledgers[1000].bodies) == 2)
     log.bookkeeper.writers[0].held = False
     log.bookkeeper.writers[0].release()
@@ -371,6 +369,45 @@ async def test_reset_refuses_acks_meanwhile_and_holds_back_trimming() -> None:
     await cursor.flush()
     assert done[1] is None
     assert cursor.mark_delete == (1, 2)
+
+
+async def test_delete_waits_for_a_reset() -> None:
+    """A topic deleted while a consumer seeks must not be left half deleted."""
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 5))
+    await cursor.flush()
+    log.bookkeeper.writers[0].held = True
+    resetting = asyncio.ensure_future(cursor.reset((1, 2)))
+    await until(lambda: len(log.storage.ledgers[1000].bodies) == 2)
+    deleting = asyncio.ensure_future(cursor.delete())
+    await asyncio.sleep(0)
+    assert not deleting.done()
+    log.bookkeeper.writers[0].held = False
+    log.bookkeeper.writers[0].release()
+    await asyncio.gather(resetting, deleting)
+    assert cursor.is_closed
+    with pytest.raises(CursorClosedError):
+        await cursor.reset((1, 1))
+
+
+async def test_a_reset_overtaken_by_delete_is_refused() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 3))
+    await cursor.flush()
+    log.bookkeeper.writers[0].held = True
+    cursor.ack([(1, 4)])
+    await until(lambda: len(log.storage.ledgers[1000].bodies) == 2)
+    resetting = asyncio.ensure_future(cursor.reset((1, 2)))
+    await asyncio.sleep(0)
+    log.bookkeeper.writers[0].held = False
+    deleting = asyncio.ensure_future(cursor.delete())  # takes its first step before the reset
+    log.bookkeeper.writers[0].release()
+    with pytest.raises(CursorClosedError):
+        await resetting
+    await deleting
+    assert cursor.is_closed
 
 
 async def test_a_reset_that_cannot_be_stored_changes_nothing_here() -> None:
