@@ -50,7 +50,10 @@ _MAGIC, _VERSION = 0x4D, 1
 _HEAD = Struct(">BBHIQQII")
 _COUNT = Struct(">I")
 _pack = _HEAD.pack
-_U64_MAX = 2**64 - 1
+_U32_MAX = 2**32 - 1
+_BATCHED_BYTES_MIN = 6
+"""Of one message in a batch: size field and the required field of its metadata."""
+_EXPANSION_MAX = 1_032  # zlib's limit; more is possible with zstd, but not with real messages
 
 
 class EntryHeadError(Exception):
@@ -68,17 +71,29 @@ class EntryHead(NamedTuple):
     chunk_uuid_hash: int
 
 
-def make_head(metadata: MessageMetadata) -> bytes:
+def make_head(metadata: MessageMetadata, payload_bytes: int = _U32_MAX) -> bytes:
     """Head of an entry whose outer metadata is ``metadata``.
+
+    Args:
+        payload_bytes: size of what follows the metadata, compressed or encrypted as it may be. It
+            bounds the count below.
 
     Without a key the key hash is 0: only Key_Shared dispatch wants one, and takes it from the
     body (``sticky_hash``), so that other producers don't pay for it.
 
-    A count below 1 in the metadata (a lying client) is stored as 1, so that permits always move on.
+    The count of a lying client is stored as at least 1, so that permits always move on, and at most
+    what its bytes can hold: a consumer is charged so many permits and gives back only what it finds
+    in the batch, so that one entry could stop a subscription for ever.
     """
     flags, count, key_hash = 0, 1, 0
     if metadata.HasField("num_messages_in_batch"):  # presence, not value: 1 is a batch too
-        flags, count = FLAG_BATCH, max(1, metadata.num_messages_in_batch)
+        flags, count = FLAG_BATCH, metadata.num_messages_in_batch
+        if count > 1:
+            size = payload_bytes
+            if metadata.compression:
+                size = max(size, min(metadata.uncompressed_size, size * _EXPANSION_MAX))
+            count = min(count, size // _BATCHED_BYTES_MIN)
+        count = max(1, count)
     chunk_hash = 0
     if metadata.num_chunks_from_msg > 1:
         flags |= FLAG_CHUNK

@@ -114,7 +114,7 @@ class SendPath:
         _parse_metadata(view[metadata_from:payload_from])
         if not _metadata_complete():
             raise MalformedFrameError("message metadata lacks a required field")
-        head = make_head(_metadata)
+        head = make_head(_metadata, end - payload_from)
         if head[3] & _SLOW_FLAGS or batch.producer.checked:
             if not self._allowed(batch, head):
                 return
@@ -124,7 +124,8 @@ class SendPath:
         batch.bodies.append(body)
         batch.sequence_ids.append(sequence_id)
         batch.highest_ids.append(highest_id)
-        batch.message_count += _send.num_messages
+        messages = _send.num_messages
+        batch.message_count += messages if 0 < messages <= len(body) else 1  # statistics only
         batch.entry_bytes += len(body)
 
     def _allowed(self, batch: PublishBatch, head: bytes) -> bool:

@@ -74,7 +74,9 @@ async def test_an_entry_without_checksum_gets_one(broker: Broker) -> None:
 
 async def test_the_head_tells_what_dispatch_needs(broker: Broker) -> None:
     client = await connected(broker)
-    client.feed(message(7, num_messages_in_batch=3, partition_key="key1", deliver_at_time=99))
+    client.feed(
+        message(7, b"x" * 18, num_messages_in_batch=3, partition_key="key1", deliver_at_time=99)
+    )
     await client.receive(1)
     ledger = broker.service.topics["persistent://public/default/t"].ledger  # type: ignore[attr-defined] # persistent
     head = parse_head((await ledger.read(EARLIEST, 1, 1 << 20)).heads[0])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from broker.protocol import entry_head as eh
-from broker.protocol.pulsar_api_pb2 import EncryptionKeys, MessageMetadata
+from broker.protocol.pulsar_api_pb2 import LZ4, ZSTD, EncryptionKeys, MessageMetadata
 
 
 def _metadata(**fields: object) -> MessageMetadata:
@@ -27,6 +27,24 @@ def test_batch_is_known_by_presence_not_by_value() -> None:
 @pytest.mark.parametrize("lie", [0, -5])
 def test_a_lying_count_still_costs_a_permit(lie: int) -> None:
     assert eh.parse_head(eh.make_head(_metadata(num_messages_in_batch=lie))).message_count == 1
+
+
+@pytest.mark.parametrize(
+    ("claimed", "payload_bytes", "fields", "kept"),
+    [
+        (100, 600, {}, 100),
+        (100, 599, {}, 99),
+        (2**31 - 1, 0, {}, 1),
+        (2**31 - 1, 60, {"uncompressed_size": 2**32 - 1}, 10),
+        (100, 60, {"uncompressed_size": 600, "compression": LZ4}, 100),
+        (2**31 - 1, 60, {"uncompressed_size": 2**32 - 1, "compression": ZSTD}, 60 * 1032 // 6),
+    ],
+)
+def test_a_batch_can_not_claim_more_messages_than_its_bytes_hold(
+    claimed: int, payload_bytes: int, fields: dict[str, object], kept: int
+) -> None:
+    head = eh.make_head(_metadata(num_messages_in_batch=claimed, **fields), payload_bytes)
+    assert eh.parse_head(head).message_count == kept
 
 
 @pytest.mark.parametrize(
