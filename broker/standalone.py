@@ -7,6 +7,7 @@ makes the next start do (journal replay, ledger recovery).
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import random
@@ -75,6 +76,7 @@ class Standalone:
 
         Raises:
             OSError: a port or the data directory can't be used.
+            BookkeeperError, MetadataError: what is in the directory is damaged, or in use.
         """
         async with AsyncExitStack() as stack:
             await self._start(stack)
@@ -160,6 +162,7 @@ def run(config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> int:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
+    faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config, open_files))

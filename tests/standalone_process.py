@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -108,6 +109,15 @@ class StandaloneProcess:
         assert code == 1, f"exit {code}:\n{said}"
         assert "Traceback" not in said, said
         return said
+
+    def launch_and_kill(self, after_s: float) -> None:
+        """Start, and ``kill -9`` so many seconds later, ready or not."""
+        process = self._launch(0, 0)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(after_s)
+        assert process.returncode is None, f"it ended by itself:\n{self.log}"
+        process.kill()
+        process.wait()
 
     def _launch(self, port: int, web_port: int) -> subprocess.Popen[str]:
         self.data.parent.mkdir(parents=True, exist_ok=True)

@@ -4,12 +4,41 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import TracebackType
 
 import lmdb
 
+from bookkeeper.errors import CorruptFileError
 from bookkeeper.storage.ordered_store import Changes, OrderedStore
 
 _DEFAULT_MAP_BYTES = 64 << 30
+_FILE = "index/data.mdb"
+
+
+class _Readable:
+    """Turns LMDB's errors while opening and reading into ours.
+
+    LMDB has no checksums of its own: values carry theirs (``index_format``), and this is for
+    damage that LMDB notices itself. Where it lies in the file, LMDB doesn't tell. A class, not a
+    generator: this is on the way of every cold read.
+    """
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, lmdb.DiskError):
+            raise OSError(errno.ENOSPC, f"{_FILE}: {error}") from error
+        if isinstance(error, lmdb.Error):
+            raise CorruptFileError(_FILE, 0, f"unreadable ({error})") from error
+
+
+_READABLE = _Readable()
 
 
 class LmdbStore(OrderedStore):
@@ -23,23 +52,28 @@ class LmdbStore(OrderedStore):
         if data.exists():
             map_bytes = max(map_bytes, 4 * data.stat().st_size)
         # Sync on: a commit writes its pages, syncs, then writes and syncs the meta page.
-        self._environment = lmdb.open(
-            str(path),
-            map_size=map_bytes,
-            max_readers=512,
-            readahead=False,
-            writemap=False,
-            metasync=True,
-            sync=True,
-        )
+        with _READABLE:
+            self._environment = lmdb.open(
+                str(path),
+                map_size=map_bytes,
+                max_readers=512,
+                readahead=False,
+                writemap=False,
+                metasync=True,
+                sync=True,
+            )
 
     def get(self, key: bytes) -> bytes | None:
-        with self._environment.begin() as transaction:
+        with _READABLE, self._environment.begin() as transaction:
             value: bytes | None = transaction.get(key)
             return value
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        with self._environment.begin() as transaction, transaction.cursor() as cursor:
+        with (
+            _READABLE,
+            self._environment.begin() as transaction,
+            transaction.cursor() as cursor,
+        ):
             if cursor.set_range(key):
                 if cursor.key() == key:
                     return bytes(cursor.key()), bytes(cursor.value())
@@ -52,7 +86,11 @@ class LmdbStore(OrderedStore):
         self, first: bytes, end: bytes, items_max: int | None = None
     ) -> list[tuple[bytes, bytes]]:
         items: list[tuple[bytes, bytes]] = []
-        with self._environment.begin() as transaction, transaction.cursor() as cursor:
+        with (
+            _READABLE,
+            self._environment.begin() as transaction,
+            transaction.cursor() as cursor,
+        ):
             if not cursor.set_range(first):
                 return items
             for key, value in cursor:

@@ -44,9 +44,9 @@ class HttpServer:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
-        except OSError:
+        except OSError as error:
             listener.close()
-            raise
+            raise OSError(error.errno, f"{error.strerror}: HTTP on {host}:{port}") from error
         self._socket = listener
         settings = self._config
         ping_s = settings.web_socket_ping_duration_seconds

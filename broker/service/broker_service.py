@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -94,9 +95,14 @@ class BrokerService:
 
     async def listen(self, host: str, port: int) -> int:
         """Serve the binary protocol; returns the port (0 picks a free one)."""
-        server = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=1024, reuse_address=True
-        )
+        try:
+            server = await self.loop.create_server(
+                lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+            )
+        except OSError as error:
+            number = error.errno or 0  # negative: the name can't be resolved
+            reason = os.strerror(number) if number > 0 else error.strerror
+            raise OSError(error.errno, f"{reason}: binary protocol on {host}:{port}") from error
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         self.service_url = f"pulsar://{self.config.advertised_host}:{bound}"
