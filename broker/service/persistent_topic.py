@@ -229,6 +229,10 @@ class PersistentTopic(Topic):
         self.ledger.on_fenced = None
         await self.ledger.delete()
 
+    @property
+    def holds_entries(self) -> bool:
+        return self.ledger.entry_count > 0
+
     # --- statistics
 
     def storage_stats(self) -> dict[str, Any]:

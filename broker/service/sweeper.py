@@ -99,11 +99,13 @@ class Sweeper:
             own = policies.document.get("inactive_topic_policies") or {}
             if own.get("deleteWhileInactive") is False:
                 continue
-            seconds = (
+            asked = (
                 own.get("maxInactiveDurationSeconds")
                 or config.broker_delete_inactive_topics_max_inactive_duration_seconds
-                or config.broker_delete_inactive_topics_frequency_seconds
             )
+            if not asked and topic.holds_entries:
+                continue  # docs/decisions/0005: acknowledged data is not deleted unasked
+            seconds = asked or config.broker_delete_inactive_topics_frequency_seconds
             if now_ms - topic.active_ms < seconds * 1000 or self._in_use(topic) or topic.fenced:
                 continue
             try:

@@ -355,6 +355,11 @@ class Topic(ABC):
     @abstractmethod
     async def _delete_storage(self) -> None: ...
 
+    @property
+    def holds_entries(self) -> bool:
+        """Whether a new subscription from the earliest message would get something."""
+        return False
+
     # --- statistics
 
     def sample(self, now_ms: int) -> None:

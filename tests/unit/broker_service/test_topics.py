@@ -17,7 +17,7 @@ from broker.errors import (
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.topic_list import TopicPattern, topics_hash
-from tests.unit.broker_service.doubles import Broker, Client
+from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
 PREFIX = "persistent://public/default/"
@@ -170,13 +170,31 @@ async def test_topics_nobody_uses_are_deleted_after_a_minute(broker: Broker) -> 
     assert sorted(service.topics) == [PREFIX + "subscribed"]
 
 
+async def test_an_idle_topic_with_data_stays_until_deletion_is_asked_for(broker: Broker) -> None:
+    service = broker.service
+    client = await ready(broker)
+    await client.produce("full")
+    client.feed(message(0, b"kept"))
+    await client.receive(1)
+    client.lose()
+    sweep = service._sweeper.delete_inactive
+    for _ in range(3):
+        broker.cluster.now_ms += 600_000
+        await sweep(broker.cluster.now_ms)
+    assert PREFIX + "full" in service.topics
+    policies = {"maxInactiveDurationSeconds": 60, "deleteWhileInactive": True}
+    await service.resources.update_policies(
+        "public/default", lambda document: {**document, "inactive_topic_policies": policies}
+    )
+    await sweep(broker.cluster.now_ms)
+    assert PREFIX + "full" not in service.topics
+
+
 async def test_statistics_have_rates_of_the_last_sample(broker: Broker) -> None:
     client = await ready(broker)
     await client.produce(producer_name="me")
     topic = broker.service.topics[PREFIX + "t"]
     topic.sample(broker.cluster.now_ms)
-    from tests.unit.broker_service.doubles import message
-
     client.feed(b"".join(message(n, b"x" * 100) for n in range(10)))
     await client.receive(10)
     broker.cluster.now_ms += 2_000
