@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HANDLERS", "check_schema"]
 
-_PLAIN_SCHEMAS: Final = frozenset((0, 21))  # Schema.Type None (a keyword here) and AutoConsume
+_BYTES: Final = pb.Schema.Type.Value("None")  # a keyword here
+_PLAIN_SCHEMAS: Final = frozenset((_BYTES, pb.Schema.AutoConsume))
 
 
 def check_schema(schema: pb.Schema) -> None:
@@ -47,7 +48,10 @@ def on_get_schema(connection: Connection, command: pb.CommandGetSchema) -> None:
         reply.error_code, reply.error_message = error.wire_code, str(error)
     else:
         if command.HasField("schema_version") and not command.schema_version:
-            reply.error_code, reply.error_message = pb.IncompatibleSchema, "Empty schema version"
+            # What PRODUCER_SUCCESS gave for a bytes schema and the producer put into its messages.
+            # Go asks for it before it decodes them; without an answer its table views stay empty.
+            reply.schema.name, reply.schema.schema_data = name.local, b""
+            reply.schema.type, reply.schema_version = _BYTES, b""
         else:
             reply.error_code = pb.TopicNotFound
             reply.error_message = f"{name} has no schema"

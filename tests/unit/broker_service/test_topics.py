@@ -403,6 +403,11 @@ async def test_schemas_and_transactions_are_declined_where_clients_look(broker: 
     client.send(get)
     reply = (await client.receive_one()).getSchemaResponse
     assert (reply.error_code, bool(reply.error_message)) == (pb.TopicNotFound, True)
+    get.getSchema.schema_version = b""
+    client.send(get)
+    plain = (await client.receive_one()).getSchemaResponse
+    assert not plain.HasField("error_code")
+    assert plain.schema.type == pb.Schema.Type.Value("None")
     create = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
     request = create.getOrCreateSchema
     request.request_id, request.topic = 2, "t"
