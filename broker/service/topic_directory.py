@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import (
     AlreadyExistsError,
@@ -19,16 +19,28 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from broker.config import BrokerConfig
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["TopicDirectory"]
+__all__ = ["PARTITIONS_MAX", "TopicDirectory", "partitions_max"]
+
+PARTITIONS_MAX: Final = 10_000
+"""Of one topic, when the configuration sets no limit: all are loaded when they are created, and one
+mistyped request must not take the process's memory.
+"""
+_CREATED_AT_ONCE: Final = 256
 
 _DOMAINS = {
     "persistent": ("persistent",),
     "non-persistent": ("non-persistent",),
     "all": ("persistent", "non-persistent"),
 }
+
+
+def partitions_max(config: BrokerConfig) -> int:
+    """How many partitions a topic may have."""
+    return config.max_num_partitions_per_partitioned_topic or PARTITIONS_MAX
 
 
 class TopicDirectory:
@@ -108,13 +120,12 @@ class TopicDirectory:
     async def create_partitioned(
         self, name: TopicName, partitions: int, properties: Mapping[str, str] | None
     ) -> None:
-        config = self._service.config
-        limit = config.max_num_partitions_per_partitioned_topic
+        limit = partitions_max(self._service.config)
         if partitions <= 0 or name.is_partition:
             raise PreconditionFailedError(
                 "Number of partitions should be more than 0 and the name no partition's"
             )
-        if 0 < limit < partitions:
+        if partitions > limit:
             raise PreconditionFailedError(
                 f"Number of partitions should be less than or equal to {limit}"
             )
@@ -128,14 +139,14 @@ class TopicDirectory:
         await self._create_partitions(name, 0, partitions)
 
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
-        limit = self._service.config.max_num_partitions_per_partitioned_topic
+        limit = partitions_max(self._service.config)
         if (current := await self.partitions(name)) is None:
             raise TopicNotFoundError(f"Topic {name} is not partitioned topic")
         if partitions < current or partitions <= 0:
             raise PreconditionFailedError(
                 f"Number of partitions should be more than or equal to the current {current}"
             )
-        if 0 < limit < partitions:
+        if partitions > limit:
             raise PreconditionFailedError(
                 f"Number of partitions should be less than or equal to {limit}"
             )
@@ -151,12 +162,13 @@ class TopicDirectory:
         if not name.is_persistent:
             return
         loader = self._service.loader
-        await asyncio.gather(
-            *(
-                loader.load(name.partition(index), create=True, forced=True)
-                for index in range(first, end)
+        for start in range(first, end, _CREATED_AT_ONCE):
+            await asyncio.gather(
+                *(
+                    loader.load(name.partition(index), create=True, forced=True)
+                    for index in range(start, min(start + _CREATED_AT_ONCE, end))
+                )
             )
-        )
 
     async def _copy_subscriptions(self, name: TopicName, old_end: int, end: int) -> None:
         """New partitions get the durable subscriptions of the first one, from their beginning."""

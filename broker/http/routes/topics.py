@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -25,6 +26,7 @@ from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 from broker.service.persistent_topic import PersistentTopic
 from broker.service.topic import Topic as LoadedTopic
+from broker.service.topic_directory import partitions_max
 
 __all__ = ["router"]
 
@@ -34,6 +36,7 @@ TOPIC = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/admin/v2/{domain:domain}/{tenant}/{namespace}"
 _PARTITIONS_TYPE = "application/vnd.partitioned-topic-metadata+json"
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "No such topic"}}
+_INTEGER = re.compile(r"-?[0-9]{1,10}")
 _Text = str | None
 
 
@@ -202,7 +205,7 @@ async def _partition_count(request: Request) -> tuple[int, dict[str, str]]:
     if isinstance(body, dict):
         properties = body.get("properties") or {}
         body = body.get("partitions", 0)
-    if isinstance(body, str) and body.lstrip("-").isdigit():
+    if isinstance(body, str) and _INTEGER.fullmatch(body):
         body = int(body)
     if isinstance(body, bool) or not isinstance(body, int):
         raise ApiError(400, f"A number of partitions is expected, not {body!r:.50}")
@@ -237,8 +240,8 @@ _PARTITIONS_DOC: dict[str, Any] = {
 
 
 def _check_limit(service: BrokerService, count: int, status: int) -> None:
-    limit = service.config.max_num_partitions_per_partitioned_topic
-    if limit and count > limit:
+    limit = partitions_max(service.config)
+    if count > limit:
         raise ApiError(status, f"Number of partitions should be less than or equal to {limit}")
 
 
