@@ -2,6 +2,7 @@
 
 Layout (``PRAGMA user_version`` = FORMAT_VERSION): ``nodes`` has one row per persistent node except
 the root, ``counters`` the next sequence number of each parent that ever had sequential children.
+SQLite notices damage of its own structure only, so every row ends with a CRC32C over its fields.
 WAL with synchronous=FULL: a commit has synced the log when it returns. The lock is exclusive: a
 second process that opens the file is refused instead of serving a tree that is about to be stale.
 """
@@ -10,17 +11,25 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from struct import Struct
+from struct import error as StructError  # it is a class
+
+from crc32c import crc32c
 
 from metadata.errors import DatabaseError
 
 APPLICATION_ID = 0x4D474D44  # "MGMD"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had no checksums
 
 # Rows per statement. sqlite3 releases the GIL once per statement, and beside a busy loop each
 # release costs a switch interval: executemany, one release a row, is far slower there.
 _ROWS_MAX = 64
-_PUT = "REPLACE INTO nodes (path, value, version, created_ms, modified_ms) VALUES "
-_COUNT = "REPLACE INTO counters (parent, next) VALUES "
+_PUT = "REPLACE INTO nodes (path, value, version, created_ms, modified_ms, crc) VALUES "
+_COUNT = "REPLACE INTO counters (parent, next, crc) VALUES "
+_NUMBERS = Struct(">qqq")
+_NUMBER = Struct(">q")
+_OTHER_TYPES = (TypeError, AttributeError, StructError)
+"""A damaged row may hold a number where a text was."""
 
 Row = tuple[str, bytes, int, int, int]
 
@@ -62,11 +71,11 @@ class Database:
             run(
                 "CREATE TABLE nodes (path TEXT PRIMARY KEY, value BLOB NOT NULL,"
                 " version INTEGER NOT NULL, created_ms INTEGER NOT NULL,"
-                " modified_ms INTEGER NOT NULL) WITHOUT ROWID"
+                " modified_ms INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
             )
             run(
-                "CREATE TABLE counters (parent TEXT PRIMARY KEY, next INTEGER NOT NULL)"
-                " WITHOUT ROWID"
+                "CREATE TABLE counters (parent TEXT PRIMARY KEY, next INTEGER NOT NULL,"
+                " crc INTEGER NOT NULL) WITHOUT ROWID"
             )
             run(f"PRAGMA application_id={APPLICATION_ID}")
             run(f"PRAGMA user_version={FORMAT_VERSION}")
@@ -77,18 +86,32 @@ class Database:
         run("COMMIT")
 
     def nodes(self) -> Iterator[Row]:
+        """All nodes. Raises DatabaseError: the file or a row is damaged."""
         try:
-            yield from self._db.execute(
-                "SELECT path, value, version, created_ms, modified_ms FROM nodes"
-            )
-        except sqlite3.Error as error:
+            for *fields, crc in self._db.execute(
+                "SELECT path, value, version, created_ms, modified_ms, crc FROM nodes"
+            ):
+                path, value, version, created_ms, modified_ms = fields
+                row = (path, value, version, created_ms, modified_ms)
+                self._check(path, crc, _row_crc(row))
+                yield row
+        except (sqlite3.Error, *_OTHER_TYPES) as error:
             raise DatabaseError(self.path, error) from error
 
     def counters(self) -> dict[str, int]:
+        """Next sequence numbers. Raises DatabaseError: the file or a row is damaged."""
+        counters: dict[str, int] = {}
         try:
-            return dict(self._db.execute("SELECT parent, next FROM counters"))
-        except sqlite3.Error as error:
+            for parent, number, crc in self._db.execute("SELECT parent, next, crc FROM counters"):
+                self._check(parent, crc, _counter_crc(parent, number))
+                counters[parent] = number
+        except (sqlite3.Error, *_OTHER_TYPES) as error:
             raise DatabaseError(self.path, error) from error
+        return counters
+
+    def _check(self, path: str, found: int, expected: int) -> None:
+        if found != expected:
+            raise DatabaseError(self.path, f"the row of {path} is damaged: it does not fit its CRC")
 
     def commit(self, puts: Sequence[Row], deletes: Sequence[str], counters: dict[str, int]) -> None:
         """All or nothing, durable on return.
@@ -103,13 +126,13 @@ class Database:
                 run(f"DELETE FROM nodes WHERE path IN ({_marks('?', len(part))})", part)
             for rows in _parts(puts):
                 run(
-                    _PUT + _marks("(?,?,?,?,?)", len(rows)),
-                    [field for row in rows for field in row],
+                    _PUT + _marks("(?,?,?,?,?,?)", len(rows)),
+                    [field for row in rows for field in (*row, _row_crc(row))],
                 )
             for pairs in _parts(list(counters.items())):
                 run(
-                    _COUNT + _marks("(?,?)", len(pairs)),
-                    [field for pair in pairs for field in pair],
+                    _COUNT + _marks("(?,?,?)", len(pairs)),
+                    [field for pair in pairs for field in (*pair, _counter_crc(*pair))],
                 )
             run("COMMIT")
         except BaseException:
@@ -120,6 +143,17 @@ class Database:
 
     def close(self) -> None:
         self._db.close()
+
+
+def _row_crc(row: Row) -> int:
+    path, value, *numbers = row
+    crc: int = crc32c(_NUMBERS.pack(*numbers), crc32c(value, crc32c(path.encode())))
+    return crc
+
+
+def _counter_crc(parent: str, number: int) -> int:
+    crc: int = crc32c(_NUMBER.pack(number), crc32c(parent.encode()))
+    return crc
 
 
 def _marks(mark: str, count: int) -> str:

@@ -1,6 +1,7 @@
 """What is special about the embedded backend: files, groups, failing commits, lost sessions."""
 
 import asyncio
+import random
 import sqlite3
 import subprocess
 import sys
@@ -105,9 +106,9 @@ def test_other_programs_and_newer_formats_are_refused(tmp_path: Path) -> None:
         Database(tmp_path / "other.db")
     Database(tmp_path / "newer.db").close()
     newer = sqlite3.connect(tmp_path / "newer.db")
-    newer.execute("PRAGMA user_version=2")
+    newer.execute("PRAGMA user_version=3")
     newer.close()
-    with pytest.raises(DatabaseError, match="format version 2, known is 1"):
+    with pytest.raises(DatabaseError, match="format version 3, known is 2"):
         Database(tmp_path / "newer.db")
 
 
@@ -117,6 +118,35 @@ def test_a_path_that_cannot_be_a_file_is_told(tmp_path: Path) -> None:
         EmbeddedMetadataStore.open(tmp_path)
     with pytest.raises(DatabaseError, match="file"):
         EmbeddedMetadataStore.open(tmp_path / "file" / "m.db")
+
+
+async def test_any_changed_byte_is_told_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "m.db"
+    store = EmbeddedMetadataStore.open(path)
+    for number in range(20):
+        await store.put(f"/topics/topic-{number}", b"value %d" % number)
+    await store.put("/topics/sequence-", b"x", sequential=True)
+    await store.close()
+    database = Database(path)
+    good = sorted(database.nodes()), database.counters()
+    database.close()
+    data = path.read_bytes()
+    rng, told = random.Random(11), 0
+    for at in rng.sample([at for at, byte in enumerate(data) if byte], 300):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            database = Database(path)
+            try:
+                found = sorted(database.nodes()), database.counters()
+            finally:
+                database.close()
+        except DatabaseError:
+            told += 1
+        else:
+            assert found == good, f"byte {at} changed what is read, and nobody noticed"
+    assert told > 100
 
 
 async def test_a_node_without_its_parent_is_told(tmp_path: Path) -> None:
