@@ -178,6 +178,8 @@ class SingleActiveDispatcher:
         active = self.active
         if active is None or request.generation != self.generation:
             return
+        if not active.writable:
+            return  # its connection filled up while the read was under way: read again later
         rows = scan_heads(batch.heads)
         if rows is None and acked is None:
             count = min(len(batch.heads), max(active.permits, 0))

@@ -55,6 +55,8 @@ _TASKS_MAX = 5_000
 """Requests of one connection under way at which its next ones wait."""
 _LINGER_S = 5.0
 """How long a closed connection may take to read what was still queued for it."""
+_BULK_BYTES_MAX = 1024 * 1024
+"""Messages' bytes of one tick after which they are handed to the socket at once."""
 _OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """Unsent bytes at which the client's commands wait until it reads."""
 
@@ -92,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._unsent_bytes = 0  # at the last keep-alive tick
         self._outgoing: list[bytes | memoryview] = []
+        self._bulk_bytes = 0  # of them, since the last flush
         self._flush_scheduled = False
         self._paused = 0
         self._heard = True  # any byte since the last keep-alive tick
@@ -217,6 +220,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- output
 
+    def write_bulk(self, buffers: list[bytes | memoryview]) -> None:
+        """As `write`, for dispatch: much output leaves at once, so that ``writable`` is true to it.
+
+        Otherwise a thousand consumers of one connection could each add a turn's worth in one tick.
+        """
+        self._bulk_bytes += sum(map(len, buffers))
+        self.write(buffers)
+        if self._bulk_bytes > _BULK_BYTES_MAX:
+            self._flush()
+            self._flush_scheduled = True  # the scheduled call finds nothing, or what comes now
+
     def write(self, buffers: list[bytes | memoryview]) -> None:
         """Queue buffers in call order; all of a tick leave with one write."""
         self._outgoing += buffers
@@ -235,6 +249,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._flush_scheduled = False
+        self._bulk_bytes = 0
         outgoing, self._outgoing = self._outgoing, []
         transport = self._transport
         if self.closed or transport is None or not outgoing:

@@ -54,7 +54,7 @@ class BinaryConsumerSink:
         redelivery_counts: Sequence[int] | None,
         ack_sets: Mapping[int, Sequence[int]] | None,
     ) -> None:
-        self.connection.write(
+        self.connection.write_bulk(
             self._frames.build(batch, picks, redelivery_counts, ack_sets, consumer.epoch)
         )
 

@@ -55,7 +55,7 @@ class FakeConnection:
             raise TopicNotFoundError(f"{name} is absent")
         return self.topic
 
-    def write(self, buffers: list[bytes]) -> None:
+    def write_bulk(self, buffers: list[bytes]) -> None:
         self.written += buffers
 
     def send(self, command: pb.BaseCommand) -> None:

@@ -385,3 +385,21 @@ def test_acknowledged_entries_and_markers_are_left_out() -> None:
     assert isinstance(delivery, Deliver)
     assert (delivery.picks, delivery.messages, consumer.permits) == ([2, 3], 5, -1)
     assert core.read_position == (7, 4)
+
+
+def test_entries_read_for_a_consumer_whose_socket_filled_up_meanwhile_wait() -> None:
+    class Stuck(ConsumerState):
+        @property
+        def writable(self) -> bool:
+            return False
+
+    core = SingleActiveDispatcher(DispatchLimits(), failover=False, topic="t", partition_index=-1)
+    consumer = Stuck("c")
+    core.add_consumer(consumer, NOW)
+    core.on_flow(consumer, 10)
+    core.take_effects()
+    core.read_position = (7, 0)
+    request = ReadRequest((7, 0), 10, False, core.generation)
+    core.on_entries(request, batch_of([head()] * 3), None, None, NOW)
+    assert core.take_effects() == []
+    assert (core.read_position, consumer.permits) == ((7, 0), 10)

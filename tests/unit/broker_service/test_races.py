@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.service.connection import Connection
 from broker.service.persistent_topic import PersistentTopic
-from tests.unit.broker_service.doubles import Broker
+from tests.unit.broker_service.doubles import Broker, MemoryTransport, message
 from tests.unit.managed_ledger.cluster import eventually
 
 TOPIC = "persistent://public/default/t"
@@ -95,3 +97,57 @@ async def test_a_durable_subscription_outlives_its_consumers(broker: Broker) -> 
         broker.cluster.now_ms += 60_000
         await broker.service._sweeper.upkeep.end_orphans(broker.service.clock())
     assert "mine" in broker.service.topics[TOPIC].subscriptions
+
+
+class StuckTransport(MemoryTransport):
+    """A peer that reads nothing: everything stays in the send buffer."""
+
+    connection: Connection
+    high = 0
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        self.high = high
+
+    def writelines(self, buffers: Sequence[bytes | memoryview]) -> None:
+        self.unsent += sum(map(len, buffers))
+        if self.unsent > self.high:
+            self.connection.pause_writing()
+
+
+async def test_a_client_that_reads_nothing_costs_the_same_with_any_number_of_consumers(
+    broker: Broker,
+) -> None:
+    """All of its consumers could take messages in the same tick."""
+    count, payload = 24, bytes(128 * 1024)
+    producer = broker.client(port=5001)
+    await producer.receive_one()
+    for number in range(count):
+        await producer.produce(f"t{number}", producer_id=number)
+        topic = broker.service.topics[f"{TOPIC}{number}"]
+        await topic.create_subscription("s", (-1, -1))
+        for sequence in range(16):  # 2 MiB a topic
+            producer.feed(message(sequence, payload, number))
+        await producer.receive(16)
+    client = broker.client(port=5002)
+    await client.receive_one()
+    flows = []
+    for number in range(count):
+        command = subscribe(number, "s", durable=True)
+        command.subscribe.topic = f"t{number}"
+        command.subscribe.subType = (
+            pb.CommandSubscribe.Shared if number % 2 else pb.CommandSubscribe.Exclusive
+        )
+        client.send(command)
+        flow = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+        flow.flow.consumer_id, flow.flow.messagePermits = number, 1000
+        flows.append(flow)
+    await client.receive(count)
+    stuck = StuckTransport()
+    stuck.connection = client.connection
+    stuck.high = 1024 * 1024
+    client.connection._transport = stuck  # type: ignore[assignment] # a double
+    client.send(*flows)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not client.connection.writable
+    assert 0 < stuck.unsent < 4 * 1024 * 1024
