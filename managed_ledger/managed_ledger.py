@@ -652,7 +652,7 @@ class ManagedLedger:
         info = await self._update(lambda x: x.without({y.ledger_id for y in x.ledgers}))
         self._failure = error
         stored = map(decode_name, await self.store.children(self.path))
-        for name in {*self.cursors, *stored}:
+        for name in {*self.cursors, *self._opening, *stored}:
             await self._delete_cursor(name)
         for ledger_id in info.doomed:
             await self.client.delete_ledger(ledger_id)

@@ -356,3 +356,28 @@ async def test_a_stale_owner_can_t_touch_a_log_made_anew(cluster: Cluster) -> No
     assert await read_all(again) == appends.acked
     assert again.properties == {}
     assert again.cursors["sub"].backlog == 1
+
+
+async def test_delete_takes_a_cursor_along_that_is_just_being_made(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    put, held = log.store.put, asyncio.Event()
+
+    async def slow(path: str, *args: object, **options: object) -> Versioned:
+        if path.endswith("/late"):
+            await held.wait()
+        return await put(path, *args, **options)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(log.store, "put", slow)
+    opening = asyncio.create_task(log.open_cursor("late", EARLIEST))
+    await asyncio.sleep(0)
+    deleting = asyncio.create_task(log.delete())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    held.set()
+    await deleting
+    await asyncio.wait([opening])
+    assert not await factory.exists(NAME)
+    assert await cluster.store.children(f"/managed-ledgers/{NAME}") == []
