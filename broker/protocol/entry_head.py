@@ -53,7 +53,10 @@ _pack = _HEAD.pack
 _U32_MAX = 2**32 - 1
 _BATCHED_BYTES_MIN = 6
 """Of one message in a batch: size field and the required field of its metadata."""
-_EXPANSION_MAX = 1_032  # zlib's limit; more is possible with zstd, but not with real messages
+_EXPANSION_MAX = 16
+"""Believed of compressed batches. Zeros shrink more, but then each message has far more bytes than
+the minimum; and a count that is too low only sends a client a little more than it asked for.
+"""
 
 
 class EntryHeadError(Exception):
