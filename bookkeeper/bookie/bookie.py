@@ -340,6 +340,7 @@ class Bookie:
         if self._closing:  # nobody will try again
             self._fail_flush_waiters(error)
         self._arm_disk_timer()
+        self._dispatch_soon()  # what waits for this flush was let in: it needs only the journal
 
     def _on_journal_full(self, group: JournalGroup, error: JournalFullError) -> None:
         """Writers wait, readers go on; the same group is tried again until there is space."""

@@ -339,6 +339,32 @@ async def test_a_flush_without_space_is_retried_when_there_is_some(
     await bookie.close()
 
 
+async def test_what_waits_for_a_flush_that_finds_no_space_is_answered(
+    tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = MemoryFileSystem()
+    config = Node(tmp_path / "b1", store, storage=SMALL.__class__(flush_entries=5)).config
+    bookie = await Bookie.open(config, fs, store, index=MemoryStore(fs))
+    assert await add(bookie, 1, range(4)) == codes.OK
+    bookie._job_running = True  # a long flush, and the other half fills up as well
+    bookie._begin_flush()
+    answers: list[int] = []
+
+    def on_done(_request: AddRequest, code: int) -> None:
+        answers.append(code)
+
+    bookie.add_entries(request(1, range(4, 14), lambda i: b"x", on_done))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert answers == []
+    monkeypatch.setattr(bookie, "_arm_disk_timer", lambda: None)  # the disk stays full
+    bookie._on_flushed(OSError(errno.ENOSPC, "no space"))
+    await wait_for(lambda: answers == [codes.OK])
+    assert bookie.read_only
+    bookie._on_disk_timer()
+    await bookie.close()
+
+
 async def test_closing_on_a_full_disk_ends_and_the_journal_keeps_the_entries(
     tmp_path: Path, store: MetadataStore
 ) -> None:
