@@ -6,10 +6,10 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check bench simulate format clean
+.PHONY: help setup standalone test check bench simulate interop-clients format clean
 
 help:  ## this text
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 setup: $(STAMP)  ## environment in .venv (made anew when the pins change)
 
@@ -41,6 +41,9 @@ bench: $(STAMP)  ## micro benchmarks and a short yardstick run, for us alone
 
 simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: long seeded simulation, prints a failing seed
 	MAGNETAR_SEEDS=$(SEEDS) MAGNETAR_SEED=$(or $(SEED),0) $(BIN)/python -m pytest tests/simulation -n 2
+
+interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, ONLY=java); needs Go, Java 17, Maven
+	ONLY=$(ONLY) scripts/interop_clients
 
 clean:  ## remove the environment and caches, never data/
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
