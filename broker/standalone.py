@@ -29,6 +29,7 @@ from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem
 from broker.service.broker_service import BrokerService, wall_clock_ms
+from broker.service.file_limit import raise_file_limit
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from metadata.embedded import EmbeddedMetadataStore
@@ -163,6 +164,7 @@ def run(config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> int:
         stream=sys.stderr,
     )
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
+    raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config, open_files))

@@ -152,6 +152,13 @@ class StandaloneProcess:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
 
+    def peak_bytes(self) -> int:
+        """The most memory that the process ever held."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("the kernel tells no VmHWM")
+
     def cpu_seconds(self) -> float:
         """CPU time the process used so far, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from broker.service.file_limit import SocketQuota
 
 __all__ = ["LenientHttpProtocol"]
 
@@ -24,7 +28,14 @@ class LenientHttpProtocol(HttpToolsProtocol):
     takes the body for something else. So the request is parsed again without the offer.
     """
 
+    quota: SocketQuota
+    """Of all HTTP and WebSocket connections of the process; set by the server."""
     _declined = False  # the request being parsed offers another protocol than WebSocket
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn's own narrowing
+        super().connection_made(transport)
+        if not self.quota.admits(len(self.connections)):
+            transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()

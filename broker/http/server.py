@@ -11,6 +11,7 @@ import uvicorn
 
 from broker.http.request_protocol import LenientHttpProtocol
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
+from broker.service.file_limit import SocketQuota, file_limit
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -48,6 +49,7 @@ class HttpServer:
             listener.close()
             raise OSError(error.errno, f"{error.strerror}: HTTP on {host}:{port}") from error
         self._socket = listener
+        LenientHttpProtocol.quota = SocketQuota("HTTP", file_limit() // 4)
         settings = self._config
         ping_s = settings.web_socket_ping_duration_seconds
         config = uvicorn.Config(

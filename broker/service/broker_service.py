@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.service.connection import Connection
+from broker.service.file_limit import SocketQuota, file_limit
 from broker.service.policies import NO_POLICIES, Policies
 from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
@@ -83,6 +84,7 @@ class BrokerService:
         self.lookups = 0
         """LOOKUP-class requests under way."""
         self.connections: set[Connection] = set()
+        self._quota = SocketQuota("binary protocol", file_limit() // 2)
         self._connections_per_ip: Counter[str] = Counter()
         self._paused: set[Connection] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -173,7 +175,8 @@ class BrokerService:
             self.config.broker_max_connections,
             self.config.broker_max_connections_per_ip,
         )
-        if 0 < limit < len(self.connections):
+        crowded = not self._quota.admits(len(self.connections))
+        if crowded or 0 < limit < len(self.connections):
             return "Reached the maximum number of connections"
         if 0 < per_ip < self._connections_per_ip[ip]:
             return "Reached the maximum number of connections on address " + ip

@@ -1,0 +1,60 @@
+"""How many sockets clients may hold, so that storage never runs out of file descriptors.
+
+A bookie that can't open its next journal segment ends the process, so the crowd must be told to
+wait before that: half of the process's descriptors are for the binary protocol, a quarter for HTTP
+and WebSockets, and a quarter stays for files and for the broker's own sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from typing import Final
+
+__all__ = ["SocketQuota", "file_limit", "raise_file_limit"]
+
+logger = logging.getLogger(__name__)
+
+_FILES_MAX: Final = 1 << 20
+"""Enough for everybody, where the operating system sets no limit."""
+
+
+def file_limit() -> int:
+    """Descriptors this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _FILES_MAX if soft == resource.RLIM_INFINITY else min(soft, _FILES_MAX)
+
+
+def raise_file_limit() -> None:
+    """Use all that the operating system allows: shells set the soft limit for ``select``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, _FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            logger.warning("the limit of open files stays at %d: %s", soft, error)
+
+
+class SocketQuota:
+    """The sockets of one protocol; says once per crowd that there are too many."""
+
+    def __init__(self, what: str, sockets_max: int) -> None:
+        self.sockets_max = sockets_max
+        self._what = what
+        self._crowded = False
+
+    def admits(self, count: int) -> bool:
+        """Whether one socket may be the ``count``-th."""
+        if count <= self.sockets_max:
+            if self._crowded and count < self.sockets_max * 3 // 4:
+                self._crowded = False
+                logger.info("%s connections: %d, accepting again", self._what, count)
+            return True
+        if not self._crowded:
+            self._crowded = True
+            logger.error(
+                "too many %s connections: refusing more than %d (limit of open files: %d)",
+                *(self._what, self.sockets_max, file_limit()),
+            )
+        return False
