@@ -53,9 +53,11 @@ _pack = _HEAD.pack
 _U32_MAX = 2**32 - 1
 _BATCHED_BYTES_MIN = 6
 """Of one message in a batch: size field and the required field of its metadata."""
-_EXPANSION_MAX = 16
-"""Believed of compressed batches. Zeros shrink more, but then each message has far more bytes than
-the minimum; and a count that is too low only sends a client a little more than it asked for.
+_EXPANSION_MAX = {1: (0, 255), 2: (6, 1_032), 3: (9, 32_768), 4: (1, 22)}
+"""By compression type: bytes of the codec's frame, and how many bytes each other one can stand for.
+
+No less, or an honest batch of equal messages would be counted too low: its consumer would give back
+more permits than it was charged, again and again, and the last message's index would be wrong.
 """
 
 
@@ -94,7 +96,9 @@ def make_head(metadata: MessageMetadata, payload_bytes: int = _U32_MAX) -> bytes
         if count > 1:
             size = payload_bytes
             if metadata.compression:
-                size = max(size, min(metadata.uncompressed_size, size * _EXPANSION_MAX))
+                frame_bytes, factor = _EXPANSION_MAX.get(metadata.compression, (0, 1))
+                unpacked_max = (size - frame_bytes) * factor
+                size = max(size, min(metadata.uncompressed_size, unpacked_max))
             count = min(count, size // _BATCHED_BYTES_MIN)
         count = max(1, count)
     chunk_hash = 0

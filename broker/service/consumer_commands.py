@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from bookkeeper.errors import LedgerError
 from broker.errors import (
     BrokerError,
     BrokerMetadataError,
@@ -396,7 +397,7 @@ async def _last_message_id(connection: Connection, consumer: Consumer, request_i
     if isinstance(subscription, PersistentSubscription):
         try:
             await _fill_last(subscription, last)
-        except ManagedLedgerError as error:
+        except (LedgerError, ManagedLedgerError) as error:
             connection.reply_error(request_id, BrokerMetadataError(str(error)))
             return
         ledger_id, entry_id = subscription.cursor.mark_delete

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import zlib
+
+import cramjam
 import pytest
 
 from broker.protocol import entry_head as eh
@@ -37,7 +40,8 @@ def test_a_lying_count_still_costs_a_permit(lie: int) -> None:
         (2**31 - 1, 0, {}, 1),
         (2**31 - 1, 60, {"uncompressed_size": 2**32 - 1}, 10),
         (100, 60, {"uncompressed_size": 600, "compression": LZ4}, 100),
-        (2**31 - 1, 60, {"uncompressed_size": 2**32 - 1, "compression": ZSTD}, 60 * 16 // 6),
+        (2**31 - 1, 60, {"uncompressed_size": 2**32 - 1, "compression": ZSTD}, 51 * 32_768 // 6),
+        (2**31 - 1, 60, {"uncompressed_size": 2**32 - 1, "compression": LZ4}, 60 * 255 // 6),
     ],
 )
 def test_a_batch_can_not_claim_more_messages_than_its_bytes_hold(
@@ -45,6 +49,23 @@ def test_a_batch_can_not_claim_more_messages_than_its_bytes_hold(
 ) -> None:
     head = eh.make_head(_metadata(num_messages_in_batch=claimed, **fields), payload_bytes)
     assert eh.parse_head(head).message_count == kept
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zlib", "zstd", "snappy"])
+def test_an_honest_batch_of_equal_messages_keeps_its_count(codec: str) -> None:
+    """However small it becomes: else its consumer gives back more permits than it was charged."""
+    count, message = 10_000, bytes((0, 0, 0, 2, 0x18, 100)) + bytes(100)
+    plain = message * count
+    packed, kind = {
+        "lz4": (bytes(cramjam.lz4.compress_block(plain, store_size=False)), 1),
+        "zlib": (zlib.compress(plain, 9), 2),
+        "zstd": (bytes(cramjam.zstd.compress(plain)), 3),
+        "snappy": (bytes(cramjam.snappy.compress_raw(plain)), 4),
+    }[codec]
+    metadata = _metadata(
+        num_messages_in_batch=count, compression=kind, uncompressed_size=len(plain)
+    )
+    assert eh.parse_head(eh.make_head(metadata, len(packed))).message_count == count
 
 
 @pytest.mark.parametrize(
