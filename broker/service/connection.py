@@ -53,6 +53,10 @@ _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING, PAUSED_TASKS = 1, 2, 4, 8
 _TASKS_MAX = 5_000
 """Requests of one connection under way at which its next ones wait."""
+_COMMAND_BYTES_MAX = 1024 * 1024
+"""Of a command without its payload: over 50,000 message ids, as many as a consumer can owe. What a
+frame could hold besides, 500,000 ids, would stop everybody else for seconds.
+"""
 _LINGER_S = 5.0
 """How long a closed connection may take to read what was still queued for it."""
 _BULK_BYTES_MAX = 1024 * 1024
@@ -157,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
                 return start
             command_from = start + 8
             body_from = command_from + size
-            if size < 2 or body_from > frame_end:
+            if not 2 <= size <= _COMMAND_BYTES_MAX or body_from > frame_end:
                 raise MalformedFrameError(f"command of {size} bytes in a frame of {total}")
             # 4 bytes of prefix and length: type, field, length of the sub-message
             if size > 3 and view[command_from + 3] + 4 == size and self.connected:

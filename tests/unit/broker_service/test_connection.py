@@ -88,6 +88,20 @@ async def test_text_that_is_not_utf8_closes(broker: Broker) -> None:
         assert client.transport.closed, field
 
 
+async def test_a_command_may_hold_a_consumers_ids_but_no_more(broker: Broker) -> None:
+    client = await ready(broker)
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK)
+    command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
+    for entry_id in range(50_000):
+        command.ack.message_id.add(ledgerId=100_000, entryId=entry_id, partition=1)
+    client.send(command)
+    assert not client.transport.closed
+    for entry_id in range(50_000):
+        command.ack.message_id.add(ledgerId=100_000, entryId=entry_id, partition=1)
+    client.send(command)
+    assert client.transport.closed
+
+
 async def test_requests_of_a_connection_that_dies_at_once_are_forgotten(broker: Broker) -> None:
     client = await ready(broker)
     client.feed(encode_command(LOOKUP))
