@@ -15,6 +15,7 @@ from broker.service.file_limit import SocketQuota, file_limit
 from broker.service.policies import NO_POLICIES, Policies
 from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
+from broker.service.schemas.registry import SchemaRegistry
 from broker.service.sweeper import Sweeper
 from broker.service.topic_directory import TopicDirectory
 from broker.service.topic_list import TopicListWatchers
@@ -66,6 +67,7 @@ class BrokerService:
         self.cluster = config.cluster_name
         self.loop = asyncio.get_running_loop()
         self.resources = Resources(store)
+        self.schemas = SchemaRegistry(store, clock)
         self.ready = False
         self.service_url = self.web_url = self.broker_id = ""
         self.bundles: OwnershipService  # set by start: it needs the URLs
@@ -84,7 +86,8 @@ class BrokerService:
         self.lookups = 0
         """LOOKUP-class requests under way."""
         self.connections: set[Connection] = set()
-        self._quota = SocketQuota("binary protocol", file_limit() // 2)
+        limits = [file_limit() // 2, config.broker_max_connections]
+        self._quota = SocketQuota("binary protocol", min(each for each in limits if each > 0))
         self._connections_per_ip: Counter[str] = Counter()
         self._paused: set[Connection] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -152,6 +155,7 @@ class BrokerService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.resources.close()
+        self.schemas.close()
 
     def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a task of the broker; its errors are logged."""
@@ -171,12 +175,8 @@ class BrokerService:
         ip = connection.ip
         self.connections.add(connection)
         self._connections_per_ip[ip] += 1
-        limit, per_ip = (
-            self.config.broker_max_connections,
-            self.config.broker_max_connections_per_ip,
-        )
-        crowded = not self._quota.admits(len(self.connections))
-        if crowded or 0 < limit < len(self.connections):
+        per_ip = self.config.broker_max_connections_per_ip
+        if not self._quota.admits(len(self.connections)):
             return "Reached the maximum number of connections"
         if 0 < per_ip < self._connections_per_ip[ip]:
             return "Reached the maximum number of connections on address " + ip

@@ -121,7 +121,8 @@ class Connection(asyncio.BufferedProtocol):
             config.connection_write_buffer_high_bytes, config.connection_write_buffer_low_bytes
         )
         if (refusal := self.service.add_connection(self)) is not None:
-            self.refuse(pb.NotAllowedError, refusal)
+            # Not one line for each: whoever floods the port must not fill the log as well.
+            self.refuse(pb.NotAllowedError, refusal, level=logging.DEBUG)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer.target()
@@ -279,19 +280,19 @@ class Connection(asyncio.BufferedProtocol):
         command.success.request_id = request_id
         self.send(command)
 
-    def refuse(self, code: int, message: str) -> None:
+    def refuse(self, code: int, message: str, *, level: int = logging.INFO) -> None:
         """ERROR outside of any request, then close: refused connections and failed logins."""
         self.reply_error(NO_REQUEST, code, message)
         self._flush()
-        self.close(message)
+        self.close(message, level=level)
 
     # --- life
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, *, level: int = logging.INFO) -> None:
         """Drop the connection with no further word; what is queued still leaves."""
         if self.closed:
             return
-        logger.info("connection %s: closed: %s", self.remote, reason)
+        logger.log(level, "connection %s: closed: %s", self.remote, reason)
         self._flush()
         if (transport := self._transport) is not None:
             transport.close()
