@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 
 from bookkeeper.bookie import index_format
@@ -20,7 +21,7 @@ from tests.integration.failure_tools import (
     take_receipts,
     wait_until,
 )
-from tests.raw_client import Position
+from tests.raw_client import Position, RawClient
 from tests.standalone_process import StandaloneProcess
 
 
@@ -118,6 +119,12 @@ def test_a_changed_byte_in_an_entry_log_hurts_the_readers_of_that_entry_only(
             with open_producer(process.service_url, topic) as producer:  # the topic still takes
                 send_all(producer, range(200, 210))
                 take_receipts(producer, 10)
+        # An operator moves the subscription over the bad entry.
+        path = topic.replace("://", "/") + "/subscription/keeper/skip/101"
+        assert httpx.post(f"{process.admin_url}/admin/v2/{path}").status_code == 204
+        with RawClient(process.service_url) as keeper:
+            keeper.subscribe(topic, "keeper")
+            assert read_numbers(keeper, 99) == list(range(101, 200))
         before = process.cpu_seconds()
         stopped.check(1)
         assert process.cpu_seconds() - before < 2
