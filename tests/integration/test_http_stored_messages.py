@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -107,3 +108,31 @@ def test_examine_counts_from_either_end(client: pulsar.Client, path: str, topic:
     for end, nth, payload in (("earliest", 1, b"0"), ("latest", 1, b"2"), ("latest", 3, b"0")):
         query: dict[str, str | int] = {"initialPosition": end, "messagePosition": nth}
         assert httpx.get(url, params=query).content == payload
+
+
+def test_peek_of_an_unknown_subscription_shows_the_first_messages(
+    client: pulsar.Client, path: str, topic: str
+) -> None:
+    client.subscribe(topic, "keeper")
+    client.create_producer(topic).send(b"first")
+    assert b"first" in httpx.get(f"{path}/subscription/unknown/position/1").content
+    assert httpx.get(f"{path}/subscription/unknown/position/2").status_code == 404
+
+
+def test_an_id_is_found_by_time(client: pulsar.Client, path: str, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for n in range(3):
+        producer.send(b"%d" % n)
+        time.sleep(0.01)
+    messages = [consumer.receive(10_000) for _ in range(3)]
+    for message in messages:
+        at, expected = message.publish_timestamp(), message.message_id()
+        answer = httpx.get(f"{path}/messageid/{at}").json()
+        assert (answer["ledgerId"], answer["entryId"]) == (
+            expected.ledger_id(),
+            expected.entry_id(),
+        )
+    last = messages[2].message_id()
+    answer = httpx.get(f"{path}/messageid/{messages[2].publish_timestamp() + 60_000}").json()
+    assert (answer["ledgerId"], answer["entryId"]) == (last.ledger_id(), last.entry_id() + 1)

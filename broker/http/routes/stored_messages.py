@@ -12,15 +12,17 @@ from fastapi import APIRouter, Path, Response
 from broker.http.dependencies import Authoritative, Service, SubscriptionName, Topic
 from broker.http.errors import ApiError
 from broker.http.messages import UndecodableEntryError, decode_whole_entry
-from broker.http.routes.topics import TOPIC, persistent
+from broker.http.responses import JsonResponse
+from broker.http.routes.topics import TOPIC, message_id, persistent
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.entry_head import parse_head
 from broker.protocol.text import readable
 from broker.service.broker_service import BrokerService
 from broker.service.rates import iso_time
 from managed_ledger.cursor.cursor import Cursor
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 
 __all__ = ["router"]
 
@@ -116,6 +118,8 @@ async def message_by_id(
 @router.get(
     TOPIC + "/subscription/{subscription}/position/{nth}",
     summary="The nth unacknowledged message of a subscription, from 1",
+    description="A subscription that doesn't exist is not created, as Pulsar would: the answer is "
+    "what it would get if it began at the first message.",
     responses=_MESSAGE,
 )
 async def peek(
@@ -126,13 +130,15 @@ async def peek(
     authoritative: Authoritative = None,
 ) -> Response:
     found = await persistent(service, topic, "Peek messages")
-    holder = found.subscriptions.get(subscription)
-    if holder is None or holder.cursor is None:
-        raise ApiError(404, f"Subscription {subscription} not found for topic {topic}")
     if nth < 1:
         raise ApiError(412, "Positions begin at 1")
-    position = await _nth_unacked(found.ledger, holder.cursor, nth)
-    return _answer(service, await _entry(found.ledger, position, "Message not found"))
+    ledger, holder = found.ledger, found.subscriptions.get(subscription)
+    if holder is not None and holder.cursor is not None:
+        position = await _nth_unacked(ledger, holder.cursor, nth)
+    else:
+        before = ledger.previous_position(ledger.first_position())
+        position = ledger.position_after(before, nth)
+    return _answer(service, await _entry(ledger, position, "Message not found"))
 
 
 async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Position:
@@ -148,6 +154,23 @@ async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Posit
         if steps % _STEPS_AT_ONCE == 0:
             await asyncio.sleep(0)  # others' turn: a backlog may be long
     return position
+
+
+@router.get(
+    TOPIC + "/messageid/{timestamp}",
+    summary="Id of the first message published at that time (ms) or later, or else of the next one",
+    responses={404: {"description": "No such topic"}},
+)
+async def id_by_time(
+    service: Service, topic: Topic, timestamp: int, authoritative: Authoritative = None
+) -> Response:
+    found = await persistent(service, topic, "Get message ID by timestamp")
+    ledger = found.ledger
+    before = await ledger.find_newest(lambda head, _: parse_head(head).publish_time_ms < timestamp)
+    if not ledger.entry_count:
+        return JsonResponse(message_id(EARLIEST, topic))
+    first = ledger.first_position() if before is None else ledger.next_position(before)
+    return JsonResponse(message_id(first, topic))
 
 
 @router.get(
