@@ -460,7 +460,9 @@ class PersistentSubscription(Subscription):
         elif isinstance(core, SingleActiveDispatcher) and core.active is not None:
             stats["activeConsumerName"] = core.active.name
         stats["msgBacklog"] = backlog
-        stats["backlogSize"] = -1
+        size, entries = self.ledger.total_bytes, self.ledger.entry_count
+        # By the mean entry, as the topic's: counting exactly would read the whole log's index.
+        stats["backlogSize"] = size * min(backlog, entries) // entries if entries else 0
         stats["msgDelayed"] = delayed
         stats["msgBacklogNoDelayed"] = max(backlog - delayed, 0)
         stats["msgExpired"] = stats["totalMsgExpired"] = self.expired_entries

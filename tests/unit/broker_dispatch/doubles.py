@@ -56,6 +56,14 @@ class MemoryLedger:
                 return (ledger_id, len(self.ledgers[ledger_id]) - 1)
         return (-1, -1)
 
+    @property
+    def entry_count(self) -> int:
+        return sum(map(len, self.ledgers.values()))
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(len(a) + len(b) for entries in self.ledgers.values() for a, b in entries)
+
     def _slice(self, position: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
         for ledger_id in sorted(self.ledgers):
             entries = self.ledgers[ledger_id]

@@ -354,6 +354,7 @@ async def test_statistics_have_pulsars_fields() -> None:
     bench.subscription.acknowledge(consumer, [(10, 0)])
     stats = bench.subscription.stats(bench.service.now_ms)
     assert stats["msgBacklog"] == 3
+    assert stats["backlogSize"] == bench.ledger.total_bytes * 3 // 4
     assert stats["unackedMessages"] == 2
     assert stats["msgOutCounter"] == 3
     assert stats["type"] == "Shared"
