@@ -12,7 +12,8 @@ from urllib.parse import quote, unquote
 
 __all__ = ["InvalidTopicNameError", "TopicName", "valid_namespace_part"]
 
-_PART = re.compile(r"[-=:.\w]+\Z", re.ASCII)
+# Not "." or "..": they are no metadata path.
+_PART = re.compile(r"(?!\.{1,2}\Z)[-=:.\w]+\Z", re.ASCII)
 _PARTITION = "-partition-"
 _SYSTEM_LOCALS = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
 _SYSTEM_LOCALS_EXACT = {

@@ -163,7 +163,9 @@ class Connection(asyncio.BufferedProtocol):
             command_from = start + 8
             body_from = command_from + size
             if not 2 <= size <= _COMMAND_BYTES_MAX or body_from > frame_end:
-                raise MalformedFrameError(f"command of {size} bytes in a frame of {total}")
+                raise MalformedFrameError(
+                    f"command of {size} bytes in a frame of {total}, limit {_COMMAND_BYTES_MAX}"
+                )
             # 4 bytes of prefix and length: type, field, length of the sub-message
             if size > 3 and view[command_from + 3] + 4 == size and self.connected:
                 prefix = bytes(view[command_from : command_from + 3])

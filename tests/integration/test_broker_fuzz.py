@@ -455,6 +455,25 @@ def _consume(client: RawClient, topic: str, turn: int) -> None:
     client.wait_for(lambda answer: 77 in (answer.success.request_id, answer.error.request_id))
 
 
+@pytest.mark.parametrize("namespace", ["public/..", "./default", "public/...x", "../.."])
+def test_namespaces_that_look_like_folders(server: StandaloneProcess, namespace: str) -> None:
+    with RawClient(server.service_url) as client:
+        command = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE)
+        command.getTopicsOfNamespace.namespace = namespace
+        command.getTopicsOfNamespace.request_id = 1
+        client.send(command)
+        client.wait_for(
+            lambda c: 1 in (c.error.request_id, c.getTopicsOfNamespaceResponse.request_id)
+        )
+        assert isinstance(client.create_producer(f"persistent://{namespace}/t"), pb.CommandError)
+    for path in (f"namespaces/{namespace}", f"namespaces/{namespace}/topics"):
+        request = httpx.Request("GET", server.admin_url)
+        # httpx would resolve the dots
+        request.url = httpx.URL(server.admin_url, raw_path=f"/admin/v2/{path}".encode())
+        with httpx.Client() as http:
+            assert http.send(request).status_code in (404, 412)
+
+
 @pytest.mark.parametrize("count", [10**8, 2**31, 10**20, "9" * 5_000, -1], ids=str)
 def test_absurd_partition_counts_are_refused(server: StandaloneProcess, count: object) -> None:
     url = f"{server.admin_url}/admin/v2/persistent/public/default/absurd/partitions"
