@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from bookkeeper import codes
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.client.ledger_store import LedgerStore, VersionedLedger
@@ -60,6 +61,7 @@ class AsyncLedgerWriter:
         self._run_scheduled = False
         self._change: asyncio.Task[None] | None = None
         self._excluded: set[str] = set()  # failed since the ensemble was last whole
+        self._refusals: dict[str, int] = {}  # bookie -> its last answer that wasn't OK
         self._reader: _WriterReader | None = None
 
     @property
@@ -134,7 +136,10 @@ class AsyncLedgerWriter:
 
     def _on_add_done(self, request: AddRequest, code: int) -> None:
         core = self._core
-        core.on_add_done(cast(SendAdds, request), code)
+        sent = cast(SendAdds, request)
+        if code != codes.OK:
+            self._refusals[sent.bookie] = code
+        core.on_add_done(sent, code)
         if core.has_effects and not self._run_scheduled:
             self._run_scheduled = True
             self._loop.call_soon(self._run)
@@ -195,9 +200,14 @@ class AsyncLedgerWriter:
             self._placement, members, effect.failed, self._excluded, self._bookies.writable
         )
         if not chosen:
+            failed = ", ".join(
+                f"{bookie} ({codes.code_name(self._refusals.get(bookie, codes.UNAVAILABLE))})"
+                for bookie in sorted(effect.failed.values())
+            )
+            others = sorted(self._bookies.writable.difference(self._excluded, members))
             raise NotEnoughBookiesError(
-                f"ledger {self.ledger_id}: no bookie can replace {sorted(effect.failed.values())}; "
-                f"accepting writes: {sorted(self._bookies.writable)}"
+                f"ledger {self.ledger_id}: nobody can replace {failed}; "
+                f"other writable bookies: {others}"
             )
         return change_ensemble(metadata, effect.first_entry, chosen)
 

@@ -122,6 +122,7 @@ def test_below_the_reserve_producers_get_an_error_until_there_is_space(disk: Pat
                 send_all(producer, [101])
                 told = producer.receive()[0]
                 assert told.type in (pb.BaseCommand.SEND_ERROR, pb.BaseCommand.CLOSE_PRODUCER)
+            assert "nobody can replace embedded (READ_ONLY)" in process.log
             assert read_numbers(reader, 100) == list(range(100))
             filler.unlink()
             wait_until(lambda: "the bookie takes writes again" in process.log, "writable")
