@@ -14,7 +14,7 @@ from bookkeeper.bookie import journal_format, record_format
 from bookkeeper.bookie.flush import flush_steps
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.start import open_storage
-from bookkeeper.errors import CorruptFileError, MissingFileError
+from bookkeeper.errors import CorruptFileError, JournalFullError, MissingFileError
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
@@ -46,6 +46,14 @@ def work(machine: Machine, steps: int) -> None:
         machine.step()
 
 
+def write_groups(storage: LedgerStorage) -> None:
+    """Write what waits, beginning with the group in flight."""
+    journal = storage.journal
+    while (group := journal.in_flight or journal.take_group()) is not None:
+        storage.writer.write(group)
+        journal.on_durable(group)
+
+
 def add(storage: LedgerStorage, first: int, count: int, acked: Acked, size: int = 60) -> None:
     """Add entries of ledger 1 and write their group."""
     ids = range(first, first + count)
@@ -57,9 +65,7 @@ def add(storage: LedgerStorage, first: int, count: int, acked: Acked, size: int 
     total = sum(map(len, heads)) + sum(map(len, bodies))
     request = AddRequest(1, KEY, ids, heads, bodies, total, False, lambda _request, _code: None)
     assert storage.add(request) == codes.OK
-    while (group := storage.journal.take_group()) is not None:
-        storage.writer.write(group)
-        storage.journal.on_durable(group)
+    write_groups(storage)
     for entry_id, head, body in zip(ids, heads, bodies, strict=True):
         acked[entry_id] = head + body
 
@@ -117,6 +123,36 @@ def test_a_full_disk_in_a_flush_loses_nothing_and_is_retried(seed: int) -> None:
         assert all(read(storage, entry_id) == data for entry_id, data in acked.items())
         number += 1
     assert number >= 4
+
+
+def test_a_journal_without_space_writes_the_same_group_later() -> None:
+    """ENOSPC at every call of groups that begin a segment: tried again, or final at its write."""
+    number, retried, final = 0, 0, 0
+    while True:
+        fs = MemoryFileSystem()
+        index = MemoryStore(fs)
+        storage = reopen(fs, index)
+        acked: Acked = {}
+        add(storage, 0, 9, acked, size=1000)
+        fs.faults = Faults(fail_at=fs.call_count + number, error=errno.ENOSPC)
+        error = error_of(partial(add, storage, 9, 9, acked, 1000))
+        fs.faults = Faults()
+        if error is None:
+            break
+        if isinstance(error, JournalFullError):
+            retried += 1
+            write_groups(storage)
+            last = 18
+        else:
+            final += 1
+            assert error_number(error) == errno.ENOSPC
+            last = 9
+        after = fs.crash(random.Random(number))
+        found = reopen(after, index.crash(random.Random(number), after))
+        assert all(read(found, entry_id) is not None for entry_id in range(last))
+        number += 1
+    assert retried >= 4
+    assert final >= 1
 
 
 def test_a_sync_that_fails_once_is_never_trusted_again() -> None:
