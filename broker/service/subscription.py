@@ -10,11 +10,10 @@ from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.subscription_base import AckDone, Subscription
 
 if TYPE_CHECKING:
-    from managed_ledger.managed_ledger import ManagedLedger
-
     from broker.service.consumer import SubscribeRequest
     from broker.service.topic import Topic
     from managed_ledger.cursor.cursor import Cursor
+    from managed_ledger.managed_ledger import ManagedLedger
     from managed_ledger.position import Position
 
 __all__ = [

@@ -21,7 +21,7 @@ def test_a_data_directory_is_served_by_one_process(tmp_path: Path) -> None:
         assert "another process is using it" in second.refuse_to_start()
         port, web_port = first.port, first.web_port
         other = StandaloneProcess(tmp_path / "other")
-        assert "address already in use" in only_line(other.refuse_to_start(port))
+        assert "ddress already in use" in only_line(other.refuse_to_start(port))
         assert "ddress already in use" in only_line(other.refuse_to_start(0, web_port))
 
 
