@@ -7,12 +7,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from bookkeeper.errors import LedgerError
 from broker.dispatch.async_dispatcher import AsyncDispatcher
 from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher, remaining_messages
-from broker.errors import SubscriptionFencedError, TopicBusyError
+from broker.errors import PersistenceError, SubscriptionFencedError, TopicBusyError
 from broker.protocol.entry_head import parse_head
 from broker.service.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
 from broker.service.key_shared_policy import hash_of_body
@@ -20,6 +21,7 @@ from broker.service.subscription_base import SINGLE_ACTIVE, AckDone, Subscriptio
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.errors import InvalidPositionError, ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST, Position
+from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -143,7 +145,11 @@ class PersistentSubscription(Subscription):
     async def _ended(self) -> None:
         try:
             await self.ledger.delete_cursor(self.cursor.name)
-        except ManagedLedgerError as error:  # the topic closed meanwhile, and its cursors with it
+        except (
+            LedgerError,
+            ManagedLedgerError,
+            MetadataError,
+        ) as error:  # perhaps closed meanwhile, and its cursors with it
             logger.debug("%s %s: cursor not deleted: %s", self.topic.name, self.name, error)
 
     @property
@@ -331,6 +337,9 @@ class PersistentSubscription(Subscription):
         try:
             self.disconnect_all()
             await self.ledger.delete_cursor(self.cursor.name)
+        except (LedgerError, MetadataError) as error:
+            self.fenced = False
+            raise PersistenceError(f"Can't delete the cursor of {self.name}: {error}") from error
         except BaseException:
             self.fenced = False
             raise

@@ -7,6 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from bookkeeper.errors import LedgerError
 from broker.errors import (
     AlreadyExistsError,
     BrokerError,
@@ -23,6 +24,7 @@ from managed_ledger.errors import (
     ManagedLedgerTerminatedError,
 )
 from managed_ledger.position import LATEST, Position
+from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 _SETTLE_S: Final = 5.0
 """How long an unload waits for entries under way; what is left is sent again by its clients."""
+STORAGE_ERRORS: Final = (LedgerError, ManagedLedgerError, MetadataError)
+"""What a managed ledger's calls raise: its own errors, and those of what it stands on."""
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 
 
@@ -148,7 +152,7 @@ class PersistentTopic(Topic):
                 return await self._open_durable(request)
             start = await start_position(self.ledger, request, self.service.clock())
             cursor = self.ledger.new_non_durable_cursor(start, name)
-        except ManagedLedgerError as error:
+        except STORAGE_ERRORS as error:
             raise PersistenceError(f"Can't open the cursor of {name}: {error}") from error
         subscription = open_subscription(self, name, cursor, ledger=self.ledger, durable=False)
         self.subscriptions[name] = subscription
@@ -182,7 +186,7 @@ class PersistentTopic(Topic):
             raise AlreadyExistsError(f"Subscription {name} already exists for topic")
         try:
             return await self._create_durable(name, initial, properties)
-        except ManagedLedgerError as error:
+        except STORAGE_ERRORS as error:
             raise PersistenceError(f"Can't create the cursor of {name}: {error}") from error
 
     # --- life
@@ -199,7 +203,7 @@ class PersistentTopic(Topic):
             last = await self.ledger.terminate()
             self.terminated = True
             told = TopicTerminatedError(f"Topic {self.full_name} is terminated")
-        except ManagedLedgerError as error:
+        except STORAGE_ERRORS as error:
             raise PersistenceError(f"Can't terminate {self.full_name}: {error}") from error
         finally:
             self._terminating = False
@@ -216,7 +220,7 @@ class PersistentTopic(Topic):
     async def _store_epoch(self, epoch: int) -> None:
         try:
             await self.ledger.set_properties({**self.ledger.properties, EPOCH_PROPERTY: str(epoch)})
-        except ManagedLedgerError as error:
+        except STORAGE_ERRORS as error:
             raise PersistenceError(f"Can't store the topic epoch: {error}") from error
 
     async def _close_storage(self) -> None:

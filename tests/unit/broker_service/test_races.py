@@ -7,9 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from bookkeeper.errors import EntryDigestError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.connection import Connection
 from broker.service.persistent_topic import PersistentTopic
+from managed_ledger.managed_ledger import ManagedLedger
+from metadata.errors import WriteFailedError
 from tests.unit.broker_service.doubles import Broker, MemoryTransport, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -151,3 +154,57 @@ async def test_a_client_that_reads_nothing_costs_the_same_with_any_number_of_con
         await asyncio.sleep(0)
     assert not client.connection.writable
     assert 0 < stuck.unsent < 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize("failing", ["metadata", "entry"])
+async def test_a_subscription_that_storage_refuses_is_an_error_not_a_lost_connection(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    client = broker.client()
+    await client.receive(1)
+    await client.produce()
+    topic = broker.service.topics[TOPIC]
+    assert isinstance(topic, PersistentTopic)
+
+    async def fail(*_: object, **__: object) -> None:
+        if failing == "metadata":
+            raise WriteFailedError("/path", OSError("disk full"))
+        raise EntryDigestError("entry 0 is damaged")
+
+    monkeypatch.setattr(
+        ManagedLedger, "open_cursor" if failing == "metadata" else "find_newest", fail
+    )
+    client.feed(message(0))
+    await client.receive(1)
+    command = subscribe(1, "s", durable=True)
+    command.subscribe.start_message_rollback_duration_sec = 60
+    client.send(command)
+    answer = await client.receive_one()
+    assert (answer.error.request_id, answer.error.error) == (1, pb.PersistenceError)
+    assert not client.connection.closed
+    monkeypatch.undo()
+    client.send(subscribe(2, "s", durable=True))
+    assert (await client.receive_one()).type == pb.BaseCommand.SUCCESS
+
+
+async def test_an_unsubscribe_that_storage_refuses_is_an_error_not_a_lost_connection(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = broker.client()
+    await client.receive(1)
+    client.send(subscribe(1, "s", durable=True))
+    await client.receive(1)
+
+    async def fail(*_: object) -> None:
+        raise WriteFailedError("/path", OSError("disk full"))
+
+    monkeypatch.setattr(ManagedLedger, "delete_cursor", fail)
+    command = pb.BaseCommand(type=pb.BaseCommand.UNSUBSCRIBE)
+    command.unsubscribe.consumer_id, command.unsubscribe.request_id = 1, 2
+    client.send(command)
+    answer = await client.receive_one()
+    assert (answer.error.request_id, answer.error.error) == (2, pb.PersistenceError)
+    assert not client.connection.closed
+    monkeypatch.undo()
+    client.send(subscribe(3, "s", durable=True))  # it is still there, and works
+    assert (await client.receive_one()).type == pb.BaseCommand.SUCCESS
