@@ -31,6 +31,10 @@ _CHOICES = {
         "delete_when_no_subscriptions",
         "delete_when_subscriptions_caught_up",
     ),
+    "schema_compatibility_strategy": (
+        *("ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL"),
+        *("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"),
+    ),
     "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
 }
 # Fields that may not be negative or zero, though their type allows it.
@@ -124,6 +128,11 @@ class BrokerConfig:
     message_expiry_check_interval_in_minutes: int = 5
     default_retention_time_in_minutes: int = 0
     default_retention_size_in_mb: int = 0
+
+    # --- schemas: for namespaces whose policies leave it open
+    schema_compatibility_strategy: str = "FULL"
+    is_allow_auto_update_schema_enabled: bool = True
+    is_schema_validation_enforced: bool = False  # also no namespace can then switch it off
 
     # --- subscriptions and dispatch
     max_unacked_messages_per_consumer: int = 50_000

@@ -15,7 +15,8 @@
     ├── ProducerBusyError > NamingError
     ├── ConsumerBusyError > SubscriptionBusyError
     ├── ProducerFencedError, TopicTerminatedError, ChecksumError
-    ├── ConsumerAssignError, IncompatibleSchemaError, NotAllowedError
+    ├── ConsumerAssignError, NotAllowedError
+    ├── IncompatibleSchemaError > InvalidSchemaError
     ├── TooManyRequestsError, UnsupportedVersionError
     ├── ProducerBlockedQuotaExceededError, ProducerBlockedQuotaExceededExceptionError
     ├── AuthenticationError, AuthorizationError
@@ -42,6 +43,7 @@ __all__ = [
     "ConsumerBusyError",
     "ConsumerNotFoundError",
     "IncompatibleSchemaError",
+    "InvalidSchemaError",
     "InvalidTopicError",
     "NamespaceNotFoundError",
     "NamingError",
@@ -217,6 +219,12 @@ class IncompatibleSchemaError(BrokerError):
 
     wire_code = pb.IncompatibleSchema
     http_status = 409
+
+
+class InvalidSchemaError(IncompatibleSchemaError):
+    """Not a definition of its type, or too large to be stored."""
+
+    http_status = 422
 
 
 class NotAllowedError(BrokerError):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from broker.protocol import pulsar_api_pb2 as pb
+    from broker.service.schemas.definition import SchemaDefinition
     from broker.service.subscription import Subscription
     from managed_ledger.entry_batch import EntryBatch
 
@@ -96,7 +97,8 @@ class SubscribeRequest:
     epoch: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     key_shared_meta: pb.KeySharedMeta | None = None
-    schema: pb.Schema | None = None
+    schema: SchemaDefinition | None = None
+    """Of what it expects; None: raw bytes."""
     role: str = ""
     cancelled: bool = False
     """The client gave up while the consumer was being created."""

@@ -30,8 +30,8 @@ from broker.service.consumer_sink import BinaryConsumerSink
 from broker.service.lookup_commands import parse_topic
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.rates import iso_time
+from broker.service.schemas.definition import definition_of
 from broker.service.subscription_base import AckDone
-from broker.service.unsupported_commands import check_schema
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST, Position
 
@@ -92,7 +92,7 @@ def subscribe_request(command: pb.CommandSubscribe) -> SubscribeRequest:
         epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
         metadata={pair.key: pair.value for pair in command.metadata},
         key_shared_meta=command.keySharedMeta if command.HasField("keySharedMeta") else None,
-        schema=command.schema if command.HasField("schema") else None,
+        schema=definition_of(command.schema) if command.HasField("schema") else None,
     )
 
 
@@ -146,8 +146,6 @@ async def _subscribe(
     consumers = connection.consumers
     sink = BinaryConsumerSink(connection, consumer_id, name.partition_index)
     try:
-        if request.schema is not None:
-            check_schema(request.schema)
         topic = await connection.service.get_topic(name, create=create)
         consumer = await topic.subscribe(request, sink)
     except BrokerError as error:

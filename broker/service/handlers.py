@@ -8,6 +8,7 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.consumer_commands import HANDLERS as CONSUMER_HANDLERS
 from broker.service.lookup_commands import HANDLERS as LOOKUP_HANDLERS
 from broker.service.producer_commands import HANDLERS as PRODUCER_HANDLERS
+from broker.service.schema_commands import HANDLERS as SCHEMA_HANDLERS
 from broker.service.session_commands import HANDLERS as SESSION_HANDLERS
 from broker.service.unsupported_commands import HANDLERS as UNSUPPORTED_HANDLERS
 
@@ -26,6 +27,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     **LOOKUP_HANDLERS,
     **PRODUCER_HANDLERS,
     **CONSUMER_HANDLERS,
+    **SCHEMA_HANDLERS,
     **UNSUPPORTED_HANDLERS,
 }
 # A sub-message's field number equals the type's number. SEND has its own path (send_path.py).

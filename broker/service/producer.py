@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from broker.errors import BrokerError
+    from broker.service.schemas.definition import SchemaDefinition
     from broker.service.topic import Topic
 
 __all__ = [
@@ -96,6 +97,8 @@ class ProducerRequest:
     encrypted: bool = False
     metadata: Mapping[str, str]
     initial_subscription: str = ""
+    schema: SchemaDefinition | None = None
+    """Of its messages; None: raw bytes."""
     on_ready: Callable[[Producer, BrokerError | None], None] | None = None
     """For WaitForExclusive: called once, when a queued producer is promoted or refused."""
 
@@ -122,6 +125,7 @@ class Producer:
         "on_settled",
         "producer_id",
         "rates",
+        "schema_version",
         "sent",
         "sink",
         "topic",
@@ -142,6 +146,7 @@ class Producer:
         self.encrypted = request.encrypted
         self.metadata = dict(request.metadata)
         self.connected_ms = now_ms
+        self.schema_version: int | None = None  # of its messages; None: raw bytes
         self.waiting = False
         """Queued for exclusive access: may not send yet."""
         self.encryption_required = False

@@ -10,7 +10,7 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.lookup_commands import parse_topic
 from broker.service.pending import PendingCreation
 from broker.service.producer import ProducerRequest
-from broker.service.unsupported_commands import check_schema
+from broker.service.schemas.definition import SchemaDefinition, definition_of, version_bytes
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ _METADATA_LENGTH_MAX: Final = 64 * 1024
 def on_producer(connection: Connection, command: pb.CommandProducer) -> None:
     producer_id, request_id = command.producer_id, command.request_id
     known = connection.producers.get(producer_id)
+    schema: SchemaDefinition | None = None
     try:
         name = parse_topic(command.topic)
         if isinstance(known, PendingCreation):
             raise ServiceNotReadyError("Producer is already present on the connection")
         if known is None:
             _check_sizes(command)
-            if command.HasField("schema"):
-                check_schema(command.schema)
+            schema = definition_of(command.schema) if command.HasField("schema") else None
     except BrokerError as error:
         connection.reply_error(request_id, error)
         return
@@ -44,7 +44,7 @@ def on_producer(connection: Connection, command: pb.CommandProducer) -> None:
         _reply_success(connection, request_id, known, ready=not known.waiting)
         return
     pending = connection.producers[producer_id] = PendingCreation()
-    connection.run(_create(connection, command, name, pending))
+    connection.run(_create(connection, command, name, schema, pending))
 
 
 def _check_sizes(command: pb.CommandProducer) -> None:
@@ -59,12 +59,13 @@ async def _create(
     connection: Connection,
     command: pb.CommandProducer,
     name: TopicName,
+    schema: SchemaDefinition | None,
     pending: PendingCreation,
 ) -> None:
     producer_id, request_id = command.producer_id, command.request_id
     try:
         topic = await connection.service.get_topic(name, create=True)
-        producer = await topic.add_producer(_request(connection, command))
+        producer = await topic.add_producer(_request(connection, command, schema))
     except (BrokerError, MetadataError) as failed:
         error = failed if isinstance(failed, BrokerError) else BrokerMetadataError(str(failed))
         if connection.producers.get(producer_id) is pending:
@@ -90,7 +91,9 @@ async def _create(
     _reply_success(connection, request_id, producer, ready=not producer.waiting)
 
 
-def _request(connection: Connection, command: pb.CommandProducer) -> ProducerRequest:
+def _request(
+    connection: Connection, command: pb.CommandProducer, schema: SchemaDefinition | None
+) -> ProducerRequest:
     request_id = command.request_id
 
     def on_ready(producer: Producer, error: BrokerError | None) -> None:
@@ -119,6 +122,7 @@ def _request(connection: Connection, command: pb.CommandProducer) -> ProducerReq
         encrypted=command.encrypted,
         metadata={item.key: item.value for item in command.metadata},
         initial_subscription=command.initial_subscription_name,
+        schema=schema,
         on_ready=on_ready,
     )
 
@@ -131,7 +135,7 @@ def _reply_success(
     reply.request_id = request_id
     reply.producer_name = producer.name
     reply.last_sequence_id = -1  # de-duplication is off: nothing is known about earlier messages
-    reply.schema_version = b""
+    reply.schema_version = version_bytes(producer.schema_version)
     reply.producer_ready = ready
     if ready and producer.topic_epoch is not None:
         reply.topic_epoch = producer.topic_epoch

@@ -21,6 +21,7 @@ from broker.errors import (
 )
 from broker.protocol.topic_name import TopicName
 from broker.service.policies import Policies
+from broker.service.schemas.registry import SCHEMAS
 from bundles.hash_ranges import NamespaceBundles
 from metadata.errors import BadVersionError, NotEmptyError, NotFoundError
 from metadata.paths import decode_name, encode_name
@@ -176,7 +177,7 @@ class Resources:
             await self._store.delete(f"{_POLICIES}/{namespace}")
         except NotFoundError as error:
             raise NamespaceNotFoundError("Namespace does not exist") from error
-        for root in (_LOCAL_POLICIES, _PARTITIONED, MANAGED_LEDGERS):
+        for root in (_LOCAL_POLICIES, _PARTITIONED, MANAGED_LEDGERS, SCHEMAS):
             await self._store.delete_recursive(f"{root}/{namespace}")
 
     # --- partitioned topics

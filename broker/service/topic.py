@@ -29,6 +29,8 @@ from broker.service.consumer import SUB_TYPE_NAMES
 from broker.service.producer import Producer
 from broker.service.producer_registry import ProducerRegistry
 from broker.service.rates import RateSampler
+from broker.service.schemas.admission import admit_consumer, admit_producer
+from broker.service.schemas.definition import SchemaDefinition
 from broker.service.topic_stats import topic_stats
 from managed_ledger.position import LATEST, Position
 
@@ -89,9 +91,11 @@ class Topic(ABC):
         policies = await self.service.policies(self.name.namespace)
         if policies.encryption_required and not request.encrypted:
             raise BrokerMetadataError("Encryption is required in this namespace")
+        schema_version = await admit_producer(self, request.schema, policies)
         if request.initial_subscription and self.persistent:
             await self._ensure_initial_subscription(request.initial_subscription)
         producer = Producer(self, request, self.service.clock())
+        producer.schema_version = schema_version
         producer.require(
             encryption=policies.encryption_required,
             delay_max_ms=self.service.config.delayed_delivery_max_delay_in_millis,
@@ -239,6 +243,10 @@ class Topic(ABC):
 
     async def _check_subscribe(self, request: SubscribeRequest) -> None:
         policies = await self.service.policies(self.name.namespace)
+        if request.schema is not None:
+            await admit_consumer(self, request.schema, policies, has_entries=self.holds_entries)
+            # The consumer keeps its request: of half a megabyte only the type matters from here on.
+            request.schema = SchemaDefinition(request.schema.type, b"")
         config = self.service.config
         enabled = policies.subscription_types
         if enabled and SUB_TYPE_NAMES[request.sub_type] not in enabled:

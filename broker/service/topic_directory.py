@@ -191,6 +191,7 @@ class TopicDirectory:
             except TopicNotFoundError:
                 continue  # never used, or deleted by an attempt before
         await self._service.resources.delete_partitioned(name)
+        await self._service.schemas.drop(name)
 
     async def _check_namespace(self, name: TopicName) -> None:
         if not await self._service.resources.namespace_exists(name.namespace):

@@ -239,6 +239,9 @@ class TopicLoader:
     async def _close(self, full: str, topic: Topic, delete: bool) -> None:
         try:
             await (topic.delete() if delete else topic.close())
+            # A partition's schema is its siblings' as well: it goes with the partitioned topic.
+            if delete and not topic.name.is_partition:
+                await self._service.schemas.drop(topic.name)
         except BrokerError:
             raise
         except (ManagedLedgerError, MetadataError) as error:

@@ -42,6 +42,12 @@ CORES = [
     "broker/protocol",
     "broker/dispatch/shared.py",
     "broker/dispatch/single_active.py",
+    "broker/service/schemas/definition.py",
+    "broker/service/schemas/avro_form.py",
+    "broker/service/schemas/key_value.py",
+    "broker/service/schemas/protobuf_native.py",
+    "broker/service/schemas/compatibility.py",
+    "broker/service/schemas/history.py",
 ]
 FORBIDDEN_IN_CORES = {
     *("asyncio", "grpc", "kazoo", "logging", "os", "random", "socket", "threading", "time"),

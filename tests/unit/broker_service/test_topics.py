@@ -392,33 +392,11 @@ async def test_watch_faults(broker: Broker) -> None:
     await eventually(lambda: not broker.service.watchers._by_namespace)
 
 
-# --- schemas and transactions
+# --- transactions
 
 
-async def test_schemas_and_transactions_are_declined_where_clients_look(broker: Broker) -> None:
+async def test_transactions_are_declined_where_clients_look(broker: Broker) -> None:
     client = await ready(broker)
-    await client.produce()
-    get = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA)
-    get.getSchema.request_id, get.getSchema.topic = 1, "t"
-    client.send(get)
-    reply = (await client.receive_one()).getSchemaResponse
-    assert (reply.error_code, bool(reply.error_message)) == (pb.TopicNotFound, True)
-    get.getSchema.schema_version = b""
-    client.send(get)
-    plain = (await client.receive_one()).getSchemaResponse
-    assert not plain.HasField("error_code")
-    assert plain.schema.type == pb.Schema.Type.Value("None")
-    create = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
-    request = create.getOrCreateSchema
-    request.request_id, request.topic = 2, "t"
-    request.schema.name, request.schema.schema_data = "", b""
-    request.schema.type = pb.Schema.String
-    client.send(create)
-    refused = (await client.receive_one()).getOrCreateSchemaResponse
-    assert (refused.error_code, bool(refused.error_message)) == (pb.IncompatibleSchema, True)
-    request.schema.type = pb.Schema.Type.Value("None")
-    client.send(create)
-    assert not (await client.receive_one()).getOrCreateSchemaResponse.HasField("error_code")
     begin = pb.BaseCommand(type=pb.BaseCommand.NEW_TXN)
     begin.newTxn.request_id = 3
     client.send(begin)

@@ -1,0 +1,93 @@
+"""Producers and consumers with schemas, as a topic lets them in (wire-protocol 4.4, 4.6, 4.17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.errors import IncompatibleSchemaError
+from broker.service.schemas.compatibility import Strategy
+from broker.service.schemas.definition import AUTO_CONSUME
+from broker.service.schemas.registry import SchemaRules
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.service.policies import Policies
+    from broker.service.schemas.definition import SchemaDefinition
+    from broker.service.topic import Topic
+
+__all__ = ["STRATEGIES", "admit_consumer", "admit_producer", "rules_of"]
+
+STRATEGIES: Final = {each.value: each for each in Strategy}
+# The policy that came before schema_compatibility_strategy; tools still write it.
+_LEGACY: Final = {
+    "AutoUpdateDisabled": Strategy.ALWAYS_INCOMPATIBLE,
+    "Backward": Strategy.BACKWARD,
+    "Forward": Strategy.FORWARD,
+    "Full": Strategy.FULL,
+    "AlwaysCompatible": Strategy.ALWAYS_COMPATIBLE,
+    "BackwardTransitive": Strategy.BACKWARD_TRANSITIVE,
+    "ForwardTransitive": Strategy.FORWARD_TRANSITIVE,
+    "FullTransitive": Strategy.FULL_TRANSITIVE,
+}
+
+
+def rules_of(policies: Policies, config: BrokerConfig) -> SchemaRules:
+    """The namespace's rules; what it leaves open is the broker's setting."""
+    document = policies.document
+    strategy = STRATEGIES.get(str(document.get("schema_compatibility_strategy")))
+    if strategy is None:  # absent or UNDEFINED
+        legacy = document.get("schema_auto_update_compatibility_strategy")
+        strategy = _LEGACY.get(str(legacy)) or Strategy(config.schema_compatibility_strategy)
+    auto_update = document.get("is_allow_auto_update_schema")
+    if not isinstance(auto_update, bool):
+        auto_update = config.is_allow_auto_update_schema_enabled
+    enforced = document.get("schema_validation_enforced") is True
+    return SchemaRules(strategy, auto_update, enforced or config.is_schema_validation_enforced)
+
+
+async def admit_producer(
+    topic: Topic, definition: SchemaDefinition | None, policies: Policies
+) -> int | None:
+    """Check and register a producer's schema; its version, None: it has no schema.
+
+    Raises:
+        IncompatibleSchemaError: against the namespace's rules, or no schema where one is enforced.
+    """
+    service = topic.service
+    rules = rules_of(policies, service.config)
+    if definition is not None:
+        return await service.schemas.register(topic.name, definition, rules)
+    if rules.validation_enforced and await service.schemas.latest(topic.name) is not None:
+        raise IncompatibleSchemaError(
+            "Producers cannot connect without a schema to topics with a schema when schema "
+            "validation is enforced"
+        )
+    return None
+
+
+async def admit_consumer(
+    topic: Topic, definition: SchemaDefinition, policies: Policies, *, has_entries: bool
+) -> None:
+    """Check a consumer's schema; on a topic that nobody has used yet it becomes the first version.
+
+    Raises:
+        IncompatibleSchemaError: the consumer can't read the topic.
+    """
+    if definition.type == AUTO_CONSUME:
+        return
+    service = topic.service
+    rules = rules_of(policies, service.config)
+    idle = not (has_entries or any(True for _ in topic.registry) or _has_typed_consumer(topic))
+    if idle and await service.schemas.latest(topic.name) is None:
+        await service.schemas.register(topic.name, definition, rules)
+    else:
+        await service.schemas.check_consumer(topic.name, definition, rules.strategy)
+
+
+def _has_typed_consumer(topic: Topic) -> bool:
+    """Consumers that take any schema don't fix one (Pulsar's addSchemaIfIdleOrCheckCompatible)."""
+    return any(
+        consumer.request.schema is None or consumer.request.schema.type != AUTO_CONSUME
+        for subscription in topic.subscriptions.values()
+        for consumer in subscription.consumers
+    )

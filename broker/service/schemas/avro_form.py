@@ -1,0 +1,128 @@
+"""Definitions in Avro's JSON form: parsing, sameness, and who can read whom.
+
+The resolution rules are Apache Avro's own (library ``avro``, decision 0010). Sameness is ours: the
+library compares documentation and spelling too, and a client that re-orders attributes would get a
+new version at every connect.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+from avro.errors import AvroException
+from avro.schema import Schema, make_avsc_object
+
+from broker.errors import InvalidSchemaError
+
+__all__ = ["canonical_text", "parse_avro", "why_unreadable"]
+
+_NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+_PRIMITIVES: Final = frozenset(
+    {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+)
+# Neither says anything about the data (as Java's Schema.equals sees it).
+_UNCOMPARED: Final = frozenset({"doc", "aliases", "namespace"})
+# What the library and the JSON module raise for hostile text: they don't check every type.
+_PARSE_ERRORS: Final = (
+    *(AvroException, ValueError, TypeError, KeyError, AttributeError, IndexError),
+    RecursionError,
+)
+_REASON_LENGTH_MAX: Final = 400
+
+
+def parse_avro(data: bytes, type_name: str) -> Schema:
+    """The schema in ``data``.
+
+    Raises:
+        InvalidSchemaError: not JSON, or no Avro schema.
+    """
+    try:
+        # Logical types don't take part in resolution, and unknown ones make the library warn.
+        # Names are checked by the client's library: Java allows more than the specification.
+        return make_avsc_object(_without_logical(json.loads(data)), validate_names=False)
+    except _PARSE_ERRORS as error:
+        raise _invalid(type_name, error) from error
+
+
+def _invalid(type_name: str, error: BaseException) -> InvalidSchemaError:
+    reason = (str(error) or type(error).__name__)[:_REASON_LENGTH_MAX]
+    return InvalidSchemaError(f"Invalid schema definition data for {type_name} schema: {reason}")
+
+
+def _without_logical(node: Any) -> Any:
+    match node:
+        case dict():
+            return {k: _without_logical(v) for k, v in node.items() if k != "logicalType"}
+        case list():
+            return [_without_logical(item) for item in node]
+    return node
+
+
+def why_unreadable(reader: Schema, writer: Schema) -> str | None:
+    """Why data of ``writer`` can't be read with ``reader``; None: all of it can."""
+    try:
+        checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call] # the library's
+        result = checker.get_compatibility(reader, writer)
+    except RecursionError:
+        return "schemas are nested too deeply to be compared"
+    if result.compatibility is not SchemaCompatibilityType.incompatible:
+        return None
+    kinds = ", ".join(sorted({kind.value for kind in result.incompatibilities}))
+    where = ", ".join(sorted(result.locations))
+    what = ", ".join(sorted(result.messages))
+    return f"{kinds} at {where}: {what}"[:_REASON_LENGTH_MAX]
+
+
+def canonical_text(data: bytes, type_name: str) -> str:
+    """A text that is the same for definitions that mean the same.
+
+    Raises:
+        InvalidSchemaError: not JSON.
+    """
+    try:
+        return json.dumps(_canonical(json.loads(data), ""), sort_keys=True)
+    except _PARSE_ERRORS as error:
+        raise _invalid(type_name, error) from error
+
+
+def _canonical(node: Any, space: str) -> Any:
+    """Full names, no documentation, no attributes that only spell out a default."""
+    match node:
+        case str():
+            return node if node in _PRIMITIVES else _full_name(node, space)
+        case list():
+            return [_canonical(branch, space) for branch in node]
+        case dict():
+            return _canonical_object(node, space)
+    return node
+
+
+def _canonical_object(node: dict[str, Any], space: str) -> Any:
+    kept = {key: value for key, value in node.items() if key not in _UNCOMPARED}
+    kind = node.get("type")
+    if isinstance(kind, str) and kind in _NAMED:
+        kept["name"] = _full_name(str(node.get("name")), str(node.get("namespace", space)))
+        space = kept["name"].rpartition(".")[0]
+        if isinstance(fields := node.get("fields"), list):
+            kept["fields"] = [_canonical_field(each, space) for each in fields]
+        return kept
+    for key in ("items", "values"):
+        if key in kept:
+            kept[key] = _canonical(kept[key], space)
+    if kind not in ("array", "map"):
+        kept["type"] = _canonical(kind, space)
+    return kept["type"] if kept.keys() == {"type"} else kept
+
+
+def _canonical_field(field: dict[str, Any], space: str) -> dict[str, Any]:
+    kept = {key: value for key, value in field.items() if key not in ("doc", "aliases")}
+    kept["type"] = _canonical(field["type"], space)
+    if kept.get("order") == "ascending":
+        del kept["order"]
+    return kept
+
+
+def _full_name(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"

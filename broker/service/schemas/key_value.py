@@ -1,0 +1,82 @@
+"""KEY_VALUE definitions: two schemas in one (wire-protocol 4.17). Pure."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import orjson
+
+from broker.errors import InvalidSchemaError
+from broker.service.schemas.definition import SCHEMA_TYPES, SchemaDefinition
+
+__all__ = ["join_texts", "split_key_value", "texts_of"]
+
+_LENGTH: Final = struct.Struct(">i")
+
+
+def split_key_value(definition: SchemaDefinition) -> tuple[SchemaDefinition, SchemaDefinition]:
+    """Key and value schema; a part without a type is BYTES.
+
+    Raises:
+        InvalidSchemaError: the lengths don't add up, or a part's type is unknown.
+    """
+    key, rest = _take(definition.data)
+    value, rest = _take(rest)
+    if rest:
+        raise InvalidSchemaError(f"{len(rest)} bytes behind the value schema of a KEY_VALUE schema")
+    return _part(definition, "key", key), _part(definition, "value", value)
+
+
+def _take(data: bytes) -> tuple[bytes, bytes]:
+    """The first length-prefixed part, and what follows it."""
+    if len(data) < _LENGTH.size:
+        raise InvalidSchemaError("KEY_VALUE schema ends before a part's length")
+    length = int(_LENGTH.unpack_from(data)[0])
+    length = max(length, 0)  # -1: null
+    end = _LENGTH.size + length
+    if end > len(data):
+        raise InvalidSchemaError(f"KEY_VALUE schema ends within a part of {length} bytes")
+    return data[_LENGTH.size : end], data[end:]
+
+
+def _part(definition: SchemaDefinition, name: str, data: bytes) -> SchemaDefinition:
+    kind = definition.properties.get(f"{name}.schema.type", "BYTES")
+    if kind in ("NONE", "BYTES"):
+        kind = "BYTES"
+    elif kind not in SCHEMA_TYPES or kind == "KEY_VALUE":
+        raise InvalidSchemaError(f"A KEY_VALUE schema's {name} can't be of type {kind}")
+    return SchemaDefinition(kind, data)
+
+
+def texts_of(definition: SchemaDefinition) -> dict[str, Any]:
+    """Both parts as HTTP shows them: JSON objects, or an empty text for primitives."""
+    key, value = split_key_value(definition)
+    return {"key": _shown(key.data), "value": _shown(value.data)}
+
+
+def _shown(data: bytes) -> Any:
+    try:
+        return orjson.loads(data) if data else ""
+    except orjson.JSONDecodeError:
+        return data.decode(errors="replace")
+
+
+def join_texts(text: str) -> bytes:
+    """The bytes of a KEY_VALUE definition out of HTTP's ``{"key": ..., "value": ...}``.
+
+    Raises:
+        InvalidSchemaError: not such an object.
+    """
+    try:
+        parts = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidSchemaError(f"Invalid definition of a KEY_VALUE schema: {error}") from error
+    if not isinstance(parts, dict) or not parts.keys() >= {"key", "value"}:
+        raise InvalidSchemaError("A KEY_VALUE schema is a JSON object with key and value")
+    data = b""
+    for name in ("key", "value"):
+        part = parts[name]
+        encoded = part.encode() if isinstance(part, str) else orjson.dumps(part)
+        data += _LENGTH.pack(len(encoded)) + encoded
+    return data
