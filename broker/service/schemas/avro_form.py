@@ -1,6 +1,6 @@
 """Definitions in Avro's JSON form: parsing, sameness, and who can read whom.
 
-The resolution rules are Apache Avro's own (library ``avro``, decision 0010). Sameness is ours: the
+The resolution rules are Apache Avro's own (library ``avro``, decision 0011). Sameness is ours: the
 library compares documentation and spelling too, and a client that re-orders attributes would get a
 new version at every connect.
 """

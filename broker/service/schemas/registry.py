@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from broker.errors import BrokerMetadataError, IncompatibleSchemaError
+from broker.errors import BrokerMetadataError, IncompatibleSchemaError, InvalidTopicError
 from broker.service.schemas.compatibility import (
     Strategy,
     check_consumer,
@@ -192,7 +192,10 @@ class SchemaRegistry:
 
 def _path(name: TopicName) -> str:
     base = name.base
-    return f"{SCHEMAS}/{base.namespace}/{encode_name(base.local)}"
+    try:
+        return f"{SCHEMAS}/{base.namespace}/{encode_name(base.local)}"
+    except ValueError as error:  # a name that can't be a path, such as "."
+        raise InvalidTopicError(f"Invalid topic name {name}: {error}") from error
 
 
 def _find(history: SchemaHistory, definition: SchemaDefinition) -> int | None:

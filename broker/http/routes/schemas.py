@@ -1,0 +1,262 @@
+"""The schema registry over HTTP (http-api 2.7, 3.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import BaseModel, Field
+
+from broker.errors import IncompatibleSchemaError, InvalidSchemaError
+from broker.http.dependencies import (
+    Authoritative,
+    Service,
+    body_doc,
+    flag,
+    json_body,
+    make_topic_name,
+)
+from broker.http.errors import ApiError
+from broker.http.responses import JsonResponse
+from broker.protocol.topic_name import TopicName
+from broker.service.schemas.admission import rules_of
+from broker.service.schemas.definition import (
+    DEFINITION_BYTES_MAX,
+    SCHEMA_TYPES,
+    SchemaDefinition,
+)
+from broker.service.schemas.key_value import join_texts, texts_of
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
+    from broker.service.schemas.definition import StoredSchema
+    from broker.service.schemas.registry import SchemaRules
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"])
+
+
+class PostSchemaPayload(BaseModel):
+    """A schema as a client gives it."""
+
+    type: str = Field(description="AVRO, JSON, PROTOBUF_NATIVE, KEY_VALUE, STRING, INT32, ...")
+    definition: str = Field(
+        default="",
+        alias="schema",
+        description="Its definition; for KEY_VALUE the JSON text of `{key, value}`",
+    )
+    properties: dict[str, str] | None = None
+
+
+_PAYLOAD = {
+    "type": "AVRO",
+    "schema": '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}',
+    "properties": {},
+}
+_STORED = {
+    "version": 0,
+    "type": "AVRO",
+    "timestamp": 1_795_269_004_889,
+    "data": _PAYLOAD["schema"],
+    "properties": {},
+}
+_DOC = body_doc(PostSchemaPayload, _PAYLOAD, required=True)
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    409: {"description": "Not compatible with the namespace's strategy"},
+    422: {"description": "Not a definition of its type"},
+}
+
+
+def _example(example: Any) -> dict[str, Any]:
+    return {"content": {"application/json": {"example": example}}}
+
+
+async def _topic(
+    tenant: Annotated[str, Path(description="Tenant name", examples=["public"])],
+    namespace: Annotated[str, Path(description="Namespace without tenant", examples=["default"])],
+    topic: Annotated[str, Path(description="Topic; `-partition-N` is cut off")],
+) -> TopicName:
+    return make_topic_name("persistent", tenant, namespace, topic)
+
+
+async def _definition(
+    payload: Annotated[PostSchemaPayload | None, Depends(json_body(PostSchemaPayload))],
+) -> SchemaDefinition:
+    """The body's schema.
+
+    Raises:
+        ApiError: 400 no body; InvalidSchemaError: of no type that can be stored, or too large.
+    """
+    if payload is None:
+        raise ApiError(400, "Request body is missing")
+    if payload.type not in SCHEMA_TYPES:
+        raise InvalidSchemaError(f"Schemas of type {payload.type!r} can't be stored")
+    try:
+        data = payload.definition.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSchemaError("The schema holds text that isn't Unicode") from error
+    if payload.type == "KEY_VALUE":
+        data = join_texts(payload.definition)
+    definition = SchemaDefinition(payload.type, data, payload.properties or {})
+    if definition.size_bytes > DEFINITION_BYTES_MAX:
+        raise InvalidSchemaError(
+            f"Schema of {definition.size_bytes} bytes; at most {DEFINITION_BYTES_MAX} are stored"
+        )
+    return definition
+
+
+SchemaTopic = Annotated[TopicName, Depends(_topic)]
+Definition = Annotated[SchemaDefinition, Depends(_definition)]
+
+
+async def _rules(service: BrokerService, name: TopicName) -> SchemaRules:
+    if (policies := await service.resources.policies(name.namespace)) is None:
+        raise ApiError(404, "Namespace does not exist")
+    return rules_of(policies, service.config)
+
+
+def _document(stored: StoredSchema) -> dict[str, Any]:
+    definition = stored.definition
+    if definition.type == "KEY_VALUE":
+        data = orjson.dumps(texts_of(definition)).decode()
+    else:
+        data = definition.data.decode(errors="replace")
+    return {
+        "version": stored.version,
+        "type": definition.type,
+        "timestamp": stored.timestamp_ms,
+        "data": data,
+        "properties": dict(definition.properties),
+    }
+
+
+def _found(stored: StoredSchema | None) -> Response:
+    if stored is None:
+        raise ApiError(404, "Schema not found")
+    return JsonResponse(_document(stored))
+
+
+_GET_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: _example(_STORED),
+    404: {"description": "No such version, or the schema is deleted"},
+}
+
+
+@router.get("/schema", summary="The newest version", responses=_GET_RESPONSES)
+async def get_schema(
+    service: Service, topic: SchemaTopic, authoritative: Authoritative = None
+) -> Response:
+    return _found(await service.schemas.latest(topic))
+
+
+@router.get("/schema/{version}", summary="One version", responses=_GET_RESPONSES)
+async def get_version(
+    service: Service,
+    topic: SchemaTopic,
+    version: Annotated[int, Path(description="From 0", examples=[0])],
+    authoritative: Authoritative = None,
+) -> Response:
+    return _found((await service.schemas.history(topic)).get(version))
+
+
+@router.get(
+    "/schemas",
+    summary="All versions, oldest first",
+    responses={200: _example({"getSchemaResponses": [_STORED]}), 404: _GET_RESPONSES[404]},
+)
+async def get_all(
+    service: Service, topic: SchemaTopic, authoritative: Authoritative = None
+) -> Response:
+    live = (await service.schemas.history(topic)).live
+    if not live:
+        raise ApiError(404, "Schema not found")
+    return JsonResponse({"getSchemaResponses": [_document(each) for each in live]})
+
+
+@router.post(
+    "/schema",
+    status_code=202,
+    summary="Add a version, if it is compatible",
+    responses={202: _example({"version": 1}), **_REFUSED},
+    openapi_extra=_DOC,
+)
+async def post_schema(
+    service: Service,
+    topic: SchemaTopic,
+    definition: Definition,
+    authoritative: Authoritative = None,
+) -> Response:
+    rules = await _rules(service, topic)
+    # An administrator may add versions where clients may not (isAllowAutoUpdateSchema).
+    rules = type(rules)(rules.strategy)
+    version = await service.schemas.register(topic, definition, rules)
+    return JsonResponse({"version": version}, 202)
+
+
+@router.delete(
+    "/schema",
+    summary="Delete the schema; versions count on",
+    responses={200: _example({"version": 2})},
+)
+async def delete_schema(
+    service: Service,
+    topic: SchemaTopic,
+    force: Annotated[
+        str | None, Query(description="`true`: forget the history, versions begin at 0 again")
+    ] = None,
+    authoritative: Authoritative = None,
+) -> Response:
+    await _rules(service, topic)
+    if flag(force):
+        await service.schemas.drop(topic)
+        return JsonResponse({"version": -1})
+    return JsonResponse({"version": await service.schemas.delete(topic)})
+
+
+@router.post(
+    "/compatibility",
+    status_code=202,
+    summary="Whether a schema might become the next version",
+    responses={
+        202: _example({"compatibility": True, "schemaCompatibilityStrategy": "FULL"}),
+        422: _REFUSED[422],
+    },
+    openapi_extra=_DOC,
+)
+async def check_compatibility(
+    service: Service,
+    topic: SchemaTopic,
+    definition: Definition,
+    authoritative: Authoritative = None,
+) -> Response:
+    strategy = (await _rules(service, topic)).strategy
+    try:
+        await service.schemas.check(topic, definition, strategy)
+    except InvalidSchemaError:
+        raise
+    except IncompatibleSchemaError:
+        compatible = False
+    else:
+        compatible = True
+    return JsonResponse(
+        {"compatibility": compatible, "schemaCompatibilityStrategy": strategy.value}, 202
+    )
+
+
+@router.post(
+    "/version",
+    status_code=202,
+    summary="The version of a schema, -1 when it has none",
+    responses={202: _example({"version": 0}), 422: _REFUSED[422]},
+    openapi_extra=_DOC,
+)
+async def find_version(
+    service: Service,
+    topic: SchemaTopic,
+    definition: Definition,
+    authoritative: Authoritative = None,
+) -> Response:
+    version = await service.schemas.find(topic, definition)
+    return JsonResponse({"version": -1 if version is None else version}, 202)
