@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -85,3 +86,26 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_feature_that_does_not_exist_is_refused_not_ignored() -> None:
+    with pytest.raises(ConfigError, match="authenticationEnabled=true"):
+        BrokerConfig.load(environment={}, overrides={"authenticationEnabled": "true"})
+    BrokerConfig.load(environment={}, overrides={"authenticationEnabled": "false"})
+
+
+def test_every_setting_is_read_by_something() -> None:
+    root = Path(__file__).resolve().parents[3]
+    text = "".join(
+        path.read_text()
+        for path in (root / "broker").rglob("*.py")
+        if path != root / "broker" / "config.py"
+    )
+    config = (root / "broker" / "config.py").read_text()
+    idle = [
+        field.name
+        for field in dataclasses.fields(BrokerConfig)
+        # twice in config.py: declared, and used by a property or a check there
+        if field.name not in text and config.count(field.name) < 3
+    ]
+    assert idle == []
