@@ -21,7 +21,7 @@ from broker.service.schemas.compatibility import (
 )
 from broker.service.schemas.history import SchemaHistory
 from metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
-from metadata.paths import encode_name
+from metadata.paths import check_path, encode_name
 from metadata.recipes import CachedValues
 from metadata.store import CREATE_ONLY
 
@@ -192,10 +192,12 @@ class SchemaRegistry:
 
 def _path(name: TopicName) -> str:
     base = name.base
+    path = f"{SCHEMAS}/{base.namespace}/{encode_name(base.local)}"
     try:
-        return f"{SCHEMAS}/{base.namespace}/{encode_name(base.local)}"
+        check_path(path)
     except ValueError as error:  # a name that can't be a path, such as "."
         raise InvalidTopicError(f"Invalid topic name {name}: {error}") from error
+    return path
 
 
 def _find(history: SchemaHistory, definition: SchemaDefinition) -> int | None:

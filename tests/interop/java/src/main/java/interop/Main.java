@@ -29,6 +29,7 @@ public final class Main {
         Acknowledging.list(scenarios);
         Reading.list(scenarios);
         Topics.list(scenarios);
+        Schemas.list(scenarios);
         int failed = 0;
         for (var each : scenarios.entrySet()) {
             if (arguments.length > 2 && !each.getKey().contains(arguments[2])) {
