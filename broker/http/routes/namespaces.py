@@ -19,6 +19,7 @@ from broker.http.dependencies import (
 )
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse, no_content
+from broker.http.routes.schema_policies import check_schema_policies
 from broker.http.routes.tenants import delete_namespace_with_topics
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
@@ -37,6 +38,8 @@ _ACCEPTED = {
     *("autoSubscriptionCreationOverride", "properties", "encryption_required"),
     *("max_producers_per_topic", "max_consumers_per_topic", "max_consumers_per_subscription"),
     *("max_subscriptions_per_topic", "subscription_types_enabled", "schema_validation_enforced"),
+    *("schema_compatibility_strategy", "schema_auto_update_compatibility_strategy"),
+    "is_allow_auto_update_schema",
 }
 _MODES = {"PERSISTENT": "persistent", "NON_PERSISTENT": "non-persistent", "ALL": "all"}
 
@@ -100,8 +103,11 @@ async def create_namespace(
     if info is None:
         raise ApiError(404, "Tenant does not exist")
     policies = {key: value for key, value in (body or {}).items() if _is_set(value)}
+    if (body or {}).get("is_allow_auto_update_schema") is False:  # the default is true
+        policies["is_allow_auto_update_schema"] = False
     if unknown := sorted(policies.keys() - _ACCEPTED):
         raise ApiError(412, f"These policies are not supported yet: {', '.join(unknown)}")
+    check_schema_policies(policies)
     clusters = policies.pop("replication_clusters", None) or [service.cluster]
     _check_clusters(clusters, await service.resources.clusters(), info)
     limit = service.config.max_namespaces_per_tenant

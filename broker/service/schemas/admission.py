@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from broker.service.schemas.definition import SchemaDefinition
     from broker.service.topic import Topic
 
-__all__ = ["STRATEGIES", "admit_consumer", "admit_producer", "rules_of"]
+__all__ = ["LEGACY_STRATEGIES", "STRATEGIES", "admit_consumer", "admit_producer", "rules_of"]
 
 STRATEGIES: Final = {each.value: each for each in Strategy}
 # The policy that came before schema_compatibility_strategy; tools still write it.
-_LEGACY: Final = {
+LEGACY_STRATEGIES: Final = {
     "AutoUpdateDisabled": Strategy.ALWAYS_INCOMPATIBLE,
     "Backward": Strategy.BACKWARD,
     "Forward": Strategy.FORWARD,
@@ -37,7 +37,9 @@ def rules_of(policies: Policies, config: BrokerConfig) -> SchemaRules:
     strategy = STRATEGIES.get(str(document.get("schema_compatibility_strategy")))
     if strategy is None:  # absent or UNDEFINED
         legacy = document.get("schema_auto_update_compatibility_strategy")
-        strategy = _LEGACY.get(str(legacy)) or Strategy(config.schema_compatibility_strategy)
+        strategy = LEGACY_STRATEGIES.get(str(legacy)) or Strategy(
+            config.schema_compatibility_strategy
+        )
     auto_update = document.get("is_allow_auto_update_schema")
     if not isinstance(auto_update, bool):
         auto_update = config.is_allow_auto_update_schema_enabled
