@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -12,6 +12,9 @@ from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
 from broker.http.rest_produce import RestPublishers, parse_messages
 from broker.protocol.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
 
 __all__ = ["router"]
 
@@ -99,25 +102,33 @@ async def produce_to_partition(
 async def _produce(request: Request, topic: TopicName) -> Response:
     body = await read_json(request)
     producer_name, messages = parse_messages(body)
-    _check_schema(body)
+    await _check_schema(request.app.state.service, topic, body)
     publishers: RestPublishers = request.app.state.rest_publishers
     now_ms = request.app.state.service.clock()
     results = await publishers.produce(topic, producer_name, messages, now_ms)
     return JsonResponse({"messagePublishResults": results, "schemaVersion": 0})
 
 
-def _check_schema(body: dict[str, Any]) -> None:
-    """Text values travel as they are; other schemas need the registry, which isn't there yet."""
-    version = body.get("schemaVersion", -1)
-    if version not in (-1, 0, None):
-        raise ApiError(501, "schemaVersion needs the schema registry, which isn't available yet")
+async def _check_schema(service: BrokerService, topic: TopicName, body: dict[str, Any]) -> None:
+    """Text values travel as they are; values of other schemas can't be encoded here yet.
+
+    Raises:
+        ApiError: 400 not a schema, 404 no such version, 501 a schema that needs encoding.
+    """
     if body.get("keySchema"):
-        raise ApiError(501, "keySchema needs the schema registry, which isn't available yet")
-    if (text := body.get("valueSchema")) is None:
+        raise ApiError(501, "REST produce can't encode keys by a keySchema yet")
+    version = body.get("schemaVersion", -1)
+    if version is not None and version != -1:
+        stored = (await service.schemas.history(topic)).get(version)
+        if stored is None and version != 0:  # 0: also what answers without a schema say
+            raise ApiError(404, f"Schema version {version!r:.40} not found")
+        kind = "" if stored is None else stored.definition.type
+    elif (text := body.get("valueSchema")) is not None:
+        kind = _schema_type(text)
+    else:
         return
-    kind = _schema_type(text)
     if kind not in _TEXT_SCHEMAS:
-        raise ApiError(501, f"valueSchema of type {kind} needs the schema registry")
+        raise ApiError(501, f"REST produce can't encode values of schema type {kind} yet")
 
 
 def _schema_type(text: Any) -> str:
