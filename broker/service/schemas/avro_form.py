@@ -10,7 +10,11 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+from avro.compatibility import (
+    ReaderWriterCompatibilityChecker,
+    SchemaCompatibilityResult,
+    SchemaCompatibilityType,
+)
 from avro.errors import AvroException
 from avro.schema import Schema, make_avsc_object
 
@@ -30,6 +34,10 @@ _PARSE_ERRORS: Final = (
     RecursionError,
 )
 _REASON_LENGTH_MAX: Final = 400
+_PARTS_MAX: Final = 4_000
+"""The library takes time by the square of a record's fields: 1.8 s to compare this many."""
+_STEPS_MAX: Final = 50_000
+"""Pairs of types looked at; 25 µs each when none of them fits."""
 
 
 def parse_avro(data: bytes, type_name: str) -> Schema:
@@ -40,8 +48,13 @@ def parse_avro(data: bytes, type_name: str) -> Schema:
     """
     try:
         # Logical types don't take part in resolution, and unknown ones make the library warn.
-        # Names are checked by the client's library: Java allows more than the specification.
-        return make_avsc_object(_without_logical(json.loads(data)), validate_names=False)
+        # Names and symbols are the client's matter: Java allows more than the specification.
+        document = _without_logical(json.loads(data))
+        if (parts := _part_count(document)) > _PARTS_MAX:
+            raise InvalidSchemaError(
+                f"{type_name} schema of {parts} fields and types; at most {_PARTS_MAX} are checked"
+            )
+        return make_avsc_object(document, validate_enum_symbols=False, validate_names=False)
     except _PARSE_ERRORS as error:
         raise _invalid(type_name, error) from error
 
@@ -60,13 +73,42 @@ def _without_logical(node: Any) -> Any:
     return node
 
 
+def _part_count(node: Any) -> int:
+    """Objects, and texts in lists: fields, types, branches, symbols."""
+    match node:
+        case dict():
+            return 1 + sum(map(_part_count, node.values()))
+        case list():
+            return sum(1 if isinstance(item, str) else _part_count(item) for item in node)
+    return 0
+
+
+class _TooComplexError(Exception):
+    """The comparison was given up."""
+
+
+class _BoundedChecker(ReaderWriterCompatibilityChecker):
+    """The library's, but it gives up: unions of unions cost the product of their sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # the library's
+        self._steps = 0
+
+    def get_compatibility(self, *arguments: Any, **named: Any) -> SchemaCompatibilityResult:
+        self._steps += 1
+        if self._steps > _STEPS_MAX:
+            raise _TooComplexError
+        return super().get_compatibility(*arguments, **named)
+
+
 def why_unreadable(reader: Schema, writer: Schema) -> str | None:
     """Why data of ``writer`` can't be read with ``reader``; None: all of it can."""
     try:
-        checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call] # the library's
-        result = checker.get_compatibility(reader, writer)
+        result = _BoundedChecker().get_compatibility(reader, writer)
     except RecursionError:
         return "schemas are nested too deeply to be compared"
+    except _TooComplexError:
+        return f"not compared in {_STEPS_MAX} steps"
     if result.compatibility is not SchemaCompatibilityType.incompatible:
         return None
     kinds = ", ".join(sorted({kind.value for kind in result.incompatibilities}))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import cramjam
 import orjson
 
-from broker.errors import BrokerMetadataError, PreconditionFailedError
+from broker.errors import BrokerMetadataError, IncompatibleSchemaError
 from broker.service.schemas.definition import SchemaDefinition, StoredSchema
 from metadata.store import VALUE_BYTES_MAX
 
@@ -71,10 +71,15 @@ class SchemaHistory:
     # --- the node
 
     def encode(self) -> bytes:
-        """Raises PreconditionFailedError: too many versions, or too large for one node."""
+        """The node's value.
+
+        Raises:
+            IncompatibleSchemaError: too many versions, or too large for one node; the error that
+                no client repeats.
+        """
         size = sum(each.definition.size_bytes for each in self.versions)
         if len(self.versions) > VERSIONS_MAX or size > HISTORY_BYTES_MAX:
-            raise PreconditionFailedError(
+            raise IncompatibleSchemaError(
                 f"Too many schema versions: {len(self.versions)} of {size} bytes; at most "
                 f"{VERSIONS_MAX} of {HISTORY_BYTES_MAX} bytes are kept, delete the schema first"
             )
@@ -83,7 +88,7 @@ class SchemaHistory:
         if len(value) > _PLAIN_BYTES_MAX:
             value = bytes(cramjam.zstd.compress(value))
         if len(value) > VALUE_BYTES_MAX:
-            raise PreconditionFailedError(
+            raise IncompatibleSchemaError(
                 f"The schema's versions take {len(value)} bytes, more than the {VALUE_BYTES_MAX} "
                 "of a metadata node; delete the schema first"
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -59,10 +60,11 @@ class SchemaRegistry:
         self._store = store
         self._clock = clock
         self._cache = CachedValues(store, SCHEMAS, SchemaHistory.decode, _CACHED_MAX)
-        self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
+        self._checks = ThreadPoolExecutor(_CHECKS_AT_ONCE, "schemas")
 
     def close(self) -> None:
         self._cache.close()
+        self._checks.shutdown(wait=False, cancel_futures=True)
 
     # --- reading
 
@@ -123,9 +125,8 @@ class SchemaRegistry:
         Returns:
             Its version.
         Raises:
-            IncompatibleSchemaError: against the rules.
+            IncompatibleSchemaError: against the rules, or there is no room for another version.
             InvalidSchemaError: not a definition of its type.
-            PreconditionFailedError: there is no room for another version.
         """
         if (known := (await self.history(name)).find_exact(definition)) is not None:
             return known
@@ -176,7 +177,8 @@ class SchemaRegistry:
                 if isinstance(changed, int):
                     return changed
                 expected = CREATE_ONLY if found is None else found.stat.version
-                await self._store.put(path, changed.encode(), expected)
+                value = await self._in_thread(changed.encode)
+                await self._store.put(path, value, expected)
             except (BadVersionError, OutcomeUnknownError):
                 continue
             except MetadataError as error:
@@ -186,8 +188,7 @@ class SchemaRegistry:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Large definitions take longer than the loop may be held."""
-        async with self._checks:
-            return await asyncio.to_thread(work)
+        return await asyncio.get_running_loop().run_in_executor(self._checks, work)
 
 
 def _path(name: TopicName) -> str:

@@ -202,3 +202,15 @@ async def test_rest_produce_refuses_what_it_cannot_encode(admin: httpx.AsyncClie
     answer = await admin.post(path, json={"messages": messages, "schemaVersion": 0})
     assert answer.status_code == 501
     assert answer.json()["reason"] == "REST produce can't encode values of schema type AVRO yet"
+
+
+async def test_schemas_go_with_their_namespace(admin: httpx.AsyncClient) -> None:
+    namespace, schema = (
+        "/admin/v2/namespaces/public/short",
+        "/admin/v2/schemas/public/short/t/schema",
+    )
+    assert (await admin.put(namespace)).status_code == 204
+    assert (await admin.post(schema, json=payload(record("a")))).status_code == 202
+    assert (await admin.delete(namespace)).status_code == 204
+    assert (await admin.put(namespace)).status_code == 204
+    assert (await admin.get(schema)).status_code == 404

@@ -143,6 +143,27 @@ def test_protobuf_native_keeps_its_root_message() -> None:
     assert allowed(Strategy.ALWAYS_COMPATIBLE, [old], protobuf_native("p.N", "N"))
 
 
+# --- hostile sizes
+
+
+def test_comparisons_are_given_up() -> None:
+    """400 branches against 400 others, none of which fits."""
+
+    def unions(prefix: str) -> SchemaDefinition:
+        branches = [record(name=f"{prefix}{n}") for n in range(400)]
+        return avro(record(field("u", branches)))
+
+    with pytest.raises(IncompatibleSchemaError, match="steps"):
+        check_evolution(Strategy.BACKWARD, [unions("A")], unions("B"))
+
+
+def test_huge_definitions_are_refused() -> None:
+    validate(avro(record(*(f"a{n}" for n in range(2_000)))))
+    for definition in (record(*(f"a{n}" for n in range(4_100))), enum(*map(str, range(4_100)))):
+        with pytest.raises(InvalidSchemaError, match="at most"):
+            validate(avro(definition))
+
+
 # --- consumers
 
 

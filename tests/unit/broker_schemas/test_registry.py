@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from random import Random
 
 import pytest
 
@@ -12,12 +13,11 @@ from broker.errors import (
     BrokerMetadataError,
     IncompatibleSchemaError,
     InvalidSchemaError,
-    PreconditionFailedError,
 )
 from broker.protocol.topic_name import TopicName
 from broker.service.schemas.compatibility import Strategy
-from broker.service.schemas.definition import SchemaDefinition
-from broker.service.schemas.history import VERSIONS_MAX, SchemaHistory
+from broker.service.schemas.definition import SchemaDefinition, StoredSchema
+from broker.service.schemas.history import HISTORY_BYTES_MAX, VERSIONS_MAX, SchemaHistory
 from broker.service.schemas.registry import SchemaRegistry, SchemaRules
 from metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_schemas.builders import avro, optional, plain, protobuf_native, record
@@ -134,26 +134,34 @@ async def test_deletion_hides_and_versions_count_on(registry: SchemaRegistry) ->
     assert await registry.register(TOPIC, plain("INT8"), FULL) == 0
 
 
-async def test_large_histories_fit_and_their_end_is_told(registry: SchemaRegistry) -> None:
-    doc = "".join(chr(33 + n * 7919 % 89) for n in range(300_000))
-    for n in range(10):
+async def test_large_histories_fit_and_come_back(registry: SchemaRegistry) -> None:
+    doc = "".join(chr(33 + n * 7919 % 89) for n in range(400_000))
+    for n in range(4):
         assert await registry.register(TOPIC, avro(record(f"a{n}", doc=doc)), ANY) == n
-    stored = (await registry.history(TOPIC)).get(7)
+    stored = (await registry.history(TOPIC)).get(2)
     assert stored is not None
-    assert stored.definition == avro(record("a7", doc=doc))
-    results = await asyncio.gather(
-        *(registry.register(TOPIC, avro(record(f"a{n}", doc=doc)), ANY) for n in range(10, 30)),
-        return_exceptions=True,
+    assert stored.definition == avro(record("a2", doc=doc))
+
+
+@pytest.mark.parametrize(
+    ("count", "definition_bytes"),
+    [(VERSIONS_MAX, 4), (HISTORY_BYTES_MAX // 500_000, 500_000), (2, 450_000)],
+)
+async def test_the_end_of_room_is_told(
+    registry: SchemaRegistry, store: EmbeddedMetadataStore, count: int, definition_bytes: int
+) -> None:
+    random = Random(count)
+    noise = random.randbytes(definition_bytes) if count == 2 else b"x" * definition_bytes
+    versions = tuple(
+        StoredSchema(n, 0, SchemaDefinition("EXTERNAL", b"%d" % n + noise[n:]))
+        for n in range(count)
     )
-    refused = [each for each in results if isinstance(each, PreconditionFailedError)]
-    assert refused
-    assert "delete the schema" in str(refused[0])
-    many = SchemaHistory()
-    for n in range(VERSIONS_MAX):
-        many = many.appended(SchemaDefinition("AVRO", b"%d" % n), 0)
-    many.encode()
-    with pytest.raises(PreconditionFailedError):
-        many.appended(plain("STRING"), 0).encode()
+    await store.put(PATH, SchemaHistory(versions).encode())
+    more = SchemaDefinition("EXTERNAL", random.randbytes(500_000))
+    with pytest.raises(IncompatibleSchemaError, match="delete the schema"):
+        await registry.register(TOPIC, more, FULL)
+    assert await registry.delete(TOPIC) == count
+    assert await registry.register(TOPIC, more, FULL) == count + 1
 
 
 def test_histories_survive_the_node() -> None:
