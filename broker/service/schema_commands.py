@@ -57,12 +57,12 @@ async def _fill_schema(
         reply.schema.name, reply.schema.schema_data = name.local, b""
         reply.schema.type, reply.schema_version = _BYTES, b""
         return
-    history = await connection.service.schemas.history(name)
+    schemas = connection.service.schemas
     if command.HasField("schema_version"):
         version = parse_version(command.schema_version)
-        found = None if version is None else history.get(version)
+        found = None if version is None else await schemas.get(name, version)
     else:
-        found = history.latest()
+        found = await schemas.latest(name)
     if found is None:
         raise TopicNotFoundError(f"{name} has no such schema")
     fill_wire(reply.schema, name.local, found.definition)

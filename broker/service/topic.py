@@ -247,6 +247,7 @@ class Topic(ABC):
             await admit_consumer(self, request.schema, policies, has_entries=self.holds_entries)
             # The consumer keeps its request: of half a megabyte only the type matters from here on.
             request.schema = SchemaDefinition(request.schema.type, b"")
+            self._check_open()  # the check may have taken a while
         config = self.service.config
         enabled = policies.subscription_types
         if enabled and SUB_TYPE_NAMES[request.sub_type] not in enabled:

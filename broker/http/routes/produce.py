@@ -119,7 +119,7 @@ async def _check_schema(service: BrokerService, topic: TopicName, body: dict[str
         raise ApiError(501, "REST produce can't encode keys by a keySchema yet")
     version = body.get("schemaVersion", -1)
     if version is not None and version != -1:
-        stored = (await service.schemas.history(topic)).get(version)
+        stored = await service.schemas.get(topic, version)
         if stored is None and version != 0:  # 0: also what answers without a schema say
             raise ApiError(404, f"Schema version {version!r:.40} not found")
         kind = "" if stored is None else stored.definition.type

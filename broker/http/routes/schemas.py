@@ -158,7 +158,7 @@ async def get_version(
     version: Annotated[int, Path(description="From 0", examples=[0])],
     authoritative: Authoritative = None,
 ) -> Response:
-    return _found((await service.schemas.history(topic)).get(version))
+    return _found(await service.schemas.get(topic, version))
 
 
 @router.get(

@@ -19,7 +19,7 @@ from broker.errors import BrokerMetadataError, IncompatibleSchemaError
 from broker.service.schemas.definition import SchemaDefinition, StoredSchema
 from metadata.store import VALUE_BYTES_MAX
 
-__all__ = ["HISTORY_BYTES_MAX", "VERSIONS_MAX", "SchemaHistory"]
+__all__ = ["HISTORY_BYTES_MAX", "VERSIONS_MAX", "SchemaHistory", "is_large"]
 
 VERSIONS_MAX: Final = 2_000
 HISTORY_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -107,6 +107,11 @@ class SchemaHistory:
             return SchemaHistory(tuple(_stored(each) for each in document["versions"]))
         except (ValueError, TypeError, KeyError, cramjam.DecompressionError) as error:
             raise BrokerMetadataError(f"{path} holds no schema history: {error}") from error
+
+
+def is_large(value: bytes) -> bool:
+    """Whether a node's value takes time to decode and room in memory."""
+    return len(value) > _PLAIN_BYTES_MAX or value[:4] == _COMPRESSED
 
 
 def _document(stored: StoredSchema) -> dict[str, Any]:

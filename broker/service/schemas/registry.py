@@ -20,7 +20,7 @@ from broker.service.schemas.compatibility import (
     same_definition,
     validate,
 )
-from broker.service.schemas.history import SchemaHistory
+from broker.service.schemas.history import SchemaHistory, is_large
 from metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
 from metadata.paths import check_path, encode_name
 from metadata.recipes import CachedValues
@@ -29,7 +29,7 @@ from metadata.store import CREATE_ONLY
 if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.schemas.definition import SchemaDefinition, StoredSchema
-    from metadata.store import MetadataStore
+    from metadata.store import MetadataStore, Versioned
 
 __all__ = ["SCHEMAS", "SchemaRegistry", "SchemaRules"]
 
@@ -59,7 +59,7 @@ class SchemaRegistry:
     def __init__(self, store: MetadataStore, clock: Callable[[], int]) -> None:
         self._store = store
         self._clock = clock
-        self._cache = CachedValues(store, SCHEMAS, SchemaHistory.decode, _CACHED_MAX)
+        self._cache = CachedValues(store, SCHEMAS, _decode_small, _CACHED_MAX)
         self._checks = ThreadPoolExecutor(_CHECKS_AT_ONCE, "schemas")
 
     def close(self) -> None:
@@ -69,11 +69,36 @@ class SchemaRegistry:
     # --- reading
 
     async def history(self, name: TopicName) -> SchemaHistory:
+        """As the store has it now."""
+        path = _path(name)
+        try:
+            found = await self._store.get(path)
+        except MetadataError as error:
+            raise BrokerMetadataError(f"Schema of {name}: {error}") from error
+        return await self._decode(path, found)
+
+    async def _decode(self, path: str, found: Versioned | None) -> SchemaHistory:
+        if found is None:
+            return SchemaHistory()
+        value = found.value
+        if is_large(value):
+            return await self._in_thread(lambda: SchemaHistory.decode(path, value))
+        return SchemaHistory.decode(path, value)
+
+    async def _recent(self, name: TopicName) -> SchemaHistory:
+        """From memory: it may trail another broker's change, so only what it has is certain."""
         try:
             found = await self._cache.get(_path(name))
         except MetadataError as error:
             raise BrokerMetadataError(f"Schema of {name}: {error}") from error
-        return SchemaHistory() if found is None else found.value
+        if found is None:
+            return SchemaHistory()
+        return await self.history(name) if found.value is None else found.value
+
+    async def get(self, name: TopicName, version: int) -> StoredSchema | None:
+        """One version, None when there is none or it is deleted."""
+        found = (await self._recent(name)).get(version)
+        return (await self.history(name)).get(version) if found is None else found
 
     async def latest(self, name: TopicName) -> StoredSchema | None:
         """The newest version, None when there is none or it is deleted."""
@@ -103,11 +128,10 @@ class SchemaRegistry:
         self, name: TopicName, definition: SchemaDefinition, strategy: Strategy
     ) -> None:
         """Raises IncompatibleSchemaError: a consumer with ``definition`` can't read the topic."""
-        history = await self.history(name)
-        latest = history.latest()
+        latest = (await self._recent(name)).latest()
         if latest is not None and latest.definition == definition:
             return  # what it was made for, under every strategy
-        known = [each.definition for each in history.live]
+        known = [each.definition for each in (await self.history(name)).live]
 
         def decide() -> None:
             validate(definition)
@@ -128,7 +152,7 @@ class SchemaRegistry:
             IncompatibleSchemaError: against the rules, or there is no room for another version.
             InvalidSchemaError: not a definition of its type.
         """
-        if (known := (await self.history(name)).find_exact(definition)) is not None:
+        if (known := (await self._recent(name)).find_exact(definition)) is not None:
             return known
 
         async def change(history: SchemaHistory) -> SchemaHistory | int:
@@ -155,6 +179,7 @@ class SchemaRegistry:
         """Forget everything: the topic is gone, or somebody wants versions to begin again at 0."""
         try:
             await self._store.delete_recursive(_path(name))
+            self._cache.invalidate(_path(name))
         except MetadataError as error:
             raise BrokerMetadataError(f"Schema of {name}: {error}") from error
 
@@ -170,15 +195,13 @@ class SchemaRegistry:
         for _ in range(_ROUNDS_MAX):
             try:
                 found = await self._store.get(path)
-                stored = (
-                    SchemaHistory() if found is None else SchemaHistory.decode(path, found.value)
-                )
-                changed = await change(stored)
+                changed = await change(await self._decode(path, found))
                 if isinstance(changed, int):
                     return changed
                 expected = CREATE_ONLY if found is None else found.stat.version
                 value = await self._in_thread(changed.encode)
                 await self._store.put(path, value, expected)
+                self._cache.invalidate(path)
             except (BadVersionError, OutcomeUnknownError):
                 continue
             except MetadataError as error:
@@ -199,6 +222,11 @@ def _path(name: TopicName) -> str:
     except ValueError as error:  # a name that can't be a path, such as "."
         raise InvalidTopicError(f"Invalid topic name {name}: {error}") from error
     return path
+
+
+def _decode_small(path: str, value: bytes) -> SchemaHistory | None:
+    """What is kept in memory; None for a history that is too large for that."""
+    return None if is_large(value) else SchemaHistory.decode(path, value)
 
 
 def _find(history: SchemaHistory, definition: SchemaDefinition) -> int | None:

@@ -72,6 +72,28 @@ async def test_all_partitions_and_brokers_see_one_history(
     await session.close()
 
 
+async def test_memory_that_trails_is_not_believed(
+    registry: SchemaRegistry, store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another broker's change, of which no event has come yet."""
+    await registry.register(TOPIC, plain("STRING"), FULL)
+    assert await registry.get(TOPIC, 0) is not None  # in memory now
+    monkeypatch.setattr(registry._cache, "invalidate", lambda path: None)
+    session = store.new_session()
+    other = SchemaRegistry(session, lambda: 0)
+    await other.drop(TOPIC)
+    await other.register(TOPIC, plain("INT8"), FULL)
+    await other.register(TOPIC, plain("INT16"), ANY)
+    found = await registry.get(TOPIC, 1)
+    assert found is not None
+    assert found.definition == plain("INT16")
+    assert await registry.latest(TOPIC) == found
+    await registry.check_consumer(TOPIC, plain("INT16"), Strategy.FULL)
+    assert await registry.register(TOPIC, plain("INT16"), FULL) == 1
+    other.close()
+    await session.close()
+
+
 async def test_racing_producers_agree(
     registry: SchemaRegistry, store: EmbeddedMetadataStore
 ) -> None:
