@@ -14,13 +14,13 @@ from broker.errors import (
     TopicBusyError,
     TopicNotFoundError,
 )
+from broker.protocol.topic_name import TopicName
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from broker.config import BrokerConfig
-    from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
 __all__ = ["PARTITIONS_MAX", "TopicDirectory", "partitions_max"]
@@ -191,6 +191,17 @@ class TopicDirectory:
             except TopicNotFoundError:
                 continue  # never used, or deleted by an attempt before
         await self._service.resources.delete_partitioned(name)
+        await self.drop_schema(name)
+
+    async def drop_schema(self, name: TopicName) -> None:
+        """Forget the schema of a topic that is gone, unless its twin of the other domain uses it.
+
+        Pulsar drops it all the same: a volatile topic's end would make stored messages unreadable.
+        """
+        other = "non-persistent" if name.is_persistent else "persistent"
+        twin = TopicName.parse(f"{other}://{name.namespace}/{name.local}")
+        if await self.exists(twin) or await self._service.resources.partitioned(twin) is not None:
+            return
         await self._service.schemas.drop(name)
 
     async def _check_namespace(self, name: TopicName) -> None:

@@ -241,7 +241,7 @@ class TopicLoader:
             await (topic.delete() if delete else topic.close())
             # A partition's schema is its siblings' as well: it goes with the partitioned topic.
             if delete and not topic.name.is_partition:
-                await self._service.schemas.drop(topic.name)
+                await self._service.directory.drop_schema(topic.name)
         except BrokerError:
             raise
         except (ManagedLedgerError, MetadataError) as error:

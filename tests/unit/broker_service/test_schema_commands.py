@@ -218,6 +218,19 @@ async def test_what_a_consumer_keeps_is_small(broker: Broker) -> None:
     assert (consumer.request.schema.type, consumer.request.schema.data) == ("AVRO", b"")
 
 
+async def test_a_schema_stays_while_the_other_domain_uses_it(broker: Broker) -> None:
+    client, service = await ready(broker), broker.service
+    volatile, durable = TopicName.parse("non-persistent://public/default/t"), TopicName.parse("t")
+    await produce(client, pb.Schema.String)
+    await client.produce(topic=str(volatile), producer_id=2)
+    await service.delete_topic(volatile, force=True)
+    assert (await client.receive_one()).HasField("close_producer")
+    assert (await get_schema(client)).schema.type == pb.Schema.String
+    await service.delete_topic(durable, force=True)
+    assert (await client.receive_one()).HasField("close_producer")
+    assert (await get_schema(client)).error_code == pb.TopicNotFound
+
+
 async def test_deleting_topics_deletes_their_schemas(broker: Broker) -> None:
     client, service = await ready(broker), broker.service
     await produce(client, pb.Schema.String)
