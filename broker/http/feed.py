@@ -9,6 +9,7 @@ aren't writable.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ __all__ = ["Delivery", "Feed", "MessageKey"]
 logger = logging.getLogger(__name__)
 
 PARTIAL_MAX = 20_000  # batches acknowledged in part, per source
+LEAVING_S = 0.2  # how long a rival for an exclusive subscription waits for a session to end
 _BATCH_MAX = 1 << 20  # messages of a batch an id may claim
 
 MessageKey = tuple[int, int, int, int, int]
@@ -110,6 +112,10 @@ class _Source:
         self.feed.lost()
 
     async def check_liveness(self) -> bool:
+        # Who closes a WebSocket and connects again may be here before the old session has heard of
+        # its close frame, which the protocol below answers by itself.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.feed.ended.wait(), LEAVING_S)
         return not self.feed.closed
 
 
@@ -135,6 +141,7 @@ class Feed:
         self.buffered_bytes = 0
         self.credit = 0
         self.closed = False
+        self.ended = asyncio.Event()
         self.ready: deque[Delivery] = deque()
         self._sources: list[_Source] = []
         self._by_partition: dict[int, _Source] = {}
@@ -343,6 +350,7 @@ class Feed:
         except BrokerError as error:  # a topic that is being closed takes no more acks
             logger.info("acknowledgements lost at close: %s", error)
         self.closed = True
+        self.ended.set()
         for source in self._sources:
             if (consumer := source.consumer) is not None:
                 source.consumer = None

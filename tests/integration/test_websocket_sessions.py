@@ -85,6 +85,14 @@ def test_produce_and_consume(ws_url: str, topic: str) -> None:
         assert content(receive(again)) == b"next"
 
 
+def test_an_exclusive_subscription_is_free_once_its_socket_has_closed(
+    ws_url: str, topic: str
+) -> None:
+    for _ in range(100):
+        with open_socket(f"{ws_url}/consumer/{topic}/s"):
+            pass
+
+
 @pytest.mark.parametrize("compression", ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"])
 def test_batches_keep_order_and_have_distinct_ids(
     ws_url: str, topic: str, compression: str
