@@ -23,7 +23,7 @@ class StorageConfig:
     # Entry log
     entry_log_bytes: int = 1 << 30
     entry_log_write_bytes: int = 2 << 20  # one write call; keeps the journal's syncs short
-    entry_log_sync_bytes: int = 16 << 20  # dirty bytes before an early sync
+    entry_log_sync_bytes: int = 2 << 20  # dirty bytes before an early sync
     run_entries_max: int = 256
     run_bytes_max: int = 1 << 20
     entry_bytes_max: int = 64 << 20
