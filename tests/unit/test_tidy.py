@@ -80,7 +80,8 @@ def test_nothing_committed_names_a_registry_or_this_machine() -> None:
     # Built from parts, so that this file does not contain what it forbids.
     parts = [("pypi", ".org"), ("pythonhosted", ".org"), ("registry.npmjs", ".org")]
     parts += [("repo1.maven", ".org"), ("proxy.golang", ".org"), ("crates", ".io"), ("/root", "/")]
-    banned = re.compile("|".join(re.escape("".join(pair)) for pair in parts) + r"|index-url")
+    parts += [("index", "-url")]
+    banned = re.compile("|".join(re.escape("".join(pair)) for pair in parts))
     wrong = []
     for path in _tracked():
         if path == Path(__file__) or path.suffix in {".png", ".ico"}:
