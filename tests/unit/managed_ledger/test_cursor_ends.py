@@ -1,0 +1,262 @@
+"""The cursor's shell at the ends of its life: deletion, refusals, rare states, large ones."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookkeeper.errors import WriteFailedError
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursor import cursor_writer
+from managed_ledger.cursor.cursor import (
+    create_non_durable_cursor,
+    delete_cursor,
+)
+from managed_ledger.cursor.cursor_format import Kind, decode_record
+from managed_ledger.cursor.errors import CursorFencedError
+from managed_ledger.errors import CursorClosedError, InvalidPositionError
+from managed_ledger.position import Position
+from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeWriter
+from tests.unit.managed_ledger.cursor_steps import START, Answers, node_of, opened, reopened, until
+
+
+async def test_delete_removes_node_and_ledger() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    done = Answers()
+    cursor.ack([(1, 1)], done)
+    await cursor.delete()
+    assert len(done) == 1
+    assert (log.nodes.nodes, log.storage.ledgers) == ({}, {})
+    await delete_cursor(log, "sub")
+    assert log.fenced == []
+
+
+async def test_delete_of_a_cursor_that_is_not_loaded() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    await delete_cursor(log.successor("s2"), "sub")
+    assert (log.nodes.nodes, log.storage.ledgers) == ({}, {})
+
+
+async def test_cursor_properties_live_in_the_node() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    await cursor.set_cursor_properties({"owner": "me"})
+    ledger_id = node_of(log).ledger_id
+    assert ledger_id in log.storage.ledgers
+    cursor.ack([(1, 1)])
+    await cursor.flush()
+    again = await reopened(log)
+    assert again.cursor_properties == {"owner": "me"}
+    assert again.mark_delete == (1, 1)
+    assert again.last_active_ms == log.clock_ms
+
+
+async def test_non_durable_cursor_touches_no_storage() -> None:
+    log = FakeLog({1: 100})
+    cursor = create_non_durable_cursor(log, "reader", START)
+    done = Answers()
+    cursor.ack([(1, 0)], done)
+    cursor.ack_cumulative((1, 4), None, done)
+    assert done == [None, None]
+    await cursor.flush()
+    await cursor.reset((1, 2))
+    assert cursor.first_unacked() == (1, 2)
+    cursor.advance_to((1, 50))
+    assert cursor.mark_delete == cursor.durable_mark_delete == (1, 50)
+    await cursor.set_cursor_properties({"a": "b"})
+    assert (cursor.cursor_properties, cursor.last_active_ms) == ({}, 0)
+    await cursor.close()
+    await cursor.delete()
+    assert (log.faults.steps, log.moves) == (0, [])
+
+
+async def test_cumulative_beyond_the_end_is_refused() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    with pytest.raises(InvalidPositionError, match="1:10 is beyond"):
+        cursor.ack_cumulative((1, 10))
+    cursor.ack([(1, 10), (7, 0)])  # individual: unknown, ignored
+    assert cursor.backlog == 10
+
+
+async def test_the_log_hears_of_durable_moves_only() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack([(1, 3)])
+    await cursor.flush()
+    assert log.moves == []
+    cursor.ack_cumulative((1, 2))
+    assert log.moves == []
+    await cursor.flush()
+    assert log.moves == [(START, (1, 3))]
+
+
+async def test_a_writer_that_dies_while_idle_is_replaced() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    writer: FakeWriter = log.bookkeeper.writers[0]
+    writer.fail(WriteFailedError("idle"))
+    await asyncio.sleep(0)
+    cursor.ack([(1, 1)])
+    await cursor.flush()
+    assert len(log.bookkeeper.writers) == 2
+    assert (await reopened(log)).mark_delete == (1, 1)
+
+
+async def test_every_call_is_refused_once_closed() -> None:
+    log = FakeLog({1: 10})
+    cursor = await opened(log)
+    await cursor.close()
+    done = Answers()
+    cursor.ack([(1, 0)], done)
+    cursor.ack([(1, 0)])
+    cursor.ack_cumulative((1, 0), None, done)
+    assert not cursor.ack_batch((1, 0), [], done)
+    cursor.ack_cumulative_batch((1, 0), [], done)
+    cursor.advance_to((1, 5))
+    assert [type(error) for error in done] == [CursorClosedError] * 4
+    for call in (cursor.reset((1, 0)), cursor.set_cursor_properties({}), cursor.flush()):
+        with pytest.raises(CursorClosedError):
+            await call
+    assert cursor.mark_delete == START
+    assert cursor.is_closed
+
+
+async def test_batch_acknowledgements_are_durable() -> None:
+    log = FakeLog({1: 10, 2: 10})
+    cursor = await opened(log)
+    done = Answers()
+    cursor.ack_cumulative_batch((2, 3), [0b1010], done)
+    assert not cursor.ack_batch((2, 5), [0b11], done)
+    assert cursor.ack_batch((2, 6), [], done)
+    await until(lambda: done == [None] * 3)
+    again = await reopened(log)
+    assert again.mark_delete == (2, 2)
+    assert again.batch_ack_set((2, 3)) == [0b1010]
+    assert again.batch_ack_set((2, 5)) == [0b11]
+    assert again.is_acked((2, 6))
+
+
+async def test_advancing_a_durable_cursor_is_stored() -> None:
+    log = FakeLog({1: 10, 2: 10})
+    cursor = await opened(log)
+    cursor.advance_to((1, 9))
+    await cursor.flush()
+    assert cursor.durable_mark_delete == (1, 9)
+    assert (await reopened(log)).mark_delete == (1, 9)
+
+
+def large_holes(log: FakeLog) -> list[Position]:
+    return [(1, entry) for entry in range(1, log.ledgers[1], 3)]
+
+
+async def test_a_state_too_large_for_the_node_falls_back_to_a_new_ledger() -> None:
+    log = FakeLog({1: 4_000_000})
+    cursor = await opened(log)
+    holes = large_holes(log)
+    cursor.ack(holes)
+    await cursor.flush()
+    log.storage.recover(node_of(log).ledger_id, log.faults.rng)  # the next append fails
+    cursor.ack([(1, 2)])
+    await cursor.flush()
+    assert node_of(log).ledger_id == log.bookkeeper.writers[1].ledger_id
+    again = await reopened(log)
+    assert again.acked_above == len(holes) + 1
+
+
+async def test_a_large_state_gets_its_snapshots_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor_writer, "INCREMENTS_MAX", 3)
+    log = FakeLog({1: 1_000_000})  # 125 KB: above what is encoded at once
+    cursor = await opened(log)
+    cursor.ack(large_holes(log))
+    await cursor.flush()
+    [ledger] = log.storage.ledgers.values()
+    for entry in range(2, 50, 3):
+        cursor.ack([(1, entry)])
+        await cursor.flush()
+    kinds = [decode_record(body, "test").kind for body in ledger.bodies]
+    assert kinds.count(Kind.SNAPSHOT) == 5
+    again = await reopened(log)
+    assert again.acked_above == cursor.acked_above
+
+
+async def test_ledgers_that_could_not_be_deleted_are_deleted_later() -> None:
+    log = FakeLog({1: 100}, config=ManagedLedgerConfig(cursor_ledger_entries_max=1))
+    cursor = await opened(log)
+    log.storage.deletes_fail = True
+    for entry in range(3):
+        cursor.ack([(1, entry)])
+        await cursor.flush()
+        await asyncio.sleep(0)
+    assert len(log.storage.ledgers) == 3
+    log.storage.deletes_fail = False
+    cursor.ack([(1, 3)])
+    await cursor.flush()
+    await until(lambda: len(log.storage.ledgers) == 1)
+
+
+async def test_fenced_while_closing_resetting_or_changing_properties() -> None:
+    for operation in ("close", "reset", "properties"):
+        log = FakeLog({1: 100})
+        cursor = await opened(log)
+        await reopened(log)
+        if operation == "close":
+            cursor.ack([(1, 0)])
+            await cursor.close()
+        elif operation == "reset":
+            with pytest.raises(CursorFencedError):
+                await cursor.reset((1, 5))
+        else:
+            with pytest.raises(CursorFencedError):
+                await cursor.set_cursor_properties({"a": "b"})
+        assert len(log.fenced) == 1
+        assert cursor.is_closed
+        assert cursor.generation == 0
+
+
+async def test_a_log_that_is_not_the_owner_does_not_write_the_node() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    log.is_owner = False
+    puts = log.fake_store.puts
+    with pytest.raises(CursorFencedError):
+        await cursor.reset((1, 5))
+    assert log.fake_store.puts == puts
+
+
+async def test_a_flush_that_nobody_waits_for_any_more() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    flushing = asyncio.ensure_future(cursor.flush())
+    await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.gather(flushing, return_exceptions=True)
+    await cursor.flush()
+    assert (await reopened(log)).mark_delete == (1, 0)
+
+
+async def test_operations_wait_for_each_other() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await asyncio.gather(
+        cursor.set_cursor_properties({"a": "1"}),
+        cursor.set_cursor_properties({"a": "2"}),
+        cursor.flush(),
+        cursor.reset((1, 50)),
+    )
+    again = await reopened(log)
+    assert again.mark_delete == (1, 49)
+    assert again.cursor_properties == {"a": "2"}
