@@ -51,6 +51,13 @@ class Collector:
             )
         assert arrived, f"{len(self.got)} messages came"
 
+    def wait_for_consumers(self, *names: str) -> None:
+        with self._changed:
+            arrived = self._changed.wait_for(
+                lambda: set(names) <= {name for name, _, _ in self.got}, DEADLINE_S
+            )
+            assert arrived, f"only {({name for name, _, _ in self.got})} got messages"
+
 
 def test_key_shared_keeps_keys_together_while_consumers_come_and_go(
     client: pulsar.Client, topic: str
@@ -74,10 +81,12 @@ def test_key_shared_keeps_keys_together_while_consumers_come_and_go(
         if number == 1_000:
             consumers[NAMES[2]] = join(NAMES[2])
         if number == 2_000:
+            # on a slow machine the producer is done before a consumer has got its first message
+            collector.wait_for_consumers(NAMES[0], NAMES[2])
             consumers.pop(NAMES[0]).close()
     producer.flush()
     collector.wait_for(set(range(3_000)))
-    assert len({name for name, _, _ in collector.got}) == 3
+    collector.wait_for_consumers(*NAMES)
     first_seen: dict[str, list[int]] = {}
     for _, key, number in collector.got:
         numbers = first_seen.setdefault(key, [])
