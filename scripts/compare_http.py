@@ -1,138 +1,29 @@
 #!/usr/bin/env python3
 """Run the same requests against two servers and compare the answers.
 
-    scripts/compare_http.py http://127.0.0.1:8080 http://127.0.0.1:8081
+    scripts/compare_http.py http://127.0.0.1:8080 http://127.0.0.1:8081 [AREA ...]
 
-The first is Pulsar, the second Magnetar. Compared: status, content type, JSON keys and types, the
-reason text. Requests run in order on both, in a tenant made for this run. Prints one line each;
-deliberate differences are in docs/http-differences.md and are marked "known" here. Exit code 1 when
-another difference is left. Standard library only.
+The first is Pulsar, the second Magnetar; an area is a module of ``http_cases``, without one all are
+run. Compared: status, content type, JSON keys and types, the reason text. Requests run in order on
+both, in a tenant made for this run. Prints one line each; deliberate differences are in
+docs/http-differences.md and are marked "known" here. Exit code 1 when another difference is left.
+Standard library only.
 """
 
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
+import pkgutil
 import secrets
 import sys
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-TENANT = f"cmp{secrets.token_hex(3)}"
-A = f"/admin/v2/persistent/{TENANT}/ns"
-N = f"/admin/v2/non-persistent/{TENANT}/ns"
-T = "/admin/v2/tenants"
-NS = "/admin/v2/namespaces"
-CLUSTERS = {"allowedClusters": ["standalone"]}
-EARLIEST = {"ledgerId": -1, "entryId": -1}
-MESSAGES = {"messages": [{"payload": "x"}, {"payload": "y", "key": "k"}]}
-
-# (method, path, JSON body or None, note of a known difference or "")
-REQUESTS: list[tuple[str, str, Any, str]] = [
-    ("GET", T, None, "other tenants"),
-    ("GET", f"{T}/{TENANT}", None, ""),
-    ("PUT", f"{T}/{TENANT}", None, ""),
-    ("PUT", f"{T}/{TENANT}", {"allowedClusters": []}, ""),
-    ("PUT", f"{T}/{TENANT}", {"allowedClusters": ["nope"]}, ""),
-    ("PUT", f"{T}/{TENANT}", CLUSTERS, ""),
-    ("PUT", f"{T}/{TENANT}", CLUSTERS, ""),
-    ("PUT", f"{T}/bad%20name", CLUSTERS, ""),
-    ("GET", f"{T}/{TENANT}", None, ""),
-    ("POST", f"{T}/{TENANT}", {"adminRoles": ["a"], **CLUSTERS}, ""),
-    ("POST", f"{T}/{TENANT}", {}, ""),
-    ("POST", f"{T}/{TENANT}x", CLUSTERS, ""),
-    ("GET", "/admin/v2/clusters", None, ""),
-    ("GET", "/admin/v2/clusters/standalone", None, "known: no Java key stores"),
-    ("GET", "/admin/v2/clusters/nope", None, ""),
-    ("GET", "/admin/v2/clusters/standalone/failureDomains", None, ""),
-    ("GET", f"{NS}/{TENANT}", None, ""),
-    ("GET", f"{NS}/{TENANT}x", None, ""),
-    ("PUT", f"{NS}/{TENANT}/ns", None, ""),
-    ("PUT", f"{NS}/{TENANT}/ns", None, ""),
-    ("PUT", f"{NS}/{TENANT}x/ns", None, ""),
-    ("PUT", f"{NS}/{TENANT}/n%20s", None, ""),
-    ("GET", f"{NS}/{TENANT}/ns", None, ""),
-    ("GET", f"{NS}/{TENANT}/nope", None, ""),
-    ("GET", f"{NS}/{TENANT}/ns/bundles", None, ""),
-    ("GET", f"{NS}/{TENANT}/ns/topics", None, ""),
-    ("GET", f"{NS}/{TENANT}/ns/permissions", None, ""),
-    ("GET", f"{NS}/{TENANT}/ns/replication", None, ""),
-    ("DELETE", f"{NS}/{TENANT}/ns?force=true", None, ""),
-    ("DELETE", f"{T}/{TENANT}", None, ""),
-    ("GET", f"{A}/t/stats", None, ""),
-    ("GET", f"{A}/t/partitions", None, ""),
-    ("GET", f"{A}/t/partitions?checkAllowAutoCreation=true", None, ""),
-    ("DELETE", f"{A}/t", None, ""),
-    ("PUT", f"{A}/t", None, ""),
-    ("PUT", f"{A}/t", None, ""),
-    ("PUT", f"{A}/a%2Fb", None, ""),
-    ("PUT", f"{A}/x-partition-0", None, ""),
-    ("GET", f"{A}", None, ""),
-    ("GET", f"/admin/v2/persistent/{TENANT}/nope", None, ""),
-    ("GET", f"{A}/t/stats", None, ""),
-    ("GET", f"{A}/t/internalStats", None, ""),
-    ("GET", f"{A}/t/lastMessageId", None, ""),
-    ("GET", f"{A}/t/partitions", None, ""),
-    ("PUT", f"{A}/t/partitions", 3, ""),
-    ("PUT", f"{A}/t/subscription/s", None, ""),
-    ("PUT", f"{A}/t/subscription/s", None, ""),
-    ("GET", f"{A}/t/subscriptions", None, ""),
-    ("GET", f"{A}/t/stats", None, "known: no type before the first consumer"),
-    ("POST", f"{A}/t/subscription/nope/skip_all", None, ""),
-    ("POST", f"{A}/t/subscription/s/skip_all", None, ""),
-    ("POST", f"{A}/t/subscription/s/skip/2", None, ""),
-    ("POST", f"{A}/t/subscription/s/resetcursor", EARLIEST, ""),
-    ("POST", f"{A}/t/subscription/s/resetcursor/5", None, ""),
-    ("POST", f"/topics/persistent/{TENANT}/ns/t", MESSAGES, ""),
-    ("POST", f"/topics/persistent/{TENANT}/ns/t", {"messages": []}, "known: empty is refused"),
-    ("DELETE", f"{A}/t/subscription/nope", None, ""),
-    ("DELETE", f"{A}/t/subscription/s", None, ""),
-    ("PUT", f"{A}/p/partitions", 0, ""),
-    ("PUT", f"{A}/p/partitions", "x", "known: reason instead of plain text"),
-    ("PUT", f"{A}/p/partitions", 2, ""),
-    ("PUT", f"{A}/p/partitions", 2, ""),
-    ("PUT", f"{A}/p", None, ""),
-    ("GET", f"{A}/p/partitions", None, ""),
-    ("GET", f"{A}/partitioned", None, ""),
-    ("GET", f"{A}/p/stats", None, ""),
-    ("GET", f"{A}/p/partitioned-stats", None, ""),
-    ("GET", f"{A}/t/partitioned-stats", None, ""),
-    ("POST", f"{A}/p/partitions", 4, ""),
-    ("POST", f"{A}/p/partitions", 3, ""),
-    ("POST", f"{A}/q/partitions", 3, ""),
-    ("POST", f"{A}/p/terminate", None, ""),
-    ("DELETE", f"{A}/p", None, ""),
-    ("DELETE", f"{A}/t/partitions", None, ""),
-    ("DELETE", f"{A}/q/partitions", None, ""),
-    ("PUT", f"{A}/t/unload", None, ""),
-    ("POST", f"{A}/t/terminate", None, ""),
-    ("DELETE", f"{NS}/{TENANT}/ns", None, ""),
-    ("PUT", f"{N}/np", None, ""),
-    ("GET", f"{N}/np/stats", None, "known: one field more"),
-    ("PUT", f"{N}/np/subscription/s", None, ""),
-    ("GET", f"/lookup/v2/topic/persistent/{TENANT}/ns/t", None, ""),
-    ("GET", f"/lookup/v2/topic/persistent/{TENANT}/ns/t/bundle", None, "known: text/plain"),
-    ("GET", f"/lookup/v2/topic/persistent/{TENANT}/nope/t", None, ""),
-    ("GET", "/admin/v2/brokers", None, ""),
-    ("GET", "/admin/v2/brokers/standalone", None, ""),
-    ("GET", "/admin/v2/brokers/leaderBroker", None, ""),
-    ("GET", "/admin/v2/brokers/health", None, "known: text/plain"),
-    ("GET", "/admin/v2/brokers/ready", None, "known: text/plain"),
-    ("GET", "/admin/v2/brokers/version", None, "known: text/plain"),
-    ("GET", "/admin/v2/brokers/configuration/values", None, ""),
-    ("GET", "/admin/v2/brokers/internal-configuration", None, ""),
-    ("GET", "/status.html", None, "known: OK by default"),
-    ("GET", "/metrics", None, "known: no redirect"),
-    ("GET", "/admin/v2/nonsense", None, "known: reason instead of HTML"),
-    ("POST", T, {}, "known: reason instead of HTML"),
-    ("DELETE", f"{N}/np?force=true", None, ""),
-    ("DELETE", f"{A}/p/partitions", None, ""),
-    ("DELETE", f"{A}/t?force=true", None, ""),
-    ("DELETE", f"{NS}/{TENANT}/ns", None, ""),
-    ("DELETE", f"{T}/{TENANT}", None, ""),
-    ("DELETE", f"{T}/{TENANT}", None, ""),
-]
+import http_cases
+from http_cases import Case
 
 
 @dataclass
@@ -187,13 +78,13 @@ def differences(left: Any, right: Any, where: str = "") -> list[str]:
     return [] if left == right else [f"{where.rstrip('.') or 'body'}: {left} / {right}"]
 
 
-def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__)
-        return 2
-    unknown = 0
-    for method, path, body, note in REQUESTS:
-        first, second = (ask(url, method, path, body) for url in sys.argv[1:])
+def compare(pulsar: str, magnetar: str, area: str) -> tuple[int, int]:
+    """Ask both the requests of one area; how many, and how many differ without a known reason."""
+    tenant = f"cmp{secrets.token_hex(3)}"
+    cases: list[Case] = importlib.import_module(f"http_cases.{area}").requests(tenant)
+    unexplained = 0
+    for method, path, body, note in cases:
+        first, second = (ask(url, method, path, body) for url in (pulsar, magnetar))
         found = []
         if first.status != second.status:
             found.append(f"status {first.status} / {second.status}")
@@ -201,11 +92,21 @@ def main() -> int:
             found.append(f"type {first.content_type or '-'} / {second.content_type or '-'}")
         found += differences(first.shape(), second.shape())
         verdict = "same" if not found else "known" if note else "DIFFERS"
-        unknown += verdict == "DIFFERS"
-        short = path.replace(TENANT, "T")
+        unexplained += verdict == "DIFFERS"
+        short = path.replace(tenant, "T")
         print(f"{verdict:8}{first.status:4} {method:7}{short:60.60} {'; '.join(found):.400}")
-    print(f"{len(REQUESTS)} requests, {unknown} unexplained differences")
-    return 1 if unknown else 0
+    return len(cases), unexplained
+
+
+def main() -> int:
+    if len(sys.argv) < 3:
+        print(__doc__)
+        return 2
+    areas = sys.argv[3:] or [module.name for module in pkgutil.iter_modules(http_cases.__path__)]
+    totals = [compare(sys.argv[1], sys.argv[2], area) for area in areas]
+    unexplained = sum(row[1] for row in totals)
+    print(f"{sum(row[0] for row in totals)} requests, {unexplained} unexplained differences")
+    return 1 if unexplained else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,17 @@
+"""What ``scripts/compare_http.py`` asks both servers, a module per area.
+
+Each module has ``requests(tenant)``: the cases in order, in a tenant of its own that the first
+cases create and the last ones delete.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["NS", "Case", "T"]
+
+Case = tuple[str, str, Any, str]
+"""Method, path, JSON body or None, note of a known difference or the empty text."""
+
+T = "/admin/v2/tenants"
+NS = "/admin/v2/namespaces"
