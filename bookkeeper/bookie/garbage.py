@@ -139,7 +139,8 @@ def expire_deleted_steps(storage: LedgerStorage, before_s: int) -> Iterator[None
     expired = [ledger_id for ledger_id, at_s in list(storage.deleted.items()) if at_s < before_s]
     if expired:
         deletes = [index_format.deleted_key(ledger_id) for ledger_id in expired]
-        storage.index.commit(Changes(deletes=deletes), "index.expire")
+        # Lost by a crash, it is repeated by the next round.
+        storage.index.commit(Changes(deletes=deletes), sync_point=None)
         for ledger_id in expired:
             storage.deleted.pop(ledger_id, None)
     yield
@@ -208,7 +209,9 @@ def _move_runs(storage: LedgerStorage, log_id: int) -> Generator[None, None, int
             appender.abandon()
             raise
         appender.changes(changes, live_delta)
-        storage.index.commit(changes, "index.compact")
+        # The copies are synced. Which of both the index names after a crash is all the same as long
+        # as both exist: the commit that drops the old log is behind this one, and synced.
+        storage.index.commit(changes, sync_point=None)
         appender.committed(live_delta)
         yield
 

@@ -99,7 +99,7 @@ class LmdbStore(OrderedStore):
                 items.append((key, value))
         return items
 
-    def commit(self, changes: Changes, sync_point: str) -> None:
+    def commit(self, changes: Changes, sync_point: str | None) -> None:
         try:
             self._commit(changes)
         except (lmdb.DiskError, lmdb.MapFullError) as error:

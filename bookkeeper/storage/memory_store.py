@@ -36,7 +36,7 @@ class MemoryStore(OrderedStore):
             stop = min(stop, start + items_max)
         return [(key, self._values[key]) for key in self._keys[start:stop]]
 
-    def commit(self, changes: Changes, sync_point: str) -> None:
+    def commit(self, changes: Changes, sync_point: str | None) -> None:
         self._unsynced.append(changes)
         try:
             lost = self._fs.tick("commit", "index", sync_point)
@@ -46,7 +46,7 @@ class MemoryStore(OrderedStore):
         if lost:
             raise PowerLoss  # applied or not: crash() decides
         self._apply(changes)
-        if not self._fs.ignores(sync_point):
+        if sync_point is not None and not self._fs.ignores(sync_point):
             for pending in self._unsynced:
                 _apply(self._durable, pending)
             self._unsynced.clear()

@@ -34,8 +34,12 @@ class OrderedStore(Protocol):
         """Items with ``first <= key < end`` in order, at most ``items_max``, of one moment."""
         ...
 
-    def commit(self, changes: Changes, sync_point: str) -> None:
+    def commit(self, changes: Changes, sync_point: str | None) -> None:
         """Apply all changes, or none after a crash; durable on return.
+
+        Without ``sync_point`` the caller doesn't rely on that: a crash may undo the commit, and
+        those after it, up to the next one with a sync point. (LMDB syncs either way; the twin in
+        memory doesn't, and so proves that nobody relies on it.)
 
         Raises:
             OSError: nothing can be said about what was applied; the caller must stop using it.

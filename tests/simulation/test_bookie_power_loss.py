@@ -31,13 +31,6 @@ NEEDED = (
     "index.drop",
     "index.drop-log",
 )
-# Commits (which always sync) that matter only together with the one behind.
-NEEDED_TOGETHER = {
-    "index.compact": "index.drop-log",  # that commit comes before anything is unlinked
-}
-NOT_NEEDED = {
-    "index.expire": "a lost expiry of a deletion's memory is repeated by the next round",
-}
 COOKIE = {"cookie.data", "cookie.name"}  # tests/unit/bookkeeper/bookie/test_cookie.py
 
 
@@ -74,22 +67,16 @@ def test_every_sync_is_needed(sync_point: str) -> None:
     assert seed is not None, f"nobody misses the sync {sync_point}"
 
 
-@pytest.mark.parametrize("sync_point", NEEDED_TOGETHER)
-def test_syncs_that_are_needed_with_the_one_behind(sync_point: str) -> None:
-    together = frozenset({sync_point, NEEDED_TOGETHER[sync_point]})
-    assert caught_by(together, range(400)) is not None
-
-
 def test_the_table_names_every_sync_point_of_the_code() -> None:
     root = Path(bookkeeper.__file__).parent / "bookie"
     text = "".join(path.read_text() for path in sorted(root.glob("*.py")))
     named = set(re.findall(r'"((?:journal|entry-log|index|cookie)\.[a-z-]+)"', text))
     named.discard("cookie.json")  # a file
-    assert named == {*NEEDED, *NEEDED_TOGETHER, *NOT_NEEDED, *COOKIE}
+    assert named == {*NEEDED, *COOKIE}
 
 
 def test_the_simulation_reaches_every_sync_point() -> None:
     seen: set[str] = set()
     for seed in range(100):
         seen |= run(seed)
-    assert seen == {*NEEDED, *NEEDED_TOGETHER}
+    assert seen == set(NEEDED)
