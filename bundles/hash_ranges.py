@@ -111,6 +111,40 @@ class NamespaceBundles:
     def range_of(self, topic_name: str) -> HashRange:
         return self.ranges[bisect_right(self._lowers, topic_hash(topic_name)) - 1]
 
+    def find(self, bundle_range: str) -> HashRange:
+        """The bundle of this range, ``0x00000000_0x08000000``.
+
+        Raises:
+            InvalidBundleError: not a range, or not the range of one of these bundles.
+        """
+        try:
+            wanted = HashRange.parse(bundle_range)
+        except InvalidBundleError as error:
+            raise InvalidBundleError(f"Invalid bundle range: {bundle_range}") from error
+        found = self.ranges[bisect_right(self._lowers, wanted.lower) - 1]
+        if found == wanted:
+            return found
+        if found.lower != wanted.lower:
+            raise InvalidBundleError(
+                f"Cannot find bundle {self.namespace}/{wanted} in the bundles list"
+            )
+        raise InvalidBundleError(
+            f"Invalid upper boundary for bundle {self.namespace}/{wanted}. "
+            f"Expected upper boundary of {self.namespace}/{found}"
+        )
+
+    def split(self, bundle: HashRange, points: Sequence[int]) -> "NamespaceBundles":
+        """The same with ``bundle`` cut at points strictly inside it.
+
+        Raises:
+            InvalidBundleError: not a bundle of these, or a point that isn't inside.
+        """
+        if bundle not in self.ranges or any(
+            not bundle.lower < point < bundle.upper for point in points
+        ):
+            raise InvalidBundleError(f"{self.namespace}/{bundle} can't be cut at {list(points)}")
+        return NamespaceBundles(self.namespace, sorted({*self.boundaries, *points}))
+
     def __len__(self) -> int:
         return len(self.ranges)
 

@@ -5,16 +5,16 @@ don't use are kept as they are. Boundaries are written once, create-only, and af
 with the version they were read with, so that no stale view overwrites newer ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from bundles.errors import InvalidBundleError
-from bundles.hash_ranges import NamespaceBundles
+from bundles.hash_ranges import HashRange, NamespaceBundles
 from metadata.errors import BadVersionError
-from metadata.recipes import CachedValues
+from metadata.recipes import CachedValues, update
 from metadata.store import CREATE_ONLY, MetadataStore
 
 LOCAL_POLICIES_ROOT = "/admin/local-policies"
@@ -27,9 +27,11 @@ class LocalPolicies:
     other_fields: Mapping[str, Any] = field(default_factory=dict)  # affinity groups, migration
 
     def encode(self) -> bytes:
-        boundaries = self.bundles.boundary_texts()
-        bundles = {"boundaries": boundaries, "numBundles": len(self.bundles)}
-        return orjson.dumps({"bundles": bundles, **self.other_fields})
+        return orjson.dumps({"bundles": self.encode_bundles(), **self.other_fields})
+
+    def encode_bundles(self) -> dict[str, Any]:
+        """BundlesData, as both policy documents hold it."""
+        return {"boundaries": self.bundles.boundary_texts(), "numBundles": len(self.bundles)}
 
     @classmethod
     def decode(cls, namespace: str, value: bytes) -> "LocalPolicies":
@@ -55,6 +57,13 @@ def bundles_of_policies(namespace: str, policies: Mapping[str, Any]) -> Namespac
     if isinstance(count, int) and count > 0:
         return NamespaceBundles.equal_parts(namespace, count)
     return None
+
+
+def already_cut(bundles: NamespaceBundles, bundle: HashRange, points: Sequence[int]) -> bool:
+    """Whether the cut is made: so a write whose reply was lost isn't an error when repeated."""
+    wanted = [bundle.lower, *points, bundle.upper]
+    inside = [each for each in bundles.boundaries if bundle.lower <= each <= bundle.upper]
+    return inside == wanted
 
 
 def _document(namespace: str, value: bytes) -> dict[str, Any]:
@@ -97,6 +106,41 @@ class BundleFactory:
                 await self._store.put(path, LocalPolicies(bundles).encode(), CREATE_ONLY)
             except BadVersionError:
                 self._local.invalidate(path)  # another broker was first: its boundaries rule
+
+    async def split(
+        self, namespace: str, bundle: HashRange, points: Sequence[int]
+    ) -> NamespaceBundles:
+        """Stores the boundaries with ``bundle`` cut at ``points``; durable when it returns.
+
+        Repeated while others change the same document; their cuts stay.
+
+        Raises:
+            InvalidBundleError: there is no such bundle (any more), or the points aren't inside.
+        """
+        await self.bundles(namespace)  # so that there is a document to change
+        path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
+
+        def cut(value: bytes | None) -> bytes:
+            if value is None:
+                raise InvalidBundleError(f"namespace {namespace} does not exist")
+            local = LocalPolicies.decode(namespace, value)
+            if not already_cut(local.bundles, bundle, points):
+                local = LocalPolicies(local.bundles.split(bundle, points), local.other_fields)
+            return local.encode()
+
+        def copy(value: bytes | None) -> bytes | None:
+            if value is None:
+                return None
+            document = _document(namespace, value)
+            return orjson.dumps({**document, "bundles": written.encode_bundles()})
+
+        found = await update(self._store, path, cut)
+        assert found is not None
+        written = LocalPolicies.decode(namespace, found.value)
+        # Not atomic with the first write; only what reads policies alone sees the older cut.
+        await update(self._store, f"{POLICIES_ROOT}/{namespace}", copy)
+        self._local.invalidate(path)
+        return await self.bundles(namespace)
 
     def bundles_nowait(self, namespace: str) -> NamespaceBundles | None:
         """From memory; None when they have to be read or aren't stored."""

@@ -8,11 +8,17 @@ is loaded serves on; a bundle is unloaded when another owner is seen.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from bundles.errors import BundleBusyError, BundleNotReadyError
-from bundles.hash_ranges import DEFAULT_BUNDLE_COUNT, namespace_of
+from bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
+from bundles.hash_ranges import (
+    DEFAULT_BUNDLE_COUNT,
+    HashRange,
+    NamespaceBundles,
+    namespace_of,
+)
 from bundles.local_policies import BundleFactory
 from bundles.lookup import BrokerLookup, LookupAction, decide_lookup
 from metadata.errors import LockBusyError, SessionLostError, StoreClosedError
@@ -71,6 +77,7 @@ class OwnershipService:
         self._owned: dict[str, _OwnedBundle] = {}
         self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
         self._unloading: set[str] = set()  # bundles whose hook runs, also lost ones
+        self._splitting: set[str] = set()  # parts of a split under way, not stored yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_lost = self._closed = False
         self._session_watch = store.on_session_event(self._on_session_event)
@@ -87,12 +94,7 @@ class OwnershipService:
             InvalidBundleError: the name or the stored boundaries are wrong.
             BundleNotReadyError: the boundaries can't be read now.
         """
-        namespace = namespace_of(topic_name)
-        try:
-            bundles = await self._factory.bundles(namespace)
-        except (SessionLostError, StoreClosedError) as error:
-            raise BundleNotReadyError(namespace, str(error)) from error
-        return bundles.bundle_of(topic_name)
+        return (await self.bundles(namespace_of(topic_name))).bundle_of(topic_name)
 
     def bundle_of_nowait(self, topic_name: str) -> str | None:
         """As ``bundle_of``, from memory; None when the boundaries have to be read."""
@@ -183,6 +185,85 @@ class OwnershipService:
                 if self._owned.get(bundle) is owned:
                     del self._owned[bundle]
 
+    async def release_namespace(self, namespace: str) -> None:
+        """Unloads all bundles of a namespace that are owned here."""
+        prefix = namespace + "/"
+        await asyncio.gather(
+            *(self.release(bundle) for bundle in list(self._owned) if bundle.startswith(prefix))
+        )
+
+    async def bundles(self, namespace: str) -> NamespaceBundles:
+        """The bundles of a namespace.
+
+        Raises:
+            InvalidBundleError: the stored boundaries are wrong.
+            BundleNotReadyError: they can't be read now.
+        """
+        try:
+            return await self._factory.bundles(namespace)
+        except (SessionLostError, StoreClosedError) as error:
+            raise BundleNotReadyError(namespace, str(error)) from error
+
+    async def split(self, namespace: str, bundle: HashRange, points: Sequence[int]) -> list[str]:
+        """Cuts a bundle at points strictly inside it; its topics stay open and serve on.
+
+        This broker owns the bundle first, then also the new ones, before they are stored: so at
+        no time can another broker get a part of it. Topics loaded meanwhile are refused and
+        retried by their clients.
+
+        Returns:
+            The new bundles' names; the old one's when there is nothing to cut.
+        Raises:
+            InvalidBundleError: there is no such bundle (any more), or the points aren't inside.
+            BundleBusyError: another broker owns it: split it there.
+            BundleNotReadyError: retriable; unloading, or this broker's session is lost.
+        """
+        parent = f"{namespace}/{bundle}"
+        if bundle not in (await self.bundles(namespace)).ranges:
+            raise InvalidBundleError(f"Cannot find bundle {parent} in the bundles list")
+        owned = await self._acquire(parent)
+        if not points:
+            return [parent]
+        edges = [bundle.lower, *points, bundle.upper]
+        parts = [HashRange(low, high) for low, high in pairwise(edges)]
+        names = [f"{namespace}/{part}" for part in parts]
+        self._splitting.update(names)
+        try:
+            for name in names:
+                await self._acquire(name)
+            await self._factory.split(namespace, bundle, points)
+        except BaseException:
+            self._splitting.difference_update(names)
+            await self._release_vanished(namespace, names)
+            raise
+        self._splitting.difference_update(names)
+        await self._drop(parent, owned)
+        return names
+
+    async def _release_vanished(self, namespace: str, names: Sequence[str]) -> None:
+        """After a split that failed: give up the parts that didn't come into being."""
+        try:
+            known = (await self._factory.bundles(namespace)).names
+        except Exception:
+            _log.exception("bundles of %s can't be read: keeping %s", namespace, names)
+            return
+        for name in names:
+            if name not in known and (owned := self._owned.get(name)) is not None:
+                await self._drop(name, owned)
+
+    async def _drop(self, bundle: str, owned: _OwnedBundle) -> None:
+        """Gives up the node of a bundle that isn't one (any more); no topic is touched."""
+        if owned.unloading:
+            return  # its release does it
+        owned.unloading = True
+        try:
+            await owned.lock.release()
+        except (SessionLostError, StoreClosedError):
+            pass  # the node ends with the session
+        finally:
+            if self._owned.get(bundle) is owned:
+                del self._owned[bundle]
+
     async def close(self) -> None:
         """Releases every bundle; afterwards nothing is acquired."""
         self._closed = True
@@ -236,6 +317,11 @@ class OwnershipService:
         except (SessionLostError, StoreClosedError) as error:
             raise BundleNotReadyError(bundle, str(error)) from error
         owned = self._owned[bundle] = _OwnedBundle(lock)
+        # Between the caller's look at the boundaries and now the bundle may have been split.
+        namespace = bundle.rpartition("/")[0]
+        if bundle not in self._splitting and bundle not in (await self.bundles(namespace)).names:
+            await self._drop(bundle, owned)
+            raise BundleNotReadyError(bundle, "it was split")
         return owned
 
     def _on_acquired(self, bundle: str, task: "asyncio.Task[_OwnedBundle]") -> None:

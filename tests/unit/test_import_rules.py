@@ -36,6 +36,7 @@ CORES = [
     "managed_ledger/ledger_list.py",
     "managed_ledger/append_core.py",
     "bundles/hash_ranges.py",
+    "bundles/splitting.py",
     "bundles/lookup.py",
     "metadata/paths.py",
     "metadata/tree.py",
@@ -96,10 +97,12 @@ def test_cores_are_pure(core: str) -> None:
 
 
 def test_the_product_never_imports_its_tests() -> None:
+    plugin = ROOT / "magnetar" / "pytest_plugin.py"  # only pytest itself imports it
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"
         for package in ALLOWED
         for path in _modules(ROOT / package)
+        if path != plugin
         for line, name in _imports(path)
         if name.split(".")[0] in {"tests", "pytest", "hypothesis"}
     ]

@@ -1,0 +1,143 @@
+"""A split by its owner: boundaries, nodes, races with lookups and with other splits."""
+
+import asyncio
+
+import orjson
+import pytest
+
+from bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
+from bundles.hash_ranges import HashRange
+from bundles.local_policies import LocalPolicies
+from bundles.splitting import halve_range
+from metadata.embedded import EmbeddedMetadataStore
+from tests.unit.bundles.test_ownership import TOPIC, Broker
+
+NAMESPACE = "t/n"
+FIRST = HashRange(0, 0x40000000)
+TWO = ["t/n/0x00000000_0x20000000", "t/n/0x20000000_0x40000000"]
+
+
+@pytest.fixture
+async def base() -> EmbeddedMetadataStore:
+    store = EmbeddedMetadataStore.open(None)
+    await store.put("/admin/policies/t/n", orjson.dumps({"bundles": {"numBundles": 4}, "kept": 1}))
+    await store.put(
+        "/admin/local-policies/t/n",
+        orjson.dumps({"bundles": {"numBundles": 4}, "namespaceAntiAffinityGroup": "g"}),
+    )
+    return store
+
+
+async def stored(store: EmbeddedMetadataStore) -> LocalPolicies:
+    found = await store.get("/admin/local-policies/t/n")
+    assert found is not None
+    return LocalPolicies.decode(NAMESPACE, found.value)
+
+
+async def test_a_split_stores_both_documents_and_owns_the_parts(
+    base: EmbeddedMetadataStore,
+) -> None:
+    a = Broker(base, "a")
+    names = await a.service.split(NAMESPACE, FIRST, halve_range(FIRST))
+    assert names == TWO
+    local = await stored(base)
+    assert set(names) < set(local.bundles.names)
+    assert local.other_fields == {"namespaceAntiAffinityGroup": "g"}
+    policies = await base.get("/admin/policies/t/n")
+    assert policies is not None
+    document = orjson.loads(policies.value)
+    assert document == {"bundles": local.encode_bundles(), "kept": 1}
+    assert sorted(a.service.owned_bundles) == names
+    assert await base.children("/namespace/t/n") == [name.rpartition("/")[2] for name in names]
+    assert a.unloaded.events == [], "the topics stay open"
+
+
+async def test_nothing_to_cut_is_no_change(base: EmbeddedMetadataStore) -> None:
+    a = Broker(base, "a")
+    assert await a.service.split(NAMESPACE, FIRST, []) == [f"t/n/{FIRST}"]
+    assert len((await stored(base)).bundles) == 4
+
+
+async def test_what_another_broker_owns_is_its_to_split(base: EmbeddedMetadataStore) -> None:
+    a, b = Broker(base, "a"), Broker(base, "b")
+    bundle = await b.service.bundle_of(TOPIC)
+    await b.service.acquire(TOPIC)
+    found = (await a.service.bundles(NAMESPACE)).find(bundle.rpartition("/")[2])
+    with pytest.raises(BundleBusyError):
+        await a.service.split(NAMESPACE, found, halve_range(found))
+    assert len((await stored(base)).bundles) == 4
+
+
+async def test_a_bundle_that_is_gone_is_refused(base: EmbeddedMetadataStore) -> None:
+    a = Broker(base, "a")
+    await a.service.split(NAMESPACE, FIRST, halve_range(FIRST))
+    with pytest.raises(InvalidBundleError, match="Cannot find bundle"):
+        await a.service.split(NAMESPACE, FIRST, halve_range(FIRST))
+
+
+async def test_splits_of_two_brokers_keep_each_others_cuts(base: EmbeddedMetadataStore) -> None:
+    """spec 2.4, #1117: each wrote a full list, and the last one erased the other's cut."""
+    a, b = Broker(base, "a"), Broker(base, "b")
+    ranges = (await a.service.bundles(NAMESPACE)).ranges
+    await asyncio.gather(
+        a.service.split(NAMESPACE, ranges[0], halve_range(ranges[0])),
+        b.service.split(NAMESPACE, ranges[1], halve_range(ranges[1])),
+    )
+    bundles = (await stored(base)).bundles
+    assert len(bundles) == 6
+    assert await base.children("/namespace/t/n") == [str(each) for each in bundles.ranges[:4]]
+
+
+async def test_two_splits_of_one_bundle(base: EmbeddedMetadataStore) -> None:
+    """The same cut twice is one cut; another one is refused, and leaves no node behind."""
+    a = Broker(base, "a")
+    await asyncio.gather(
+        *(a.service.split(NAMESPACE, FIRST, [0x20000000]) for _ in range(2)),
+        return_exceptions=True,
+    )
+    assert len((await stored(base)).bundles) == 5
+    second = (await a.service.bundles(NAMESPACE)).find("0x40000000_0x80000000")
+    answers = await asyncio.gather(
+        a.service.split(NAMESPACE, second, [0x50000000]),
+        a.service.split(NAMESPACE, second, [0x60000000]),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(each, list) for each in answers) == 1
+    bundles = (await stored(base)).bundles
+    assert len(bundles) == 6
+    assert set(a.service.owned_bundles) <= set(bundles.names)
+    owners = {f"t/n/{name}" for name in await base.children("/namespace/t/n")}
+    assert owners == set(a.service.owned_bundles)
+
+
+async def test_a_lookup_that_trails_a_split_leaves_no_node_of_the_old_bundle(
+    base: EmbeddedMetadataStore,
+) -> None:
+    """spec 2.4, #13677."""
+    a, b = Broker(base, "a"), Broker(base, "b")
+    bundle = await b.service.bundle_of(TOPIC)  # b has the boundaries now
+    found = (await b.service.bundles(NAMESPACE)).find(bundle.rpartition("/")[2])
+    answers = await asyncio.gather(
+        a.service.split(NAMESPACE, found, halve_range(found)),
+        *(b.service.lookup(TOPIC) for _ in range(5)),
+        return_exceptions=True,
+    )
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            assert isinstance(answer, BundleNotReadyError | BundleBusyError)
+    names = set((await stored(base)).bundles.names)
+    owners = {f"t/n/{name}" for name in await base.children("/namespace/t/n")}
+    assert owners <= names
+
+
+async def test_a_namespace_is_released_as_a_whole(base: EmbeddedMetadataStore) -> None:
+    a = Broker(base, "a")
+    await base.put("/admin/policies/t/n2", b"{}")
+    for number in range(20):
+        await a.service.acquire(f"{TOPIC}{number}")
+    await a.service.acquire("persistent://t/n2/x")
+    await a.service.release_namespace(NAMESPACE)
+    assert [name.rpartition("/")[0] for name in a.service.owned_bundles] == ["t/n2"]
+    assert sorted(a.unloaded.events) == [
+        f"t/n/{each}" for each in (await stored(base)).bundles.ranges
+    ]
