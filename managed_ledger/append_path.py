@@ -88,6 +88,10 @@ class AppendPath:
         if core.has_effects:
             self.run()
 
+    def configure(self) -> None:
+        """The log's settings changed: new ledgers follow them, the limits of rotation at once."""
+        self.core.limits = rotation_limits(self._log)
+
     def run(self) -> None:
         """Performs what the core decided: all effects, then the reports."""
         core = self.core

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from managed_ledger.list_store import ListStore
 from managed_ledger.logger import logger
 from managed_ledger.position import EARLIEST, LATEST, InitialPosition, Position
 from managed_ledger.reading import ReadPath
+from managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes
 from managed_ledger.stats import LedgerStats, ManagedLedgerStats
 from managed_ledger.trim_path import Trimmer
 from metadata.errors import MetadataError, NotFoundError
@@ -410,6 +412,26 @@ class ManagedLedger:
         """Existing entries in ``(after, upto]``."""
         return self.ledgers.entries_between(after, upto)
 
+    def bytes_after(self, position: Position) -> int:
+        """Bytes of the entries behind a position, by the mean entry within one ledger."""
+        return bytes_after(self._ledger_sizes(), position)
+
+    def position_before_bytes(self, bytes_max: int) -> Position | None:
+        """The lowest position behind which there are at most so many bytes; None: all fit."""
+        return position_before_bytes(self._ledger_sizes(), bytes_max)
+
+    def _ledger_sizes(self) -> list[LedgerSize]:
+        """Of every listed ledger, appends under way included."""
+        sizes: list[LedgerSize] = []
+        writers = {} if self._appends is None else self._appends.writers
+        for listed in self.lists.info.ledgers:
+            writer = None if listed.closed_ms else writers.get(listed.ledger_id)
+            if writer is None:
+                sizes.append((listed.ledger_id, listed.entries, listed.size))
+            else:
+                sizes.append((listed.ledger_id, writer.next_entry, writer.length))
+        return sizes
+
     # Cursors
 
     async def open_cursor(
@@ -555,11 +577,37 @@ class ManagedLedger:
 
     # Administration
 
+    def configure(self, config: ManagedLedgerConfig) -> None:
+        """Goes on with other settings: new ledgers take the new quorums, trimming the new
+        retention. The length of heads and the password are those of the open.
+        """
+        before, self.config = (
+            self.config,
+            replace(config, head_bytes=self.config.head_bytes, password=self.config.password),
+        )
+        if self._appends is not None:
+            self._appends.configure()
+        retention = (config.retention_ms, config.retention_bytes)
+        if (
+            retention != (before.retention_ms, before.retention_bytes)
+            and len(self.ledgers.ledger_ids) > 1
+        ):
+            self.trimmer.trim_soon()
+
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replaces the stored properties; durable when this returns."""
-        self._require_open()
         wanted = dict(properties)
-        await self._update(lambda x: x.with_properties(wanted))
+        await self.update_properties(lambda _: wanted)
+
+    async def update_properties(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Applies a pure change to the stored properties, so that concurrent ones don't get lost.
+
+        What ``change`` raises goes to the caller; nothing is stored then.
+        """
+        self._require_open()
+        await self._update(lambda x: x.with_properties(change(x.properties)))
 
     async def terminate(self) -> Position:
         """Seals the log: appends fail from now on, readers reach an end.
