@@ -280,6 +280,36 @@ class AckState:
         return sum(map(len, self._acked.values()))
 
     @property
+    def range_count(self) -> int:
+        """Runs of acknowledged entries above mark-delete; a few bitmap operations a ledger."""
+        return sum(len(x) - x.intersection_cardinality(x.shift(1)) for x in self._acked.values())
+
+    @property
+    def bitmap_bytes(self) -> int:
+        """Memory of the bitmaps, which is about what a snapshot of them takes."""
+        total = 0
+        for entries in self._acked.values():
+            figures = entries.get_statistics()
+            total += figures["n_bytes_array_containers"]
+            total += figures["n_bytes_run_containers"] + figures["n_bytes_bitset_containers"]
+        return total
+
+    def ranges(self, ranges_max: int) -> list[tuple[Position, Position]]:
+        """The first runs of acknowledged entries above mark-delete, as (before first, last)."""
+        found: list[tuple[Position, Position]] = []
+        for ledger_id in sorted(self._acked):
+            entries = self._acked[ledger_id]
+            start: int | None = entries.min()
+            while start is not None:
+                if len(found) == ranges_max:
+                    return found
+                end = run_end(entries, start)
+                found.append(((ledger_id, start - 1), (ledger_id, end - 1)))
+                rank = entries.rank(end)  # how many ids are at or below the end
+                start = entries[rank] if rank < len(entries) else None
+        return found
+
+    @property
     def batch_set_count(self) -> int:
         """Partly acknowledged batches."""
         return sum(map(len, self._batch_sets.values()))

@@ -119,6 +119,25 @@ class Cursor:
         return self._state.acked_above
 
     @property
+    def range_count(self) -> int:
+        """Runs of acknowledged entries above mark-delete."""
+        return self._state.range_count
+
+    @property
+    def bitmap_bytes(self) -> int:
+        """Memory of what is acknowledged above mark-delete."""
+        return self._state.bitmap_bytes
+
+    @property
+    def ledger_position(self) -> Position:
+        """Cursor ledger and its last entry; (-1, -1) while the metadata node holds the position."""
+        return (-1, -1) if self._writer is None else self._writer.ledger_position
+
+    def ranges(self, ranges_max: int) -> list[tuple[Position, Position]]:
+        """The first runs of acknowledged entries above mark-delete, as (before first, last)."""
+        return self._state.ranges(ranges_max)
+
+    @property
     def is_closed(self) -> bool:
         """Closed, deleted or lost to another owner."""
         return self._refusal is not None and not isinstance(self._refusal, CursorBusyError)

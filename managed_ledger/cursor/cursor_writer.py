@@ -41,6 +41,7 @@ from managed_ledger.cursor.cursor_ledger import CursorLedger
 from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore, node_state
 from managed_ledger.cursor.errors import CursorFencedError, CursorWriteError
 from managed_ledger.ledger_view import LedgerView
+from managed_ledger.position import Position
 from metadata.errors import MetadataError
 
 LEDGER_BYTES_MAX: Final = 64 << 20
@@ -86,6 +87,12 @@ class CursorWriter:
         self._garbage: set[int] = set()  # ledgers to delete once the node surely names another
         self._rotation_entries_min = 0
         self._deletions: set[asyncio.Task[None]] = set()
+
+    @property
+    def ledger_position(self) -> Position:
+        """The ledger that is appended to and its last entry; (-1, -1): there is none."""
+        ledger = self._ledger
+        return (-1, -1) if ledger is None else (ledger.ledger_id, ledger.entries - 1)
 
     # -- the quick way ---------------------------------------------------------------------------
 

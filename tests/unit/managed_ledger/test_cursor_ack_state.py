@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pyroaring import BitMap
@@ -102,6 +102,26 @@ def test_a_list_may_mix_good_and_bad() -> None:
     state = state_of(Positions({3: 5}), (3, -1))
     assert state.ack([(3, 2), (3, -7), (3, 2**40), (3, 99), (3, 3)])
     assert state.acked_in(3, 0, 5) == [2, 3]
+
+
+@given(st.sets(st.integers(1, 300)), st.sets(st.integers(0, 20)), st.integers(0, 400))
+def test_ranges_are_the_runs_of_what_is_acknowledged(
+    first: set[int], second: set[int], ranges_max: int
+) -> None:
+    state = state_of(Positions({1: 400, 5: 30}))  # (1, 0) stays: mark-delete doesn't move
+    state.ack([(1, x) for x in first] + [(5, x) for x in second])
+    expected = []
+    for ledger_id, entries in ((1, first), (5, second)):
+        starts = sorted(x for x in entries if x - 1 not in entries)
+        ends = sorted(x for x in entries if x + 1 not in entries)
+        expected += [
+            ((ledger_id, start - 1), (ledger_id, end))
+            for start, end in zip(starts, ends, strict=True)
+        ]
+    assert state.ranges(1000) == expected
+    assert state.ranges(ranges_max) == expected[:ranges_max]
+    assert state.range_count == len(expected)
+    assert (state.bitmap_bytes > 0) == bool(expected)
 
 
 def test_cumulative() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from managed_ledger.errors import (
 )
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST
+from managed_ledger.stored_info import read_stored
 from metadata.errors import OutcomeUnknownError
 from metadata.store import Versioned
 from tests.unit.managed_ledger.cluster import (
@@ -221,6 +223,41 @@ async def test_truncate_and_properties(cluster: Cluster) -> None:
     reopened = await cluster.factory().open(NAME, CONFIG)
     assert reopened.properties == {"a": "b"}
     assert await read_all(reopened) == appends.acked[3:]
+
+
+async def test_concurrent_changes_of_properties_all_count(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+
+    def adding(key: str) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+        return lambda before: {**before, key: "x"}
+
+    await asyncio.gather(*(log.update_properties(adding(str(n))) for n in range(20)))
+    assert log.properties == {str(n): "x" for n in range(20)}
+
+    def refuse(_: Mapping[str, str]) -> Mapping[str, str]:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await log.update_properties(refuse)
+    await log.update_properties(lambda _: {})
+    assert log.properties == {}
+
+
+async def test_what_is_stored_is_read_without_opening(cluster: Cluster) -> None:
+    assert await read_stored(cluster.store, NAME) is None
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.open_cursor("a b", EARLIEST, {"team": "x"})
+    appends = Appends(log)
+    appends.send(*payloads(0, 3))
+    await appends.settle()
+    stored = await read_stored(cluster.store, NAME)
+    assert stored is not None
+    assert [x.ledger_id for x in stored.info.ledgers] == log.ledgers.ledger_ids
+    assert stored.cursors["a b"].node.cursor_properties == {"team": "x"}
+    assert stored.stat.modified_ms >= stored.stat.created_ms
+    appends.send(b"still the owner")
+    await appends.settle()
+    assert not appends.errors
 
 
 async def test_delete_leaves_nothing(cluster: Cluster) -> None:

@@ -1,0 +1,53 @@
+"""What the metadata store holds of a log and its cursors, read without opening it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from managed_ledger.cursor.cursor_store import CursorNode, decode_node
+from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info
+from metadata.paths import decode_name, join
+from metadata.store import MetadataStore, Stat
+
+ROOT = "/managed-ledgers"
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCursor:
+    """A cursor's node; while it names a cursor ledger, the position in it is the last resort's."""
+
+    node: CursorNode
+    stat: Stat
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLedger:
+    """A log's node and the nodes of its cursors, by name."""
+
+    info: ManagedLedgerInfo
+    stat: Stat
+    cursors: dict[str, StoredCursor]
+
+
+async def read_stored(store: MetadataStore, name: str) -> StoredLedger | None:
+    """What is stored of the log ``name``; None: there is none. Nothing is fenced or changed.
+
+    Raises:
+        MetadataError, ManagedLedgerFormatError, CursorFormatError.
+    """
+    path = f"{ROOT}/{name}"
+    found = await store.get(path)
+    if found is None:
+        return None
+    cursors: dict[str, StoredCursor] = {}
+    names = await store.children(path)
+    for start in range(0, len(names), _AT_ONCE):
+        some = names[start : start + _AT_ONCE]
+        nodes = await asyncio.gather(*(store.get(join(path, each)) for each in some))
+        for each, stored in zip(some, nodes, strict=True):
+            if stored is not None:  # else deleted meanwhile
+                node, _ = decode_node(stored.value, stored.path)
+                cursors[decode_name(each)] = StoredCursor(node, stored.stat)
+    return StoredLedger(decode_info(found.value, path), found.stat, cursors)
