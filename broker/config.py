@@ -35,7 +35,11 @@ _CHOICES = {
         *("ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL"),
         *("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"),
     ),
+    "backlog_quota_default_retention_policy": (
+        *("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+    ),
     "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
+    "log_format": ("text", "json"),
 }
 # Fields that may not be negative or zero, though their type allows it.
 _PORTS = ("broker_service_port", "web_service_port")
@@ -51,6 +55,12 @@ _POSITIVE = (
     "dispatcher_max_read_batch_size",
     "dispatcher_max_round_robin_batch_size",
     "web_socket_max_text_frame_size",
+    "http_max_request_header_size",
+    "http_max_request_headers",
+    "http_request_header_timeout_millis",
+    "http_server_idle_timeout",
+    "http_server_accept_queue_size",
+    "http_requests_max_per_second",
 )
 
 
@@ -80,6 +90,7 @@ class BrokerConfig:
     web_service_port: int = 8080  # 0: any free port
     metadata_store_url: str = ""  # "": the embedded store in data_dir
     log_level: str = "INFO"
+    log_format: str = "text"  # own key: "json" is one object a line
     status_file_path: str = (
         ""  # /status.html is 404 while this file is missing; "": ready is enough
     )
@@ -128,11 +139,30 @@ class BrokerConfig:
     message_expiry_check_interval_in_minutes: int = 5
     default_retention_time_in_minutes: int = 0
     default_retention_size_in_mb: int = 0
+    subscription_expiration_time_minutes: int = 0  # of subscriptions without use; 0: never
+    backlog_quota_default_limit_bytes: int = -1  # -1: no limit
+    backlog_quota_default_limit_second: int = -1
+    backlog_quota_default_retention_policy: str = "producer_request_hold"
+    max_publish_rate_per_topic_in_messages: int = 0  # a second; 0: no limit, as for all rates
+    max_publish_rate_per_topic_in_bytes: int = 0
+    dispatch_throttling_rate_per_topic_in_msg: int = 0
+    dispatch_throttling_rate_per_topic_in_byte: int = 0
+    dispatch_throttling_rate_per_subscription_in_msg: int = 0
+    dispatch_throttling_rate_per_subscription_in_byte: int = 0
+    dispatch_throttling_rate_relative_to_publish_rate: bool = False
+    subscribe_throttling_rate_per_consumer: int = 0  # in a period of the next setting
+    subscribe_rate_period_per_consumer_in_second: int = 30
+    encryption_require_on_producer: bool = False  # also no namespace can then switch it off
 
     # --- schemas: for namespaces whose policies leave it open
     schema_compatibility_strategy: str = "FULL"
     is_allow_auto_update_schema_enabled: bool = True
     is_schema_validation_enforced: bool = False  # also no namespace can then switch it off
+
+    # --- bundles: parts that the split algorithm flow_or_qps_equally_divide makes
+    load_balancer_namespace_bundle_max_msg_rate: int = 30_000  # a second, in and out
+    load_balancer_namespace_bundle_max_bandwidth_mbytes: int = 100  # a second, in and out
+    flow_or_qps_difference_threshold_percentage: int = 10  # a bundle above by less stays whole
 
     # --- subscriptions and dispatch
     max_unacked_messages_per_consumer: int = 50_000
@@ -151,6 +181,7 @@ class BrokerConfig:
     managed_ledger_default_ensemble_size: int = 1
     managed_ledger_default_write_quorum: int = 1
     managed_ledger_default_ack_quorum: int = 1
+    managed_ledger_default_mark_delete_rate_limit: float = 1.0  # cursor writes a second
     managed_ledger_password: str = ""
     managed_ledger_cache_size_mb: int = 256
     managed_ledger_max_entries_per_ledger: int = 50_000
@@ -176,6 +207,22 @@ class BrokerConfig:
     web_socket_ping_duration_seconds: int = -1  # -1: only the client pings
     web_socket_buffer_bytes: int = 2 * 1024 * 1024  # own key: unsent bytes a slow reader may hold
     http_max_request_size: int = 64 * 1024 * 1024  # bytes; -1: no limit
+    http_max_request_header_size: int = 8192  # bytes of the request line and all headers
+    http_max_request_headers: int = 100  # own key
+    http_request_header_timeout_millis: int = 10_000  # own key: until the headers are complete
+    http_request_body_min_bytes_per_second: int = 256  # own key: a slower sender gets 408; 0: any
+    http_response_stall_timeout_millis: int = 300_000  # own key: nothing of an answer is taken
+    http_server_idle_timeout: int = 75_000  # ms that a connection may be kept unused
+    http_server_accept_queue_size: int = 8192
+    max_http_server_connections: int = 10_000  # WebSockets too; 0: a quarter of the open files
+    max_concurrent_http_requests: int = 0  # more: 503; 0: as many as there are connections
+    http_requests_limit_enabled: bool = False
+    http_requests_max_per_second: float = 100.0  # of each client address
+    http_server_gzip_compression_excluded_paths: str = ""  # prefixes, ^patterns; ^.*: never
+    cors_allowed_origins: str = ""  # own key: comma list or *; "": browsers of other sites may not
+    cors_allowed_methods: str = "GET,HEAD,POST,PUT,DELETE,OPTIONS"
+    cors_allowed_headers: str = "*"
+    cors_max_age_seconds: int = 600
     expose_topic_level_metrics_in_prometheus: bool = True
     expose_consumer_level_metrics_in_prometheus: bool = False
     expose_producer_level_metrics_in_prometheus: bool = False
@@ -244,6 +291,19 @@ class BrokerConfig:
                 "ignored %d unknown settings: %s", len(unknown), ", ".join(sorted(set(unknown)))
             )
         return cls(**values)
+
+    def with_keys(self, settings: Mapping[str, object]) -> Self:
+        """These settings with some changed, named by Pulsar's keys or by attributes.
+
+        Raises:
+            ConfigError: no such setting (a typing error would change nothing), or a bad value.
+        """
+        values: dict[str, Any] = {}
+        for key, value in settings.items():
+            if (name := _FIELD_OF_KEY.get(_squeeze(key))) is None:
+                raise ConfigError(f"{key}: no such setting")
+            values[name] = _parse(name, _text(value), "argument")
+        return dataclasses.replace(self, **values)
 
     @property
     def advertised_host(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.service.connection import Connection
 from broker.service.file_limit import SocketQuota, file_limit
-from broker.service.policies import NO_POLICIES, Policies
+from broker.service.policy_feed import PolicyFeed
 from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
 from broker.service.schemas.registry import SchemaRegistry
@@ -66,7 +66,8 @@ class BrokerService:
         """Wall clock, milliseconds since 1970."""
         self.cluster = config.cluster_name
         self.loop = asyncio.get_running_loop()
-        self.resources = Resources(store)
+        self.resources = Resources(store, config)
+        self.policies = PolicyFeed(self)
         self.schemas = SchemaRegistry(store, clock)
         self.ready = False
         self.service_url = self.web_url = self.broker_id = ""
@@ -154,6 +155,7 @@ class BrokerService:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.policies.close()
         self.resources.close()
         self.schemas.close()
 
@@ -209,17 +211,6 @@ class BrokerService:
     def next_producer_name(self) -> str:
         """A name no other producer of the cluster has."""
         return f"{self._name_prefix}-{next(self._producer_names)}"
-
-    # --- policies
-
-    async def policies(self, namespace: str) -> Policies:
-        """The namespace's policies; all defaults when it has none."""
-        return await self.resources.policies(namespace) or NO_POLICIES
-
-    async def may_create_subscription(self, name: TopicName) -> bool:
-        """Whether a subscription of this topic may come into being without an admin."""
-        override = (await self.policies(name.namespace)).auto_subscription_creation()
-        return self.config.allow_auto_subscription_creation if override is None else override
 
     # --- topics: see topic_loader.py (loaded ones) and topic_directory.py (existing ones)
 

@@ -29,6 +29,7 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from broker.policies.effective import Policies
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
     from broker.service.consumer import SubscribeRequest
@@ -52,8 +53,10 @@ class PersistentTopic(Topic):
 
     persistent = True
 
-    def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger) -> None:
-        super().__init__(service, name)
+    def __init__(
+        self, service: BrokerService, name: TopicName, ledger: ManagedLedger, policies: Policies
+    ) -> None:
+        super().__init__(service, name, policies)
         self.ledger = ledger
         self._in_flight = 0  # batches given to the ledger and not answered in full
         self._recovering = False
@@ -159,7 +162,7 @@ class PersistentTopic(Topic):
         return subscription
 
     async def _open_durable(self, request: SubscribeRequest) -> Subscription:
-        if not await self.service.may_create_subscription(self.name):
+        if not self.policies.auto_subscription_creation:
             raise SubscriptionNotFoundError(
                 f"Subscription {request.subscription} does not exist and may not be created"
             )

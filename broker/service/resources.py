@@ -6,11 +6,13 @@ are stored and served unchanged. Reads are cached and repaired by the store's ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from broker.config import BrokerConfig
 from broker.errors import (
     AlreadyExistsError,
     BrokerMetadataError,
@@ -19,8 +21,8 @@ from broker.errors import (
     TenantNotFoundError,
     TopicNotFoundError,
 )
-from broker.protocol.topic_name import TopicName
-from broker.service.policies import Policies
+from broker.policies.effective import Policies
+from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from broker.service.schemas.registry import SCHEMAS
 from bundles.hash_ranges import NamespaceBundles
 from metadata.errors import BadVersionError, NotEmptyError, NotFoundError
@@ -35,20 +37,28 @@ __all__ = ["Resources"]
 
 Document = dict[str, Any]
 
-_POLICIES: Final = "/admin/policies"
+POLICIES: Final = "/admin/policies"
 _CLUSTERS: Final = "/admin/clusters"
 _PARTITIONED: Final = "/admin/partitioned-topics"
 _LOCAL_POLICIES: Final = "/admin/local-policies"
+TOPIC_POLICIES: Final = "/admin/topic-policies"
 MANAGED_LEDGERS: Final = "/managed-ledgers"
 
 
 class Resources:
     """Configuration documents of the cluster, as seen by this broker."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, config: BrokerConfig | None = None) -> None:
+        """
+        Args:
+            config: the settings that hold where policies leave something open.
+        """
         self._store = store
-        self._policies = CachedValues(store, _POLICIES, _decode_policies)
+        self._config = config or BrokerConfig()
+        self._policies = CachedValues(store, POLICIES, self._decode_policies)
         self._partitioned = CachedValues(store, _PARTITIONED, _decode)
+        self.on_policies_written: Callable[[str], Awaitable[None]] | None = None
+        """Awaited with the path of a namespace's or topic's document that was written here."""
 
     def close(self) -> None:
         self._policies.close()
@@ -59,9 +69,9 @@ class Resources:
         await self._put_new(f"{_CLUSTERS}/{cluster}", dict(urls))
         for tenant, namespace in (("public", "default"), ("pulsar", "system")):
             await self._put_new(
-                f"{_POLICIES}/{tenant}", {"adminRoles": [], "allowedClusters": [cluster]}
+                f"{POLICIES}/{tenant}", {"adminRoles": [], "allowedClusters": [cluster]}
             )
-            path = f"{_POLICIES}/{tenant}/{namespace}"
+            path = f"{POLICIES}/{tenant}/{namespace}"
             name = f"{tenant}/{namespace}"
             await self._put_new(path, _new_policies(name, [cluster], bundle_count))
 
@@ -90,27 +100,27 @@ class Resources:
     # --- tenants
 
     async def tenants(self) -> list[str]:
-        return [decode_name(name) for name in await self._store.children(_POLICIES)]
+        return [decode_name(name) for name in await self._store.children(POLICIES)]
 
     async def tenant(self, name: str) -> Document | None:
         """TenantInfo, None when there is no such tenant."""
-        return await self._document(f"{_POLICIES}/{encode_name(name)}")
+        return await self._document(f"{POLICIES}/{encode_name(name)}")
 
     async def create_tenant(self, name: str, info: Document) -> None:
         """Raises AlreadyExistsError."""
-        if not await self._put_new(f"{_POLICIES}/{encode_name(name)}", info):
+        if not await self._put_new(f"{POLICIES}/{encode_name(name)}", info):
             raise AlreadyExistsError("Tenant already exists")
 
     async def update_tenant(self, name: str, info: Document) -> None:
         """Raises TenantNotFoundError."""
         await self._change(
-            f"{_POLICIES}/{encode_name(name)}", lambda _: info, TenantNotFoundError(name)
+            f"{POLICIES}/{encode_name(name)}", lambda _: info, TenantNotFoundError(name)
         )
 
     async def delete_tenant(self, name: str) -> None:
         """Raises TenantNotFoundError; PreconditionFailedError while it has namespaces."""
         try:
-            await self._store.delete(f"{_POLICIES}/{encode_name(name)}")
+            await self._store.delete(f"{POLICIES}/{encode_name(name)}")
         except NotFoundError as error:
             raise TenantNotFoundError("Tenant does not exist") from error
         except NotEmptyError as error:
@@ -121,7 +131,7 @@ class Resources:
 
     async def namespaces(self, tenant: str) -> list[str]:
         """``tenant/ns`` names, sorted."""
-        names = await self._store.children(f"{_POLICIES}/{encode_name(tenant)}")
+        names = await self._store.children(f"{POLICIES}/{encode_name(tenant)}")
         return [f"{tenant}/{decode_name(name)}" for name in names]
 
     async def namespace_exists(self, namespace: str) -> bool:
@@ -129,12 +139,12 @@ class Resources:
 
     async def policies(self, namespace: str) -> Policies | None:
         """The namespace's policies, None when it does not exist."""
-        found = await self._policies.get(f"{_POLICIES}/{namespace}")
+        found = await self._policies.get(f"{POLICIES}/{namespace}")
         return None if found is None else found.value
 
     def policies_nowait(self, namespace: str) -> Policies | None:
         """The same from memory; None also when they were not read yet."""
-        found = self._policies.get_nowait(f"{_POLICIES}/{namespace}")
+        found = self._policies.get_nowait(f"{POLICIES}/{namespace}")
         return None if found is None else found.value
 
     async def create_namespace(
@@ -156,7 +166,7 @@ class Resources:
         document.update(
             {key: value for key, value in (policies or {}).items() if value is not None}
         )
-        if not await self._put_new(f"{_POLICIES}/{namespace}", document):
+        if not await self._put_new(f"{POLICIES}/{namespace}", document):
             raise AlreadyExistsError(f"Namespace {namespace} already exists")
 
     async def update_policies(
@@ -164,21 +174,62 @@ class Resources:
     ) -> Document:
         """Apply a pure change to the document; repeated when somebody else was faster.
 
+        This broker's topics know of it on return.
+
         Raises:
             NamespaceNotFoundError.
         """
-        return await self._change(
-            f"{_POLICIES}/{namespace}", change, NamespaceNotFoundError("Namespace does not exist")
-        )
+        path = f"{POLICIES}/{namespace}"
+        missing = NamespaceNotFoundError("Namespace does not exist")
+        document = await self._change(path, change, missing)
+        self._policies.invalidate(path)  # the event may come later than this reply
+        await self._policies_written(path)
+        return document
 
     async def delete_namespace(self, namespace: str) -> None:
         """Forget a namespace; its topics are the caller's matter. Raises NamespaceNotFoundError."""
         try:
-            await self._store.delete(f"{_POLICIES}/{namespace}")
+            await self._store.delete(f"{POLICIES}/{namespace}")
         except NotFoundError as error:
             raise NamespaceNotFoundError("Namespace does not exist") from error
-        for root in (_LOCAL_POLICIES, _PARTITIONED, MANAGED_LEDGERS, SCHEMAS):
+        for root in (_LOCAL_POLICIES, _PARTITIONED, TOPIC_POLICIES, MANAGED_LEDGERS, SCHEMAS):
             await self._store.delete_recursive(f"{root}/{namespace}")
+
+    # --- topic-level policies: one document for a topic and its partitions
+
+    async def topic_policies(self, name: TopicName) -> Document | None:
+        """A topic's own policies, ``{"local": {...}, "global": {...}}``; None: it has none."""
+        return await self._document(topic_policies_path(name))
+
+    async def update_topic_policies(
+        self, name: TopicName, change: Callable[[Document], Document]
+    ) -> None:
+        """Apply a pure change, to ``{}`` when there is no document yet; ``{}`` deletes it.
+
+        This broker's topics know of it on return.
+        """
+        path = topic_policies_path(name)
+
+        def apply(value: bytes | None) -> bytes | None:
+            document = change({} if value is None else _decode(path, value))
+            return None if value is None and not document else orjson.dumps(document)
+
+        written = await update(self._store, path, apply)
+        if written is not None and written.value == b"{}":
+            # Somebody else may be faster; an empty document says the same as none.
+            with contextlib.suppress(BadVersionError, NotFoundError):
+                await self._store.delete(path, written.stat.version)
+        await self._policies_written(path)
+
+    async def delete_topic_policies(self, name: TopicName) -> None:
+        """Forget them; a topic without is fine."""
+        path = topic_policies_path(name)
+        if await self._store.exists(path):  # asking costs less than a write
+            await self._store.delete_recursive(path)
+
+    async def _policies_written(self, path: str) -> None:
+        if self.on_policies_written is not None:
+            await self.on_policies_written(path)
 
     # --- partitioned topics
 
@@ -237,6 +288,9 @@ class Resources:
 
     # --- documents
 
+    def _decode_policies(self, path: str, value: bytes) -> Policies:
+        return Policies(_decode(path, value), self._config)
+
     async def _document(self, path: str) -> Document | None:
         found = await self._store.get(path)
         return None if found is None else _decode(path, found.value)
@@ -260,6 +314,23 @@ def stored_topic_of(path: str) -> TopicName | None:
     if len(parts) != 4 or parts[2] != "persistent":
         return None
     return TopicName.from_ml_name("/".join(parts))
+
+
+def topic_policies_path(name: TopicName) -> str:
+    base = name.base
+    return f"{TOPIC_POLICIES}/{base.namespace}/{base.domain}/{encode_name(base.local)}"
+
+
+def topic_of_policies(path: str) -> TopicName | None:
+    """The topic whose own policies are exactly at ``path``; None for other paths."""
+    parts = path.removeprefix(TOPIC_POLICIES + "/").split("/")
+    if len(parts) != 4:
+        return None
+    tenant, namespace, domain, local = parts
+    try:
+        return TopicName.parse(f"{domain}://{tenant}/{namespace}/{decode_name(local)}")
+    except (InvalidTopicNameError, UnicodeDecodeError):
+        return None  # nobody's topic
 
 
 def _partitioned_path(name: TopicName) -> str:
@@ -308,7 +379,3 @@ def _decode(path: str, value: bytes) -> Document:
     if not isinstance(document, dict):
         raise BrokerMetadataError(f"{path} is not a JSON object")
     return document
-
-
-def _decode_policies(path: str, value: bytes) -> Policies:
-    return Policies(_decode(path, value))

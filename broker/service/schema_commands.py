@@ -82,8 +82,7 @@ async def _get_or_create(connection: Connection, command: pb.CommandGetOrCreateS
         name = parse_topic(command.topic)
         if (topic := service.topics.get(str(name))) is None:
             raise TopicNotFoundError(f"{name} is not loaded")
-        policies = await service.policies(name.namespace)
-        version = await admit_producer(topic, definition_of(command.schema), policies)
+        version = await admit_producer(topic, definition_of(command.schema), topic.policies)
         reply.schema_version = version_bytes(version)
     except Exception as failed:
         error = _error(failed, command.topic)

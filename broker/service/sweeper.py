@@ -84,9 +84,7 @@ class Sweeper:
 
     async def delete_inactive(self, now_ms: int) -> None:
         """Delete topics without producers and subscriptions for long enough (wire-protocol 7.3)."""
-        config = self._service.config
-        if not config.broker_delete_inactive_topics_enabled:
-            return
+        frequency_s = self._service.config.broker_delete_inactive_topics_frequency_seconds
         for number, topic in enumerate(list(self._service.topics.values()), 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
@@ -95,17 +93,12 @@ class Sweeper:
             if self._in_use(topic):
                 topic.active_ms = now_ms
                 continue
-            policies = await self._service.policies(topic.name.namespace)
-            own = policies.document.get("inactive_topic_policies") or {}
-            if own.get("deleteWhileInactive") is False:
+            policy = topic.policies.inactive_topics
+            if not policy.delete:
                 continue
-            asked = (
-                own.get("maxInactiveDurationSeconds")
-                or config.broker_delete_inactive_topics_max_inactive_duration_seconds
-            )
-            if not asked and topic.holds_entries:
+            if not policy.after_s and topic.holds_entries:
                 continue  # docs/decisions/0005: acknowledged data is not deleted unasked
-            seconds = asked or config.broker_delete_inactive_topics_frequency_seconds
+            seconds = policy.after_s or frequency_s
             if now_ms - topic.active_ms < seconds * 1000 or self._in_use(topic) or topic.fenced:
                 continue
             try:
@@ -117,8 +110,7 @@ class Sweeper:
     def _in_use(self, topic: Topic) -> bool:
         if any(True for _ in topic.registry):
             return True
-        mode = self._service.config.broker_delete_inactive_topics_mode
-        if mode == "delete_when_no_subscriptions":
+        if topic.policies.inactive_topics.mode == "delete_when_no_subscriptions":
             return bool(topic.subscriptions)
         return any(
             subscription.consumers

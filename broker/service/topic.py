@@ -37,6 +37,7 @@ from managed_ledger.position import LATEST, Position
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from broker.policies.effective import Policies
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
     from broker.service.consumer import Consumer, ConsumerSink, SubscribeRequest
@@ -49,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 RESERVED_SUBSCRIPTIONS = frozenset(("pulsar.dedup", "__compaction"))
 _RESERVED_PREFIX = "pulsar.repl"
+_ENCRYPTION = "Encryption is required in this namespace"
 
 
 class Topic(ABC):
@@ -56,9 +58,11 @@ class Topic(ABC):
 
     persistent: bool = False
 
-    def __init__(self, service: BrokerService, name: TopicName) -> None:
+    def __init__(self, service: BrokerService, name: TopicName, policies: Policies) -> None:
         self.service = service
         self.name = name
+        self.policies = policies
+        """What holds for it; replaced by the policy feed, which then calls policies_changed."""
         self.full_name = str(name)
         self.registry = ProducerRegistry()
         self.producers: dict[str, Producer] = self.registry.by_name
@@ -88,28 +92,33 @@ class Topic(ABC):
         self._check_open()
         if self.terminated:
             raise TopicTerminatedError(f"Topic {self.full_name} is terminated")
-        policies = await self.service.policies(self.name.namespace)
-        if policies.encryption_required and not request.encrypted:
-            raise BrokerMetadataError("Encryption is required in this namespace")
-        schema_version = await admit_producer(self, request.schema, policies)
+        self._check_encryption(request)
+        schema_version = await admit_producer(self, request.schema, self.policies)
         if request.initial_subscription and self.persistent:
             await self._ensure_initial_subscription(request.initial_subscription)
         producer = Producer(self, request, self.service.clock())
         producer.schema_version = schema_version
-        producer.require(
-            encryption=policies.encryption_required,
-            delay_max_ms=self.service.config.delayed_delivery_max_delay_in_millis,
-        )
         await self._free_name(producer)
         self._check_open()
-        limit = policies.limit(
-            "max_producers_per_topic", self.service.config.max_producers_per_topic
-        )
-        if limit > 0 and sum(1 for _ in self.registry) >= limit:
+        self._check_encryption(request)  # the policy may have come while we waited
+        self._require(producer)
+        limit = self.policies.max_producers
+        if 0 < limit <= sum(1 for _ in self.registry):
             raise ProducerBusyError("Topic reached max producers limit")
         await self._admit(producer)
         self.active_ms = self.service.clock()
         return producer
+
+    def _check_encryption(self, request: ProducerRequest) -> None:
+        if self.policies.encryption_required and not request.encrypted:
+            raise BrokerMetadataError(_ENCRYPTION)
+
+    def _require(self, producer: Producer) -> None:
+        """Tell a producer what is checked for each of its entries."""
+        producer.require(
+            encryption=self.policies.encryption_required,
+            delay_max_ms=self.policies.delayed_delivery.delay_max_ms,
+        )
 
     async def _free_name(self, producer: Producer) -> None:
         """Make the name available, or raise (wire-protocol 4.4, "Duplicate producer_name")."""
@@ -185,7 +194,7 @@ class Topic(ABC):
     async def _ensure_initial_subscription(self, name: str) -> None:
         if name in self.subscriptions:
             return
-        if not await self.service.may_create_subscription(self.name):
+        if not self.policies.auto_subscription_creation:
             raise NotAllowedError(
                 "Initial subscription doesn't exist and may not be created automatically"
             )
@@ -242,27 +251,25 @@ class Topic(ABC):
         return consumer
 
     async def _check_subscribe(self, request: SubscribeRequest) -> None:
-        policies = await self.service.policies(self.name.namespace)
         if request.schema is not None:
-            await admit_consumer(self, request.schema, policies, has_entries=self.holds_entries)
+            await admit_consumer(
+                self, request.schema, self.policies, has_entries=self.holds_entries
+            )
             # The consumer keeps its request: of half a megabyte only the type matters from here on.
             request.schema = SchemaDefinition(request.schema.type, b"")
             self._check_open()  # the check may have taken a while
-        config = self.service.config
+        policies = self.policies
         enabled = policies.subscription_types
         if enabled and SUB_TYPE_NAMES[request.sub_type] not in enabled:
             raise NotAllowedError(
                 f"Subscription of type {SUB_TYPE_NAMES[request.sub_type]} is disabled"
             )
-        consumers_max = policies.limit("max_consumers_per_topic", config.max_consumers_per_topic)
-        if 0 < consumers_max <= sum(len(s.consumers) for s in self.subscriptions.values()):
+        consumer_count = sum(len(s.consumers) for s in self.subscriptions.values())
+        if 0 < policies.max_consumers <= consumer_count:
             raise ConsumerBusyError("Topic reached max consumers limit")
         if request.subscription in self.subscriptions:
             return
-        subscriptions_max = policies.limit(
-            "max_subscriptions_per_topic", config.max_subscriptions_per_topic
-        )
-        if 0 < subscriptions_max <= len(self.subscriptions):
+        if 0 < policies.max_subscriptions <= len(self.subscriptions):
             raise NotAllowedError(
                 f"Exceed the maximum number of subscriptions of the topic: {self.full_name}"
             )
@@ -319,6 +326,22 @@ class Topic(ABC):
     def _check_open(self) -> None:
         if self.fenced:
             raise TopicFencedError(f"Topic {self.full_name} is temporarily unavailable")
+
+    def policies_changed(self) -> None:
+        """``policies`` is new: apply what isn't read at each use.
+
+        Whoever is connected stays, though a limit was lowered or a subscription type was switched
+        off; only a producer that doesn't encrypt goes when encryption becomes a duty, as in Pulsar.
+        """
+        for producer in list(self.registry):
+            if producer.encrypted or not self.policies.encryption_required:
+                self._require(producer)
+                continue
+            self.remove_producer(producer)
+            if producer.waiting:
+                producer.tell_ready(BrokerMetadataError(_ENCRYPTION))
+            else:
+                producer.sink.close_producer(producer)
 
     def in_use(self) -> bool:
         """Whether clients or durable subscriptions hold it."""

@@ -100,17 +100,12 @@ class TopicDirectory:
             return count
         if await self.exists(name) or name.is_partition:
             return 0
-        policies = await self._service.resources.policies(name.namespace)
-        if policies is None:
-            raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
-        if not create or not self._service.loader.may_create(policies):
+        wanted = (await self._service.policies.of(name)).auto_topic_creation
+        if not (create and wanted.allowed):
             raise TopicNotFoundError(f"Topic {name} does not exist")
-        config = self._service.config
-        kind, count = config.allow_auto_topic_creation_type, config.default_num_partitions
-        if (override := policies.auto_topic_creation()) is not None:
-            kind, count = override[1], override[2] or count
-        if kind != "partitioned" or name.is_system:
+        if not wanted.partitioned or name.is_system:
             return 0
+        count = wanted.partitions
         try:
             await self.create_partitioned(name, count, None)
         except AlreadyExistsError:
@@ -191,13 +186,15 @@ class TopicDirectory:
             except TopicNotFoundError:
                 continue  # never used, or deleted by an attempt before
         await self._service.resources.delete_partitioned(name)
-        await self.drop_schema(name)
+        await self.forget(name)
 
-    async def drop_schema(self, name: TopicName) -> None:
-        """Forget the schema of a topic that is gone, unless its twin of the other domain uses it.
+    async def forget(self, name: TopicName) -> None:
+        """Forget the policies of a topic that is gone, and its schema.
 
+        The schema stays while its twin of the other domain uses it.
         Pulsar drops it all the same: a volatile topic's end would make stored messages unreadable.
         """
+        await self._service.resources.delete_topic_policies(name)
         other = "non-persistent" if name.is_persistent else "persistent"
         twin = TopicName.parse(f"{other}://{name.namespace}/{name.local}")
         if await self.exists(twin) or await self._service.resources.partitioned(twin) is not None:

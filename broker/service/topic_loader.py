@@ -10,7 +10,6 @@ from broker.errors import (
     BrokerError,
     BrokerMetadataError,
     InvalidTopicError,
-    NamespaceNotFoundError,
     NotAllowedError,
     PersistenceError,
     PreconditionFailedError,
@@ -28,9 +27,9 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from broker.policies.effective import Policies
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
-    from broker.service.policies import Policies
     from broker.service.topic import Topic
 
 __all__ = ["TopicLoader"]
@@ -103,6 +102,7 @@ class TopicLoader:
         self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
     ) -> Topic:
         full = str(name)
+        changes = self._service.policies.changes
         async with self._permits:
             if (leaving := self._unloading.get(full)) is not None:
                 await asyncio.wait((leaving,))
@@ -124,37 +124,32 @@ class TopicLoader:
                 logger.warning("loading %s failed: %s", full, error)
                 raise PersistenceError(f"Loading {full}: {error}") from error
         self._topics[full] = topic
+        self._service.policies.registered(topic, changes)
         return topic
 
     async def _open(
         self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
     ) -> Topic:
         service = self._service
-        if (policies := await service.resources.policies(name.namespace)) is None:
-            raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
+        policies = await service.policies.of(name)
         declared = await self._check_partition(name)
         if not name.is_persistent:
             if not service.config.enable_non_persistent_topics:
                 raise NotAllowedError("Non-persistent topics are disabled on this broker")
-            if not (forced or declared or (create and self.may_create(policies))):
+            if not (forced or declared or (create and policies.auto_topic_creation.allowed)):
                 raise TopicNotFoundError(f"Topic {name} does not exist")
-            return NonPersistentTopic(service, name)
+            return NonPersistentTopic(service, name, policies)
         if not service.config.enable_persistent_topics:
             raise NotAllowedError("Persistent topics are disabled on this broker")
         exists = await service.resources.is_stored(name)
         if not exists:
-            if not (forced or declared or (create and self.may_create(policies))):
+            if not (forced or declared or (create and policies.auto_topic_creation.allowed)):
                 raise TopicNotFoundError(f"Topic {name} does not exist")
             await self._check_topic_count(name, policies)
         ledger = await service.ledgers.open(name.ml_name, self._ledger_config(policies))
         if not exists and properties:
             await ledger.set_properties(dict(properties))
-        return PersistentTopic(service, name, ledger)
-
-    def may_create(self, policies: Policies) -> bool:
-        """Whether a topic may come into being by being used."""
-        override = policies.auto_topic_creation()
-        return self._service.config.allow_auto_topic_creation if override is None else override[0]
+        return PersistentTopic(service, name, ledger, policies)
 
     async def _check_partition(self, name: TopicName) -> bool:
         """Whether the name is a partition of an existing partitioned topic (wire-protocol 8.1).
@@ -173,9 +168,7 @@ class TopicLoader:
         return True
 
     async def _check_topic_count(self, name: TopicName, policies: Policies) -> None:
-        limit = policies.limit(
-            "max_topics_per_namespace", self._service.config.max_topics_per_namespace
-        )
+        limit = policies.max_topics
         if limit <= 0 or name.is_system:
             return
         if len(await self._service.resources.stored_topics(name.namespace)) >= limit:
@@ -183,20 +176,17 @@ class TopicLoader:
 
     def _ledger_config(self, policies: Policies) -> ManagedLedgerConfig:
         config = self._service.config
-        retention = policies.document.get("retention_policies") or {}
-        minutes = retention.get("retentionTimeInMinutes", config.default_retention_time_in_minutes)
-        megabytes = retention.get("retentionSizeInMB", config.default_retention_size_in_mb)
         return ManagedLedgerConfig(
-            ensemble_size=config.managed_ledger_default_ensemble_size,
-            write_quorum=config.managed_ledger_default_write_quorum,
-            ack_quorum=config.managed_ledger_default_ack_quorum,
+            ensemble_size=policies.persistence.ensemble,
+            write_quorum=policies.persistence.write_quorum,
+            ack_quorum=policies.persistence.ack_quorum,
             password=config.managed_ledger_password.encode(),
             ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
             ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,
             ledger_age_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
             ledger_age_max_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
-            retention_ms=-1 if minutes < 0 else minutes * 60_000,
-            retention_bytes=-1 if megabytes < 0 else megabytes << 20,
+            retention_ms=policies.retention.time_ms,
+            retention_bytes=policies.retention.size_bytes,
             cursor_ensemble_size=config.managed_ledger_default_ensemble_size,
             cursor_write_quorum=config.managed_ledger_default_write_quorum,
             cursor_ack_quorum=config.managed_ledger_default_ack_quorum,
@@ -239,9 +229,10 @@ class TopicLoader:
     async def _close(self, full: str, topic: Topic, delete: bool) -> None:
         try:
             await (topic.delete() if delete else topic.close())
-            # A partition's schema is its siblings' as well: it goes with the partitioned topic.
+            # A partition's schema and policies are its siblings' as well: they go with the
+            # partitioned topic.
             if delete and not topic.name.is_partition:
-                await self._service.directory.drop_schema(topic.name)
+                await self._service.directory.forget(topic.name)
         except BrokerError:
             raise
         except (ManagedLedgerError, MetadataError) as error:

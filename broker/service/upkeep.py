@@ -74,14 +74,11 @@ class Upkeep:
             yield topic
 
     async def expire_messages(self, now_ms: int) -> None:
-        """Acknowledge what is older than its namespace's time to live, for every subscription."""
-        default_s = self._service.config.ttl_duration_default_in_seconds
+        """Acknowledge what is older than its topic's time to live, for every subscription."""
         async for topic in self._topics():
             if topic.fenced or topic.name.is_system:
                 continue
-            policies = await self._service.policies(topic.name.namespace)
-            ttl_s = policies.limit("message_ttl_in_seconds", default_s)
-            if ttl_s <= 0:
+            if (ttl_s := topic.policies.message_ttl_s) <= 0:
                 continue
             for subscription in list(topic.subscriptions.values()):
                 if (

@@ -41,6 +41,7 @@ CORES = [
     "bundles/lookup.py",
     "metadata/paths.py",
     "metadata/tree.py",
+    "broker/policies",
     "broker/protocol",
     "broker/dispatch/shared.py",
     "broker/dispatch/single_active.py",

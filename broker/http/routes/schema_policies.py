@@ -12,8 +12,8 @@ from broker.http.responses import JsonResponse, no_content
 from broker.service.schemas.admission import LEGACY_STRATEGIES, STRATEGIES, rules_of
 
 if TYPE_CHECKING:
+    from broker.policies.effective import Policies
     from broker.service.broker_service import BrokerService
-    from broker.service.policies import Policies
 
 __all__ = ["check_schema_policies", "router"]
 

@@ -112,9 +112,9 @@ Definition = Annotated[SchemaDefinition, Depends(_definition)]
 
 
 async def _rules(service: BrokerService, name: TopicName) -> SchemaRules:
-    if (policies := await service.resources.policies(name.namespace)) is None:
+    if await service.resources.policies(name.namespace) is None:
         raise ApiError(404, "Namespace does not exist")
-    return rules_of(policies, service.config)
+    return rules_of(await service.policies.of(name), service.config)
 
 
 def _document(stored: StoredSchema) -> dict[str, Any]:

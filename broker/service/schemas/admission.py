@@ -11,7 +11,7 @@ from broker.service.schemas.registry import SchemaRules
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.service.policies import Policies
+    from broker.policies.effective import Policies
     from broker.service.schemas.definition import SchemaDefinition
     from broker.service.topic import Topic
 
@@ -32,18 +32,18 @@ LEGACY_STRATEGIES: Final = {
 
 
 def rules_of(policies: Policies, config: BrokerConfig) -> SchemaRules:
-    """The namespace's rules; what it leaves open is the broker's setting."""
-    document = policies.document
-    strategy = STRATEGIES.get(str(document.get("schema_compatibility_strategy")))
+    """A topic's or namespace's rules; what they leave open is the broker's setting."""
+    strategies = policies.values("schema_compatibility_strategy")
+    strategy = next((found for text in strategies if (found := STRATEGIES.get(str(text)))), None)
     if strategy is None:  # absent or UNDEFINED
-        legacy = document.get("schema_auto_update_compatibility_strategy")
+        legacy = policies.value("schema_auto_update_compatibility_strategy")
         strategy = LEGACY_STRATEGIES.get(str(legacy)) or Strategy(
             config.schema_compatibility_strategy
         )
-    auto_update = document.get("is_allow_auto_update_schema")
+    auto_update = policies.value("is_allow_auto_update_schema")
     if not isinstance(auto_update, bool):
         auto_update = config.is_allow_auto_update_schema_enabled
-    enforced = document.get("schema_validation_enforced") is True
+    enforced = policies.value("schema_validation_enforced") is True
     return SchemaRules(strategy, auto_update, enforced or config.is_schema_validation_enforced)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from broker.config import BrokerConfig
+from broker.policies.effective import Policies
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import Consumer, SubscribeRequest
 from broker.service.subscription import (
@@ -36,6 +37,10 @@ class FakeTopic:
         self.terminated = False
         self.subscriptions: dict[str, Any] = {}
         self.forgotten: list[str] = []
+
+    @property
+    def policies(self) -> Policies:
+        return Policies({}, self.service.config)
 
     def forget_subscription(self, name: str) -> None:
         self.forgotten.append(name)

@@ -230,6 +230,8 @@ async def test_limits_and_encryption_come_from_the_namespace(broker: Broker) -> 
     await broker.service.resources.update_policies(
         "public/default", lambda old: {**old, "encryption_required": True}
     )
+    gone = (await client.receive_one()).close_producer
+    assert gone.producer_id == 1, "it doesn't encrypt"
     assert await failure(client, topic="e", producer_id=3) == pb.MetadataError
     await success(client, topic="e", producer_id=3, encrypted=True)
     client.feed(message(0, producer_id=3))

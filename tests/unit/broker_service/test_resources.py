@@ -16,7 +16,6 @@ from broker.errors import (
     TopicNotFoundError,
 )
 from broker.protocol.topic_name import TopicName
-from broker.service.policies import NO_POLICIES, Policies
 from broker.service.resources import Resources, stored_topic_of
 from metadata.embedded import EmbeddedMetadataStore
 from tests.unit.managed_ledger.cluster import eventually
@@ -44,7 +43,7 @@ async def test_bootstrap_is_idempotent_and_keeps_what_an_admin_changed(
     policies = await second.policies("public/default")
     assert policies is not None
     assert policies.document["bundles"]["numBundles"] == 4
-    assert policies.limit("message_ttl_in_seconds", 0) == 5
+    assert policies.message_ttl_s == 5
     raw = await store.get("/admin/policies/public/default")
     assert raw is not None
     assert json.loads(raw.value)["replication_clusters"] == ["here"]
@@ -113,26 +112,6 @@ async def test_a_damaged_document_is_named(store: EmbeddedMetadataStore) -> None
     await store.put("/admin/policies/t/m", b"[]")
     with pytest.raises(BrokerMetadataError, match="not a JSON object"):
         await Resources(store).policies("t/m")
-
-
-def test_policies_fall_back_to_defaults() -> None:
-    assert NO_POLICIES.limit("max_producers_per_topic", 7) == 7
-    assert Policies({"max_producers_per_topic": 0}).limit("max_producers_per_topic", 7) == 0
-    assert Policies({"max_producers_per_topic": True}).limit("max_producers_per_topic", 7) == 7
-    assert NO_POLICIES.auto_topic_creation() is None
-    override = {"allowAutoTopicCreation": True, "topicType": "partitioned"}
-    override_with_count = Policies(
-        {"autoTopicCreationOverride": {**override, "defaultNumPartitions": 3}}
-    )
-    assert override_with_count.auto_topic_creation() == (True, "partitioned", 3)
-    assert Policies({"autoTopicCreationOverride": {}}).auto_topic_creation() == (
-        False,
-        "non-partitioned",
-        None,
-    )
-    assert NO_POLICIES.auto_subscription_creation() is None
-    refused = Policies({"autoSubscriptionCreationOverride": {}})
-    assert refused.auto_subscription_creation() is False
 
 
 def test_only_the_log_s_own_path_names_a_topic() -> None:

@@ -1,0 +1,156 @@
+"""The one place where a topic's policies come from, and where they are renewed.
+
+A topic gets its ``Policies`` when it is loaded; afterwards the store's events renew them: whoever
+changed a document, on whatever broker, every loaded topic that it concerns gets the new policies
+and ``policies_changed``. A write through ``Resources`` returns when the topics here know of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from broker.errors import BrokerMetadataError, NamespaceNotFoundError
+from broker.policies.effective import Policies
+from broker.service.resources import POLICIES, TOPIC_POLICIES, topic_of_policies
+from metadata.errors import MetadataError
+from metadata.store import EventType, SessionEvent
+
+if TYPE_CHECKING:
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+    from broker.service.topic import Topic
+    from metadata.store import MetadataEvent
+
+__all__ = ["PolicyFeed"]
+
+logger = logging.getLogger(__name__)
+
+_SLICE: Final = 500
+"""Topics looked at before others get their turn on the loop."""
+_RETRY_S: Final = 1.0
+_EVERYTHING: Final = ""
+
+
+class PolicyFeed:
+    """Keeps the policies of every loaded topic current."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self.defaults = Policies({}, service.config)
+        """The broker's settings alone."""
+        self.changes = 0
+        """Grows with every change of a document: what was read before it may be old."""
+        self._dirty: set[str] = set()  # ``tenant/ns``, full names of topics, _EVERYTHING
+        self._task: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        store = service.store
+        self._watches = (
+            store.watch(POLICIES, self._on_event),
+            store.watch(TOPIC_POLICIES, self._on_event),
+            store.on_session_event(self._on_session_event),
+        )
+        service.resources.on_policies_written = self._written
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        if self._task is not None:
+            self._task.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+
+    async def of(self, name: TopicName) -> Policies:
+        """What holds for a topic, loaded or not.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError, MetadataError.
+        """
+        resources = self._service.resources
+        if (policies := await resources.policies(name.namespace)) is None:
+            raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
+        return policies.with_topic(await resources.topic_policies(name))
+
+    def registered(self, topic: Topic, changes: int) -> None:
+        """A topic was loaded with policies that were read when ``changes`` was this number."""
+        if changes != self.changes:  # one of them may have been a change of its policies
+            self._mark(topic.name.base.full)
+
+    # --- news
+
+    def _on_event(self, event: MetadataEvent) -> None:
+        if event.type is not EventType.CHILDREN_CHANGED:
+            self._mark_path(event.path)
+
+    def _mark_path(self, path: str) -> None:
+        if path.startswith(POLICIES + "/"):
+            namespace = path.removeprefix(POLICIES + "/")
+            if namespace.count("/") == 1:  # else a tenant
+                self._mark(namespace)
+        elif (name := topic_of_policies(path)) is not None:
+            self._mark(name.full)
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
+            self._mark(_EVERYTHING)  # events were lost meanwhile
+
+    async def _written(self, path: str) -> None:
+        """This broker has written a document: return when its topics know."""
+        self._mark_path(path)
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    def _mark(self, key: str) -> None:
+        self.changes += 1
+        self._dirty.add(key)
+        if self._task is None:
+            self._task = self._service.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        dirty: set[str] = set()
+        try:
+            while self._dirty:
+                dirty, self._dirty = self._dirty, set()
+                await self._renew(dirty)
+        except (MetadataError, BrokerMetadataError) as error:
+            # What holds now holds on until the store, or the document, can be read again.
+            logger.warning("policies can't be read: %s", error)
+            self._retry = self._service.loop.call_later(_RETRY_S, self._mark_again, dirty)
+        except Exception:
+            logger.exception("renewing policies failed")
+        finally:
+            self._task = None
+
+    def _mark_again(self, dirty: set[str]) -> None:
+        self._retry = None
+        for key in dirty:
+            self._mark(key)
+
+    # --- renewing
+
+    async def _renew(self, dirty: set[str]) -> None:
+        everything = _EVERYTHING in dirty
+        for number, topic in enumerate(list(self._service.topics.values()), 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+            own = everything or topic.name.base.full in dirty
+            if own or topic.name.namespace in dirty:
+                await self._renew_topic(topic, read_own=own)
+
+    async def _renew_topic(self, topic: Topic, *, read_own: bool) -> None:
+        resources = self._service.resources
+        if (namespace := await resources.policies(topic.name.namespace)) is None:
+            return  # it was deleted, and its topics are about to be
+        document = topic.policies.topic_document
+        if read_own:
+            document = await resources.topic_policies(topic.name) or {}
+        if topic.policies.document is namespace.document and (
+            topic.policies.topic_document == document
+        ):
+            return
+        topic.policies = namespace.with_topic(document)
+        try:
+            topic.policies_changed()
+        except Exception:  # one topic's trouble is not the others'
+            logger.exception("%s: its new policies are not applied", topic.full_name)
