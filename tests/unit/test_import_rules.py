@@ -52,6 +52,10 @@ CORES = [
     "broker/service/schemas/protobuf_native.py",
     "broker/service/schemas/compatibility.py",
     "broker/service/schemas/history.py",
+    "broker/service/schemas/values.py",
+    "broker/service/schemas/primitive_values.py",
+    "broker/service/schemas/avro_values.py",
+    "broker/service/schemas/protobuf_values.py",
 ]
 FORBIDDEN_IN_CORES = {
     *("asyncio", "grpc", "kazoo", "logging", "os", "random", "socket", "threading", "time"),

@@ -20,7 +20,7 @@ from avro.schema import Schema, make_avsc_object
 
 from broker.errors import InvalidSchemaError
 
-__all__ = ["canonical_text", "parse_avro", "why_unreadable"]
+__all__ = ["canonical_text", "parse_avro", "why_unreadable", "without_logical"]
 
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _PRIMITIVES: Final = frozenset(
@@ -49,7 +49,7 @@ def parse_avro(data: bytes, type_name: str) -> Schema:
     try:
         # Logical types don't take part in resolution, and unknown ones make the library warn.
         # Names and symbols are the client's matter: Java allows more than the specification.
-        document = _without_logical(json.loads(data))
+        document = without_logical(json.loads(data))
         if (parts := _part_count(document)) > _PARTS_MAX:
             raise InvalidSchemaError(
                 f"{type_name} schema of {parts} fields and types; at most {_PARTS_MAX} are checked"
@@ -64,12 +64,13 @@ def _invalid(type_name: str, error: BaseException) -> InvalidSchemaError:
     return InvalidSchemaError(f"Invalid schema definition data for {type_name} schema: {reason}")
 
 
-def _without_logical(node: Any) -> Any:
+def without_logical(node: Any) -> Any:
+    """The definition with every logical type as the plain type it stands for."""
     match node:
         case dict():
-            return {k: _without_logical(v) for k, v in node.items() if k != "logicalType"}
+            return {k: without_logical(v) for k, v in node.items() if k != "logicalType"}
         case list():
-            return [_without_logical(item) for item in node]
+            return [without_logical(item) for item in node]
     return node
 
 

@@ -10,7 +10,7 @@ import orjson
 from broker.errors import InvalidSchemaError
 from broker.service.schemas.definition import SCHEMA_TYPES, SchemaDefinition
 
-__all__ = ["join_texts", "split_key_value", "texts_of"]
+__all__ = ["is_separated", "join_parts", "join_texts", "split_key_value", "texts_of"]
 
 _LENGTH: Final = struct.Struct(">i")
 
@@ -80,3 +80,28 @@ def join_texts(text: str) -> bytes:
         encoded = part.encode() if isinstance(part, str) else orjson.dumps(part)
         data += _LENGTH.pack(len(encoded)) + encoded
     return data
+
+
+def is_separated(definition: SchemaDefinition) -> bool:
+    """Whether keys travel as the messages' keys, not in the payload (KeyValueEncodingType)."""
+    return definition.properties.get("kv.encoding.type", "INLINE").upper() == "SEPARATED"
+
+
+def join_parts(
+    key: SchemaDefinition, value: SchemaDefinition, *, names: tuple[str, str]
+) -> SchemaDefinition:
+    """A KEY_VALUE definition as Pulsar's REST produce makes it: with separated keys.
+
+    Raises:
+        InvalidSchemaError: a part can't be one.
+    """
+    properties = {"kv.encoding.type": "SEPARATED"}
+    data = b""
+    for side, part, name in zip(("key", "value"), (key, value), names, strict=True):
+        properties[f"{side}.schema.name"] = name
+        properties[f"{side}.schema.type"] = "BYTES" if part.type == "NONE" else part.type
+        properties[f"{side}.schema.properties"] = orjson.dumps(dict(part.properties)).decode()
+        data += _LENGTH.pack(len(part.data)) + part.data
+    joined = SchemaDefinition("KEY_VALUE", data, properties)
+    split_key_value(joined)
+    return joined
