@@ -1,0 +1,129 @@
+"""HTTP calls of the command line with the standard library: one server, one kept connection."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from broker.cli.errors import CliError
+
+__all__ = ["AdminClient", "Answer"]
+
+REDIRECTS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said; header names are in lower case."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    def value(self) -> Any:
+        """The body as JSON; as text when it is none, None when there is none."""
+        text = self.body.decode(errors="replace")
+        if not text:
+            return None
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
+    @property
+    def reason(self) -> str:
+        """Why a call was refused, as the server said it."""
+        value = self.value()
+        if isinstance(value, dict) and "reason" in value:
+            return str(value["reason"])
+        return self.body.decode(errors="replace").strip() or "none given"
+
+
+class AdminClient:
+    """Calls to one server; usable as a context manager."""
+
+    def __init__(
+        self, url: str, timeout_s: float = 60.0, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """
+        Args:
+            headers: sent with every call, also where a redirect leads.
+        Raises:
+            CliError: not an HTTP URL.
+        """
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise CliError(f"{url}: not an admin URL (http://host:port)")
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self._timeout_s = timeout_s
+        self._headers = dict(headers or {})
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._connection = kind(parts.hostname, port, timeout=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def json(self, method: str, path: str, body: Any = None) -> Any:
+        """A call that must succeed; its answer as `Answer.value`.
+
+        Raises:
+            CliError: refused; the text has the status and the server's reason.
+        """
+        answer = self.call(method, path, body)
+        if not answer.ok:
+            raise CliError(f"HTTP {answer.status}\nReason: {answer.reason}")
+        return answer.value()
+
+    def call(
+        self, method: str, path: str, body: Any = None, *, redirects: int = REDIRECTS_MAX
+    ) -> Answer:
+        """One call; follows 307 with method and body.
+
+        Args:
+            path: with its query, quoted.
+            body: sent as JSON; None: no body, bytes: as they are.
+        Raises:
+            CliError: no connection, or no answer in time.
+        """
+        headers = {"Accept": "application/json", **self._headers}
+        data = None
+        if body is not None:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            headers.setdefault("Content-Type", "application/json")
+        try:
+            self._connection.request(method, path, data, headers)
+            response = self._connection.getresponse()
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise CliError(
+                f"{self.url} does not answer: {error or type(error).__name__}"
+            ) from error
+        if response.status == 307 and redirects:
+            return self._follow(method, response.headers.get("Location", ""), body, redirects)
+        names = {name.lower(): text for name, text in response.headers.items()}
+        return Answer(response.status, content, names)
+
+    def _follow(self, method: str, location: str, body: Any, redirects: int) -> Answer:
+        target = urlsplit(location)
+        path = f"{target.path}?{target.query}" if target.query else target.path
+        url = f"{target.scheme}://{target.netloc}"
+        with AdminClient(url, self._timeout_s, self._headers) as other:
+            return other.call(method, path, body, redirects=redirects - 1)

@@ -1,0 +1,88 @@
+"""A tenant and namespace that one test has for itself."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import quote
+
+from broker.cli.admin_client import AdminClient
+from broker.cli.errors import CliError
+from magnetar.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from magnetar.embedding import EmbeddedBroker
+
+__all__ = ["FreshNamespace"]
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_S_MAX = 30.0
+_NAMESPACE = "tests"
+
+
+class FreshNamespace:
+    """What the ``magnetar`` fixture gives; a broker that runs, and names nobody else uses."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self.broker = broker
+        self.service_url = broker.service_url
+        """``pulsar://host:port``, for clients."""
+        self.web_url = broker.web_url
+        """``http://host:port``: admin, REST, WebSocket, metrics."""
+        self.tenant = f"test-{uuid.uuid4().hex[:12]}"
+        self.namespace = f"{self.tenant}/{_NAMESPACE}"
+        self._numbers = itertools.count(1)
+
+    def topic(
+        self,
+        name: str = "",
+        *,
+        domain: Literal["persistent", "non-persistent"] = "persistent",
+        partitions: int = 0,
+    ) -> str:
+        """The full name of a topic in this namespace; another one by each call without a name.
+
+        Args:
+            partitions: above 0: it is created, with so many. Without, a client's first use does.
+        Raises:
+            EmbeddedError: the broker refused to create it.
+        """
+        local = name or f"topic-{next(self._numbers)}"
+        if partitions > 0:
+            path = f"/admin/v2/{domain}/{self.namespace}/{quote(local, safe='')}/partitions"
+            self.admin("PUT", path, partitions)
+        return f"{domain}://{self.namespace}/{local}"
+
+    def admin(self, method: str, path: str, body: Any = None) -> Any:
+        """One call of the admin API; what it answered, decoded from JSON.
+
+        Args:
+            path: from ``/admin/v2`` on, quoted.
+        Raises:
+            EmbeddedError: refused; the text has the status and the reason.
+        """
+        try:
+            with AdminClient(self.web_url, _REQUEST_S_MAX) as client:
+                return client.json(method, path, body)
+        except CliError as error:
+            text = ": ".join(str(error).splitlines())
+            raise EmbeddedError(f"{method} {path}: {text}") from error
+
+    def __enter__(self) -> Self:
+        if (error := self.broker.error) is not None:
+            raise EmbeddedError(f"the broker ended: {error}") from error
+        clusters = self.admin("GET", "/admin/v2/clusters")
+        tenant = {"adminRoles": [], "allowedClusters": clusters}
+        self.admin("PUT", f"/admin/v2/tenants/{self.tenant}", tenant)
+        self.admin("PUT", f"/admin/v2/namespaces/{self.namespace}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.admin("DELETE", f"/admin/v2/tenants/{self.tenant}?force=true")
+        except EmbeddedError as error:
+            # Not the test's fault: a client it left open may create its topic anew meanwhile.
+            logger.info("%s stays until the broker ends: %s", self.tenant, error)
