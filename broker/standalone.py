@@ -28,6 +28,7 @@ from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem
+from broker.logs import set_up_logging
 from broker.service.broker_service import BrokerService, wall_clock_ms
 from broker.service.file_limit import raise_file_limit
 from managed_ledger.entry_cache import EntryCache
@@ -158,11 +159,7 @@ def bookie_config(config: BrokerConfig) -> BookieConfig:
 
 def run(config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> int:
     """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
-    logging.basicConfig(
-        level=config.log_level,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    set_up_logging(config)
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -182,6 +179,7 @@ async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
         print(f"magnetar: can't start: {error}", file=sys.stderr)
         logger.debug("start failed", exc_info=error)
         return 1
+    standalone.service.request_shutdown = stop.set
     # What is alive now stays alive: never walk it again in a collection.
     gc.collect()
     gc.freeze()

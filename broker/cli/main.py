@@ -86,6 +86,7 @@ def _add_standalone(parser: argparse.ArgumentParser) -> None:
     add("--web-port", type=int, help="HTTP, 0 picks a free port (default: 8080)")
     add("--bind", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
     add("--config", metavar="FILE", help="a broker.conf")
+    add("--log-format", choices=("text", "json"), help="json: one object a line (default: text)")
     add(
         "--set",
         action="append",

@@ -31,6 +31,7 @@ def load_config(options: argparse.Namespace) -> BrokerConfig:
         ("brokerServicePort", options.port),
         ("webServicePort", options.web_port),
         ("bindAddress", options.bind),
+        ("logFormat", options.log_format),
     ):
         if value is not None:
             overrides[key] = str(value)

@@ -5,22 +5,34 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
+from broker.http.access import authorize, everyone
+from broker.http.compression import GzipLayer
 from broker.http.errors import install_error_handlers
+from broker.http.front import FrontDoor
+from broker.http.openapi import complete_openapi
 from broker.http.raw_path import RawPathMiddleware
 from broker.http.responses import JsonResponse
 from broker.http.rest_consume import RestSessions
 from broker.http.rest_produce import RestPublishers
 from broker.http.routes import (
+    absent_services,
+    bookies,
+    broker_stats,
     brokers,
+    bundles,
     clusters,
     consume,
+    documentation,
     health,
     lookup,
     metrics,
     namespaces,
     produce,
+    resource_groups,
+    resource_quotas,
     schema_policies,
     schemas,
     stored_messages,
@@ -31,6 +43,7 @@ from broker.http.routes import (
 from broker.http.websocket.routes import websocket_routes
 
 if TYPE_CHECKING:
+    from broker.config import BrokerConfig
     from broker.service.broker_service import BrokerService
 
 __all__ = ["create_app", "product_version"]
@@ -57,12 +70,16 @@ def create_app(service: BrokerService) -> FastAPI:
         description=_DESCRIPTION,
         default_response_class=JsonResponse,
         redirect_slashes=False,
-        responses={500: {"description": "Internal error, `reason` names the request in the log"}},
+        docs_url=None,  # routes/documentation.py, without assets from elsewhere
+        redoc_url=None,
+        dependencies=[Depends(authorize)],
     )
+    app.openapi = complete_openapi(app)  # type: ignore[method-assign] # FastAPI's documented way
     app.state.service = service
     app.state.rest_publishers = RestPublishers(service)
     app.state.rest_sessions = RestSessions(service)
-    app.add_middleware(RawPathMiddleware)
+    app.state.may = everyone
+    _add_layers(app, service.config)
     install_error_handlers(app)
     for module in (
         produce,
@@ -75,11 +92,40 @@ def create_app(service: BrokerService) -> FastAPI:
         subscriptions,
         schemas,
         schema_policies,
+        bundles,  # behind all others of namespaces
         brokers,
+        broker_stats,
+        bookies,
+        resource_quotas,
+        resource_groups,
+        absent_services,
         lookup,
         health,
         metrics,
+        documentation,
     ):
         app.include_router(module.router)
     app.router.routes.extend(websocket_routes())
     return app
+
+
+def _add_layers(app: FastAPI, config: BrokerConfig) -> None:
+    """What every request passes, innermost first."""
+    app.add_middleware(RawPathMiddleware)
+    app.add_middleware(
+        GzipLayer, excluded_paths=_words(config.http_server_gzip_compression_excluded_paths)
+    )
+    if origins := _words(config.cors_allowed_origins):
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=_words(config.cors_allowed_methods),
+            allow_headers=_words(config.cors_allowed_headers),
+            expose_headers=["X-Request-ID", "Retry-After"],
+            max_age=config.cors_max_age_seconds,
+        )
+    app.add_middleware(FrontDoor, config=config)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

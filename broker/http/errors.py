@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from broker.errors import BrokerError
 from broker.http.responses import JsonResponse
+from broker.logs import REQUEST_ID
 from broker.protocol.topic_name import InvalidTopicNameError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def response_of(error: Exception) -> Response:
             return error_response(400, f"{where}: {first['msg']}")
         case HTTPException():
             return error_response(error.status_code, str(error.detail))
-    request_id = secrets.token_hex(6)
+    request_id = REQUEST_ID.get() or secrets.token_hex(6)
     logger.error("request %s failed", request_id, exc_info=error)
     return error_response(500, f"Internal server error, see the broker's log for {request_id}")
 

@@ -1,18 +1,43 @@
-"""uvicorn's HTTP protocol, lenient where widely used clients bend HTTP/1.1."""
+"""uvicorn's HTTP protocol: lenient where widely used clients bend HTTP/1.1, strict about what a
+connection may cost (docs/http.md, "Limits").
+
+Time limits cost nothing for requests that arrive whole, as nearly all do: a timer is only armed
+when the loop has read everything there is and a head or a body is still incomplete.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
 
 import httptools
+import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from broker.service.file_limit import SocketQuota
 
-__all__ = ["LenientHttpProtocol"]
+__all__ = ["ConnectionLimits", "LenientHttpProtocol", "protocol_with"]
 
 _OFFER = frozenset((b"upgrade", b"http2-settings"))
 """Headers, and options of the Connection header, of an offer to change the protocol."""
+_IDLE, _HEAD, _BODY = range(3)
+_BODY_CHECK_S = 5.0
+_LINGER_S = 2.0
+_LINGER_BYTES_MAX = 1024 * 1024
+"""How long, and for how many bytes, a refused client is listened to: closing at once while it is
+still sending would reset the connection and destroy the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one HTTP connection may cost."""
+
+    head_bytes: int = 8192  # request line and headers
+    headers: int = 100
+    head_s: float = 10.0  # from the first byte (or the connection) to the end of the head
+    body_bytes_per_s: int = 256  # while a body is incomplete and we are reading; 0: any
+    stall_s: float = 300.0  # an answer of which the client takes nothing; 0: forever
 
 
 class LenientHttpProtocol(HttpToolsProtocol):
@@ -29,33 +54,105 @@ class LenientHttpProtocol(HttpToolsProtocol):
     """
 
     quota: SocketQuota
-    """Of all HTTP and WebSocket connections of the process; set by the server."""
+    """Of all HTTP and WebSocket connections of the process; set by ``protocol_with``."""
+    limits: ConnectionLimits
     _declined = False  # the request being parsed offers another protocol than WebSocket
+    _state = _HEAD
+    _watched = _IDLE  # the state that _timer is about
+    _timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+    _stalled_bytes = 0
+    _head_bytes = 0  # of the head being parsed, as far as the parser has told
+    _head_fed = 0  # bytes of whole reads that belong to it
+    _head_began = False  # in the read being parsed
+    _body_bytes = _body_mark = 0
+    _refusal: tuple[int, str] | None = None
+    _lingering = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn's own narrowing
         super().connection_made(transport)
-        if not self.quota.admits(len(self.connections)):
-            transport.close()
+        if self.quota.admits(len(self.connections)):
+            self._watch()
+            return
+        transport.write(_answer(503, "Too many connections", b"retry-after: 1\r\n"))
+        transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timers()
+        super().connection_lost(exc)
+
+    # --- what arrives
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        if self._lingering:
+            self._body_bytes += len(data)
+            if self._body_bytes > _LINGER_BYTES_MAX:
+                self.transport.close()
+            return
+        self._head_began = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            if self._refusal is None:
+                self._refusal = 400, "Invalid HTTP request received."
         except httptools.HttpParserUpgrade as upgrade:
-            if self._declined:
+            if self._refusal is None and self._declined:
                 self._stay_with_http(data[upgrade.args[0] :])
-            else:
+                return
+            if self._refusal is None:
+                self._stop_timers()
                 self.handle_websocket_upgrade()
+                return
+        if self._state == _HEAD and not self._head_began:
+            self._head_fed += len(data)
+            if self._head_fed > self.limits.head_bytes:
+                self._refuse_head()
+        if self._refusal is not None:
+            self._refuse(*self._refusal)
+        elif self._state != self._watched:
+            self._watch()
+
+    def on_message_begin(self) -> None:
+        # Here and not at each read: empty lines between requests are no sign of life.
+        self._unset_keepalive_if_required()
+        self._state, self._head_began = _HEAD, True
+        self._head_bytes = self._head_fed = self._body_bytes = self._body_mark = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        self._head_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._state != _HEAD:  # a trailer behind a chunked body: nobody asks for one
+            if self._head_bytes > self.limits.head_bytes:
+                self._refuse_head()
+            return
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        limits = self.limits
+        self._state = _BODY
+        if self._head_bytes > limits.head_bytes or len(self.headers) > limits.headers:
+            self._refuse_head()
+        if self._refusal is not None:
+            return
         self._declined = self.parser.should_upgrade() and not self._should_upgrade()
         if not self._declined:
             super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        if self._refusal is not None:
+            return
+        self._body_bytes += len(body)
+        super().on_body(body)
+        if self.cycle.response_complete and self._body_bytes > _LINGER_BYTES_MAX:
+            self.transport.close()  # answered without it, and it doesn't end
+
     def on_message_complete(self) -> None:
-        if not self._declined:
+        self._state = _IDLE
+        if not self._declined and self._refusal is None:
             super().on_message_complete()
 
     def _stay_with_http(self, rest: bytes) -> None:
@@ -71,10 +168,123 @@ class LenientHttpProtocol(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.data_received(b"".join(head) + b"\r\n" + rest)
 
-    def send_400_response(self, msg: str) -> None:
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete:
-            super().send_400_response(msg)
+    # --- what doesn't arrive in time, or isn't taken
+
+    def _watch(self) -> None:
+        """Arm the timer of the state that the connection is in now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._watched = self._state
+        if self._state == _HEAD:
+            self._timer = self.loop.call_later(self.limits.head_s, self._on_slow_head)
+        elif self._state == _BODY and self.limits.body_bytes_per_s:
+            self._body_mark = self._body_bytes
+            self._timer = self.loop.call_later(_BODY_CHECK_S, self._on_body_check)
+
+    def _on_slow_head(self) -> None:
+        self._timer = None
+        if self._busy:  # reading may be paused until the request in front is answered
+            self._watch()
+        elif self._head_fed or self._head_bytes or self._head_began:
+            self._refuse(408, "The request's headers did not arrive in time")
+        else:
+            self.transport.close()
+
+    def _on_body_check(self) -> None:
+        self._timer = None
+        arrived = self._body_bytes - self._body_mark
+        if self.flow.read_paused or arrived >= self.limits.body_bytes_per_s * _BODY_CHECK_S:
+            self._watch()
             return
-        cycle.keep_alive = False  # nothing more can be parsed: closed once it is answered
-        self.flow.pause_reading()
+        self._give_up(408, "The request's body did not arrive in time")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.limits.stall_s and self._stall_timer is None:
+            self._stalled_bytes = self.transport.get_write_buffer_size()
+            self._stall_timer = self.loop.call_later(self.limits.stall_s, self._on_stall)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _on_stall(self) -> None:
+        self._stall_timer = None
+        unsent = self.transport.get_write_buffer_size()
+        if unsent >= self._stalled_bytes:
+            self.transport.abort()
+        else:
+            self._stalled_bytes = unsent
+            self._stall_timer = self.loop.call_later(self.limits.stall_s, self._on_stall)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._stall_timer = None
+        self._watched = self._state = _IDLE
+
+    # --- refusals
+
+    @property
+    def _busy(self) -> bool:
+        """A request is being served."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _refuse_head(self) -> None:
+        limits = self.limits
+        if len(self.url) > limits.head_bytes:
+            self._refusal = 414, f"The request line is longer than {limits.head_bytes} bytes"
+        elif self._head_bytes > limits.head_bytes or self._head_fed > limits.head_bytes:
+            self._refusal = 431, f"The headers are larger than {limits.head_bytes} bytes"
+        else:
+            self._refusal = 431, f"There are more than {limits.headers} headers"
+
+    def _refuse(self, status: int, reason: str) -> None:
+        cycle = self.cycle
+        if not self._busy:
+            self._linger(status, reason)
+        elif cycle.more_body:  # the refused one is being served: what it waits for never comes
+            self._give_up(status, reason)
+        else:
+            # Nothing more can be parsed: closed once the request in front is answered.
+            cycle.keep_alive = False
+            self.flow.pause_reading()
+
+    def _give_up(self, status: int, reason: str) -> None:
+        """End the request whose body is still expected; the application must not wait for it."""
+        cycle = self.cycle
+        cycle.disconnected = True
+        cycle.message_event.set()
+        if cycle.response_started:
+            self.transport.close()
+        else:
+            self._linger(status, reason)
+
+    def _linger(self, status: int, reason: str) -> None:
+        """Answer, and close when the client has read it."""
+        self._stop_timers()
+        self._lingering, self._body_bytes = True, 0
+        self.transport.write(_answer(status, reason))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
+
+
+def _answer(status: int, reason: str, headers: bytes = b"") -> bytes:
+    body = orjson.dumps({"reason": reason})
+    return b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n" % (
+        status,
+        HTTPStatus(status).phrase.encode(),
+        headers,
+        len(body),
+    ) + (b"connection: close\r\n\r\n" + body)
+
+
+def protocol_with(quota: SocketQuota, limits: ConnectionLimits) -> type[LenientHttpProtocol]:
+    """The protocol class of one server."""
+    return type("HttpProtocol", (LenientHttpProtocol,), {"quota": quota, "limits": limits})

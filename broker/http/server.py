@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from broker.http.request_protocol import LenientHttpProtocol
+from broker.http.request_protocol import ConnectionLimits, protocol_with
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 from broker.service.file_limit import SocketQuota, file_limit
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer"]
 
-KEEP_ALIVE_S = 75  # longer than what clients keep unused connections for
 SHUTDOWN_S = 2
 
 
@@ -49,13 +48,12 @@ class HttpServer:
             listener.close()
             raise OSError(error.errno, f"{error.strerror}: HTTP on {host}:{port}") from error
         self._socket = listener
-        LenientHttpProtocol.quota = SocketQuota("HTTP", file_limit() // 4)
         settings = self._config
         ping_s = settings.web_socket_ping_duration_seconds
         config = uvicorn.Config(
             self._app,
             loop="none",
-            http=LenientHttpProtocol,
+            http=protocol_with(_quota(settings), _limits(settings)),
             ws=CorkedWebSocketProtocol,
             lifespan="off",
             log_config=None,
@@ -63,7 +61,8 @@ class HttpServer:
             access_log=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            backlog=settings.http_server_accept_queue_size,
+            timeout_keep_alive=settings.http_server_idle_timeout / 1000,  # type: ignore[arg-type] # call_later takes fractions
             timeout_graceful_shutdown=SHUTDOWN_S,
             ws_max_size=settings.web_socket_max_text_frame_size,
             ws_ping_interval=ping_s if ping_s > 0 else None,
@@ -88,3 +87,20 @@ class HttpServer:
         self._app.state.rest_sessions.close_all()
         await server.shutdown(sockets=[self._socket] if self._socket is not None else None)
         await asyncio.sleep(0)
+
+
+def _quota(settings: BrokerConfig) -> SocketQuota:
+    connections_max = file_limit() // 4
+    if settings.max_http_server_connections > 0:
+        connections_max = min(connections_max, settings.max_http_server_connections)
+    return SocketQuota("HTTP", connections_max)
+
+
+def _limits(settings: BrokerConfig) -> ConnectionLimits:
+    return ConnectionLimits(
+        head_bytes=settings.http_max_request_header_size,
+        headers=settings.http_max_request_headers,
+        head_s=settings.http_request_header_timeout_millis / 1000,
+        body_bytes_per_s=settings.http_request_body_min_bytes_per_second,
+        stall_s=settings.http_response_stall_timeout_millis / 1000,
+    )

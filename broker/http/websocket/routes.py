@@ -16,6 +16,7 @@ from broker.errors import (
     ProducerBlockedQuotaExceededExceptionError,
     TopicTerminatedError,
 )
+from broker.http.access import authorize_websocket
 from broker.http.dependencies import make_topic_name
 from broker.http.errors import ApiError, error_response, response_of
 from broker.http.raw_path import form_decode
@@ -98,6 +99,7 @@ async def _serve(websocket: WebSocket, make: Callable[[BrokerService], _Session]
         try:
             if not service.config.web_socket_service_enabled:
                 raise ApiError(404, "webSocketServiceEnabled is false")
+            await authorize_websocket(websocket)
             session = make(service)
             await session.open(remote, agent)
         except Exception as error:  # whatever it is, the client gets a status

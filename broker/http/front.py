@@ -1,0 +1,142 @@
+"""The outermost layer of every request: its id, its rate, its 500, its audit line.
+
+One pure ASGI layer instead of five: each one wraps ``send`` and reads the headers again, which REST
+produce pays for per call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import ClientDisconnect
+
+from broker.http.audit import SAFE_METHODS, audit
+from broker.http.errors import error_response, response_of
+from broker.http.rate_limit import AddressLimiter
+from broker.logs import REQUEST_ID
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from broker.config import BrokerConfig
+
+__all__ = ["FrontDoor"]
+
+logger = logging.getLogger(__name__)
+
+_HEADER: Final = b"x-request-id"
+_SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_STARTS: Final = frozenset(
+    {"http.response.start", "websocket.accept", "websocket.http.response.start"}
+)
+
+
+class FrontDoor:
+    """Gives each request an id (``X-Request-ID``: the client's own, if it is a sane one)."""
+
+    def __init__(self, app: ASGIApp, config: BrokerConfig) -> None:
+        self._app = app
+        self._limiter = (
+            AddressLimiter(config.http_requests_max_per_second)
+            if config.http_requests_limit_enabled
+            else None
+        )
+        self._requests_max = config.max_concurrent_http_requests
+        self._requests = 0
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        request_id = self._id_of(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        # Not reset: the task is this request's (a WebSocket's) alone.
+        REQUEST_ID.set(request_id)
+        answer = _Answer(send, request_id.encode())
+        self._requests += 1
+        try:
+            if (refusal := self._refusal(scope)) is not None:
+                await answer.refuse(scope, receive, refusal)
+            elif scope["type"] == "http":
+                await self._serve(scope, receive, answer)
+            else:
+                self._requests -= 1  # a WebSocket isn't one request under way, but many or none
+                try:
+                    await self._app(scope, receive, answer.send)
+                finally:
+                    self._requests += 1
+        finally:
+            self._requests -= 1
+            if scope.get("method", "GET") not in SAFE_METHODS:
+                audit(scope, answer.status, request_id)
+
+    def _id_of(self, scope: Scope) -> str:
+        for name, value in scope["headers"]:
+            if name == _HEADER and _SANE_ID.fullmatch(value):
+                return str(value, "ascii")
+        return f"{self._prefix}-{next(self._numbers):x}"
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request that comes too soon, or while too many are under way."""
+        if self._limiter is not None:
+            client = scope.get("client")
+            wait_s = self._limiter.take(client[0] if client else "", time.monotonic())
+            if wait_s > 0:
+                response = error_response(429, "Too many requests, httpRequestsMaxPerSecond")
+                response.headers["retry-after"] = str(math.ceil(wait_s))
+                return response
+        if 0 < self._requests_max < self._requests:  # this one is counted
+            response = error_response(503, "Too many requests at once, maxConcurrentHttpRequests")
+            response.headers["retry-after"] = "1"
+            return response
+        return None
+
+    async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        try:
+            await self._app(scope, receive, answer.send)
+        except ClientDisconnect:
+            logger.debug("the client left in the middle of its request")
+        except Exception as error:
+            if answer.status:
+                raise  # half an answer is out: the connection is closed, and uvicorn logs why
+            await response_of(error)(scope, receive, answer.send)
+
+
+class _Answer:
+    """``send`` of one request: adds the id, remembers the status."""
+
+    __slots__ = ("_id", "_send", "status")
+
+    def __init__(self, send: Send, request_id: bytes) -> None:
+        self._send = send
+        self._id = request_id
+        self.status = 0  # until the answer has begun
+
+    async def send(self, message: Message) -> None:
+        if message["type"] in _STARTS:
+            self.status = message.get("status", 101)
+            headers: list[Any] = [*message.get("headers", ()), (_HEADER, self._id)]
+            message["headers"] = headers
+        await self._send(message)
+
+    async def refuse(self, scope: Scope, receive: Receive, response: Response) -> None:
+        if scope["type"] == "http":
+            await response(scope, receive, self.send)
+            return
+        await self.send(
+            {
+                "type": "websocket.http.response.start",
+                "status": response.status_code,
+                "headers": response.raw_headers,
+            }
+        )
+        await self.send({"type": "websocket.http.response.body", "body": bytes(response.body)})
