@@ -19,6 +19,7 @@ from metadata.store import CREATE_ONLY, MetadataStore
 
 LOCAL_POLICIES_ROOT = "/admin/local-policies"
 POLICIES_ROOT = "/admin/policies"
+ANTI_AFFINITY_GROUP = "namespaceAntiAffinityGroup"  # Pulsar's name of the field
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,12 @@ class BundleFactory:
                 await self._store.put(path, LocalPolicies(bundles).encode(), CREATE_ONLY)
             except BadVersionError:
                 self._local.invalidate(path)  # another broker was first: its boundaries rule
+
+    async def anti_affinity_group(self, namespace: str) -> str | None:
+        """Raises InvalidBundleError: the stored local policies can't be read."""
+        local = await self._local.get(f"{LOCAL_POLICIES_ROOT}/{namespace}")
+        group = None if local is None else local.value.other_fields.get(ANTI_AFFINITY_GROUP)
+        return group if isinstance(group, str) else None
 
     async def split(
         self, namespace: str, bundle: HashRange, points: Sequence[int]

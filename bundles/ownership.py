@@ -204,6 +204,10 @@ class OwnershipService:
         except (SessionLostError, StoreClosedError) as error:
             raise BundleNotReadyError(namespace, str(error)) from error
 
+    async def anti_affinity_group(self, namespace: str) -> str | None:
+        """The group whose namespaces are to be served by different brokers; None: in none."""
+        return await self._factory.anti_affinity_group(namespace)
+
     async def split(self, namespace: str, bundle: HashRange, points: Sequence[int]) -> list[str]:
         """Cuts a bundle at points strictly inside it; its topics stay open and serve on.
 

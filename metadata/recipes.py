@@ -171,11 +171,15 @@ class CachedValues(Generic[T]):
         self._entries.pop(path, None)
         self._reading.pop(path, None)
 
+    def clear(self) -> None:
+        """Drop everything: whatever is asked for is read and decoded again."""
+        self._entries.clear()
+        self._reading.clear()
+
     def close(self) -> None:
         for watch in self._watches:
             watch.close()
-        self._entries.clear()
-        self._reading.clear()
+        self.clear()
 
     def _keep(self, path: str, entry: CachedValue[T] | None) -> None:
         if len(self._entries) >= self._entries_max:

@@ -10,8 +10,11 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.service.cluster_documents import ClusterDocuments
 from broker.service.connection import Connection
+from broker.service.dynamic_configuration import DynamicConfiguration
 from broker.service.file_limit import SocketQuota, file_limit
+from broker.service.load_report import HostUsage
 from broker.service.policy_feed import PolicyFeed
 from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
@@ -69,6 +72,11 @@ class BrokerService:
         self.resources = Resources(store, config)
         self.policies = PolicyFeed(self)
         self.schemas = SchemaRegistry(store, clock)
+        self.dynamic_configuration = DynamicConfiguration(store, config, self.apply_config)
+        self.cluster_documents = ClusterDocuments(store)
+        self.host_usage = HostUsage()
+        self.request_shutdown: Callable[[], None] | None = None
+        """Ends the process in an orderly way; None where the process isn't this broker's."""
         self.ready = False
         self.service_url = self.web_url = self.broker_id = ""
         self.bundles: OwnershipService  # set by start: it needs the URLs
@@ -128,6 +136,7 @@ class BrokerService:
             {"serviceUrl": self.web_url, "brokerServiceUrl": self.service_url},
             self.config.default_number_of_namespace_bundles,
         )
+        await self.dynamic_configuration.start()
         instance = await IdGenerator(self.store, "/counters/producer-name", block=1).next_id()
         self._name_prefix = f"{self.cluster}-{instance}"
         self.bundles = OwnershipService(
@@ -155,9 +164,16 @@ class BrokerService:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.dynamic_configuration.close()
         self.policies.close()
         self.resources.close()
         self.schemas.close()
+
+    async def apply_config(self, config: BrokerConfig) -> None:
+        """Go on with other settings; only the dynamic ones may differ."""
+        self.config = config
+        self.publish_buffer_max = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
+        await self.policies.config_changed(config)
 
     def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a task of the broker; its errors are logged."""
@@ -244,7 +260,9 @@ class BrokerService:
 
     async def unload_bundle(self, bundle: str) -> None:
         """Close the loaded topics of a bundle (``tenant/ns/0x..._0x...``)."""
-        names = [name for name in self.topics if await self.bundles.bundle_of(name) == bundle]
+        # A copy: topics come and go while boundaries are read.
+        loaded = list(self.topics)
+        names = [name for name in loaded if await self.bundles.bundle_of(name) == bundle]
         results = await asyncio.gather(
             *(self.loader.unload(name) for name in names), return_exceptions=True
         )

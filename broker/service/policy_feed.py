@@ -18,6 +18,7 @@ from metadata.errors import MetadataError
 from metadata.store import EventType, SessionEvent
 
 if TYPE_CHECKING:
+    from broker.config import BrokerConfig
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
     from broker.service.topic import Topic
@@ -60,6 +61,14 @@ class PolicyFeed:
             self._task.cancel()
         if self._retry is not None:
             self._retry.cancel()
+
+    async def config_changed(self, config: BrokerConfig) -> None:
+        """The broker's settings have changed: return when the loaded topics have them."""
+        self.defaults = Policies({}, config)
+        self._service.resources.config_changed(config)
+        self._mark(_EVERYTHING)
+        if self._task is not None:
+            await asyncio.shield(self._task)
 
     async def of(self, name: TopicName) -> Policies:
         """What holds for a topic, loaded or not.

@@ -60,6 +60,11 @@ class Resources:
         self.on_policies_written: Callable[[str], Awaitable[None]] | None = None
         """Awaited with the path of a namespace's or topic's document that was written here."""
 
+    def config_changed(self, config: BrokerConfig) -> None:
+        """From now on policies are made of these settings; made ones stay as they are."""
+        self._config = config
+        self._policies.clear()
+
     def close(self) -> None:
         self._policies.close()
         self._partitioned.close()

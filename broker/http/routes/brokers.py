@@ -1,16 +1,18 @@
-"""Brokers: lists, versions, configuration, health (http-api 2.8)."""
+"""Brokers: lists, versions, configuration, health, shutdown (http-api 2.8)."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Path, Query, Response
+from starlette.background import BackgroundTask
 
-from broker.http.dependencies import Service
+from broker.http.dependencies import Flag, Service, flag
 from broker.http.errors import ApiError
 from broker.http.health import HealthCheckError, check_round_trip
+from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, TextResponse
 from broker.service.broker_service import BrokerService
 
@@ -97,14 +99,54 @@ async def leader(service: Service) -> Response:
     return JsonResponse({"serviceUrl": service.web_url, "brokerId": broker_id(service)})
 
 
-@router.get("/brokers/configuration", summary="Names of settings that can change at run time: none")
+@router.get(
+    "/brokers/configuration",
+    summary="Names of the settings that can change at run time",
+    responses={200: {"content": {"application/json": {"example": ["maxTenants"]}}}},
+)
 async def dynamic_names(service: Service) -> Response:
-    return JsonResponse([])
+    return JsonResponse(service.dynamic_configuration.names())
 
 
-@router.get("/brokers/configuration/values", summary="Settings changed at run time")
+@router.get(
+    "/brokers/configuration/values",
+    summary="Settings changed at run time",
+    responses={200: {"content": {"application/json": {"example": {"maxTenants": "100"}}}}},
+)
 async def dynamic_values(service: Service) -> Response:
-    return JsonResponse({})
+    return JsonResponse(await service.dynamic_configuration.values())
+
+
+@router.post(
+    "/brokers/configuration/{name}/{value}",
+    summary="Change a setting of all brokers, now and for later starts",
+    responses={
+        200: {"description": "It holds; no body"},
+        412: {"description": "Not one that can change at run time, or not a value of it"},
+    },
+)
+async def set_dynamic(
+    service: Service,
+    name: Annotated[str, Path(examples=["maxTenants"])],
+    value: Annotated[str, Path(description="Percent-encoded", examples=["100"])],
+) -> Response:
+    await service.dynamic_configuration.set(form_decode(name), form_decode(value))
+    return Response(status_code=200)
+
+
+@router.delete(
+    "/brokers/configuration/{name}",
+    summary="Back to the value that each broker was started with",
+    responses={
+        200: {"description": "Done, also when it wasn't changed; no body"},
+        412: {"description": "Not one that can change at run time"},
+    },
+)
+async def delete_dynamic(
+    service: Service, name: Annotated[str, Path(examples=["maxTenants"])]
+) -> Response:
+    await service.dynamic_configuration.delete(form_decode(name))
+    return Response(status_code=200)
 
 
 @router.get(
@@ -142,14 +184,73 @@ async def list_cluster_brokers(
     return JsonResponse([broker_id(service)])
 
 
-@router.get("/broker-stats/topics", summary="Statistics of all loaded topics, by bundle")
-async def broker_topics(service: Service) -> Response:
-    answer: dict[str, Any] = {}
-    for number, topic in enumerate(list(service.topics.values())):
-        name = topic.name
-        bundle = (await service.bundles.bundle_of(str(name))).rpartition("/")[2]
-        of_bundle = answer.setdefault(name.namespace, {}).setdefault(bundle, {})
-        of_bundle.setdefault(name.domain, {})[str(name)] = topic.stats()
-        if number % 16 == 15:
-            await asyncio.sleep(0)  # long lists never hold the loop
-    return JsonResponse(answer)
+@router.get(
+    "/brokers/{cluster}/{broker}/ownedNamespaces",
+    summary="Bundles that a broker owns",
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {
+                        "public/default/0x00000000_0x08000000": {
+                            "broker_assignment": "shared",
+                            "is_controlled": False,
+                            "is_active": True,
+                        }
+                    }
+                }
+            }
+        },
+        404: {"description": "No such broker"},
+    },
+)
+async def owned_namespaces(
+    service: Service,
+    cluster: Annotated[str, Path(examples=["standalone"])],
+    broker: Annotated[str, Path(examples=["127.0.0.1:8080"])],
+) -> Response:
+    name = form_decode(broker)
+    if name != broker_id(service):
+        raise ApiError(404, f"Broker id '{name}' not found in available brokers.")
+    # Isolation policies would make some of them controlled; this broker's cluster has none.
+    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    return JsonResponse(dict.fromkeys(sorted(service.bundles.owned_bundles), status))
+
+
+@router.post(
+    "/brokers/shutdown",
+    status_code=204,
+    summary="Stop this broker in an orderly way, after the answer",
+    responses={
+        412: {"description": "`forcedTerminateTopic=false`: topics are always closed at once"},
+        501: {"description": "This process can't be stopped by request"},
+    },
+)
+async def shutdown(
+    service: Service,
+    maxConcurrentUnloadPerSec: Annotated[
+        int, Query(ge=0, description="Bundles to unload each second before; 0: all at the end")
+    ] = 0,
+    forcedTerminateTopic: Annotated[str | None, Flag(True)] = None,
+) -> Response:
+    if not flag(forcedTerminateTopic, default=True):
+        raise ApiError(412, "Topics are always closed at once: forcedTerminateTopic must be true")
+    stop = service.request_shutdown
+    if stop is None:
+        raise ApiError(501, "This process can't be stopped by request")
+
+    async def leave() -> None:
+        try:
+            if maxConcurrentUnloadPerSec:
+                await _unload_slowly(service, maxConcurrentUnloadPerSec)
+        finally:
+            stop()
+
+    return Response(status_code=204, background=BackgroundTask(lambda: service.run(leave())))
+
+
+async def _unload_slowly(service: BrokerService, per_second: int) -> None:
+    for number, bundle in enumerate(list(service.bundles.owned_bundles), 1):
+        await service.bundles.release(bundle)
+        if number % per_second == 0:
+            await asyncio.sleep(1)

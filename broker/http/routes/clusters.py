@@ -1,16 +1,20 @@
-"""Clusters (http-api 2.2)."""
+"""Clusters: their data, peers, failure domains, isolation policies (http-api 2.2)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import BaseModel, ConfigDict
 
 from broker.http.dependencies import Service, body_doc, json_body
 from broker.http.errors import ApiError
 from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
 from broker.protocol.topic_name import valid_namespace_part
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
 
 __all__ = ["router"]
 
@@ -27,8 +31,65 @@ _DEFAULTS: dict[str, Any] = {
     "tlsAllowInsecureConnection": False,
     "brokerClientTlsEnabledWithKeyStore": False,
 }
+_URLS: Final = (
+    ("serviceUrl", "http://", "service url", "http://pulsar.example.com:8080"),
+    ("serviceUrlTls", "https://", "service tls url", "https://pulsar.example.com:8443"),
+    ("brokerServiceUrl", "pulsar://", "broker service url", "pulsar://pulsar.example.com:6650"),
+    (
+        "brokerServiceUrlTls",
+        "pulsar+ssl://",
+        "broker service tls url",
+        "pulsar+ssl://pulsar.example.com:6651",
+    ),
+)
 _DOC = body_doc({"type": "object", "additionalProperties": True}, _EXAMPLE)
+_NAMES_DOC = body_doc({"type": "array", "items": {"type": "string"}}, ["us-west"])
+_PEER_EXAMPLE = ["us-west"]
 Body = Annotated[dict[str, Any] | None, Depends(json_body(dict[str, Any]))]
+
+
+class FailureDomain(BaseModel):
+    """Brokers that fail together."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    brokers: list[str] | None = None
+
+
+class AutoFailoverPolicy(BaseModel):
+    """When a namespace may use its secondary brokers."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    policy_type: str
+    parameters: dict[str, str]
+
+
+class IsolationPolicy(BaseModel):
+    """NamespaceIsolationData: which brokers serve which namespaces, as regular expressions."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    namespaces: list[str] | None = None
+    primary: list[str] | None = None
+    secondary: list[str] | None = None
+    auto_failover_policy: AutoFailoverPolicy | None = None
+    unload_scope: str | None = None
+
+
+_DOMAIN_EXAMPLE = {"brokers": ["10.0.0.1:8080", "10.0.0.2:8080"]}
+_DOMAIN_DOC = body_doc(FailureDomain, _DOMAIN_EXAMPLE)
+_ISOLATION_EXAMPLE = {
+    "namespaces": ["acme/.*"],
+    "primary": ["broker-1.*"],
+    "secondary": ["broker-2.*"],
+    "auto_failover_policy": {
+        "policy_type": "min_available",
+        "parameters": {"min_limit": "1", "usage_threshold": "80"},
+    },
+}
+_ISOLATION_DOC = body_doc(IsolationPolicy, _ISOLATION_EXAMPLE)
+_UNLOAD_SCOPES: Final = ("all_matching", "none", "changed")
 
 
 async def _cluster(
@@ -37,7 +98,27 @@ async def _cluster(
     return form_decode(cluster)
 
 
+async def _domain(
+    domain: Annotated[str, Path(description="Failure domain", examples=["rack-1"])],
+) -> str:
+    return form_decode(domain)
+
+
+async def _policy(
+    policy: Annotated[str, Path(description="Isolation policy", examples=["acme-only"])],
+) -> str:
+    return form_decode(policy)
+
+
 Cluster = Annotated[str, Depends(_cluster)]
+Domain = Annotated[str, Depends(_domain)]
+PolicyName = Annotated[str, Depends(_policy)]
+
+_MISSING: dict[int | str, dict[str, Any]] = {404: {"description": "No such cluster"}}
+_CREATED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Done; no body"},
+    400: {"description": "No data, or a URL with the wrong scheme"},
+}
 
 
 @router.get(
@@ -52,69 +133,347 @@ async def list_clusters(service: Service) -> Response:
 @router.get(
     "/{cluster}",
     summary="One cluster",
-    responses={
-        200: {"content": {"application/json": {"example": _EXAMPLE}}},
-        404: {"description": "No such cluster"},
-    },
+    responses={200: {"content": {"application/json": {"example": _EXAMPLE}}}, **_MISSING},
 )
 async def get_cluster(service: Service, cluster: Cluster) -> Response:
-    data = await service.resources.cluster(cluster)
-    if data is None:
-        raise ApiError(404, "Cluster does not exist")
+    data = await _data(service, cluster)
     return JsonResponse({k: v for k, v in (_DEFAULTS | data).items() if v is not None})
 
 
-@router.put("/{cluster}", summary="Register a cluster", openapi_extra=_DOC)
+@router.put(
+    "/{cluster}",
+    summary="Register a cluster",
+    openapi_extra=_DOC,
+    responses={
+        **_CREATED,
+        409: {"description": "It exists"},
+        412: {"description": "Not a cluster name"},
+    },
+)
 async def create_cluster(service: Service, cluster: Cluster, data: Body) -> Response:
-    if not valid_namespace_part(cluster):
-        raise ApiError(412, "Cluster name is not valid")
     if data is None:
-        raise ApiError(400, "ClusterData is null")
+        raise ApiError(400, "cluster data is required")
+    if not valid_namespace_part(cluster) or cluster == "global":
+        raise ApiError(412, "Cluster name is not valid")
+    document = _checked(data)
     if await service.resources.cluster(cluster) is not None:
         raise ApiError(409, "Cluster already exists")
-    await service.resources.put_cluster(cluster, _checked(data))
+    await service.resources.put_cluster(cluster, document)
     return Response(status_code=200)
 
 
-@router.post("/{cluster}", summary="Replace a cluster's data", openapi_extra=_DOC)
+@router.post(
+    "/{cluster}",
+    summary="Replace a cluster's data",
+    openapi_extra=_DOC,
+    responses={**_CREATED, **_MISSING},
+)
 async def update_cluster(service: Service, cluster: Cluster, data: Body) -> Response:
     if data is None:
-        raise ApiError(400, "ClusterData is null")
-    if await service.resources.cluster(cluster) is None:
-        raise ApiError(404, "Cluster does not exist")
-    await service.resources.put_cluster(cluster, _checked(data))
+        raise ApiError(400, "cluster data is required")
+    document = _checked(data)
+    await _data(service, cluster)
+    await service.resources.put_cluster(cluster, document)
     return Response(status_code=200)
+
+
+async def _data(service: BrokerService, cluster: str) -> dict[str, Any]:
+    data = await service.resources.cluster(cluster)
+    if data is None:
+        raise ApiError(404, "Cluster does not exist")
+    return data
 
 
 def _checked(data: dict[str, Any]) -> dict[str, Any]:
-    for field, schemes in (
-        ("serviceUrl", ("http://",)),
-        ("serviceUrlTls", ("https://",)),
-        ("brokerServiceUrl", ("pulsar://",)),
-        ("brokerServiceUrlTls", ("pulsar+ssl://",)),
-    ):
+    for field, scheme, what, example in _URLS:
         url = data.get(field)
-        if url and not (isinstance(url, str) and url.startswith(schemes)):
-            raise ApiError(400, f"Illegal {field}: it must begin with {schemes[0]}")
+        if url and not (isinstance(url, str) and url.startswith(scheme)):
+            raise ApiError(400, f"Illegal {what}, example: {example}")
+    # Migration redirects clients; a broker that doesn't must not say that it would.
+    if data.get("migrated") is True or data.get("migratedClusterUrl"):
+        raise ApiError(501, "Cluster migration is not supported")
     return {field: value for field, value in data.items() if value is not None}
 
 
-@router.delete("/{cluster}", status_code=204, summary="Remove an unused cluster")
+@router.delete(
+    "/{cluster}",
+    status_code=204,
+    summary="Remove an unused cluster",
+    responses={**_MISSING, 412: {"description": "A namespace uses it, or it is this broker's"}},
+)
 async def delete_cluster(service: Service, cluster: Cluster) -> Response:
     resources = service.resources
-    if await resources.cluster(cluster) is None:
-        raise ApiError(404, "Cluster does not exist")
+    await _data(service, cluster)
+    if cluster == service.cluster:
+        raise ApiError(412, "Cluster not empty: this broker belongs to it")
     for tenant in await resources.tenants():
         for namespace in await resources.namespaces(tenant):
             policies = await resources.policies(namespace)
             if policies is not None and cluster in policies.document["replication_clusters"]:
                 raise ApiError(412, "Cluster not empty")
+    if await service.cluster_documents.isolation_policies(cluster):
+        raise ApiError(412, "Cluster not empty: it has namespace isolation policies")
     await resources.delete_cluster(cluster)
     return no_content()
 
 
-@router.get("/{cluster}/failureDomains", summary="Failure domains: none are kept yet")
-async def failure_domains(service: Service, cluster: Cluster) -> Response:
+# --- peers
+
+
+@router.get(
+    "/{cluster}/peers",
+    summary="Peer clusters; nothing when none are set",
+    responses={200: {"content": {"application/json": {"example": _PEER_EXAMPLE}}}, **_MISSING},
+)
+async def get_peers(service: Service, cluster: Cluster) -> Response:
+    peers = (await _data(service, cluster)).get("peerClusterNames")
+    return no_content() if peers is None else JsonResponse(peers)
+
+
+@router.post(
+    "/{cluster}/peers",
+    status_code=204,
+    summary="Set the peer clusters; `null` removes them",
+    openapi_extra=_NAMES_DOC,
+    responses={**_MISSING, 412: {"description": "The cluster itself, or an unknown one"}},
+)
+async def set_peers(
+    service: Service,
+    cluster: Cluster,
+    peers: Annotated[list[str] | None, Depends(json_body(list[str]))],
+) -> Response:
+    data = await _data(service, cluster)
+    for name in peers or ():
+        if name == cluster:
+            raise ApiError(412, f"{cluster} itself can't be part of peer-list")
+        if await service.resources.cluster(name) is None:
+            raise ApiError(412, f"Peer cluster {name} does not exist")
+    document = {key: value for key, value in data.items() if key != "peerClusterNames"}
+    if peers is not None:
+        document["peerClusterNames"] = list(dict.fromkeys(peers))
+    await service.resources.put_cluster(cluster, document)
+    return no_content()
+
+
+# --- failure domains
+
+
+async def _require(service: BrokerService, cluster: str) -> None:
     if await service.resources.cluster(cluster) is None:
         raise ApiError(412, f"Cluster {cluster} does not exist.")
-    return JsonResponse({})
+
+
+@router.get(
+    "/{cluster}/failureDomains",
+    summary="Failure domains by name",
+    responses={
+        200: {"content": {"application/json": {"example": {"rack-1": _DOMAIN_EXAMPLE}}}},
+    },
+)
+async def failure_domains(service: Service, cluster: Cluster) -> Response:
+    return JsonResponse(await service.cluster_documents.failure_domains(cluster))
+
+
+@router.get(
+    "/{cluster}/failureDomains/{domain}",
+    summary="One failure domain",
+    responses={
+        200: {"content": {"application/json": {"example": _DOMAIN_EXAMPLE}}},
+        404: {"description": "No such domain"},
+        412: {"description": "No such cluster"},
+    },
+)
+async def failure_domain(service: Service, cluster: Cluster, domain: Domain) -> Response:
+    await _require(service, cluster)
+    found = await service.cluster_documents.failure_domain(cluster, domain)
+    if found is None:
+        raise ApiError(404, f"Domain {domain} for cluster {cluster} does not exist")
+    return JsonResponse(found)
+
+
+@router.post(
+    "/{cluster}/failureDomains/{domain}",
+    status_code=204,
+    summary="Create or replace a failure domain",
+    openapi_extra=_DOMAIN_DOC,
+    responses={
+        409: {"description": "A broker is in another domain"},
+        412: {"description": "No such cluster, or not a name"},
+    },
+)
+async def set_failure_domain(
+    service: Service,
+    cluster: Cluster,
+    domain: Domain,
+    body: Annotated[FailureDomain | None, Depends(json_body(FailureDomain))],
+) -> Response:
+    await _require(service, cluster)
+    if not valid_namespace_part(domain):
+        raise ApiError(412, "Domain name is not valid")
+    brokers = None if body is None else body.brokers
+    await service.cluster_documents.put_failure_domain(cluster, domain, brokers)
+    return no_content()
+
+
+@router.delete(
+    "/{cluster}/failureDomains/{domain}",
+    status_code=204,
+    summary="Delete a failure domain",
+    responses={
+        404: {"description": "No such domain"},
+        412: {"description": "No such cluster"},
+    },
+)
+async def delete_failure_domain(service: Service, cluster: Cluster, domain: Domain) -> Response:
+    await _require(service, cluster)
+    if not await service.cluster_documents.delete_failure_domain(cluster, domain):
+        raise ApiError(404, f"Domain-name {domain} or cluster {cluster} does not exist")
+    return no_content()
+
+
+# --- namespace isolation policies
+
+
+async def _isolation(service: BrokerService, cluster: str, missing: int) -> dict[str, Any]:
+    if await service.resources.cluster(cluster) is None:
+        raise ApiError(missing, f"Cluster {cluster} does not exist.")
+    policies = await service.cluster_documents.isolation_policies(cluster)
+    if policies is None:
+        raise ApiError(404, f"NamespaceIsolationPolicies for cluster {cluster} does not exist")
+    return policies
+
+
+@router.get(
+    "/{cluster}/namespaceIsolationPolicies",
+    summary="Namespace isolation policies by name",
+    responses={
+        200: {"content": {"application/json": {"example": {"acme-only": _ISOLATION_EXAMPLE}}}},
+        404: {"description": "No such cluster, or none were ever set"},
+    },
+)
+async def isolation_policies(service: Service, cluster: Cluster) -> Response:
+    return JsonResponse(await _isolation(service, cluster, 404))
+
+
+@router.get(
+    "/{cluster}/namespaceIsolationPolicies/brokers",
+    summary="Which isolation policies the active brokers are in",
+    responses={404: {"description": "No such cluster, or none were ever set"}},
+)
+async def isolated_brokers(service: Service, cluster: Cluster) -> Response:
+    await _isolation(service, cluster, 404)
+    return JsonResponse([_unassigned(service.broker_id)])
+
+
+@router.get(
+    "/{cluster}/namespaceIsolationPolicies/brokers/{broker}",
+    summary="Which isolation policies one broker is in",
+    responses={404: {"description": "No such cluster, or none were ever set"}},
+)
+async def isolated_broker(
+    service: Service, cluster: Cluster, broker: Annotated[str, Path(examples=["127.0.0.1:8080"])]
+) -> Response:
+    await _isolation(service, cluster, 404)
+    return JsonResponse(_unassigned(form_decode(broker)))
+
+
+def _unassigned(broker: str) -> dict[str, Any]:
+    """A broker in no policy: this cluster's own can't be set, see ``set_isolation_policy``."""
+    return {"brokerName": broker, "namespaceRegex": [], "primary": False}
+
+
+@router.get(
+    "/{cluster}/namespaceIsolationPolicies/{policy}",
+    summary="One namespace isolation policy",
+    responses={
+        200: {"content": {"application/json": {"example": _ISOLATION_EXAMPLE}}},
+        404: {"description": "No such policy or cluster"},
+    },
+)
+async def isolation_policy(service: Service, cluster: Cluster, policy: PolicyName) -> Response:
+    found = (await _isolation(service, cluster, 412)).get(policy)
+    if found is None:
+        raise ApiError(404, f"Cannot find NamespaceIsolationPolicy {policy} for cluster {cluster}")
+    return JsonResponse(found)
+
+
+@router.post(
+    "/{cluster}/namespaceIsolationPolicies/{policy}",
+    status_code=204,
+    summary="Create or replace a namespace isolation policy of another cluster",
+    openapi_extra=_ISOLATION_DOC,
+    responses={
+        400: {"description": "No namespaces, no primary brokers, or bad failover parameters"},
+        412: {"description": "No such cluster"},
+        501: {"description": "Of this broker's own cluster, where nothing would enforce it"},
+    },
+)
+async def set_isolation_policy(
+    service: Service,
+    cluster: Cluster,
+    policy: PolicyName,
+    body: Annotated[IsolationPolicy | None, Depends(json_body(IsolationPolicy))],
+) -> Response:
+    await _require(service, cluster)
+    if body is None or not _is_complete(body):
+        raise ApiError(400, f"Invalid format of input policy data. policy: {policy}")
+    if cluster == service.cluster:
+        raise ApiError(
+            501, "Namespace isolation needs several brokers: this one would serve all namespaces"
+        )
+    document = body.model_dump(exclude_none=True)
+    document.setdefault("secondary", [])
+    await service.cluster_documents.put_isolation_policy(cluster, policy, document)
+    return no_content()
+
+
+def _is_complete(policy: IsolationPolicy) -> bool:
+    failover = policy.auto_failover_policy
+    if not policy.namespaces or not policy.primary or failover is None:
+        return False
+    if policy.unload_scope is not None and policy.unload_scope not in _UNLOAD_SCOPES:
+        return False
+    numbers = [failover.parameters.get(name, "") for name in ("min_limit", "usage_threshold")]
+    return failover.policy_type == "min_available" and all(
+        text.isascii() and text.isdigit() for text in numbers
+    )
+
+
+@router.delete(
+    "/{cluster}/namespaceIsolationPolicies/{policy}",
+    status_code=204,
+    summary="Delete a namespace isolation policy",
+    responses={412: {"description": "No such cluster"}},
+)
+async def delete_isolation_policy(
+    service: Service, cluster: Cluster, policy: PolicyName
+) -> Response:
+    await _require(service, cluster)
+    if await service.cluster_documents.isolation_policies(cluster) is not None:
+        await service.cluster_documents.delete_isolation_policy(cluster, policy)
+    return no_content()
+
+
+# --- migration
+
+
+@router.get(
+    "/{cluster}/migrate",
+    summary="Where a cluster was migrated to: nowhere",
+    responses=_MISSING,
+)
+async def get_migration(service: Service, cluster: Cluster) -> Response:
+    raise ApiError(404, "Cluster does not exist")
+
+
+@router.post(
+    "/{cluster}/migrate",
+    summary="Migrate a cluster: not supported",
+    responses={501: {"description": "Always"}},
+)
+async def migrate(
+    service: Service,
+    cluster: Cluster,
+    isMigrated: Annotated[str | None, Query(description="Whether it is under way")] = None,
+) -> Response:
+    raise ApiError(501, "Cluster migration is not supported")

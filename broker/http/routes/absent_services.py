@@ -1,0 +1,47 @@
+"""Services that Pulsar's tools ask for and this broker doesn't have (http-api 2.11).
+
+They get the statuses of a Pulsar broker where these services are switched off: tools tolerate
+those on their overview pages, and a plain 404 they don't.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Response
+
+from broker.http.errors import error_response
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["absent services"], include_in_schema=False)
+
+_METHODS: Final = ["GET", "PUT", "POST", "DELETE"]
+_FUNCTIONS: Final = (
+    "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false"
+)
+_SERVICES: Final = (
+    *((409, f"/admin/v3/{name}", _FUNCTIONS) for name in ("functions", "sources", "sinks")),
+    *(
+        (409, f"/admin/v2/{name}", _FUNCTIONS)
+        for name in ("functions", "sources", "sinks", "worker", "worker-stats")
+    ),
+    (503, "/admin/v3/packages", "Package Management Service is not enabled in the broker."),
+    (
+        503,
+        "/admin/v3/transactions",
+        "This Broker is not configured with transactionCoordinatorEnabled=true.",
+    ),
+)
+
+
+def _refuse(status: int, prefix: str, reason: str) -> None:
+    async def refuse() -> Response:
+        return error_response(status, reason)
+
+    for path in (prefix, prefix + "/{rest:path}"):
+        router.add_api_route(path, refuse, methods=_METHODS)
+
+
+for each in _SERVICES:
+    _refuse(*each)

@@ -1,0 +1,206 @@
+"""What this broker holds and how much it works (http-api 2.8, broker-stats)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import psutil
+from fastapi import APIRouter, Path, Response
+
+from broker.http.dependencies import Service
+from broker.http.errors import ApiError
+from broker.http.responses import JsonResponse
+from broker.service.load_report import load_report
+from broker.service.persistent_topic import PersistentTopic
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2/broker-stats", tags=["broker-stats"])
+
+_SLICE: Final = 16
+"""Topics whose statistics are made before others get their turn on the loop."""
+_NAMESPACE_FIGURES: Final = (
+    ("brk_in_rate", "msgRateIn"),
+    ("brk_in_tp_rate", "msgThroughputIn"),
+    ("brk_out_rate", "msgRateOut"),
+    ("brk_out_tp_rate", "msgThroughputOut"),
+    ("brk_storage_size", "storageSize"),
+)
+_METRICS_EXAMPLE = [
+    {"metrics": {"brk_in_rate": 12.5}, "dimensions": {"namespace": "public/default"}}
+]
+
+
+@router.get(
+    "/topics",
+    summary="Statistics of all loaded topics, by namespace, bundle and domain",
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {"public/default": {"0x00000000_0x08000000": {"persistent": {}}}}
+                }
+            }
+        }
+    },
+)
+@router.get("/destinations", include_in_schema=False)
+async def topics(service: Service) -> Response:
+    answer: dict[str, Any] = {}
+    for number, topic in enumerate(list(service.topics.values()), 1):
+        name = topic.name
+        bundle = (await service.bundles.bundle_of(str(name))).rpartition("/")[2]
+        of_bundle = answer.setdefault(name.namespace, {}).setdefault(bundle, {})
+        of_bundle.setdefault(name.domain, {})[str(name)] = topic.stats()
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
+    return JsonResponse(answer)
+
+
+@router.get(
+    "/load-report",
+    summary="Load of this broker and its machine (LocalBrokerData)",
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {
+                        "webServiceUrl": "http://127.0.0.1:8080",
+                        "cpu": {"usage": 31.5, "limit": 200.0},
+                        "numTopics": 3,
+                        "numBundles": 2,
+                    }
+                }
+            }
+        }
+    },
+)
+async def report(service: Service) -> Response:
+    from broker.http.app import product_version
+
+    return JsonResponse(await load_report(service, service.host_usage, product_version()))
+
+
+@router.get(
+    "/metrics",
+    summary="Figures of the entry cache and of each namespace",
+    responses={200: {"content": {"application/json": {"example": _METRICS_EXAMPLE}}}},
+)
+async def metrics(service: Service) -> Response:
+    sums: dict[str, dict[str, float]] = {}
+    for number, topic in enumerate(list(service.topics.values()), 1):
+        stats = topic.stats()
+        of_namespace = sums.setdefault(topic.name.namespace, {})
+        subscriptions = stats["subscriptions"].values()
+        figures = {name: stats[field] for name, field in _NAMESPACE_FIGURES} | {
+            "brk_no_of_producers": len(stats["publishers"]),
+            "brk_no_of_subscriptions": len(subscriptions),
+            "brk_no_of_consumers": sum(len(each["consumers"]) for each in subscriptions),
+            "brk_msg_backlog": sum(each["msgBacklog"] for each in subscriptions),
+        }
+        for name, value in figures.items():
+            of_namespace[name] = of_namespace.get(name, 0) + value
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
+    persistent = [each for each in service.topics.values() if isinstance(each, PersistentTopic)]
+    cache = {
+        "brk_ml_count": len(persistent),
+        "brk_ml_cache_used_size": service.ledgers.cache.size,
+    }
+    return JsonResponse(
+        [
+            _metrics(cache, {}),
+            *(_metrics(figures, {"namespace": name}) for name, figures in sorted(sums.items())),
+        ]
+    )
+
+
+@router.get(
+    "/mbeans",
+    summary="Figures of the process and of its garbage collector",
+    responses={200: {"content": {"application/json": {"example": _METRICS_EXAMPLE}}}},
+)
+async def process_figures(service: Service) -> Response:
+    process = psutil.Process()
+    with process.oneshot():
+        times, memory = process.cpu_times(), process.memory_info()
+        figures = {
+            "cpuUserSeconds": times.user,
+            "cpuSystemSeconds": times.system,
+            "residentBytes": memory.rss,
+            "virtualBytes": memory.vms,
+            "threads": process.num_threads(),
+        }
+    return JsonResponse(
+        [
+            _metrics(figures, {"MBean": "process"}),
+            *(
+                _metrics(generation, {"MBean": f"python.gc:generation={number}"})
+                for number, generation in enumerate(gc.get_stats())
+            ),
+        ]
+    )
+
+
+def _metrics(figures: dict[str, Any], dimensions: dict[str, str]) -> dict[str, Any]:
+    return {"metrics": figures, "dimensions": dimensions}
+
+
+@router.get(
+    "/allocator-stats/{allocator}",
+    summary="Memory of the process (`default`) or of the entry cache (`ml-cache`)",
+    responses={
+        200: {"content": {"application/json": {"example": {"usedDirectMemory": 33554432}}}},
+        406: {"description": "Another name"},
+    },
+)
+async def allocator_stats(
+    service: Service, allocator: Annotated[str, Path(examples=["default"])]
+) -> Response:
+    if allocator not in ("default", "ml-cache"):
+        raise ApiError(406, f"Invalid allocator name : {allocator:.100}")
+    return JsonResponse(_allocator(service, allocator))
+
+
+def _allocator(service: BrokerService, name: str) -> dict[str, Any]:
+    """AllocatorStats: Python's allocator has no arenas to show, so only the sums are filled."""
+    cache = service.ledgers.cache.size
+    is_cache = name == "ml-cache"
+    return {
+        "numDirectArenas": 0,
+        "numHeapArenas": 0,
+        "numThreadLocalCaches": 0,
+        "normalCacheSize": 0,
+        "smallCacheSize": 0,
+        "usedDirectMemory": cache,
+        "usedHeapMemory": -1 if is_cache else psutil.Process().memory_info().rss,
+        "directArenas": [],
+        "heapArenas": [],
+    }
+
+
+@router.get(
+    "/bookieops",
+    summary="Ledger operations by topic: not counted",
+    responses={501: {"description": "Always"}},
+)
+async def bookie_operations(service: Service) -> Response:
+    raise ApiError(501, "Operations on ledgers are not counted by topic")
+
+
+@router.get(
+    "/broker-resource-availability/{tenant}/{namespace}",
+    summary="Resource availability by broker: not kept",
+    responses={409: {"description": "Always, as with Pulsar's default load manager"}},
+)
+async def resource_availability(
+    service: Service,
+    tenant: Annotated[str, Path(examples=["public"])],
+    namespace: Annotated[str, Path(examples=["default"])],
+) -> Response:
+    raise ApiError(409, "The load manager does not support this operation")

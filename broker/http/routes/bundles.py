@@ -1,0 +1,250 @@
+"""Bundles of a namespace: unload, split, deletion, hashes; anti-affinity (http-api 2.3).
+
+Included behind the namespaces' own routes: ``/{tenant}/{namespace}/{bundle}`` would take their
+paths otherwise.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+
+from broker.http.dependencies import (
+    Authoritative,
+    Namespace,
+    Service,
+    body_doc,
+    flag,
+    json_body,
+)
+from broker.http.errors import ApiError
+from broker.http.raw_path import form_decode
+from broker.http.responses import JsonResponse, no_content
+from broker.protocol.topic_name import TopicName
+from broker.service.bundle_load import (
+    busiest_bundle,
+    fullest_bundle,
+    namespace_bundles,
+    split_points,
+    topics_of_bundle,
+)
+from bundles.errors import BundleError, InvalidBundleError
+from bundles.hash_ranges import HashRange, topic_hash
+from bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.service.broker_service import BrokerService
+    from bundles.hash_ranges import NamespaceBundles
+
+__all__ = ["bundle_errors", "router"]
+
+router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
+
+_ABSENT: dict[int | str, dict[str, Any]] = {
+    404: {"description": "No such namespace"},
+    412: {"description": "No such bundle; the reason names the one at its place"},
+}
+
+
+async def _bundle(
+    bundle: Annotated[
+        str, Path(description="Hash range of the bundle", examples=["0x00000000_0x40000000"])
+    ],
+) -> str:
+    return form_decode(bundle)
+
+
+Bundle = Annotated[str, Depends(_bundle)]
+
+
+@contextmanager
+def bundle_errors() -> Iterator[None]:
+    """Errors of the bundle layer as answers: 412 a wrong range, 503 not ready or not ours."""
+    try:
+        yield
+    except InvalidBundleError as error:
+        raise ApiError(412, str(error)) from error
+    except BundleError as error:
+        raise ApiError(503, str(error)) from error
+
+
+@router.put(
+    "/{tenant}/{namespace}/{bundle}/unload",
+    status_code=204,
+    summary="Unload a bundle: its topics close, their clients reconnect",
+    responses={
+        **_ABSENT,
+        409: {"description": "The destination isn't an active broker"},
+    },
+)
+async def unload_bundle(
+    service: Service,
+    namespace: Namespace,
+    bundle: Bundle,
+    authoritative: Authoritative = None,
+    destinationBroker: Annotated[
+        str | None, Query(description="host:port of the broker that is to take it")
+    ] = None,
+) -> Response:
+    if destinationBroker and destinationBroker != service.broker_id:
+        raise ApiError(409, "Not allowed unload namespace bundle to inactive destination broker")
+    with bundle_errors():
+        bundles = await namespace_bundles(service, namespace)
+        await service.bundles.release(f"{namespace}/{bundles.find(bundle)}")
+    return no_content()
+
+
+@router.put(
+    "/{tenant}/{namespace}/{bundle}/split",
+    status_code=204,
+    summary="Split a bundle; its topics stay open unless `unload` is given",
+    openapi_extra=body_doc({"type": "array", "items": {"type": "integer"}}, [1073741824]),
+    responses={
+        **_ABSENT,
+        404: {"description": "No such namespace; `HOT`, and no bundle has traffic"},
+        412: {"description": "No such bundle, unknown algorithm, no positions where it needs them"},
+    },
+)
+async def split_bundle(
+    service: Service,
+    namespace: Namespace,
+    bundle: Annotated[
+        str,
+        Path(
+            description="Hash range, `LARGEST` (most topics) or `HOT` (most traffic)",
+            examples=["0x00000000_0x40000000"],
+        ),
+    ],
+    positions: Annotated[list[int] | None, Depends(json_body(list[int]))],
+    unload: Annotated[str | None, Query(description="Also unload the new bundles")] = None,
+    splitAlgorithmName: Annotated[
+        str | None, Query(description=f"One of {', '.join(SPLIT_ALGORITHMS)}")
+    ] = None,
+    authoritative: Authoritative = None,
+) -> Response:
+    algorithm = splitAlgorithmName or RANGE_EQUALLY_DIVIDE
+    with bundle_errors():
+        bundles = await namespace_bundles(service, namespace)
+        if algorithm not in SPLIT_ALGORITHMS:
+            raise ApiError(
+                412,
+                "Unsupported namespace bundle split algorithm, supported algorithms are "
+                f"[{', '.join(SPLIT_ALGORITHMS)}]",
+            )
+        found = await _find(service, bundles, form_decode(bundle))
+        points = await split_points(service, bundles, found, algorithm, positions or ())
+        names = await service.bundles.split(namespace, found, points)
+        if flag(unload):
+            for name in names:
+                await service.bundles.release(name)
+    return no_content()
+
+
+async def _find(service: BrokerService, bundles: NamespaceBundles, text: str) -> HashRange:
+    if text == "LARGEST":
+        return await fullest_bundle(service, bundles)
+    if text == "HOT":
+        busiest = busiest_bundle(service, bundles)
+        if busiest is None:
+            raise ApiError(404, "Bundle range HOT not found")
+        return busiest
+    return bundles.find(text)
+
+
+@router.get(
+    "/{tenant}/{namespace}/{bundle}/topicHashPositions",
+    summary="Hashes of a bundle's topics, to choose split positions",
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {
+                        "namespace": "public/default",
+                        "bundle": "0x00000000_0x40000000",
+                        "topicHashPositions": {"persistent://public/default/orders": 883617312},
+                    }
+                }
+            }
+        },
+        **_ABSENT,
+    },
+)
+async def topic_hash_positions(
+    service: Service,
+    namespace: Namespace,
+    bundle: Bundle,
+    topics: Annotated[
+        list[str] | None, Query(description="Full names; none: all topics of the bundle")
+    ] = None,
+) -> Response:
+    with bundle_errors():
+        found = (await namespace_bundles(service, namespace)).find(bundle)
+    names = await topics_of_bundle(service, namespace, found)
+    if topics:
+        wanted = set(topics)
+        names = [name for name in names if name in wanted]
+    hashes = {name: topic_hash(name) for name in names}
+    return JsonResponse(
+        {"namespace": namespace, "bundle": str(found), "topicHashPositions": hashes}
+    )
+
+
+@router.get(
+    "/{cluster}/antiAffinity/{group}",
+    summary="Namespaces of a tenant in an anti-affinity group",
+    responses={
+        200: {"content": {"application/json": {"example": ["acme/orders"]}}},
+        400: {"description": "No tenant given"},
+        412: {"description": "No such cluster"},
+    },
+)
+async def anti_affinity_namespaces(
+    service: Service,
+    cluster: Annotated[str, Path(examples=["standalone"])],
+    group: Annotated[str, Path(examples=["group-1"])],
+    tenant: Annotated[str | None, Query(examples=["acme"])] = None,
+    property: Annotated[str | None, Query(description="What Go clients call the tenant")] = None,
+) -> Response:
+    if not (owner := tenant or property):
+        raise ApiError(400, "Tenant should not be null")
+    name = form_decode(cluster)
+    if await service.resources.cluster(name) is None:
+        raise ApiError(412, f"Cluster {name} does not exist.")
+    wanted = form_decode(group)
+    names = [
+        namespace
+        for namespace in await service.resources.namespaces(owner)
+        if await service.bundles.anti_affinity_group(namespace) == wanted
+    ]
+    return JsonResponse(names)
+
+
+@router.delete(
+    "/{tenant}/{namespace}/{bundle}",
+    status_code=204,
+    summary="Give up an empty bundle; with `force` its topics are deleted first",
+    responses={**_ABSENT, 409: {"description": "It holds topics"}},
+)
+async def delete_bundle(
+    service: Service,
+    namespace: Namespace,
+    bundle: Bundle,
+    force: Annotated[str | None, Query(description="Also its topics")] = None,
+    authoritative: Authoritative = None,
+) -> Response:
+    with bundle_errors():
+        if not await service.resources.namespace_exists(namespace):
+            raise ApiError(404, "Namespace does not exist")
+        found = (await namespace_bundles(service, namespace)).find(bundle)
+        names = await topics_of_bundle(service, namespace, found)
+        if names and not flag(force):
+            raise ApiError(409, "Cannot delete non empty bundle")
+        for name in names:
+            await service.delete_topic(TopicName.parse(name), force=True)
+        # Ranges always cover all hashes: only the ownership goes, and the next lookup takes it.
+        await service.bundles.release(f"{namespace}/{found}")
+    return no_content()

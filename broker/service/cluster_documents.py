@@ -1,0 +1,184 @@
+"""Documents about the cluster's machines, kept for operators and for placement.
+
+Failure domains and isolation policies of a cluster, racks of bookies, quotas of bundles: JSON at
+Pulsar's paths (bundles-and-load 1), every change a compare-and-set.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from broker.errors import AlreadyExistsError, BrokerMetadataError
+from metadata.errors import NotFoundError
+from metadata.paths import decode_name, encode_name
+from metadata.recipes import update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metadata.store import MetadataStore
+
+__all__ = ["DEFAULT_QUOTA", "ClusterDocuments"]
+
+Document = dict[str, Any]
+
+_CLUSTERS: Final = "/admin/clusters"
+_RACKS: Final = "/bookies"
+_QUOTAS: Final = "/loadbalance/resource-quota"
+_BOOKIES: Final = ("/ledgers/available", "/ledgers/available/readonly")
+
+DEFAULT_QUOTA: Final[Document] = {
+    "msgRateIn": 40.0,
+    "msgRateOut": 120.0,
+    "bandwidthIn": 100_000.0,
+    "bandwidthOut": 300_000.0,
+    "memory": 80.0,
+    "dynamic": True,
+}
+
+
+class ClusterDocuments:
+    """Reads and changes them. Any method may raise MetadataError and BrokerMetadataError."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    # --- failure domains
+
+    async def failure_domains(self, cluster: str) -> dict[str, Document]:
+        """FailureDomain by name."""
+        root = _domains(cluster)
+        domains: dict[str, Document] = {}
+        for name in await self._store.children(root):
+            if (document := await self._read(f"{root}/{name}")) is not None:
+                domains[decode_name(name)] = document
+        return domains
+
+    async def failure_domain(self, cluster: str, name: str) -> Document | None:
+        return await self._read(f"{_domains(cluster)}/{encode_name(name)}")
+
+    async def put_failure_domain(self, cluster: str, name: str, brokers: list[str] | None) -> None:
+        """Raises AlreadyExistsError: a broker is in another domain."""
+        for other, domain in (await self.failure_domains(cluster)).items():
+            taken = [each for each in domain.get("brokers") or () if each in (brokers or ())]
+            if other != name and taken:
+                raise AlreadyExistsError(f"[{', '.join(taken)}] already exists in {other}")
+        document = {} if brokers is None else {"brokers": sorted(set(brokers))}
+        await self._store.put(f"{_domains(cluster)}/{encode_name(name)}", orjson.dumps(document))
+
+    async def delete_failure_domain(self, cluster: str, name: str) -> bool:
+        """Whether there was one."""
+        return await self._delete(f"{_domains(cluster)}/{encode_name(name)}")
+
+    # --- isolation policies: one document for a cluster
+
+    async def isolation_policies(self, cluster: str) -> dict[str, Document] | None:
+        """NamespaceIsolationData by name; None when none was ever set."""
+        return await self._read(_isolation(cluster))
+
+    async def put_isolation_policy(self, cluster: str, name: str, policy: Document) -> None:
+        await self._change(_isolation(cluster), lambda document: {**document, name: policy})
+
+    async def delete_isolation_policy(self, cluster: str, name: str) -> None:
+        """Nothing to delete is no error."""
+        await self._change(
+            _isolation(cluster),
+            lambda document: {key: value for key, value in document.items() if key != name},
+        )
+
+    # --- bookies
+
+    async def bookies(self) -> list[str]:
+        """Ids of the registered bookies, those that only read included."""
+        names = {
+            name
+            for root in _BOOKIES
+            for name in await self._store.children(root)
+            if f"{root}/{name}" not in _BOOKIES  # the parent of the read-only ones
+        }
+        return sorted(decode_name(name) for name in names)
+
+    async def racks(self) -> dict[str, dict[str, Document]]:
+        """BookieInfo by group and bookie."""
+        return await self._read(_RACKS) or {}
+
+    async def put_rack(self, group: str, bookie: str, info: Document) -> None:
+        """A bookie is in one group: it leaves the one it was in."""
+
+        def put(document: Document) -> Document:
+            left = _without(document, bookie)
+            return {**left, group: {**left.get(group, {}), bookie: info}}
+
+        await self._change(_RACKS, put)
+
+    async def delete_rack(self, bookie: str) -> bool:
+        """Whether it had one."""
+        if not any(bookie in members for members in (await self.racks()).values()):
+            return False
+        await self._change(_RACKS, lambda document: _without(document, bookie))
+        return True
+
+    # --- quotas of bundles
+
+    async def quota(self, bundle: str | None) -> Document:
+        """ResourceQuota of a bundle, the default one for None and where none is set."""
+        default = await self._read(f"{_QUOTAS}/default") or DEFAULT_QUOTA
+        if bundle is None:
+            return default
+        return await self._read(f"{_QUOTAS}/{bundle}") or default
+
+    async def put_quota(self, bundle: str | None, quota: Document) -> None:
+        path = f"{_QUOTAS}/default" if bundle is None else f"{_QUOTAS}/{bundle}"
+        await self._store.put(path, orjson.dumps(quota))
+
+    async def delete_quota(self, bundle: str) -> bool:
+        """Whether there was one."""
+        return await self._delete(f"{_QUOTAS}/{bundle}")
+
+    # --- documents
+
+    async def _read(self, path: str) -> Document | None:
+        found = await self._store.get(path)
+        return None if found is None or not found.value else _decode(path, found.value)
+
+    async def _change(self, path: str, change: Callable[[Document], Document]) -> None:
+        await update(
+            self._store,
+            path,
+            lambda value: orjson.dumps(change(_decode(path, value) if value else {})),
+        )
+
+    async def _delete(self, path: str) -> bool:
+        try:
+            await self._store.delete(path)
+        except NotFoundError:
+            return False
+        return True
+
+
+def _domains(cluster: str) -> str:
+    return f"{_CLUSTERS}/{encode_name(cluster)}/failureDomain"
+
+
+def _isolation(cluster: str) -> str:
+    return f"{_CLUSTERS}/{encode_name(cluster)}/namespaceIsolationPolicies"
+
+
+def _without(groups: Document, bookie: str) -> Document:
+    left = {
+        group: {name: info for name, info in members.items() if name != bookie}
+        for group, members in groups.items()
+    }
+    return {group: members for group, members in left.items() if members}
+
+
+def _decode(path: str, value: bytes) -> Document:
+    try:
+        document = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise BrokerMetadataError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise BrokerMetadataError(f"{path} is not a JSON object")
+    return document

@@ -1,0 +1,218 @@
+"""Settings that an admin changes while the broker runs (Pulsar's dynamic configuration).
+
+Stored as one JSON object, key to text, at Pulsar's path: every broker of the cluster follows it,
+and a restarted one applies it on top of its file. Only settings whose every use reads the current
+value are dynamic (``tests/unit/broker_service/test_dynamic_configuration.py`` looks for others).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from broker.config import ConfigError, key_of
+from broker.errors import BrokerMetadataError, PreconditionFailedError
+from metadata.errors import MetadataError
+from metadata.recipes import update
+from metadata.store import EventType, SessionEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from broker.config import BrokerConfig
+    from metadata.store import MetadataEvent, MetadataStore
+
+__all__ = ["DYNAMIC_FIELDS", "DynamicConfiguration"]
+
+logger = logging.getLogger(__name__)
+
+PATH: Final = "/admin/configuration"
+_RETRY_S: Final = 1.0
+
+DYNAMIC_FIELDS: Final = (
+    # read where they are used
+    *("force_delete_namespace_allowed", "force_delete_tenant_allowed"),
+    *("is_allow_auto_update_schema_enabled", "subscription_key_shared_enable"),
+    *("max_concurrent_lookup_request", "max_message_publish_buffer_size_in_mb"),
+    *("max_namespaces_per_tenant", "max_tenants", "max_num_partitions_per_partitioned_topic"),
+    "load_balancer_namespace_bundle_max_bandwidth_mbytes",
+    *("load_balancer_namespace_bundle_max_msg_rate", "flow_or_qps_difference_threshold_percentage"),
+    # read through Policies, which are made anew
+    *("allow_auto_subscription_creation", "allow_auto_topic_creation"),
+    *("allow_auto_topic_creation_type", "default_num_partitions", "max_topics_per_namespace"),
+    *("broker_delete_inactive_topics_enabled", "broker_delete_inactive_topics_mode"),
+    "broker_delete_inactive_topics_max_inactive_duration_seconds",
+    *("max_producers_per_topic", "max_consumers_per_topic", "max_consumers_per_subscription"),
+    *("max_subscriptions_per_topic", "ttl_duration_default_in_seconds"),
+    *("default_retention_time_in_minutes", "default_retention_size_in_mb"),
+    *("backlog_quota_default_limit_bytes", "backlog_quota_default_limit_second"),
+    "backlog_quota_default_retention_policy",
+    *("max_publish_rate_per_topic_in_messages", "max_publish_rate_per_topic_in_bytes"),
+    *("dispatch_throttling_rate_per_topic_in_msg", "dispatch_throttling_rate_per_topic_in_byte"),
+    "dispatch_throttling_rate_per_subscription_in_msg",
+    "dispatch_throttling_rate_per_subscription_in_byte",
+    "dispatch_throttling_rate_relative_to_publish_rate",
+    *("subscribe_throttling_rate_per_consumer", "subscribe_rate_period_per_consumer_in_second"),
+)
+_MAY_BE_NEGATIVE: Final = frozenset(
+    {
+        *("default_retention_time_in_minutes", "default_retention_size_in_mb"),  # -1: for ever
+        *("backlog_quota_default_limit_bytes", "backlog_quota_default_limit_second"),  # -1: none
+    }
+)
+_FIELD_OF_KEY: Final = {key_of(field): field for field in DYNAMIC_FIELDS}
+
+
+class DynamicConfiguration:
+    """Keeps a broker's settings equal to its own, changed by what the store says."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        base: BrokerConfig,
+        apply: Callable[[BrokerConfig], Awaitable[None]],
+    ) -> None:
+        """
+        Args:
+            base: the settings the broker was started with.
+            apply: takes all settings whenever one has changed; they hold when it returns.
+        """
+        self._store, self._base, self._apply = store, base, apply
+        self._current = base
+        self._reading = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._stale = False
+        self._watches = (
+            store.watch(PATH, self._on_event),
+            store.on_session_event(self._on_session_event),
+        )
+
+    @staticmethod
+    def names() -> list[str]:
+        """Keys of the settings that can be changed."""
+        return list(_FIELD_OF_KEY)
+
+    async def start(self) -> None:
+        """Apply what is stored. Raises MetadataError."""
+        await self._renew()
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def values(self) -> dict[str, str]:
+        """What was set, as it was set. Raises MetadataError, BrokerMetadataError."""
+        found = await self._store.get(PATH)
+        return _decode(None if found is None else found.value)
+
+    async def set(self, key: str, text: str) -> None:
+        """Store a value; it holds here when this returns.
+
+        Raises:
+            PreconditionFailedError: not dynamic, or not a value of its type and limits.
+        """
+        if key not in _FIELD_OF_KEY:
+            raise PreconditionFailedError("Can't update non-dynamic configuration")
+        try:
+            _with(self._base, {key: text})
+        except ConfigError as error:
+            raise PreconditionFailedError(str(error)) from error
+        await self._change(lambda values: {**values, key: text})
+
+    async def delete(self, key: str) -> None:
+        """Back to what the broker was started with; nothing set is no error.
+
+        Raises:
+            PreconditionFailedError: not dynamic.
+        """
+        if key not in _FIELD_OF_KEY:
+            raise PreconditionFailedError("Can't delete non-dynamic configuration")
+        await self._change(
+            lambda values: {name: text for name, text in values.items() if name != key}
+        )
+
+    async def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        await update(self._store, PATH, lambda value: orjson.dumps(change(_decode(value))))
+        await self._renew()
+
+    # --- news
+
+    def _on_event(self, event: MetadataEvent) -> None:
+        if event.path == PATH and event.type is not EventType.CHILDREN_CHANGED:
+            self._renew_soon()
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
+            self._renew_soon()  # events were lost meanwhile
+
+    def _renew_soon(self) -> None:
+        self._stale = True
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def _follow(self) -> None:
+        try:
+            while self._stale:
+                self._stale = False
+                try:
+                    await self._renew()
+                except (MetadataError, BrokerMetadataError) as error:
+                    # What holds now holds on until the store can be read again.
+                    logger.warning("dynamic configuration can't be read: %s", error)
+                    self._stale = not isinstance(error, BrokerMetadataError)
+                    await asyncio.sleep(_RETRY_S)
+        finally:
+            self._task = None
+
+    async def _renew(self) -> None:
+        async with self._reading:  # an older answer never overtakes a newer one
+            config = self._effective(await self.values())
+            if config != self._current:
+                changed = [
+                    key
+                    for key, field in _FIELD_OF_KEY.items()
+                    if getattr(config, field) != getattr(self._current, field)
+                ]
+                logger.info("dynamic configuration: %s", ", ".join(changed))
+                self._current = config
+                await self._apply(config)
+
+    def _effective(self, values: Mapping[str, str]) -> BrokerConfig:
+        """Values that another version of the broker stored and this one can't use are left out."""
+        config = self._base
+        for key, text in values.items():
+            try:
+                config = _with(config, {key: text})
+            except ConfigError as error:
+                logger.warning("dynamic configuration: ignored %s: %s", key, error)
+        return config
+
+
+def _with(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
+    for key in values:
+        if key not in _FIELD_OF_KEY:
+            raise ConfigError(f"{key}: not a dynamic setting")
+    changed = config.with_keys(values)
+    for key in values:
+        field = _FIELD_OF_KEY[key]
+        value = getattr(changed, field)
+        if isinstance(value, int | float) and value < (-1 if field in _MAY_BE_NEGATIVE else 0):
+            raise ConfigError(f"{key}={value}: is too small")
+    return changed
+
+
+def _decode(value: bytes | None) -> dict[str, str]:
+    if not value:
+        return {}
+    try:
+        document = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise BrokerMetadataError(f"{PATH} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise BrokerMetadataError(f"{PATH} is not a JSON object")
+    return {str(key): str(text) for key, text in document.items()}
