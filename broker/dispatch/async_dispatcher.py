@@ -20,6 +20,7 @@ from broker.dispatch.ports import (
     DispatchLimits,
     EntryReads,
     NotifyActive,
+    RateGate,
     ReadRequest,
     Skip,
 )
@@ -49,15 +50,18 @@ class AsyncDispatcher:
         notify_active: Callable[[NotifyActive], None],
         label: str,
         ack_sets: bool,
+        gate: RateGate | None = None,
     ) -> None:
         """Args:
         deliver: hands a batch to its sink; answers the bytes it sent.
         label: topic and subscription, for the log.
         ack_sets: whether batches may be acknowledged in part.
+        gate: rate limits; None: there are none.
         """
         self._core, self._ledger, self._cursor, self._limits = core, ledger, cursor, limits
         self._now_ms, self._deliver, self._notify_active = now_ms, deliver, notify_active
         self._label = label
+        self._gate = gate
         self._ack_set_of = cursor.batch_ack_set if ack_sets else None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
@@ -73,9 +77,18 @@ class AsyncDispatcher:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
+    def set_gate(self, gate: RateGate | None) -> None:
+        """Other rate limits hold from now on."""
+        if self._gate is not None:
+            self._gate.leave(self)
+        self._gate = gate
+        self.wake()
+
     def close(self) -> None:
         """Deliver nothing more; a read in flight is abandoned."""
         self._closed = True
+        if self._gate is not None:
+            self._gate.leave(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._reading is not None:
@@ -93,6 +106,12 @@ class AsyncDispatcher:
             position = request.position
             if position is None:
                 position = self._cursor.first_unacked()
+            if self._gate is not None and position <= ledger.last_confirmed:
+                admitted = self._gate.admit(self, self.wake, position, core.per_entry)
+                if admitted is None:
+                    break
+                request.entries_max = min(request.entries_max, admitted[0])
+                bytes_max = min(self._limits.turn_bytes_max, admitted[1])
             batch = ledger.read_nowait(position, request.entries_max, bytes_max)
             if batch is not None:
                 sent += self._dispatch(request, batch)
@@ -104,7 +123,7 @@ class AsyncDispatcher:
                 if not request.replay:
                     break  # the topic wakes us when there is more
             else:
-                self._reading = self._loop.create_task(self._read(request, position))
+                self._reading = self._loop.create_task(self._read(request, position, bytes_max))
         self._arm_timer()
 
     def _dispatch(self, request: ReadRequest, batch: EntryBatch) -> int:
@@ -119,7 +138,11 @@ class AsyncDispatcher:
         for effect in self._core.take_effects():
             match effect:
                 case Deliver():
-                    sent += self._deliver(effect)
+                    size = self._deliver(effect)
+                    sent += size
+                    if self._gate is not None:
+                        entries = len(effect.batch.heads if effect.picks is None else effect.picks)
+                        self._gate.take(entries, effect.messages, size)
                 case Skip(positions):
                     self._cursor.ack(positions)
                 case NotifyActive():
@@ -128,11 +151,9 @@ class AsyncDispatcher:
                     assert_never(effect)
         return sent
 
-    async def _read(self, request: ReadRequest, position: Position) -> None:
+    async def _read(self, request: ReadRequest, position: Position, bytes_max: int) -> None:
         try:
-            batch = await self._ledger.read(
-                position, request.entries_max, self._limits.turn_bytes_max
-            )
+            batch = await self._ledger.read(position, request.entries_max, bytes_max)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # storage trouble passes or the topic is closed: try again

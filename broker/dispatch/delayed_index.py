@@ -20,10 +20,14 @@ class DelayedIndex:
     """
 
     def __init__(self, tick_ms: int, *, strict: bool) -> None:
-        self._bucket_ms = 1 if strict else max(tick_ms // _BUCKETS_PER_TICK, 1)
+        self.set_precision(tick_ms, strict=strict)
         self._buckets: dict[int, PositionSet] = {}
         self._times: list[int] = []  # heap of the keys of _buckets
         self.count = 0
+
+    def set_precision(self, tick_ms: int, *, strict: bool) -> None:
+        """Of entries that are added from now on."""
+        self._bucket_ms = 1 if strict else max(tick_ms // _BUCKETS_PER_TICK, 1)
 
     def is_due(self, deliver_at_ms: int, now_ms: int) -> bool:
         """Whether an entry with this time is an ordinary entry now."""

@@ -19,6 +19,7 @@ __all__ = [
     "Effect",
     "EntryReads",
     "NotifyActive",
+    "RateGate",
     "ReadRequest",
     "Skip",
 ]
@@ -49,6 +50,21 @@ class CursorView(Protocol):
     def acked_in(self, ledger_id: int, first: int, count: int) -> list[int] | None: ...
     def batch_ack_set(self, position: Position) -> list[int] | None: ...
     def first_unacked(self) -> Position: ...
+
+
+class RateGate(Protocol):
+    """Rate limits of a dispatcher; there is none at all where nothing is limited."""
+
+    def admit(
+        self, who: object, wake: Callable[[], None], position: Position, per_entry: float
+    ) -> tuple[int, int] | None:
+        """Entries and bytes that may be read there now; None: ``wake`` will be called."""
+
+    def take(self, entries: int, messages: int, size: int) -> None:
+        """So much was sent."""
+
+    def leave(self, who: object) -> None:
+        """It waits no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +131,8 @@ class DispatchCore(Protocol):
     """What the asyncio shell drives; see single_active.py and shared.py."""
 
     generation: int
+    per_entry: float
+    """Messages an entry holds, a moving average."""
 
     def next_read(self) -> ReadRequest | None:
         """What to read next; None: nobody can take an entry."""

@@ -33,6 +33,7 @@ from managed_ledger.position import Position
 
 __all__ = ["SharedDispatcher"]
 
+_FOR_EVER_MS = 2**63
 _SPARSE = 8
 """A replay read spans holes as long as at least one entry in so many is wanted."""
 
@@ -53,12 +54,27 @@ class SharedDispatcher:
         self._sizes: dict[int, dict[int, int]] = {}  # pending entries that aren't one message each
         self._counts: dict[int, dict[int, int]] = {}  # redeliveries, of redelivered entries only
         self._pins: dict[int, ConsumerState] = {}  # chunked message -> who got its first chunk
-        self._per_entry = 1.0
+        self.per_entry = 1.0
         self._effects: list[Effect] = []
 
     @property
     def consumers(self) -> list[ConsumerState]:
         return self._rounds.consumers
+
+    def set_limits(self, limits: DispatchLimits) -> None:
+        """Other limits hold from now on, for what is pending and delayed as well."""
+        self._limits = limits
+        self.delayed.set_precision(limits.delay_tick_ms, strict=limits.delay_strict)
+        if (
+            not limits.delay_enabled
+            and (waiting := self.delayed.take_due(_FOR_EVER_MS)) is not None
+        ):
+            self.replay.update(waiting)
+        of_all, of_each = limits.unacked_per_subscription, limits.unacked_per_consumer
+        self.blocked = 0 < of_all <= self.unacked
+        for consumer in self._rounds.consumers:
+            consumer.blocked = 0 < of_each <= consumer.unacked
+            self._release_waiting(consumer)
 
     # --- consumers
 
@@ -288,7 +304,7 @@ class SharedDispatcher:
         permits = self._rounds.available_permits()
         if permits <= 0:
             return None
-        wanted = min(int(permits / self._per_entry) + 1, self._limits.read_entries_max)
+        wanted = min(int(permits / self.per_entry) + 1, self._limits.read_entries_max)
         if self.replay:
             position, span = self._replay_span(wanted)
             return ReadRequest(position, span, True, self.generation)
@@ -405,7 +421,7 @@ class SharedDispatcher:
         limit = self._limits.unacked_per_subscription
         if limit and self.unacked >= limit:
             self.blocked = True
-        self._per_entry += (messages / len(picks) - self._per_entry) / 4
+        self.per_entry += (messages / len(picks) - self.per_entry) / 4
         whole = len(picks) == len(batch.heads)
         mine = (
             {index: ack_sets[index] for index in picks if index in ack_sets} if ack_sets else None

@@ -79,8 +79,12 @@ class SingleActiveDispatcher:
         self._failover, self._topic, self._partition = failover, topic, partition_index
         self._switching = False  # a new active consumer is chosen and waits for the delay
         self._switch_at_ms: int | None = None
-        self._per_entry = 1.0  # messages per entry, a moving average that sizes reads
+        self.per_entry = 1.0  # messages per entry, a moving average that sizes reads
         self._effects: list[Effect] = []
+
+    def set_limits(self, limits: DispatchLimits) -> None:
+        """Other limits hold from now on."""
+        self._limits = limits
 
     # --- consumers
 
@@ -157,7 +161,7 @@ class SingleActiveDispatcher:
         active = self.active
         if active is None or self._switching or active.permits <= 0 or not active.writable:
             return None
-        wanted = int(active.permits / self._per_entry) + 1
+        wanted = int(active.permits / self.per_entry) + 1
         return ReadRequest(
             self.read_position, min(wanted, self._limits.read_entries_max), False, self.generation
         )
@@ -186,7 +190,7 @@ class SingleActiveDispatcher:
             self.read_position = (batch.ledger_id, batch.first + count)
             if count:
                 active.permits -= count
-                self._per_entry += (1.0 - self._per_entry) / 4
+                self.per_entry += (1.0 - self.per_entry) / 4
                 picks = range(count) if count < len(batch.heads) else None
                 self._effects.append(Deliver(active, batch, picks, count))
             return
@@ -231,7 +235,7 @@ class SingleActiveDispatcher:
         if picks:
             messages = active.permits - permits
             active.permits = permits
-            self._per_entry += (messages / len(picks) - self._per_entry) / 4
+            self.per_entry += (messages / len(picks) - self.per_entry) / 4
             whole = len(picks) == len(batch.heads)
             self._effects.append(
                 Deliver(active, batch, None if whole else picks, messages, None, ack_sets or None)

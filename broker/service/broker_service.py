@@ -20,6 +20,7 @@ from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
 from broker.service.schemas.registry import SchemaRegistry
 from broker.service.sweeper import Sweeper
+from broker.service.throttle import broker_dispatch_throttle, broker_publish_throttle
 from broker.service.topic_directory import TopicDirectory
 from broker.service.topic_list import TopicListWatchers
 from broker.service.topic_loader import TopicLoader
@@ -92,6 +93,9 @@ class BrokerService:
             _CONNECTION_IN_FLIGHT_BYTES, max(1, self.publish_buffer_max // 2)
         )
         self.publish_in_flight_bytes = 0
+        self.publish_throttle = broker_publish_throttle(config, self.loop)
+        """Of everything that is published here; None: no limit."""
+        self.dispatch_throttle = broker_dispatch_throttle(config, self.loop)
         self.lookups = 0
         """LOOKUP-class requests under way."""
         self.connections: set[Connection] = set()

@@ -28,6 +28,7 @@ from broker.service.send_path import SendPath
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from broker.service.producer import Producer, PublishBatch
+    from broker.service.throttle import PublishThrottle
 
 __all__ = ["NO_REQUEST", "Connection"]
 
@@ -50,7 +51,7 @@ _SEND_PREFIX = bytes((0x08, _SEND, _SEND << 3 | 2))
 _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 
 # Why reading is paused; it resumes when no reason is left.
-PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING, PAUSED_TASKS = 1, 2, 4, 8
+PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING, PAUSED_TASKS, PAUSED_RATE = 1, 2, 4, 8, 16
 _TASKS_MAX = 5_000
 """Requests of one connection under way at which its next ones wait."""
 _COMMAND_BYTES_MAX = 1024 * 1024
@@ -101,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self._bulk_bytes = 0  # of them, since the last flush
         self._flush_scheduled = False
         self._paused = 0
+        self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
+        self._read_max = 0  # bytes of one read while publish limits hold here; 0: what comes
         self._heard = True  # any byte since the last keep-alive tick
         self._ping_sent = False
         self._keep_alive_ms = self.accepted_ms + service.keep_alive_ms
@@ -125,7 +128,8 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(pb.NotAllowedError, refusal, level=logging.DEBUG)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer.target()
+        target = self._buffer.target()
+        return target[: self._read_max] if self._read_max else target
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard = True
@@ -381,6 +385,8 @@ class Connection(asyncio.BufferedProtocol):
         if now_ms < self._keep_alive_ms or self.closed:
             return
         self._keep_alive_ms = now_ms + self.service.keep_alive_ms
+        if self._read_max:
+            self.read_less()  # limits and producers may have gone
         if not self.connected:
             self.close("handshake timeout")
         elif self._ping_sent and not self._heard and not self._excused():
@@ -437,3 +443,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def close_producer(self, producer: Producer) -> None:
         self.sends.close_producer(producer)
+
+    def pause_publishing(self, limit: PublishThrottle) -> None:
+        self._over_rate.add(limit)
+        self.read_less()
+        self.pause_reading(PAUSED_RATE)
+
+    def resume_publishing(self, limit: PublishThrottle) -> None:
+        self._over_rate.discard(limit)
+        if not self._over_rate:
+            self.resume_reading(PAUSED_RATE)
+
+    def read_less(self) -> None:
+        """Fit the size of reads to the publish limits: what one read brings is accepted whole, and
+        a client that sends far ahead of a low limit would have to wait for all of it afterwards.
+        """
+        limits = {self.service.publish_throttle, *self._over_rate}
+        for producer in self.producers.values():
+            if not isinstance(producer, PendingCreation):
+                limits.add(producer.topic.rate_limits.publish)
+        self._read_max = min((limit.read_bytes for limit in limits if limit is not None), default=0)

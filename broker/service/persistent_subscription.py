@@ -18,6 +18,7 @@ from broker.protocol.entry_head import parse_head
 from broker.service.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
 from broker.service.key_shared_policy import hash_of_body
 from broker.service.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
+from broker.service.topic_rates import SubscriptionRate
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.errors import InvalidPositionError, ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -25,6 +26,7 @@ from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
+    from broker.policies.effective import Policies
     from broker.service.topic import Topic
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
@@ -39,16 +41,17 @@ what one turn sends is bounded by permits and bytes."""
 _PEEK_BYTES_MAX = 1 << 20
 
 
-def dispatch_limits(config: BrokerConfig) -> DispatchLimits:
-    """The settings that dispatchers look at."""
+def dispatch_limits(config: BrokerConfig, policies: Policies) -> DispatchLimits:
+    """The settings and policies that dispatchers look at."""
+    delayed = policies.delayed_delivery
     return DispatchLimits(
         read_entries_max=max(config.dispatcher_max_read_batch_size, _READ_ENTRIES_MIN),
         round_robin_messages=max(config.dispatcher_max_round_robin_batch_size, 1),
-        unacked_per_consumer=config.max_unacked_messages_per_consumer,
-        unacked_per_subscription=config.max_unacked_messages_per_subscription,
+        unacked_per_consumer=max(0, policies.max_unacked_per_consumer),
+        unacked_per_subscription=max(0, policies.max_unacked_per_subscription),
         failover_delay_ms=config.active_consumer_failover_delay_time_millis,
-        delay_enabled=config.delayed_delivery_enabled,
-        delay_tick_ms=config.delayed_delivery_tick_time_millis,
+        delay_enabled=delayed.active,
+        delay_tick_ms=delayed.tick_ms,
         delay_strict=config.is_delayed_delivery_deliver_at_time_strict,
     )
 
@@ -63,7 +66,8 @@ class PersistentSubscription(Subscription):
         self._cursor = cursor
         self.ledger = ledger
         config = topic.service.config
-        self._limits = dispatch_limits(config)
+        self._limits = dispatch_limits(config, topic.policies)
+        self._rate = SubscriptionRate(topic, name, self._entries_from)
         self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
         self.properties = dict(cursor.cursor_properties)
         self._core: SingleActiveDispatcher | SharedDispatcher | None = None
@@ -112,7 +116,23 @@ class PersistentSubscription(Subscription):
             notify_active=self._notify_active,
             label=f"{self.topic.name} {self.name}",
             ack_sets=self._batch_acks,
+            gate=self._rate.gate(),
         )
+
+    def _entries_from(self, position: Position) -> int:
+        ledger = self.ledger
+        return ledger.entries_between((position[0], position[1] - 1), ledger.last_confirmed)
+
+    def policies_changed(self) -> None:
+        self._limits = dispatch_limits(self.topic.service.config, self.topic.policies)
+        gate = self._rate.gate()
+        if self._core is not None and self._dispatcher is not None:
+            self._core.set_limits(self._limits)
+            self._dispatcher.set_gate(gate)
+
+    def sample(self, now_ms: int) -> None:
+        super().sample(now_ms)
+        self._rate.sample()
 
     def _stop(self) -> None:
         if self._dispatcher is not None:
@@ -328,6 +348,7 @@ class PersistentSubscription(Subscription):
         logger.debug("%s %s: closing: %s", self.topic.name, self.name, reason)
         self.disconnect_all(reconnect_url)
         self._stop()
+        self._rate.close()
         await self.cursor.close()
 
     async def delete(self, *, force: bool = False) -> None:
@@ -344,6 +365,7 @@ class PersistentSubscription(Subscription):
             self.fenced = False
             raise
         self._stop()
+        self._rate.close()
         self.topic.forget_subscription(self.name)
 
     # --- moving the cursor
@@ -476,6 +498,7 @@ class PersistentSubscription(Subscription):
         stats["msgBacklogNoDelayed"] = max(backlog - delayed, 0)
         stats["msgExpired"] = stats["totalMsgExpired"] = self.expired_entries
         stats["lastExpireTimestamp"] = self.last_expire_ms
+        stats.update(self._rate.events)
         return stats
 
     @property

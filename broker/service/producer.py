@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from broker.errors import BrokerError
     from broker.service.schemas.definition import SchemaDefinition
+    from broker.service.throttle import PublishThrottle
     from broker.service.topic import Topic
 
 __all__ = [
@@ -54,6 +55,12 @@ class ProducerSink(Protocol):
 
     def close_producer(self, producer: Producer) -> None:
         """The broker ends the producer: tell the client; the topic has forgotten it already."""
+
+    def pause_publishing(self, limit: PublishThrottle) -> None:
+        """Take nothing more from the client until ``resume_publishing`` for every such limit."""
+
+    def resume_publishing(self, limit: PublishThrottle) -> None:
+        """The client may go on as far as this limit goes; an unknown one is ignored."""
 
     async def check_liveness(self) -> bool:
         """Whether the client behind this sink still answers (wire-protocol 4.19)."""

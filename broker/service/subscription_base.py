@@ -258,6 +258,9 @@ class Subscription(ABC):
 
     # --- what the topic says
 
+    def policies_changed(self) -> None:  # noqa: B027 - not every type has anything to apply
+        """The topic's policies are new: apply what isn't read at each use."""
+
     @abstractmethod
     def on_appended(self) -> None:
         """The topic's last confirmed position moved: once per tick."""

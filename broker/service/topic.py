@@ -31,6 +31,7 @@ from broker.service.producer_registry import ProducerRegistry
 from broker.service.rates import RateSampler
 from broker.service.schemas.admission import admit_consumer, admit_producer
 from broker.service.schemas.definition import SchemaDefinition
+from broker.service.topic_rates import TopicRates
 from broker.service.topic_stats import topic_stats
 from managed_ledger.position import LATEST, Position
 
@@ -80,6 +81,7 @@ class Topic(ABC):
         self.messages_out_before = self.bytes_out_before = 0  # of subscriptions that are gone
         self.rates = RateSampler()
         self._opening: dict[str, asyncio.Task[Subscription]] = {}
+        self.rate_limits = TopicRates(self)
 
     # --- producers
 
@@ -92,6 +94,7 @@ class Topic(ABC):
         self._check_open()
         if self.terminated:
             raise TopicTerminatedError(f"Topic {self.full_name} is terminated")
+        await self._check_backlog_quota()
         self._check_encryption(request)
         schema_version = await admit_producer(self, request.schema, self.policies)
         if request.initial_subscription and self.persistent:
@@ -108,6 +111,9 @@ class Topic(ABC):
         await self._admit(producer)
         self.active_ms = self.service.clock()
         return producer
+
+    async def _check_backlog_quota(self) -> None:  # noqa: B027 - only stored topics have a backlog
+        """Raises the error of the quota's action when a backlog bars producers."""
 
     def _check_encryption(self, request: ProducerRequest) -> None:
         if self.policies.encryption_required and not request.encrypted:
@@ -219,6 +225,10 @@ class Topic(ABC):
         producer.messages_in += batch.message_count
         producer.bytes_in += batch.entry_bytes
         producer.chunks_in += batch.chunked_count
+        if (throttle := self.rate_limits.publish) is not None:
+            throttle.charge(producer.sink, batch.message_count, batch.entry_bytes)
+        if (throttle := self.service.publish_throttle) is not None:
+            throttle.charge(producer.sink, batch.message_count, batch.entry_bytes)
 
     def _refuse(self, batch: PublishBatch, error: Exception) -> None:
         """Answer what is left of a batch with an error."""
@@ -239,6 +249,7 @@ class Topic(ABC):
         self._check_open()
         name = request.subscription
         _check_subscription_name(name)
+        self.rate_limits.check_subscribe(request, sink)
         await self._check_subscribe(request)
         subscription = self.subscriptions.get(name)
         if subscription is None:
@@ -333,6 +344,9 @@ class Topic(ABC):
         Whoever is connected stays, though a limit was lowered or a subscription type was switched
         off; only a producer that doesn't encrypt goes when encryption becomes a duty, as in Pulsar.
         """
+        self.rate_limits.apply()
+        for subscription in self.subscriptions.values():
+            subscription.policies_changed()
         for producer in list(self.registry):
             if producer.encrypted or not self.policies.encryption_required:
                 self._require(producer)
@@ -353,6 +367,7 @@ class Topic(ABC):
         # First the receipts, then CLOSE_PRODUCER: what is stored isn't sent again.
         await self._settle()
         self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
+        self.rate_limits.close()
         for subscription in list(self.subscriptions.values()):
             try:
                 await subscription.close("topic is unloaded")
@@ -368,6 +383,7 @@ class Topic(ABC):
         """Fence, disconnect all clients, delete subscriptions and storage."""
         self.fenced = self.closing = True
         self._evict(TopicFencedError(f"Topic {self.full_name} is being deleted"))
+        self.rate_limits.close()
         for subscription in list(self.subscriptions.values()):
             await subscription.delete(force=True)
         self.subscriptions.clear()
@@ -399,12 +415,13 @@ class Topic(ABC):
         self.rates.sample(now_ms, (0, self.messages_in, self.bytes_in, self.chunks_in))
         for producer in self.registry:
             producer.sample(now_ms)
+        self.rate_limits.sample()
         for subscription in self.subscriptions.values():
             subscription.sample(now_ms)
 
     def storage_stats(self) -> dict[str, Any]:
-        """The fields that only stored topics fill."""
-        return {}
+        """The fields that only some topics fill."""
+        return {"publishRateLimitedTimes": self.rate_limits.publish_limited_times}
 
     def stats(self) -> dict[str, Any]:
         """TopicStats in Pulsar's shape (http-api 3.4)."""

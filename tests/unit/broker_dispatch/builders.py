@@ -15,6 +15,7 @@ from broker.service.subscription import (
     PersistentSubscription,
     open_subscription,
 )
+from broker.service.topic_rates import TopicRates
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
 from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger
@@ -24,6 +25,7 @@ class FakeService:
     def __init__(self, **settings: Any) -> None:
         self.config = BrokerConfig(**settings)
         self.now_ms = 1_800_000_000_000
+        self.dispatch_throttle = None
 
     def clock(self) -> int:
         return self.now_ms
@@ -37,6 +39,7 @@ class FakeTopic:
         self.terminated = False
         self.subscriptions: dict[str, Any] = {}
         self.forgotten: list[str] = []
+        self.rate_limits = TopicRates(cast("Any", self))
 
     @property
     def policies(self) -> Policies:
