@@ -14,14 +14,18 @@ from typing import Any
 import pulsar
 import pytest
 
+RECEIVE_MS = 30_000
+"""How long a message may take that must come: only a broken server needs so long."""
+
 _COUNTER = itertools.count()
 
 
 @pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
+def client(service_url: str, topic: str) -> Iterator[pulsar.Client]:
+    """Asks for ``topic`` so that it is closed before the topic is deleted."""
     client = pulsar.Client(
         service_url,
-        operation_timeout_seconds=15,
+        operation_timeout_seconds=30,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
     yield client
@@ -29,8 +33,15 @@ def client(service_url: str) -> Iterator[pulsar.Client]:
 
 
 @pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/interop-{uuid.uuid4().hex[:12]}-{next(_COUNTER)}"
+def topic(admin: Admin) -> Iterator[str]:
+    """A name of this test's own; it, its partitions and what is named after it are deleted.
+
+    A Pulsar whose bookie refuses an entry tries it again for as long as the topic exists, each time
+    with a new ledger: a topic left behind would slow down everybody's later tests.
+    """
+    name = f"interop-{uuid.uuid4().hex[:12]}-{next(_COUNTER)}"
+    yield f"persistent://public/default/{name}"
+    admin.delete_topics("public/default", name)
 
 
 class Admin:
@@ -58,6 +69,15 @@ class Admin:
         status, answer = self.call("PUT", self.topic_path(topic) + "/partitions", partitions)
         assert status == 204, answer
 
+    def delete_topics(self, namespace: str, prefix: str) -> None:
+        """Delete every topic whose name starts so, whatever is connected to it."""
+        for domain in ("persistent", "non-persistent"):
+            for kind, end in (("/partitioned", "/partitions"), ("", "")):
+                _, topics = self.call("GET", f"/admin/v2/{domain}/{namespace}{kind}")
+                for topic in topics:
+                    if topic.rsplit("/", 1)[1].startswith(prefix):
+                        self.call("DELETE", f"{self.topic_path(topic)}{end}?force=true")
+
 
 def _decode(data: bytes) -> Any:
     try:
@@ -71,7 +91,7 @@ def admin(admin_url: str) -> Admin:
     return Admin(admin_url)
 
 
-def eventually(check: Callable[[], bool], seconds_max: float = 15.0) -> None:
+def eventually(check: Callable[[], bool], seconds_max: float = 30.0) -> None:
     """Poll until ``check`` holds; fails at the deadline."""
     deadline = time.monotonic() + seconds_max
     while not check():

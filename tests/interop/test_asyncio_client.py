@@ -6,6 +6,8 @@ import asyncio
 
 import pulsar.asyncio
 
+from tests.interop.conftest import RECEIVE_MS
+
 
 async def test_produce_and_consume(service_url: str, topic: str) -> None:
     client = pulsar.asyncio.Client(service_url)
@@ -15,7 +17,7 @@ async def test_produce_and_consume(service_url: str, topic: str) -> None:
         await asyncio.gather(*(producer.send(b"%d" % n) for n in range(50)))
         seen = []
         for _ in range(50):
-            message = await asyncio.wait_for(consumer.receive(), 10)
+            message = await asyncio.wait_for(consumer.receive(), RECEIVE_MS / 1000)
             await consumer.acknowledge(message)
             seen.append(message.data())
         assert seen == [b"%d" % n for n in range(50)]

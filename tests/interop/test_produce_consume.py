@@ -10,13 +10,15 @@ import pulsar
 import pytest
 from _pulsar import ConsumerType, ProducerAccessMode
 
+from tests.interop.conftest import RECEIVE_MS
+
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
 def _drain(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
     messages = []
     for _ in range(count):
-        message = consumer.receive(10_000)
+        message = consumer.receive(RECEIVE_MS)
         consumer.acknowledge(message)
         messages.append(message)
     return messages
@@ -81,7 +83,7 @@ def test_chunked_message(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
     payload = bytes(range(256)) * 50_000  # 12.8 MB: three chunks
     sent = producer.send(payload)
-    message = consumer.receive(20_000)
+    message = consumer.receive(RECEIVE_MS)
     assert message.data() == payload
     assert (sent.ledger_id(), sent.entry_id()) == (
         message.message_id().ledger_id(),
@@ -106,7 +108,7 @@ def test_unacknowledged_come_again_to_the_next_consumer(client: pulsar.Client, t
     producer = client.create_producer(topic, batching_enabled=False)
     for n in range(10):
         producer.send(b"%d" % n)
-    received = [consumer.receive(10_000) for _ in range(10)]
+    received = [consumer.receive(RECEIVE_MS) for _ in range(10)]
     for n in (1, 3, 5):
         consumer.acknowledge(received[n])
     consumer.close()
@@ -121,7 +123,7 @@ def test_cumulative_acknowledgement(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     for n in range(10):
         producer.send(b"%d" % n)
-    received = [consumer.receive(10_000) for _ in range(10)]
+    received = [consumer.receive(RECEIVE_MS) for _ in range(10)]
     consumer.acknowledge_cumulative(received[6])
     consumer.close()
     again = client.subscribe(topic, "s")
@@ -138,10 +140,10 @@ def test_negative_acknowledgement_redelivers_with_a_count(
     producer.send(b"x")
     counts = []
     for _ in range(3):
-        message = consumer.receive(10_000)
+        message = consumer.receive(RECEIVE_MS)
         counts.append(message.redelivery_count())
         consumer.negative_acknowledge(message)
-    message = consumer.receive(10_000)
+    message = consumer.receive(RECEIVE_MS)
     counts.append(message.redelivery_count())
     consumer.acknowledge(message)
     assert counts == [0, 1, 2, 3]
@@ -153,9 +155,9 @@ def test_acknowledgement_timeout_redelivers(client: pulsar.Client, topic: str) -
     )
     producer = client.create_producer(topic, batching_enabled=False)
     producer.send(b"x")
-    assert consumer.receive(10_000).redelivery_count() == 0
+    assert consumer.receive(RECEIVE_MS).redelivery_count() == 0
     consumer.redeliver_unacknowledged_messages()
-    again = consumer.receive(10_000)
+    again = consumer.receive(RECEIVE_MS)
     assert again.data() == b"x"
     consumer.acknowledge(again)
 
@@ -170,7 +172,7 @@ def test_shared_consumers_divide_the_work(client: pulsar.Client, topic: str) -> 
         producer.send_async(b"%d" % n, None)
     producer.flush()
     seen: list[list[bytes]] = [[], [], []]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while sum(map(len, seen)) < 300 and time.monotonic() < deadline:
         for mine, consumer in zip(seen, consumers, strict=True):
             try:
@@ -205,7 +207,7 @@ def test_failover_takes_over_what_is_unacknowledged(client: pulsar.Client, topic
         producer.send(b"%d" % n)
     active, messages = _active(consumers)
     standby = consumers[1 - consumers.index(active)]
-    messages += [active.receive(10_000) for _ in range(9)]
+    messages += [active.receive(RECEIVE_MS) for _ in range(9)]
     assert [m.data() for m in messages] == [b"%d" % n for n in range(10)]
     for message in messages[:4]:
         active.acknowledge(message)
@@ -214,7 +216,7 @@ def test_failover_takes_over_what_is_unacknowledged(client: pulsar.Client, topic
 
 
 def _active(consumers: list[pulsar.Consumer]) -> tuple[pulsar.Consumer, list[pulsar.Message]]:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for consumer in consumers:
             try:
@@ -233,33 +235,38 @@ def test_unsubscribe_forgets_the_position(client: pulsar.Client, topic: str) -> 
     again = client.subscribe(topic, "s", initial_position=EARLIEST)
     # No durable subscription was left, so the message may be gone or not; the new one must arrive.
     producer.send(b"2")
-    assert b"2" in {again.receive(10_000).data(), _maybe(again)}
-
-
-def _maybe(consumer: pulsar.Consumer) -> bytes | None:
-    try:
-        return bytes(consumer.receive(500).data())
-    except pulsar.Timeout:
-        return None
+    first = again.receive(RECEIVE_MS).data()
+    assert first in (b"1", b"2")
+    if first == b"1":
+        assert again.receive(RECEIVE_MS).data() == b"2"
 
 
 def test_delayed_message_waits_on_shared(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=ConsumerType.Shared)
     producer = client.create_producer(topic)
-    start = time.monotonic()
-    producer.send(b"late", deliver_after=datetime.timedelta(seconds=2))
-    producer.send(b"now")
-    assert _drain(consumer, 1)[0].data() == b"now"
-    assert _drain(consumer, 1)[0].data() == b"late"
-    assert time.monotonic() - start > 0.9  # one tick early is allowed, no more
+    orders = []
+    for _ in range(3):  # a machine that stalls for seconds has both due at once: again
+        start = time.monotonic()
+        producer.send(b"late", deliver_after=datetime.timedelta(seconds=2))
+        producer.send(b"now")
+        arrived = {}
+        for message in (_drain(consumer, 1)[0] for _ in range(2)):
+            arrived[message.data()] = time.monotonic() - start
+        assert arrived.keys() == {b"late", b"now"}
+        assert arrived[b"late"] > 0.9  # one tick early is allowed, no more
+        orders.append(list(arrived))
+        if orders[-1] == [b"now", b"late"]:
+            return
+    raise AssertionError(orders)
 
 
 def test_exclusive_producer_fences_others(client: pulsar.Client, topic: str) -> None:
-    client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
+    holder = client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
     with pytest.raises(pulsar.ProducerFenced):
-        client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
+        holder = client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
     with pytest.raises(pulsar.ProducerBusy):
         client.create_producer(topic)
+    holder.close()
 
 
 def test_producer_name_is_unique_and_sequence_ids_count(client: pulsar.Client, topic: str) -> None:
@@ -276,7 +283,7 @@ def test_event_time_and_ordering_key(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     producer.send(b"x", event_timestamp=123_456, ordering_key="o")
-    message = consumer.receive(10_000)
+    message = consumer.receive(RECEIVE_MS)
     assert message.event_timestamp() == 123_456
     assert message.ordering_key() == "o"
     assert abs(message.publish_timestamp() - time.time() * 1000) < 60_000

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 from _pulsar import ConsumerType
 
-from tests.interop.conftest import Admin, eventually
+from tests.interop.conftest import RECEIVE_MS, Admin, eventually
 
 EARLIEST = pulsar.InitialPosition.Earliest
 
@@ -26,7 +26,7 @@ def _send(
 def _read_all(reader: pulsar.Reader) -> list[bytes]:
     found = []
     while reader.has_message_available():
-        found.append(reader.read_next(10_000).data())
+        found.append(reader.read_next(RECEIVE_MS).data())
     return found
 
 
@@ -39,7 +39,7 @@ def test_reader_from_earliest_and_latest(client: pulsar.Client, topic: str) -> N
     latest = client.create_reader(topic, pulsar.MessageId.latest)
     assert not latest.has_message_available()
     _send(client, topic, 1)
-    assert latest.read_next(10_000).data() == b"0"
+    assert latest.read_next(RECEIVE_MS).data() == b"0"
     keep.close()
 
 
@@ -73,23 +73,26 @@ def test_empty_topic_has_nothing(client: pulsar.Client, topic: str) -> None:
 
 def test_seek_by_id_and_time(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
+    # Holds the data: what every subscription has acknowledged is deleted when the ledger rotates.
+    keep = client.subscribe(topic, "keep")
     ids = _send(client, topic, 5)
     time.sleep(0.02)  # the publish times of both halves must differ
     middle_ms = int(time.time() * 1000)
     time.sleep(0.02)
     _send(client, topic, 5)
     for _ in range(10):
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(RECEIVE_MS))
     consumer.seek(ids[2])
     # The client itself drops the named message: the default is exclusive.
-    assert consumer.receive(10_000).data() == b"3"
+    assert consumer.receive(RECEIVE_MS).data() == b"3"
     consumer.seek(middle_ms)
-    assert [consumer.receive(10_000).data() for _ in range(5)] == [b"%d" % n for n in range(5)]
+    assert [consumer.receive(RECEIVE_MS).data() for _ in range(5)] == [b"%d" % n for n in range(5)]
     consumer.seek(pulsar.MessageId.earliest)
-    assert consumer.receive(10_000).data() == b"0"
+    assert consumer.receive(RECEIVE_MS).data() == b"0"
     consumer.seek(pulsar.MessageId.latest)
     with pytest.raises(pulsar.Timeout):
         consumer.receive(400)
+    keep.close()
 
 
 def test_last_message_id(client: pulsar.Client, topic: str) -> None:
@@ -134,7 +137,7 @@ def test_partitioned_topic(client: pulsar.Client, admin: Admin, topic: str) -> N
     )
     for n in range(30):
         producer.send(b"%d" % n)
-    messages = [consumer.receive(10_000) for _ in range(30)]
+    messages = [consumer.receive(RECEIVE_MS) for _ in range(30)]
     assert {m.data() for m in messages} == {b"%d" % n for n in range(30)}
     assert {m.message_id().partition() for m in messages} == {0, 1, 2}
     for message in messages:
@@ -157,7 +160,7 @@ def test_keyed_messages_stay_in_their_partition(
         producer.send(b"%d" % n, partition_key=f"key-{n % 6}")
     homes: dict[str, set[int]] = {}
     for _ in range(30):
-        message = consumer.receive(10_000)
+        message = consumer.receive(RECEIVE_MS)
         homes.setdefault(message.partition_key(), set()).add(message.message_id().partition())
     assert all(len(partitions) == 1 for partitions in homes.values())
 
@@ -169,7 +172,7 @@ def test_pattern_subscription(client: pulsar.Client, topic: str) -> None:
     for name, producer in producers.items():
         producer.send(name.encode())
     other.send(b"other")
-    assert {consumer.receive(10_000).data() for _ in range(2)} == {b"a", b"b"}
+    assert {consumer.receive(RECEIVE_MS).data() for _ in range(2)} == {b"a", b"b"}
     with pytest.raises(pulsar.Timeout):
         consumer.receive(300)
 
@@ -179,7 +182,7 @@ def test_several_topics_at_once(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(names, "s")
     for name in names:
         client.create_producer(name).send(name.encode())
-    assert {consumer.receive(10_000).data() for _ in names} == {name.encode() for name in names}
+    assert {consumer.receive(RECEIVE_MS).data() for _ in names} == {name.encode() for name in names}
 
 
 def test_dead_letter_topic(client: pulsar.Client, topic: str) -> None:
@@ -193,8 +196,8 @@ def test_dead_letter_topic(client: pulsar.Client, topic: str) -> None:
     )
     client.create_producer(topic).send(b"poison")
     for _ in range(3):
-        consumer.negative_acknowledge(consumer.receive(10_000))
-    assert dead.receive(10_000).data() == b"poison"
+        consumer.negative_acknowledge(consumer.receive(RECEIVE_MS))
+    assert dead.receive(RECEIVE_MS).data() == b"poison"
 
 
 def test_non_persistent_topic(client: pulsar.Client, topic: str) -> None:
@@ -203,7 +206,8 @@ def test_non_persistent_topic(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(name)
     for n in range(20):
         producer.send(b"%d" % n)
-    assert [consumer.receive(10_000).data() for _ in range(20)] == [b"%d" % n for n in range(20)]
+    received = [consumer.receive(RECEIVE_MS).data() for _ in range(20)]
+    assert received == [b"%d" % n for n in range(20)]
 
 
 def test_terminated_topic(client: pulsar.Client, admin: Admin, topic: str) -> None:
@@ -214,6 +218,6 @@ def test_terminated_topic(client: pulsar.Client, admin: Admin, topic: str) -> No
     assert status == 200
     with pytest.raises(pulsar.PulsarException):
         producer.send(b"more")
-    assert consumer.receive(10_000).data() == b"last"
+    assert consumer.receive(RECEIVE_MS).data() == b"last"
     with pytest.raises(pulsar.TopicTerminated):
         client.create_producer(topic)
