@@ -3,7 +3,8 @@
 Credit is what the client may still be sent. The broker's permits follow the credit, so nothing is
 fetched that the client hasn't room for, except the rest of a batch and up to one message a
 partition. Bytes decoded and not yet written to the client are bounded: above the limit the sinks
-aren't writable.
+aren't writable. Chunked messages are put together here, within a bound of their own: were their
+chunks counted above, the rest of a large message could never come.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError
-from broker.http.messages import Message, UndecodableEntryError, decode_entry
+from broker.http.chunks import EXPIRE_MS, ChunkAssembler
+from broker.http.messages import (
+    Message,
+    UndecodableEntryError,
+    is_chunk,
+    messages_of,
+    open_entry,
+)
 from broker.service.consumer import Consumer, SubscribeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from broker.protocol import pulsar_api_pb2 as pb
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
     from managed_ledger.entry_batch import EntryBatch
@@ -32,6 +41,7 @@ __all__ = ["Delivery", "Feed", "MessageKey"]
 logger = logging.getLogger(__name__)
 
 PARTIAL_MAX = 20_000  # batches acknowledged in part, per source
+CHUNK_POSITIONS_MAX = 200_000  # of chunked messages that aren't acknowledged, per source
 LEAVING_S = 0.2  # how long a rival for an exclusive subscription waits for a session to end
 _BATCH_MAX = 1 << 20  # messages of a batch an id may claim
 
@@ -48,6 +58,8 @@ class Delivery:
     entry_id: int
     message: Message
     redelivery_count: int
+    first_chunk: Position | None = None
+    """Of a chunked message; the entry is its last chunk."""
 
     @property
     def key(self) -> MessageKey:
@@ -78,6 +90,11 @@ class _Source:
         # may be set not to keep batch indexes. Bounded by what this client has unacknowledged.
         self.partial: dict[Position, tuple[int, int]] = {}
         self.touched: set[Position] = set()  # of these, what was acknowledged in this tick
+        self.chunks: ChunkAssembler | None = None  # made when the first chunk comes
+        # All positions of chunked messages that the client has, by the last one.
+        self.chunked: dict[Position, tuple[Position, ...]] = {}
+        self.chunked_positions = 0
+        self.returning: deque[tuple[int, list[Position]]] = deque()  # chunks, by deadline (ms)
 
     @property
     def writable(self) -> bool:
@@ -100,6 +117,22 @@ class _Source:
                 self, batch.ledger_id, batch.first + index, batch.bodies[index], count, words
             )
         self.feed.announce()
+
+    def take_chunked(self, position: Position) -> tuple[Position, ...]:
+        """The positions of one message; the caller settles them all."""
+        positions = self.chunked.pop(position, None)
+        if positions is None:
+            return (position,)
+        self.chunked_positions -= len(positions)
+        return positions
+
+    def keep_chunked(self, position: Position, positions: tuple[Position, ...]) -> None:
+        self.take_chunked(position)  # an earlier delivery of it
+        self.chunked[position] = positions
+        self.chunked_positions += len(positions)
+        # Forgotten ones stay unacknowledged and come again with the next session.
+        while self.chunked_positions > CHUNK_POSITIONS_MAX and len(self.chunked) > 1:
+            self.take_chunked(next(iter(self.chunked)))
 
     def notify_active(self, consumer: Consumer, is_active: bool) -> None:
         """Nothing to tell: the WebSocket protocol has no word for it."""
@@ -148,6 +181,7 @@ class Feed:
         self._flush_scheduled = False
         self._paused = False
         self._payload_bytes_max = 4 * service.config.max_message_size
+        self._chunk_timer: asyncio.TimerHandle | None = None
 
     async def open(
         self, name: TopicName, request: SubscribeRequest, *, remote: str, client_version: str
@@ -188,13 +222,22 @@ class Feed:
         words: Sequence[int] | None,
     ) -> None:
         """Take one entry apart. One that can't be is acknowledged, as the official clients do."""
+        first_chunk: Position | None = None
         try:
-            messages = decode_entry(body, self._payload_bytes_max)
+            metadata, payload = open_entry(body)
+            if is_chunk(metadata):
+                position = (ledger_id, entry_id)
+                positions, joined = self._join(source, metadata, payload, position)
+                if joined is None:
+                    return
+                first_chunk, payload = positions[0], memoryview(joined)
+                source.keep_chunked(position, positions)
+            messages = messages_of(metadata, payload, self._payload_bytes_max)
         except UndecodableEntryError as error:
             logger.warning("%s: skipped %d:%d: %s", source.topic_name, ledger_id, entry_id, error)
             messages = []
         if not messages:
-            source.acked.append((ledger_id, entry_id))
+            source.acked += source.take_chunked((ledger_id, entry_id))
             self._flush_soon()
             return
         skip = source.skip_through
@@ -206,8 +249,71 @@ class Feed:
                 continue
             self.buffered_bytes += len(message.payload) + 64
             self.ready.append(
-                Delivery(source.partition, ledger_id, entry_id, message, redelivery_count)
+                Delivery(
+                    source.partition, ledger_id, entry_id, message, redelivery_count, first_chunk
+                )
             )
+
+    def _join(
+        self,
+        source: _Source,
+        metadata: pb.MessageMetadata,
+        payload: memoryview,
+        position: Position,
+    ) -> tuple[tuple[Position, ...], bytes | None]:
+        """Take one chunk: the message's positions and payload, when this was its last one."""
+        if (chunks := source.chunks) is None:
+            chunks = source.chunks = ChunkAssembler(self._payload_bytes_max)
+        now_ms = self._service.clock()
+        joined = chunks.add(metadata, payload, position, now_ms)
+        self._settle_chunks(source, now_ms)
+        self._arm_chunks()
+        self._flush_soon()  # chunks use up permits, not credit
+        return ((), None) if joined is None else (joined.positions, joined.payload)
+
+    def _settle_chunks(self, source: _Source, now_ms: int) -> None:
+        """What the assembler has no room or hope for."""
+        assert source.chunks is not None
+        if given_up := source.chunks.given_up:
+            logger.warning(
+                "%s: skipped a chunked message that is incomplete or too large, %d chunks to %d:%d",
+                *(source.topic_name, len(given_up), *given_up[-1]),
+            )
+            source.acked += given_up
+            given_up.clear()
+            self._flush_soon()
+        if put_back := source.chunks.put_back:
+            source.returning.append((now_ms + EXPIRE_MS, list(put_back)))
+            put_back.clear()
+
+    def _arm_chunks(self) -> None:
+        """One timer for all that waits: the assemblers' deadlines and chunks to come again."""
+        deadlines = [source.returning[0][0] for source in self._sources if source.returning]
+        deadlines += [
+            deadline_ms
+            for source in self._sources
+            if source.chunks is not None
+            and (deadline_ms := source.chunks.next_deadline_ms) is not None
+        ]
+        if self._chunk_timer is None and deadlines and not self.closed:
+            delay_s = max(min(deadlines) - self._service.clock(), 0) / 1000 + 0.01
+            self._chunk_timer = asyncio.get_running_loop().call_later(delay_s, self._on_chunk_timer)
+
+    def _on_chunk_timer(self) -> None:
+        self._chunk_timer = None
+        if self.closed:
+            return
+        now_ms = self._service.clock()
+        for source in self._sources:
+            if source.chunks is not None:
+                source.chunks.expire(now_ms)
+                self._settle_chunks(source, now_ms)
+            due: list[Position] = []
+            while source.returning and source.returning[0][0] <= now_ms:
+                due += source.returning.popleft()[1]
+            if due and (consumer := source.consumer) is not None:
+                consumer.subscription.redeliver(consumer, sorted(due))
+        self._arm_chunks()
 
     def announce(self) -> None:
         if self.buffered_bytes >= self.buffer_bytes_max:
@@ -248,7 +354,7 @@ class Feed:
         if batch_index >= 0 and not batch_index < max(batch_size, 1) <= _BATCH_MAX:
             return  # a made-up id: nothing of ours, and no huge bit set because of it
         if batch_index < 0 or batch_size <= 1:
-            source.acked.append((ledger_id, entry_id))
+            source.acked += source.take_chunked((ledger_id, entry_id))
         else:
             position = (ledger_id, entry_id)
             bits, _ = source.partial.get(position, (0, 0))
@@ -263,7 +369,7 @@ class Feed:
         by_source: dict[_Source, set[Position]] = {}
         for partition, ledger_id, entry_id, _, _ in keys:
             source = self._source(partition)
-            by_source.setdefault(source, set()).add((ledger_id, entry_id))
+            by_source.setdefault(source, set()).update(source.take_chunked((ledger_id, entry_id)))
         self._flush()
         for source, positions in by_source.items():
             if (consumer := source.consumer) is not None:
@@ -351,6 +457,8 @@ class Feed:
             logger.info("acknowledgements lost at close: %s", error)
         self.closed = True
         self.ended.set()
+        if self._chunk_timer is not None:
+            self._chunk_timer.cancel()
         for source in self._sources:
             if (consumer := source.consumer) is not None:
                 source.consumer = None

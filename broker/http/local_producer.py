@@ -6,6 +6,7 @@ publish call to its ``Ticket``, never per entry: the HTTP side has no future per
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +15,7 @@ import mmh3
 from broker.errors import ServiceNotReadyError
 from broker.protocol.entry_head import make_head
 from broker.service.producer import SHARED, Producer, ProducerRequest, PublishBatch
+from broker.service.schemas.admission import admit_producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from broker.protocol import pulsar_api_pb2 as pb
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
+    from broker.service.schemas.definition import SchemaDefinition
+    from broker.service.throttle import PublishThrottle
     from broker.service.topic import Topic
 
 __all__ = ["LocalProducer", "Ticket", "java_string_hash", "murmur_hash"]
@@ -47,6 +51,8 @@ class LocalProducer:
         self.closed = False
         self.on_closed: Callable[[], None] | None = None
         self.in_flight = 0  # entries published and not answered
+        self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
+        self._line: deque[asyncio.Future[None]] = deque()  # calls that wait for them
         self._topic: Topic | None = None
         self._producer: Producer | None = None
         # Calls that wait, in publish order, each with its batch: the topic answers in this order.
@@ -62,11 +68,14 @@ class LocalProducer:
         generated: bool,
         remote: str,
         client_version: str,
+        schema: SchemaDefinition | None = None,
     ) -> LocalProducer:
         """Load the topic, creating it if that is allowed, and register a producer on it.
 
+        Args:
+            schema: of its messages; checked, and added to the topic's history if that is allowed.
         Raises:
-            BrokerError: no such topic, name taken, topic terminated or fenced, limits.
+            BrokerError: no such topic, name taken, topic terminated or fenced, limits, schema.
         """
         self = cls(remote, client_version)
         topic = await service.get_topic(name, create=True)
@@ -78,10 +87,54 @@ class LocalProducer:
                 user_provided_name=not generated,
                 access_mode=SHARED,
                 metadata={},
+                schema=schema,
             )
         )
         self._topic = topic
         return self
+
+    @property
+    def schema_version(self) -> int | None:
+        """Of the schema it was opened with."""
+        return None if self._producer is None else self._producer.schema_version
+
+    async def admit(self, schema: SchemaDefinition | None) -> int | None:
+        """Check and add another schema of its messages; its version.
+
+        Raises:
+            IncompatibleSchemaError: against the namespace's rules.
+            ServiceNotReadyError: the topic was closed or moved.
+        """
+        if (topic := self._topic) is None:
+            raise ServiceNotReadyError("The topic was closed or moved")
+        return await admit_producer(topic, schema, topic.policies)
+
+    @property
+    def held(self) -> bool:
+        """Whether a publish limit is exceeded: call `ready` before the next `publish`."""
+        return bool(self._over_rate) and not self.closed
+
+    async def ready(self) -> None:
+        """Wait until a call may publish; calls go on one after the other, as they came."""
+        while self.held:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._line.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn in self._line:
+                    self._line.remove(turn)
+                else:
+                    self._wake_next()  # its turn came and is given away
+                raise
+
+    def _wake_next(self) -> None:
+        if not self.held:
+            while self._line:
+                turn = self._line.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+                    return
 
     def publish(self, entries: Sequence[Entry], ticket: Ticket) -> None:
         """Hand entries to the topic in one call; each is answered on ``ticket`` exactly once."""
@@ -103,11 +156,14 @@ class LocalProducer:
         self._waiting.append((batch, ticket))
         self.in_flight += len(bodies)
         topic.publish(producer, batch)
+        if self._line:
+            self._wake_next()
 
     def close(self) -> None:
         """Unregister; entries under way are still answered."""
         if not self.closed:
             self.closed = True
+            self._release_all()
             if self._topic is not None and self._producer is not None:
                 self._topic.remove_producer(self._producer)
 
@@ -125,8 +181,23 @@ class LocalProducer:
 
     def close_producer(self, producer: Producer) -> None:
         self.closed = True
+        self._release_all()
         if self.on_closed is not None:
             self.on_closed()
+
+    def pause_publishing(self, limit: PublishThrottle) -> None:
+        self._over_rate.add(limit)
+
+    def resume_publishing(self, limit: PublishThrottle) -> None:
+        self._over_rate.discard(limit)
+        self._wake_next()
+
+    def _release_all(self) -> None:
+        """Nothing is published any more: whoever waits is told so by `publish`."""
+        line, self._line = self._line, deque()
+        for turn in line:
+            if not turn.done():
+                turn.set_result(None)
 
     async def check_liveness(self) -> bool:
         return not self.closed

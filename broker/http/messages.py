@@ -31,6 +31,9 @@ __all__ = [
     "encode_batch",
     "encode_message_id",
     "encode_single",
+    "is_chunk",
+    "messages_of",
+    "open_entry",
     "parse_message_id",
 ]
 
@@ -66,6 +69,9 @@ class Message:
     sequence_id: int
     producer_name: str
     encryption: pb.MessageMetadata | None = None  # set: payload is still encrypted
+    schema_version: bytes = b""
+    """As the producer's client wrote it; empty: raw bytes."""
+    key_is_base64: bool = False
 
 
 @dataclass(slots=True)
@@ -81,6 +87,10 @@ class OutgoingMessage:
     deliver_after_ms: int = 0
     """Relative form, turned into ``deliver_at_ms`` by the publisher."""
     replicate_to: Sequence[str] = ()
+    key_is_base64: bool = False
+    """``key`` stands for bytes: of a separated KEY_VALUE schema."""
+    schema_version: bytes = b""
+    """As ``version_bytes`` makes it; empty: no schema."""
 
 
 def decode_entry(body: bytes | memoryview, payload_bytes_max: int) -> list[Message]:
@@ -92,8 +102,34 @@ def decode_entry(body: bytes | memoryview, payload_bytes_max: int) -> list[Messa
     Raises:
         UndecodableEntryError: see the class.
     """
+    return messages_of(*open_entry(body), payload_bytes_max)
+
+
+def open_entry(body: bytes | memoryview) -> tuple[pb.MessageMetadata, memoryview]:
+    """Metadata and payload of one entry, as stored.
+
+    Raises:
+        UndecodableEntryError: it isn't one.
+    """
     try:
-        metadata, payload = parse_entry_body(body)
+        return parse_entry_body(body)
+    except (MalformedFrameError, DecodeError) as error:
+        raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
+
+
+def is_chunk(metadata: pb.MessageMetadata) -> bool:
+    """Whether the payload is a slice that can be joined with others (wire-protocol 5.1).
+
+    Encrypted slices can't: each was encrypted by itself, and we have no keys.
+    """
+    return metadata.num_chunks_from_msg > 1 and not metadata.encryption_keys
+
+
+def messages_of(
+    metadata: pb.MessageMetadata, payload: bytes | bytearray | memoryview, payload_bytes_max: int
+) -> list[Message]:
+    """As ``decode_entry``; the payload may also be that of joined chunks."""
+    try:
         if metadata.HasField("marker_type"):
             return []
         if metadata.encryption_keys:
@@ -105,7 +141,7 @@ def decode_entry(body: bytes | memoryview, payload_bytes_max: int) -> list[Messa
         if not metadata.HasField("num_messages_in_batch"):
             return [_single(metadata, data)]
         return _unpack(metadata, data)
-    except (MalformedFrameError, DecodeError, ValueError, zlib.error) as error:
+    except (ValueError, zlib.error) as error:
         raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
     except cramjam.DecompressionError as error:
         raise UndecodableEntryError(f"entry can't be decompressed: {error}") from error
@@ -142,6 +178,8 @@ def _single(
         metadata.sequence_id,
         readable(metadata.producer_name),
         encryption,
+        metadata.schema_version,
+        metadata.partition_key_b64_encoded,
     )
 
 
@@ -155,6 +193,7 @@ def _unpack(metadata: pb.MessageMetadata, data: bytes) -> list[Message]:
     if not 0 < count <= end // 4:  # each message takes a size field at least
         raise ValueError(f"batch of {count} messages in {end} bytes")
     publish_time, producer = metadata.publish_time, readable(metadata.producer_name)
+    schema_version = metadata.schema_version
     messages: list[Message] = []
     for index in range(count):
         if offset + 4 > end:
@@ -183,12 +222,17 @@ def _unpack(metadata: pb.MessageMetadata, data: bytes) -> list[Message]:
                 single.event_time,
                 single.sequence_id,
                 producer,
+                None,
+                schema_version,
+                single.partition_key_b64_encoded,
             )
         )
     return messages
 
 
-def _decompress(metadata: pb.MessageMetadata, payload: memoryview, bytes_max: int) -> bytes:
+def _decompress(
+    metadata: pb.MessageMetadata, payload: bytes | bytearray | memoryview, bytes_max: int
+) -> bytes:
     """The payload as its producer had it before compression.
 
     Raises:
@@ -244,6 +288,8 @@ def _start_metadata(
         metadata.deliver_at_time = message.deliver_at_ms
     if message.replicate_to:
         metadata.replicate_to.extend(message.replicate_to)
+    if message.schema_version:
+        metadata.schema_version = message.schema_version
     return metadata
 
 
@@ -266,6 +312,8 @@ def encode_single(
     metadata = _start_metadata(producer_name, message, publish_time_ms)
     if message.key is not None:
         metadata.partition_key = message.key
+        if message.key_is_base64:
+            metadata.partition_key_b64_encoded = True
     if message.properties:
         for key, value in message.properties.items():
             metadata.properties.add(key=key, value=value)
@@ -307,12 +355,25 @@ def encode_batch(
 
 
 def encode_message_id(
-    ledger_id: int, entry_id: int, partition: int, batch_index: int = -1, batch_size: int = 0
+    ledger_id: int,
+    entry_id: int,
+    partition: int,
+    batch_index: int = -1,
+    batch_size: int = 0,
+    first_chunk: tuple[int, int] | None = None,
 ) -> str:
-    """Base64 of a serialized MessageIdData, as WebSocket clients know it."""
+    """Base64 of a serialized MessageIdData, as WebSocket clients know it.
+
+    Args:
+        first_chunk: ledger and entry of a chunked message's first chunk; its id is its last one's.
+    """
     data = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id, partition=partition)
     if batch_index >= 0:
         data.batch_index, data.batch_size = batch_index, batch_size
+    if first_chunk is not None:
+        first = data.first_chunk_message_id
+        first.ledgerId, first.entryId = first_chunk
+        first.partition = partition
     return base64.b64encode(data.SerializeToString()).decode()
 
 

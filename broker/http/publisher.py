@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from broker.http.messages import OutgoingMessage
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
+    from broker.service.schemas.definition import SchemaDefinition
 
 __all__ = ["Publisher", "generated_name"]
 
@@ -40,6 +41,7 @@ class Publisher:
         self.producer_name = producer_name
         self._round_robin = round_robin
         self._hash_key = hash_key
+        self._schema: SchemaDefinition | None = None
         self._turn = itertools.count(secrets.randbelow(len(producers)))
         self._single = next(self._turn) % len(producers)
 
@@ -54,12 +56,14 @@ class Publisher:
         client_version: str,
         round_robin: bool = True,
         hash_key: Callable[[str], int] = java_string_hash,
+        schema: SchemaDefinition | None = None,
     ) -> Publisher:
         """Register on the topic or on all its partitions.
 
         Args:
             producer_name: empty: one is generated.
             round_robin: messages without a key take turns; else one partition by chance.
+            schema: of the messages; None: raw bytes.
         Raises:
             BrokerError: see ``LocalProducer.open``.
         """
@@ -78,19 +82,33 @@ class Publisher:
                         generated=generated,
                         remote=remote,
                         client_version=client_version,
+                        schema=schema,
                     )
                 )
         except BaseException:
             for producer in producers:
                 producer.close()
             raise
-        return cls(
+        publisher = cls(
             producers,
             bool(count),
             producer_name,
             round_robin=round_robin,
             hash_key=hash_key,
         )
+        publisher._schema = schema
+        return publisher
+
+    async def schema_version(self, schema: SchemaDefinition | None) -> int | None:
+        """The version of the topic's schema that this definition is; None: it is raw bytes.
+
+        Raises:
+            IncompatibleSchemaError: against the namespace's rules.
+        """
+        first = self.producers[0]  # partitions share one history
+        if schema == self._schema:
+            return first.schema_version
+        return await first.admit(schema)
 
     @property
     def closed(self) -> bool:
@@ -99,6 +117,16 @@ class Publisher:
     @property
     def in_flight(self) -> int:
         return sum(producer.in_flight for producer in self.producers)
+
+    @property
+    def held(self) -> bool:
+        """Whether a publish limit of any partition is exceeded."""
+        return any(producer.held for producer in self.producers)
+
+    async def ready(self) -> None:
+        """Wait until every partition may be published to."""
+        for producer in self.producers:
+            await producer.ready()
 
     def route(self, message: OutgoingMessage) -> int:
         """Index into ``producers`` for a message."""

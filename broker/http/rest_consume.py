@@ -18,9 +18,13 @@ from broker.http.errors import ApiError
 from broker.http.feed import Delivery, Feed, MessageKey
 from broker.http.messages import MessageIdError, encode_message_id, parse_message_id
 from broker.service.consumer import SubscribeRequest
+from broker.service.schemas.definition import parse_version
 from managed_ledger.position import EARLIEST, LATEST
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from broker.http.value_schemas import Decoded
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
@@ -114,6 +118,50 @@ class RestSession:
             raise ApiError(410, "The topic was closed or moved: ask again")
         return self._take(count_max)
 
+    async def stream(
+        self, window: int, *, alive_s: float, auto_ack: bool
+    ) -> AsyncGenerator[list[Delivery], None]:
+        """Messages as they come, at most ``window`` of them unacknowledged in this session.
+
+        Args:
+            alive_s: an empty list is yielded when nothing else was for so long.
+            auto_ack: messages are acknowledged once the caller comes back for the next ones.
+        """
+        loop, feed = asyncio.get_running_loop(), self.feed
+        self._polls += 1
+        try:
+            while not self.closed:
+                room = min(window, UNACKED_MAX) - len(self._unacked)
+                if (missing := room - feed.credit) > 0:
+                    feed.add_credit(missing)
+                if room > 0 and feed.ready and feed.credit > 0:
+                    deliveries = self._take(min(room, MESSAGES_MAX))
+                    try:
+                        yield deliveries
+                    except BaseException:  # the client is gone and has not got these
+                        if not self.closed:
+                            self.give_back(deliveries)
+                        raise
+                    if auto_ack:
+                        self.acknowledge_delivered(deliveries)
+                    continue
+                self._arrived.clear()
+                try:
+                    await asyncio.wait_for(self._arrived.wait(), alive_s)
+                except TimeoutError:
+                    yield []
+        finally:
+            self._polls -= 1
+            self.last_used_s = loop.time()
+
+    def acknowledge_delivered(self, deliveries: list[Delivery]) -> None:
+        """These are done: their client has them and asked for no more than that."""
+        if self.closed:
+            return
+        for delivery in deliveries:
+            self._unacked.pop(delivery.key, None)
+            self.feed.acknowledge(delivery.key)
+
     def _take(self, count_max: int) -> list[Delivery]:
         feed, ready, size, count = self.feed, self.feed.ready, 0, 0
         for delivery in ready:
@@ -147,6 +195,7 @@ class RestSession:
                     self.feed.acknowledge(key)
         except KeyError as error:
             raise ApiError(400, f"The topic has no partition {error}") from error
+        self._arrived.set()  # a stream may go on
         return len(keys)
 
     def give_back(self, deliveries: list[Delivery]) -> None:
@@ -163,6 +212,7 @@ class RestSession:
             due.append(self._unacked.popitem(last=False)[0])
         if due:
             self.feed.redeliver(due)
+            self._arrived.set()
 
     def close(self) -> None:
         """Leave; unacknowledged messages are delivered to others at once."""
@@ -248,8 +298,10 @@ class RestSessions:
         self._arm()
 
 
-def message_of(delivery: Delivery, *, as_base64: bool) -> dict[str, Any]:
-    """A message as a REST consumer sees it."""
+def message_of(
+    delivery: Delivery, *, as_base64: bool, decoded: Decoded | None = None
+) -> dict[str, Any]:
+    """A message as a REST consumer sees it; ``decoded``: its value, where that was asked for."""
     message = delivery.message
     token = encode_message_id(
         delivery.ledger_id,
@@ -257,6 +309,7 @@ def message_of(delivery: Delivery, *, as_base64: bool) -> dict[str, Any]:
         delivery.partition,
         message.batch_index,
         message.batch_size,
+        delivery.first_chunk,
     )
     item: dict[str, Any] = {
         "token": token,
@@ -271,6 +324,17 @@ def message_of(delivery: Delivery, *, as_base64: bool) -> dict[str, Any]:
         item["eventTime"] = message.event_time_ms
     if message.key is not None:
         item["key"] = message.key
+        if message.key_is_base64:
+            item["keyEncoding"] = "base64"
+    if (version := parse_version(message.schema_version)) is not None:
+        item["schemaVersion"] = version
+    if decoded is not None:
+        if decoded.type:
+            item["schemaType"] = decoded.type
+        if not decoded.error:
+            item["payload"], item["encoding"] = decoded.value, "json"
+            return item
+        item["decodeError"] = decoded.error
     text: str | None = None
     if not as_base64 and message.encryption is None:
         try:

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import ProducerFencedError, ServiceNotReadyError
 from broker.http.errors import ApiError
 from broker.http.messages import OutgoingMessage, encode_single
 from broker.http.publisher import Publisher
+from broker.http.value_schemas import Codec, ProduceSchema, ValueSchemas
+from broker.service.schemas.definition import version_bytes
+from broker.service.schemas.values import KeyValueCodec, ValueCodecError
 
 if TYPE_CHECKING:
-    from broker.http.local_producer import Entry
+    from broker.http.local_producer import Entry, LocalProducer
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["RestPublishers", "parse_messages"]
+__all__ = ["RestPublishers", "encode_values", "parse_messages"]
 
 ANSWER_TIMEOUT_S = 30.0
+_OVER_RATE = "The topic's publish rate did not admit the message in time"
 _RETRYABLE, _FAILED = 1, 2
 _INT64_MAX = 2**63 - 1
+_INLINE_BYTES_MAX = 32 * 1024
+"""Texts of one call that are encoded on the loop; more of them would hold it."""
 
 
 class _Call:
     """Collects the results of one call; one future for all of its messages."""
 
-    __slots__ = ("answered", "left", "results")
+    __slots__ = ("answered", "left", "results", "schema_version")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, schema_version: int) -> None:
         self.results: list[dict[str, Any]] = [{}] * count
+        self.schema_version = schema_version
         self.left = count
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -73,26 +81,41 @@ class _PartitionTicket:
 
     def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
         results, partition = self._call.results, self._partition
+        schema_version = self._call.schema_version
         duplicate = ledger_id < 0
         for offset in range(count):
             entry_id = first_entry_id if duplicate else first_entry_id + offset
             results[self._slots[index + offset]] = {
                 "messageId": f"{ledger_id}:{entry_id}:{partition}",
                 "errorCode": 0,
-                "schemaVersion": 0,
+                "schemaVersion": schema_version,
             }
         self._call.count_down(count)
 
     def failed(self, index: int, count: int, error: Exception) -> None:
         for offset in range(count):
-            self._call.results[self._slots[index + offset]] = failure(error)
+            slot = self._slots[index + offset]
+            self._call.results[slot] = failure(error, self._call.schema_version)
         self._call.count_down(count)
 
 
-def failure(error: Exception) -> dict[str, Any]:
+async def _may_publish(producer: LocalProducer) -> bool:
+    """Wait for the topic's publish rate; False: not within the time of an answer."""
+    try:
+        await asyncio.wait_for(producer.ready(), ANSWER_TIMEOUT_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+def failure(error: Exception, schema_version: int) -> dict[str, Any]:
     """The result of a message that wasn't stored; code 1: worth a retry."""
     code = _RETRYABLE if isinstance(error, ServiceNotReadyError | ProducerFencedError) else _FAILED
-    return {"errorCode": code, "errorMsg": str(error) or type(error).__name__, "schemaVersion": 0}
+    return {
+        "errorCode": code,
+        "errorMsg": str(error) or type(error).__name__,
+        "schemaVersion": schema_version,
+    }
 
 
 class RestPublishers:
@@ -106,11 +129,17 @@ class RestPublishers:
         self._service = service
         self._open: dict[tuple[str, str], _Shared] = {}
         self._sequence = itertools.count()
+        self.schemas = ValueSchemas(service)
 
     async def produce(
-        self, name: TopicName, producer_name: str, messages: list[OutgoingMessage], now_ms: int
-    ) -> list[dict[str, Any]]:
-        """Publish and wait; results in request order.
+        self,
+        name: TopicName,
+        producer_name: str,
+        messages: list[OutgoingMessage],
+        schema: ProduceSchema,
+        now_ms: int,
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Publish and wait; results in request order, and the schema's version (-1: raw bytes).
 
         Raises:
             BrokerError: nothing could be published at all (no such topic, name taken ...).
@@ -126,13 +155,22 @@ class RestPublishers:
                         producer_name,
                         remote="127.0.0.1:0",
                         client_version="REST",
+                        schema=schema.definition,
                     )
                 )
             )
         shared.users += 1
         try:
             publisher = await asyncio.shield(shared.publisher)
-            return await self._publish(publisher, messages, now_ms)
+            version = await publisher.schema_version(schema.definition)
+            wrong = await self._encode(schema.codec, messages)
+            call = _Call(len(messages), -1 if version is None else version)
+            stamp = version_bytes(version)
+            for message in messages:
+                message.schema_version = stamp
+            return await self._publish(
+                publisher, messages, call, wrong, now_ms
+            ), call.schema_version
         finally:
             shared.users -= 1
             if shared.users == 0:
@@ -140,17 +178,34 @@ class RestPublishers:
                 if self._open.get(key) is shared:
                     del self._open[key]
 
+    async def _encode(
+        self, codec: Codec | None, messages: list[OutgoingMessage]
+    ) -> dict[int, Exception]:
+        """Texts to values, in place; what is wrong with those that are none, by index."""
+        if codec is None:
+            return {}
+        size = sum(len(message.payload) for message in messages)
+        if size <= _INLINE_BYTES_MAX:
+            return encode_values(codec, messages)
+        return await self._service.schemas.in_thread(lambda: encode_values(codec, messages))
+
     async def _publish(
-        self, publisher: Publisher, messages: list[OutgoingMessage], now_ms: int
+        self,
+        publisher: Publisher,
+        messages: list[OutgoingMessage],
+        call: _Call,
+        wrong: dict[int, Exception],
+        now_ms: int,
     ) -> list[dict[str, Any]]:
-        call = _Call(len(messages))
         split: dict[int, tuple[list[int], list[Entry]]] = {}
         size_max = self._service.config.max_message_size
         for slot, message in enumerate(messages):
             if len(message.payload) > size_max:
-                call.results[slot] = failure(
-                    ValueError(f"Payload of {len(message.payload)} bytes, limit {size_max}")
+                wrong[slot] = ValueError(
+                    f"Payload of {len(message.payload)} bytes, limit {size_max}"
                 )
+            if wrong and slot in wrong:
+                call.results[slot] = failure(wrong[slot], call.schema_version)
                 call.count_down(1)
                 continue
             if message.sequence_id < 0:
@@ -163,13 +218,37 @@ class RestPublishers:
             entries.append(encode_single(publisher.producer_name, message, now_ms))
         for index, (slots, entries) in split.items():
             ticket = _PartitionTicket(call, slots, publisher.partition_of(index))
-            publisher.producers[index].publish(entries, ticket)
+            producer = publisher.producers[index]
+            if producer.held and not await _may_publish(producer):
+                ticket.failed(0, len(slots), ServiceNotReadyError(_OVER_RATE))
+                continue
+            producer.publish(entries, ticket)
         if call.left:
             done, _ = await asyncio.wait((call.answered,), timeout=ANSWER_TIMEOUT_S)
             if not done:
-                timeout = failure(ServiceNotReadyError("The storage did not answer in time"))
+                late = ServiceNotReadyError("The storage did not answer in time")
+                timeout = failure(late, call.schema_version)
                 return [result or timeout for result in call.results]
         return call.results
+
+
+def encode_values(codec: Codec, messages: list[OutgoingMessage]) -> dict[int, Exception]:
+    """Replace texts by values; what is wrong with those that are none, by index."""
+    wrong: dict[int, Exception] = {}
+    for index, message in enumerate(messages):
+        text = message.payload.decode()
+        try:
+            if not isinstance(codec, KeyValueCodec):
+                message.payload = codec.encode(text)
+                continue
+            key, message.payload = codec.encode_pair(message.key, text)
+            if key is not None:
+                message.key, message.key_is_base64 = b64encode(key).decode(), True
+            elif codec.separated:
+                raise ValueCodecError("A message of a KEY_VALUE schema needs a key")
+        except ValueCodecError as error:
+            wrong[index] = error
+    return wrong
 
 
 def parse_messages(body: Any) -> tuple[str, list[OutgoingMessage]]:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.responses import StreamingResponse
 
 from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, read_json
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse, no_content
 from broker.http.rest_consume import (
     MESSAGES_MAX,
+    UNACKED_MAX,
     WAIT_MS_MAX,
     RestSession,
     RestSessions,
     SessionOptions,
     message_of,
 )
+from broker.protocol.topic_name import TopicName
 from broker.service.consumer import EXCLUSIVE, FAILOVER, SHARED
+
+if TYPE_CHECKING:
+    from broker.http.feed import Delivery
+    from broker.http.value_schemas import Decoded, ValueSchemas
 
 __all__ = ["router"]
 
@@ -35,7 +45,7 @@ _TOKENS_DOC = body_doc(
     {"tokens": ["CAwQBBj///////////8B"]},
     required=True,
 )
-_MESSAGES = {
+_MESSAGES: dict[str, Any] = {
     "session": "3q2-7wQkRkqXo0aV",
     "messages": [
         {
@@ -47,9 +57,17 @@ _MESSAGES = {
             "key": "k1",
             "payload": "hello",
             "encoding": "text",
+            "schemaVersion": 0,
         }
     ],
 }
+_TOKEN = _MESSAGES["messages"][0]["token"]
+_LINE = orjson.dumps(_MESSAGES["messages"][0]).decode()
+_ALIVE_S = 15.0
+Payload = Annotated[str, Query(description="`base64`: every payload as base64")]
+Decode = Annotated[
+    bool, Query(description="Values by their schemas, as JSON in `payload` (`encoding` is `json`)")
+]
 Consumer = Annotated[
     str, Query(description="Name of the consumer: calls with the same name share one session")
 ]
@@ -125,23 +143,103 @@ async def open_session(session: Session) -> Response:
 )
 async def take_messages(
     request: Request,
+    topic: Topic,
     session: Session,
     max: Annotated[int, Query(ge=1, le=MESSAGES_MAX)] = 100,
     waitMs: Annotated[int, Query(ge=0, le=WAIT_MS_MAX)] = 5_000,
-    payload: Annotated[str, Query(description="`base64`: every payload as base64")] = "text",
+    payload: Payload = "text",
+    decode: Decode = False,
 ) -> Response:
     deliveries = await session.poll(max, waitMs)
     if deliveries and await request.is_disconnected():
         # Nobody will read this answer: others get the messages now, not after the lease.
         session.give_back(deliveries)
         return no_content()
-    as_base64 = payload == "base64"
+    shown = _Shown(request, topic, payload == "base64", decode)
     return JsonResponse(
-        {
-            "session": session.session_id,
-            "messages": [message_of(delivery, as_base64=as_base64) for delivery in deliveries],
-        }
+        {"session": session.session_id, "messages": await shown.messages(deliveries)}
     )
+
+
+@router.get(
+    _SUBSCRIPTION + "/stream",
+    summary="Take messages as they come, until the client leaves",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "One JSON object a line, or server-sent events where `Accept` names"
+            " `text/event-stream`. An empty line or a comment every 15 s is a sign of life",
+            "content": {
+                "application/x-ndjson": {"example": _LINE + "\n"},
+                "text/event-stream": {"example": f"id: {_TOKEN}\ndata: {_LINE}\n\n"},
+            },
+        },
+        409: {"description": "Another consumer holds the subscription exclusively"},
+        429: {"description": "Too many sessions"},
+    },
+)
+async def stream_messages(
+    request: Request,
+    topic: Topic,
+    session: Session,
+    window: Annotated[
+        int, Query(description="Messages unacknowledged at most", ge=1, le=UNACKED_MAX)
+    ] = 1_000,
+    autoAck: Annotated[
+        bool, Query(description="Messages are acknowledged once they are written to the client")
+    ] = False,
+    payload: Payload = "text",
+    decode: Decode = False,
+) -> Response:
+    events = "text/event-stream" in request.headers.get("accept", "")
+    shown = _Shown(request, topic, payload == "base64", decode)
+    # Nothing between here and the client may collect what is to arrive at once.
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(
+        _lines(session, shown, window, auto_ack=autoAck, events=events),
+        media_type="text/event-stream" if events else "application/x-ndjson",
+        headers=headers,
+    )
+
+
+async def _lines(
+    session: RestSession, shown: _Shown, window: int, *, auto_ack: bool, events: bool
+) -> AsyncIterator[bytes]:
+    batches = session.stream(window, alive_s=_ALIVE_S, auto_ack=auto_ack)
+    async with aclosing(batches):
+        if events:
+            yield b":\n\n"  # browsers call a stream open when something has come
+        async for deliveries in batches:
+            if not deliveries:
+                yield b":\n\n" if events else b"\n"
+                continue
+            parts: list[bytes] = []
+            for item in await shown.messages(deliveries):
+                line = orjson.dumps(item)
+                if events:
+                    parts += (b"id: ", item["token"].encode(), b"\ndata: ", line, b"\n\n")
+                else:
+                    parts += (line, b"\n")
+            yield b"".join(parts)
+
+
+class _Shown:
+    """How one call wants its messages."""
+
+    def __init__(self, request: Request, topic: TopicName, as_base64: bool, decode: bool) -> None:
+        self._schemas: ValueSchemas = request.app.state.rest_publishers.schemas
+        self._topic, self._as_base64, self._decode = topic, as_base64, decode
+
+    async def messages(self, deliveries: list[Delivery]) -> list[dict[str, Any]]:
+        values: list[Decoded | None] = [None] * len(deliveries)
+        if self._decode:
+            values = await self._schemas.decode(
+                self._topic, [delivery.message for delivery in deliveries]
+            )
+        return [
+            message_of(delivery, as_base64=self._as_base64, decoded=value)
+            for delivery, value in zip(deliveries, values, strict=True)
+        ]
 
 
 async def _tokens(request: Request) -> list[Any]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from broker.http.dependencies import Authoritative, Topic, body_doc, read_json
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
 from broker.http.rest_produce import RestPublishers, parse_messages
+from broker.http.value_schemas import STRING
 from broker.protocol.topic_name import TopicName
-
-if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
 
 __all__ = ["router"]
 
@@ -24,8 +21,12 @@ _MESSAGE: dict[str, Any] = {
     "type": "object",
     "required": ["payload"],
     "properties": {
-        "payload": {"type": "string", "description": "Text of the value, not base64"},
-        "key": {"type": "string"},
+        "payload": {
+            "type": "string",
+            "description": "Text of the value by its schema, not base64: `42`, `2026-01-02`,"
+            " JSON for AVRO, JSON and PROTOBUF_NATIVE",
+        },
+        "key": {"type": "string", "description": "By the key's schema for KEY_VALUE"},
         "properties": {"type": "object", "additionalProperties": {"type": "string"}},
         "eventTime": {"type": "string", "description": "Milliseconds since 1970, as text"},
         "sequenceId": {"type": "integer", "format": "int64"},
@@ -40,9 +41,20 @@ _BODY: dict[str, Any] = {
     "required": ["messages"],
     "properties": {
         "producerName": {"type": "string"},
-        "schemaVersion": {"type": "integer"},
-        "keySchema": {"type": "string"},
-        "valueSchema": {"type": "string", "description": "JSON text of a SchemaInfo"},
+        "schemaVersion": {
+            "type": "integer",
+            "format": "int64",
+            "description": "A stored version to encode by; -1: see valueSchema",
+        },
+        "keySchema": {
+            "type": "string",
+            "description": "JSON text of a SchemaInfo: messages are KEY_VALUE, keys separated",
+        },
+        "valueSchema": {
+            "type": "string",
+            "description": "JSON text of a SchemaInfo (`schema` in base64); added to the topic's"
+            " versions if it is compatible. Without one values are STRING",
+        },
         "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
     },
 }
@@ -66,10 +78,13 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         " (0 stored, 1 worth a retry, 2 failed)",
         "content": {"application/json": {"example": _ANSWER}},
     },
-    404: {"description": "No such topic, and it may not be created"},
+    404: {"description": "No such topic, and it may not be created; or no such schema version"},
+    409: {"description": "The schema isn't compatible with the topic's"},
     412: {"description": "Bad topic name"},
+    422: {"description": "Not a definition of its schema type"},
+    501: {"description": "Values of this schema type have no text form"},
 }
-_TEXT_SCHEMAS = {"STRING", "JSON", "BYTES", "NONE", ""}
+_SCHEMA_FIELDS = {"schemaVersion", "keySchema", "valueSchema"}
 
 
 @router.post(
@@ -100,43 +115,14 @@ async def produce_to_partition(
 
 
 async def _produce(request: Request, topic: TopicName) -> Response:
+    state = request.app.state
     body = await read_json(request)
     producer_name, messages = parse_messages(body)
-    await _check_schema(request.app.state.service, topic, body)
-    publishers: RestPublishers = request.app.state.rest_publishers
-    now_ms = request.app.state.service.clock()
-    results = await publishers.produce(topic, producer_name, messages, now_ms)
-    return JsonResponse({"messagePublishResults": results, "schemaVersion": 0})
-
-
-async def _check_schema(service: BrokerService, topic: TopicName, body: dict[str, Any]) -> None:
-    """Text values travel as they are; values of other schemas can't be encoded here yet.
-
-    Raises:
-        ApiError: 400 not a schema, 404 no such version, 501 a schema that needs encoding.
-    """
-    if body.get("keySchema"):
-        raise ApiError(501, "REST produce can't encode keys by a keySchema yet")
-    version = body.get("schemaVersion", -1)
-    if version is not None and version != -1:
-        stored = await service.schemas.get(topic, version)
-        if stored is None and version != 0:  # 0: also what answers without a schema say
-            raise ApiError(404, f"Schema version {version!r:.40} not found")
-        kind = "" if stored is None else stored.definition.type
-    elif (text := body.get("valueSchema")) is not None:
-        kind = _schema_type(text)
-    else:
-        return
-    if kind not in _TEXT_SCHEMAS:
-        raise ApiError(501, f"REST produce can't encode values of schema type {kind} yet")
-
-
-def _schema_type(text: Any) -> str:
-
-    try:
-        schema = orjson.loads(text) if isinstance(text, str) else None
-    except orjson.JSONDecodeError:
-        schema = None
-    if not isinstance(schema, dict):
-        raise ApiError(400, "valueSchema must be the JSON text of a SchemaInfo")
-    return str(schema.get("type", "")).upper()
+    schema = STRING
+    if body.keys() & _SCHEMA_FIELDS:
+        schema = await state.rest_publishers.schemas.of_body(topic, body)
+    publishers: RestPublishers = state.rest_publishers
+    results, version = await publishers.produce(
+        topic, producer_name, messages, schema, state.service.clock()
+    )
+    return JsonResponse({"messagePublishResults": results, "schemaVersion": version})

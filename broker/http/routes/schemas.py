@@ -114,7 +114,7 @@ Definition = Annotated[SchemaDefinition, Depends(_definition)]
 async def _rules(service: BrokerService, name: TopicName) -> SchemaRules:
     if await service.resources.policies(name.namespace) is None:
         raise ApiError(404, "Namespace does not exist")
-    return rules_of(await service.policies.of(name), service.config)
+    return rules_of(await service.policies.of(name))
 
 
 def _document(stored: StoredSchema) -> dict[str, Any]:
@@ -173,6 +173,30 @@ async def get_all(
     if not live:
         raise ApiError(404, "Schema not found")
     return JsonResponse({"getSchemaResponses": [_document(each) for each in live]})
+
+
+_METADATA = {
+    "info": {"ledgerId": -1, "entryId": -1, "version": 1},
+    "indexes": [
+        {"ledgerId": -1, "entryId": -1, "version": 0},
+        {"ledgerId": -1, "entryId": -1, "version": 1},
+    ],
+}
+
+
+@router.get(
+    "/metadata",
+    summary="Where the versions are stored: ids of -1, they are not in ledgers",
+    responses={200: _example(_METADATA), 404: _GET_RESPONSES[404]},
+)
+async def get_metadata(
+    service: Service, topic: SchemaTopic, authoritative: Authoritative = None
+) -> Response:
+    live = (await service.schemas.history(topic)).live
+    if not live:
+        raise ApiError(404, "Schema not found")
+    indexes = [{"ledgerId": -1, "entryId": -1, "version": each.version} for each in live]
+    return JsonResponse({"info": indexes[-1], "indexes": indexes})
 
 
 @router.post(

@@ -26,6 +26,7 @@ from broker.http.websocket.channel import CLOSE_BASE, RESTART
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import EXCLUSIVE, SubscribeRequest
+from broker.service.schemas.definition import parse_version
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ __all__ = ["ConsumerSession", "ReaderSession", "message_json"]
 logger = logging.getLogger(__name__)
 
 _BAD_JSON, _UNKNOWN = 3, 8
+# Of dead letters; Pulsar's clients write the misspelt one too, for readers of older versions.
+_ORIGIN_PROPERTIES = ("ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME")
 _PUSH_AT_ONCE = 64  # deliveries per turn: the loop is free again after about a millisecond
 
 
@@ -55,6 +58,7 @@ def message_json(delivery: Delivery) -> dict[str, Any]:
             delivery.partition,
             message.batch_index,
             message.batch_size,
+            delivery.first_chunk,
         ),
         "payload": b64encode(message.payload).decode(),
         "properties": message.properties,
@@ -65,9 +69,18 @@ def message_json(delivery: Delivery) -> dict[str, Any]:
         item["eventTime"] = iso_millis(message.event_time_ms)
     if message.key is not None:
         item["key"] = message.key
+    if (version := parse_version(message.schema_version)) is not None:
+        item["schemaVersion"] = version  # Pulsar's clients can't tell
     if message.encryption is not None:
         item["encryptionContext"] = _encryption_context(message.encryption)
     return item
+
+
+def _shown_id(delivery: Delivery) -> str:
+    """As the text form of Pulsar's clients."""
+    index = delivery.message.batch_index
+    tail = f":{index}" if index >= 0 else ""
+    return f"{delivery.ledger_id}:{delivery.entry_id}:{delivery.partition}{tail}"
 
 
 def _encryption_context(metadata: pb.MessageMetadata) -> dict[str, Any]:
@@ -259,9 +272,10 @@ class ConsumerSession(_Session):
     def _admit(self, deliveries: list[Delivery]) -> list[Delivery]:
         redeliver_max = self._parameters.redeliver_max
         if redeliver_max:
-            dead = [d for d in deliveries if d.redelivery_count >= redeliver_max]
+            # As Pulsar's Java client: redelivered that often, refused once more, then buried.
+            dead = [d for d in deliveries if d.redelivery_count > redeliver_max]
             if dead:
-                deliveries = [d for d in deliveries if d.redelivery_count < redeliver_max]
+                deliveries = [d for d in deliveries if d.redelivery_count <= redeliver_max]
                 self._bury(dead)
         if self._parameters.ack_timeout_ms and deliveries:
             timeout_s = self._parameters.ack_timeout_ms / 1000
@@ -322,6 +336,7 @@ class ConsumerSession(_Session):
                         **source.properties,
                         "REAL_TOPIC": str(self._name),
                         "REAL_SUBSCRIPTION": self._subscription,
+                        **dict.fromkeys(_ORIGIN_PROPERTIES, _shown_id(delivery)),
                     },
                     source.event_time_ms,
                 )

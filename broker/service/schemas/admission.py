@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from broker.errors import IncompatibleSchemaError
 from broker.service.schemas.compatibility import Strategy
@@ -10,41 +10,19 @@ from broker.service.schemas.definition import AUTO_CONSUME
 from broker.service.schemas.registry import SchemaRules
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
     from broker.policies.effective import Policies
     from broker.service.schemas.definition import SchemaDefinition
     from broker.service.topic import Topic
 
-__all__ = ["LEGACY_STRATEGIES", "STRATEGIES", "admit_consumer", "admit_producer", "rules_of"]
+__all__ = ["admit_consumer", "admit_producer", "rules_of"]
 
-STRATEGIES: Final = {each.value: each for each in Strategy}
-# The policy that came before schema_compatibility_strategy; tools still write it.
-LEGACY_STRATEGIES: Final = {
-    "AutoUpdateDisabled": Strategy.ALWAYS_INCOMPATIBLE,
-    "Backward": Strategy.BACKWARD,
-    "Forward": Strategy.FORWARD,
-    "Full": Strategy.FULL,
-    "AlwaysCompatible": Strategy.ALWAYS_COMPATIBLE,
-    "BackwardTransitive": Strategy.BACKWARD_TRANSITIVE,
-    "ForwardTransitive": Strategy.FORWARD_TRANSITIVE,
-    "FullTransitive": Strategy.FULL_TRANSITIVE,
-}
-
-
-def rules_of(policies: Policies, config: BrokerConfig) -> SchemaRules:
-    """A topic's or namespace's rules; what they leave open is the broker's setting."""
-    strategies = policies.values("schema_compatibility_strategy")
-    strategy = next((found for text in strategies if (found := STRATEGIES.get(str(text)))), None)
-    if strategy is None:  # absent or UNDEFINED
-        legacy = policies.value("schema_auto_update_compatibility_strategy")
-        strategy = LEGACY_STRATEGIES.get(str(legacy)) or Strategy(
-            config.schema_compatibility_strategy
-        )
-    auto_update = policies.value("is_allow_auto_update_schema")
-    if not isinstance(auto_update, bool):
-        auto_update = config.is_allow_auto_update_schema_enabled
-    enforced = policies.value("schema_validation_enforced") is True
-    return SchemaRules(strategy, auto_update, enforced or config.is_schema_validation_enforced)
+def rules_of(policies: Policies) -> SchemaRules:
+    """A topic's or namespace's rules."""
+    return SchemaRules(
+        Strategy(policies.schema_strategy),
+        policies.schema_auto_update,
+        policies.schema_validation_enforced,
+    )
 
 
 async def admit_producer(
@@ -56,7 +34,7 @@ async def admit_producer(
         IncompatibleSchemaError: against the namespace's rules, or no schema where one is enforced.
     """
     service = topic.service
-    rules = rules_of(policies, service.config)
+    rules = rules_of(policies)
     if definition is not None:
         return await service.schemas.register(topic.name, definition, rules)
     if rules.validation_enforced and await service.schemas.latest(topic.name) is not None:
@@ -78,7 +56,7 @@ async def admit_consumer(
     if definition.type == AUTO_CONSUME:
         return
     service = topic.service
-    rules = rules_of(policies, service.config)
+    rules = rules_of(policies)
     idle = not (has_entries or any(True for _ in topic.registry) or _has_typed_consumer(topic))
     if idle and await service.schemas.latest(topic.name) is None:
         await service.schemas.register(topic.name, definition, rules)

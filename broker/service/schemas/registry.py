@@ -82,7 +82,7 @@ class SchemaRegistry:
             return SchemaHistory()
         value = found.value
         if is_large(value):
-            return await self._in_thread(lambda: SchemaHistory.decode(path, value))
+            return await self.in_thread(lambda: SchemaHistory.decode(path, value))
         return SchemaHistory.decode(path, value)
 
     async def _recent(self, name: TopicName) -> SchemaHistory:
@@ -109,7 +109,7 @@ class SchemaRegistry:
         history = await self.history(name)
         if (version := history.find_exact(definition)) is not None:
             return version
-        return await self._in_thread(lambda: _find(history, definition))
+        return await self.in_thread(lambda: _find(history, definition))
 
     # --- checking
 
@@ -122,7 +122,7 @@ class SchemaRegistry:
             IncompatibleSchemaError: not under this strategy.
         """
         history = await self.history(name)
-        await self._in_thread(lambda: _decide(history, definition, SchemaRules(strategy)))
+        await self.in_thread(lambda: _decide(history, definition, SchemaRules(strategy)))
 
     async def check_consumer(
         self, name: TopicName, definition: SchemaDefinition, strategy: Strategy
@@ -137,7 +137,7 @@ class SchemaRegistry:
             validate(definition)
             check_consumer(strategy, known, definition)
 
-        await self._in_thread(decide)
+        await self.in_thread(decide)
 
     # --- writing
 
@@ -156,7 +156,7 @@ class SchemaRegistry:
             return known
 
         async def change(history: SchemaHistory) -> SchemaHistory | int:
-            version = await self._in_thread(lambda: _decide(history, definition, rules))
+            version = await self.in_thread(lambda: _decide(history, definition, rules))
             return history.appended(definition, self._clock()) if version is None else version
 
         return await self._update(name, change)
@@ -199,7 +199,7 @@ class SchemaRegistry:
                 if isinstance(changed, int):
                     return changed
                 expected = CREATE_ONLY if found is None else found.stat.version
-                value = await self._in_thread(changed.encode)
+                value = await self.in_thread(changed.encode)
                 await self._store.put(path, value, expected)
                 self._cache.invalidate(path)
             except (BadVersionError, OutcomeUnknownError):
@@ -209,8 +209,8 @@ class SchemaRegistry:
             return changed.last_version
         raise BrokerMetadataError(f"Schema of {name}: lost against others {_ROUNDS_MAX} times")
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Large definitions take longer than the loop may be held."""
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Large definitions, and many values, take longer than the loop may be held."""
         return await asyncio.get_running_loop().run_in_executor(self._checks, work)
 
 

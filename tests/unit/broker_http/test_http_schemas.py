@@ -183,27 +183,6 @@ async def test_policies_at_creation(admin: httpx.AsyncClient) -> None:
     assert posted.status_code == 202
 
 
-async def test_rest_produce_refuses_what_it_cannot_encode(admin: httpx.AsyncClient) -> None:
-    path = "/topics/persistent/public/default/orders"
-    messages = [{"payload": "x"}]
-    avro = json.dumps(payload(record("a")))
-    for asked, status in (
-        ({"valueSchema": avro}, 501),
-        ({"keySchema": json.dumps({"type": "STRING"})}, 501),
-        ({"schemaVersion": 7}, 404),
-        ({"schemaVersion": []}, 404),
-        ({"valueSchema": "{"}, 400),
-        ({"schemaVersion": 0}, 200),
-        ({"valueSchema": json.dumps({"type": "STRING"})}, 200),
-    ):
-        answer = await admin.post(path, json={"messages": messages, **asked})
-        assert answer.status_code == status, asked
-    await admin.post(f"{BASE}/schema", json=payload(record("a")))
-    answer = await admin.post(path, json={"messages": messages, "schemaVersion": 0})
-    assert answer.status_code == 501
-    assert answer.json()["reason"] == "REST produce can't encode values of schema type AVRO yet"
-
-
 async def test_schemas_go_with_their_namespace(admin: httpx.AsyncClient) -> None:
     namespace, schema = (
         "/admin/v2/namespaces/public/short",

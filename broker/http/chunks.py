@@ -1,0 +1,140 @@
+"""Chunked messages put together again for clients that have no client library. Pure.
+
+A chunk is an entry with a slice of one message; all chunks of a message share a uuid. They arrive
+in order, but chunks of other messages may come between them, and a redelivery begins again at the
+first one. What can't be completed goes the way of Pulsar's clients: the oldest incomplete message
+makes room for an eleventh (maxPendingChunkedMessage), and one that is incomplete for a minute
+(expireTimeOfIncompleteChunkedMessage) is given up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.protocol import pulsar_api_pb2 as pb
+    from managed_ledger.position import Position
+
+__all__ = ["CHUNKS_MAX", "EXPIRE_MS", "PENDING_MAX", "ChunkAssembler", "Joined"]
+
+PENDING_MAX: Final = 10
+EXPIRE_MS: Final = 60_000
+CHUNKS_MAX: Final = 100_000
+"""Of one message: its positions are kept until it is acknowledged."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """One message under way."""
+
+    deadline_ms: int
+    positions: dict[Position, None] = field(default_factory=dict)  # in order of arrival
+    slices: list[bytes] | None = None
+    """None: it can't be completed any more, only its positions count."""
+    slice_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Joined:
+    """A whole message: the last chunk's metadata goes with it."""
+
+    payload: bytes
+    positions: tuple[Position, ...]
+
+
+class ChunkAssembler:
+    """Of one source (a topic or partition). Holds at most ``bytes_max`` bytes of slices."""
+
+    def __init__(
+        self, bytes_max: int, *, pending_max: int = PENDING_MAX, expire_ms: int = EXPIRE_MS
+    ) -> None:
+        self._bytes_max = bytes_max
+        self._pending_max = pending_max
+        self._expire_ms = expire_ms
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()  # oldest first
+        self._bytes = 0
+        self.given_up: list[Position] = []
+        """Chunks of messages that expired or are too large: to be acknowledged, then cleared."""
+        self.put_back: list[Position] = []
+        """Chunks that made room for others: to be delivered again later, then cleared."""
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._bytes
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When ``expire`` has something to do."""
+        return next(iter(self._pending.values())).deadline_ms if self._pending else None
+
+    def add(
+        self, metadata: pb.MessageMetadata, payload: memoryview, position: Position, now_ms: int
+    ) -> Joined | None:
+        """Take one chunk; the whole message when it was the last one missing."""
+        uuid, chunk_id, count = metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg
+        pending = self._pending.get(uuid)
+        if chunk_id == 0 and (pending is None or pending.slices is None or len(pending.slices)):
+            pending = self._begin(uuid, pending, now_ms)
+        elif pending is None:  # its beginning was expired, acknowledged or never stored
+            pending = self._pending[uuid] = _Pending(now_ms + self._expire_ms)
+        pending.positions[position] = None
+        slices = pending.slices
+        if slices is None or chunk_id < len(slices):  # lost, or delivered twice
+            self._make_room(uuid)
+            return None
+        if chunk_id > len(slices) or count > CHUNKS_MAX:
+            self._drop_slices(pending)
+            self._make_room(uuid)
+            return None
+        slices.append(bytes(payload))
+        pending.slice_bytes += len(payload)
+        self._bytes += len(payload)
+        if pending.slice_bytes > self._bytes_max:
+            self._give_up(uuid)
+            return None
+        if len(slices) == count:
+            del self._pending[uuid]
+            self._bytes -= pending.slice_bytes
+            return Joined(b"".join(slices), tuple(pending.positions))
+        self._make_room(uuid)
+        return None
+
+    def _begin(self, uuid: str, old: _Pending | None, now_ms: int) -> _Pending:
+        """A first chunk: of a new message, or of one that is delivered again from its start."""
+        if old is not None:
+            self._drop_slices(old)
+            del self._pending[uuid]
+        pending = self._pending[uuid] = _Pending(now_ms + self._expire_ms, slices=[])
+        return pending
+
+    def _drop_slices(self, pending: _Pending) -> None:
+        self._bytes -= pending.slice_bytes
+        pending.slices, pending.slice_bytes = None, 0
+
+    def _make_room(self, uuid: str) -> None:
+        """The oldest others go while there are too many messages or bytes."""
+        while len(self._pending) > self._pending_max or self._bytes > self._bytes_max:
+            oldest = next((each for each in self._pending if each != uuid), None)
+            if oldest is None:
+                return
+            pending = self._pending.pop(oldest)
+            self._bytes -= pending.slice_bytes
+            self.put_back += pending.positions
+
+    def _give_up(self, uuid: str) -> None:
+        pending = self._pending.pop(uuid)
+        self._bytes -= pending.slice_bytes
+        self.given_up += pending.positions
+
+    def expire(self, now_ms: int) -> None:
+        """Give up what is incomplete for too long."""
+        while self._pending:
+            uuid, oldest = next(iter(self._pending.items()))
+            if oldest.deadline_ms > now_ms:
+                return
+            self._give_up(uuid)
