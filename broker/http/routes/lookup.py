@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 
 from broker.http.dependencies import Authoritative, Service, Topic
 from broker.http.errors import ApiError
@@ -31,6 +31,7 @@ _EXAMPLE = {
     responses={
         200: {"content": {"application/json": {"example": _EXAMPLE}}},
         404: {"description": "No such namespace, or no such topic while creation is off"},
+        412: {"description": "No such listener"},
         503: {"description": "No broker can take it now"},
     },
 )
@@ -39,23 +40,27 @@ async def lookup(
     service: Service,
     topic: Topic,
     authoritative: Authoritative = None,
-    listenerName: Annotated[str | None, Query()] = None,
+    listenerName: Annotated[str | None, Query(description="Advertised listener; none is")] = None,
+    x_pulsar_listenername: Annotated[str | None, Header()] = None,
 ) -> Response:
     await _require(service, topic)
+    if listener := listenerName or x_pulsar_listenername:
+        raise ApiError(412, f"the broker do not have {listener:.100} listener")
     try:
         found = await service.bundles.lookup(str(topic))
     except BundleError:
         return Response(status_code=503)
     if found is None:
         return Response(status_code=503)
-    return JsonResponse(
-        {
-            "brokerUrl": service.service_url,
-            "httpUrl": service.web_url,
-            "nativeUrl": service.service_url,
-            "brokerUrlSsl": "",
-        }
-    )
+    urls = {
+        "brokerUrl": found.broker.broker_url,
+        "brokerUrlTls": found.broker.broker_url_tls,
+        "httpUrl": found.broker.http_url,
+        "httpUrlTls": found.broker.http_url_tls,
+        "nativeUrl": found.broker.broker_url,
+        "brokerUrlSsl": found.broker.broker_url_tls or "",
+    }
+    return JsonResponse({name: url for name, url in urls.items() if url is not None})
 
 
 @router.get(

@@ -189,6 +189,7 @@ async def delete_namespace(
         for name in topics:
             await service.delete_topic(TopicName.parse(name), force=True)
         await service.resources.delete_namespace(namespace)
+        await service.bundles.release_namespace(namespace)  # a later one may have other bundles
     except NamespaceNotFoundError as error:
         raise ApiError(404, f"Namespace {namespace} does not exist.") from error
     return no_content()
@@ -239,10 +240,9 @@ async def get_bundles(service: Service, namespace: Namespace) -> Response:
 
 @router.put("/{tenant}/{namespace}/unload", status_code=204, summary="Unload all its topics")
 async def unload(service: Service, namespace: Namespace) -> Response:
-    await _policies(service, namespace)
-    prefix = f"://{namespace}/"
-    for full_name in [name for name in service.topics if prefix in name]:
-        await service.unload_topic(TopicName.parse(full_name))
+    if not await service.resources.namespace_exists(namespace):
+        raise ApiError(404, "Namespace not found")
+    await service.bundles.release_namespace(namespace)
     return no_content()
 
 

@@ -79,6 +79,7 @@ async def update_tenant(service: Service, tenant: Tenant, info: Info) -> Respons
     if info is None:
         raise ApiError(412, "TenantInfo is null")
     document = await _checked(service, info)
+    await _check_removed_clusters(service, tenant, set(document["allowedClusters"]))
     try:
         await service.resources.update_tenant(tenant, document)
     except TenantNotFoundError as error:
@@ -117,6 +118,24 @@ async def delete_namespace_with_topics(service: BrokerService, namespace: str) -
     for name in await service.list_topics(namespace, "all"):
         await service.delete_topic(TopicName.parse(name), force=True)
     await service.resources.delete_namespace(namespace)
+    await service.bundles.release_namespace(namespace)  # a later one may have other bundles
+
+
+async def _check_removed_clusters(service: BrokerService, tenant: str, allowed: set[str]) -> None:
+    """Raises ApiError: 412 a namespace of the tenant lives in a cluster that is taken away."""
+    before = await service.resources.tenant(tenant) or {}
+    removed = set(before.get("allowedClusters") or ()) - allowed
+    if not removed:
+        return
+    for namespace in await service.resources.namespaces(tenant):
+        policies = await service.resources.policies(namespace)
+        used = () if policies is None else policies.document.get("replication_clusters") or ()
+        for cluster in sorted(removed.intersection(used)):
+            raise ApiError(
+                412,
+                f"Cannot remove cluster {cluster} from tenant {tenant}: namespace {namespace} "
+                "still has it as a replication cluster",
+            )
 
 
 async def _checked(service: BrokerService, info: TenantInfo) -> dict[str, Any]:
@@ -126,17 +145,16 @@ async def _checked(service: BrokerService, info: TenantInfo) -> dict[str, Any]:
         ApiError: 412 no clusters, or unknown ones.
     """
     clusters = info.allowedClusters
-    if not clusters:
-        raise ApiError(
-            412,
-            "Clusters cannot be null" if clusters is None else "Clusters cannot be empty or blank",
-        )
+    if clusters is None:
+        raise ApiError(412, "Clusters cannot be null")
+    if not clusters or not all(name.strip() for name in clusters):
+        raise ApiError(412, "Clusters cannot be empty or blank")
     known = set(await service.resources.clusters())
     if not known.issuperset(clusters):
         raise ApiError(412, "Clusters do not exist")
     document: dict[str, Any] = {"allowedClusters": sorted(set(clusters))}
     if info.adminRoles is not None:
-        if any(not role.strip() for role in info.adminRoles):
+        if any(role != role.strip() or not role for role in info.adminRoles):
             raise ApiError(412, "AdminRoles contains whitespace in the beginning or end.")
         document["adminRoles"] = sorted(set(info.adminRoles))
     return document
