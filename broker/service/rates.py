@@ -37,6 +37,5 @@ def iso_time(ms: int) -> str:
 
     Times before 1970 or after 9999, which only a lying client sends, are shown as those limits.
     """
-    return datetime.fromtimestamp(min(max(ms, 0), _YEAR_9999_MS) / 1000, UTC).isoformat(
-        timespec="milliseconds"
-    )
+    time = datetime.fromtimestamp(min(max(ms, 0), _YEAR_9999_MS) / 1000, UTC)
+    return time.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -56,7 +56,7 @@ class Collector:
             arrived = self._changed.wait_for(
                 lambda: set(names) <= {name for name, _, _ in self.got}, DEADLINE_S
             )
-            assert arrived, f"only {({name for name, _, _ in self.got})} got messages"
+        assert arrived, f"not all of {names} got messages"
 
 
 def test_key_shared_keeps_keys_together_while_consumers_come_and_go(

@@ -53,7 +53,7 @@ def test_a_message_is_shown_decompressed_with_its_metadata(
     assert headers["X-Pulsar-Message-ID"] == f"{sent.ledger_id()}:{sent.entry_id()}"
     assert json.loads(headers["X-Pulsar-PROPERTY"]) == {"a": "b"}
     assert headers["X-Pulsar-partition-key"] == "k"
-    assert headers["X-Pulsar-event-time"].startswith("2023-11-14T22:13:20.123")
+    assert headers["X-Pulsar-event-time"] == "2023-11-14T22:13:20.123Z"
     assert headers["X-Pulsar-compression"] == "LZ4"
     assert headers["X-Pulsar-uncompressed-size"] == "54"
     assert httpx.get(f"{path}/ledger/999999999/entry/0").status_code == 404
@@ -70,8 +70,11 @@ def test_a_lying_producer_can_not_forge_headers(service_url: str, path: str, top
     answer = httpx.get(f"{path}/ledger/{message_id.ledgerId}/entry/{message_id.entryId}")
     assert (answer.status_code, answer.content) == (200, b"x")
     assert "X-Forged" not in answer.headers
-    assert answer.headers["X-Pulsar-producer-name"] == r"p\r\nX-Forged: 1\r\n\r\n\\\xfc"
-    assert answer.headers["X-Pulsar-publish-time"].startswith("9999-12-31")
+    # Pulsar shows a blank for what a header can't hold (docs/http-differences.md).
+    shown = (r"p\r\nX-Forged: 1\r\n\r\n\\\xfc", "p  X-Forged: 1    \\\u00fc")
+    assert answer.headers["X-Pulsar-producer-name"] in shown
+    # Pulsar takes the time for a negative one.
+    assert answer.headers["X-Pulsar-publish-time"][:10] in ("9999-12-31", "1969-12-31")
 
 
 def test_peek_skips_what_is_acknowledged_and_shows_batches_framed(
