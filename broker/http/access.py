@@ -145,8 +145,9 @@ async def authorize_websocket(websocket: WebSocket) -> None:
 
 
 async def _check(connection: HTTPConnection, rule: Rule | None) -> None:
-    decide: Decision = connection.app.state.may
-    role: str = getattr(connection.state, "role", ANONYMOUS)
+    scope = connection.scope
+    decide: Decision = scope["app"].state.may
+    role: str = scope["state"].get("role", ANONYMOUS)
     rule = rule or _UNKNOWN
-    if not await decide(role, rule, connection.path_params):
+    if not await decide(role, rule, scope["path_params"]):
         raise ApiError(rule.status, f"{role} lacks the permission: {rule.permission.value}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import orjson
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, Query, Request
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from broker.http.errors import ApiError
@@ -38,19 +38,17 @@ async def _service(request: Request) -> BrokerService:
     return cast("BrokerService", request.app.state.service)
 
 
-async def _tenant(
-    tenant: Annotated[str, Path(description="Tenant name", examples=["public"])],
-) -> str:
-    return form_decode(tenant)
+# Names out of the path are read from it, not declared as parameters: FastAPI needs 6 µs for each
+# (of the 100 of a REST produce call without its message). openapi.py documents them.
 
 
-async def _namespace(
-    tenant: Annotated[str, Path(description="Tenant name", examples=["public"])],
-    namespace: Annotated[
-        str, Path(description="Namespace name without its tenant", examples=["default"])
-    ],
-) -> str:
-    tenant, namespace = form_decode(tenant), form_decode(namespace)
+async def _tenant(request: Request) -> str:
+    return form_decode(request.path_params["tenant"])
+
+
+async def _namespace(request: Request) -> str:
+    names = request.path_params
+    tenant, namespace = form_decode(names["tenant"]), form_decode(names["namespace"])
     if not (valid_namespace_part(tenant) and valid_namespace_part(namespace)):
         raise ApiError(412, "Namespace name is not valid")
     return f"{tenant}/{namespace}"
@@ -71,24 +69,14 @@ def make_topic_name(domain: str, tenant: str, namespace: str, topic: str) -> Top
         raise ApiError(412, "Topic name is not valid") from error
 
 
-async def _topic(
-    domain: Annotated[
-        str, Path(description="`persistent` or `non-persistent`", examples=["persistent"])
-    ],
-    tenant: Annotated[str, Path(description="Tenant name", examples=["public"])],
-    namespace: Annotated[str, Path(description="Namespace without tenant", examples=["default"])],
-    topic: Annotated[str, Path(description="Topic, percent-encoded once", examples=["orders"])],
-) -> TopicName:
-    return make_topic_name(domain, tenant, namespace, topic)
+async def _topic(request: Request) -> TopicName:
+    names = request.path_params
+    return make_topic_name(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
 
-async def _subscription(
-    subscription: Annotated[
-        str, Path(description="Subscription, percent-encoded once or twice", examples=["billing"])
-    ],
-) -> str:
+async def _subscription(request: Request) -> str:
     # Pulsar decodes twice (http-api 1.2), and the Go client encodes twice.
-    return form_decode(form_decode(subscription))
+    return form_decode(form_decode(request.path_params["subscription"]))
 
 
 def flag(text: str | None, default: bool = False) -> bool:

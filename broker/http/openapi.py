@@ -7,6 +7,7 @@ the answers that any request may get, and the request id. FastAPI's own 422 goes
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +57,14 @@ _REASONS: Final = {
     "503": "Not ready: the broker is starting or stopping",
     "504": "The broker did not answer in time",
 }
+_PATH_NAMES: Final = {
+    "domain": ("`persistent` or `non-persistent`", "persistent"),
+    "tenant": ("Tenant name", "public"),
+    "namespace": ("Namespace name without its tenant", "default"),
+    "topic": ("Topic name, percent-encoded once", "orders"),
+    "subscription": ("Subscription name, percent-encoded once or twice", "billing"),
+}
+"""What dependencies.py takes out of paths."""
 _ERROR: Final = {
     "title": "Error",
     "type": "object",
@@ -109,7 +118,8 @@ def _complete(document: dict[str, Any]) -> None:
     schemas["Error"] = _ERROR
     components.setdefault("headers", {})["X-Request-ID"] = _REQUEST_ID
     used = set()
-    for _, _, operation in operations(document):
+    for _, path, operation in operations(document):
+        _complete_parameters(path, operation)
         used.update(operation.get("tags", ()))
         responses = operation["responses"]
         if "HTTPValidationError" in str(responses.get("422")):
@@ -122,6 +132,33 @@ def _complete(document: dict[str, Any]) -> None:
     document["tags"] = [
         {"name": tag, "description": text} for tag, text in TAGS.items() if tag in used
     ]
+
+
+def _complete_parameters(path: str, operation: dict[str, Any]) -> None:
+    """Describe the names in the path that the route leaves to a dependency."""
+    given = operation.setdefault("parameters", [])
+    documented = {each["name"] for each in given if each["in"] == "path"}
+    made = []
+    for name in re.findall(r"\{([a-z_A-Z]+)\}", path):
+        if name in documented or name not in _PATH_NAMES:
+            continue
+        description, example = _PATH_NAMES[name]
+        schema: dict[str, Any] = {"type": "string", "minLength": 1}
+        if name == "domain":
+            schema = {"type": "string", "enum": ["persistent", "non-persistent"]}
+        made.append(
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "description": description,
+                "schema": schema,
+                "example": example,
+            }
+        )
+    operation["parameters"] = made + given
+    if not operation["parameters"]:
+        del operation["parameters"]
 
 
 def _complete_response(status: str, response: dict[str, Any]) -> None:
