@@ -258,6 +258,10 @@ class BrokerService:
         """Raises TopicNotFoundError; without ``force`` TopicBusyError if clients are connected."""
         await self.directory.delete(name, force=force)
 
+    async def check_backlog_quotas(self) -> None:
+        """Look at every loaded topic's backlog now, as is done every so often anyway."""
+        await self._sweeper.upkeep.check_backlogs()
+
     async def unload_topic(self, name: TopicName) -> None:
         """Close a topic; clients reconnect. A topic that isn't loaded is unloaded already."""
         await self.loader.unload(str(name))

@@ -427,16 +427,22 @@ class PersistentSubscription(Subscription):
         return self.expire_upto(newest) if newest is not None else 0
 
     def expire_upto(self, position: Position) -> int:
+        """Acknowledge everything up to ``position``, which has expired; answers the entries."""
+        if position <= self.cursor.mark_delete:
+            return 0
+        expired = self.evict_upto(position)
+        self.expired_entries += expired
+        self.last_expire_ms = self.now_ms()
+        return expired
+
+    def evict_upto(self, position: Position) -> int:
         """Acknowledge everything up to ``position`` without a consumer; answers the entries."""
         position = min(position, self.ledger.last_confirmed)
         if position <= self.cursor.mark_delete:
             return 0
         before = self.cursor.backlog
         self.acknowledge_cumulative(None, position)
-        expired = before - self.cursor.backlog
-        self.expired_entries += expired
-        self.last_expire_ms = self.now_ms()
-        return expired
+        return before - self.cursor.backlog
 
     def skip_messages(self, count: int) -> int:
         """Acknowledge the ``count`` oldest unacknowledged entries; answers how many there were."""
@@ -491,9 +497,9 @@ class PersistentSubscription(Subscription):
         elif isinstance(core, SingleActiveDispatcher) and core.active is not None:
             stats["activeConsumerName"] = core.active.name
         stats["msgBacklog"] = backlog
-        size, entries = self.ledger.total_bytes, self.ledger.entry_count
-        # By the mean entry, as the topic's: counting exactly would read the whole log's index.
-        stats["backlogSize"] = size * min(backlog, entries) // entries if entries else 0
+        # From the mark-delete on, by the mean entry of its ledger: counting exactly would read the
+        # index of the log.
+        stats["backlogSize"] = self.ledger.bytes_after(cursor.mark_delete) if backlog else 0
         stats["msgDelayed"] = delayed
         stats["msgBacklogNoDelayed"] = max(backlog - delayed, 0)
         stats["msgExpired"] = stats["totalMsgExpired"] = self.expired_entries

@@ -16,6 +16,7 @@ from broker.errors import (
     TopicFencedError,
     TopicTerminatedError,
 )
+from broker.service.backlog_check import BacklogCheck
 from broker.service.subscription import open_subscription, start_position
 from broker.service.topic import RESERVED_SUBSCRIPTIONS, Topic
 from managed_ledger.errors import (
@@ -58,6 +59,7 @@ class PersistentTopic(Topic):
     ) -> None:
         super().__init__(service, name, policies)
         self.ledger = ledger
+        self.backlog = BacklogCheck(self)
         self._in_flight = 0  # batches given to the ledger and not answered in full
         self._recovering = False
         self._terminating = False
@@ -72,6 +74,15 @@ class PersistentTopic(Topic):
                 )
         ledger.on_appended = self._on_appended
         ledger.on_fenced = self._on_fenced
+
+    async def _check_backlog_quota(self) -> None:
+        await self.backlog.admit_producer()
+
+    def policies_changed(self) -> None:
+        super().policies_changed()
+        config = self.service.loader.ledger_config(self.policies)
+        if config != self.ledger.config:
+            self.ledger.configure(config)
 
     # --- entries
 
@@ -243,12 +254,8 @@ class PersistentTopic(Topic):
     # --- statistics
 
     def storage_stats(self) -> dict[str, Any]:
-        size, entries = self.ledger.total_bytes, self.ledger.entry_count
-        backlog = max(
-            (s.cursor.backlog for s in self.subscriptions.values() if s.cursor), default=0
-        )
         return {
-            "storageSize": size,
-            # The slowest cursor's share of the log, by the mean entry
-            "backlogSize": size * min(backlog, entries) // entries if entries else 0,
+            **super().storage_stats(),
+            "storageSize": self.ledger.total_bytes,
+            **self.backlog.stats(self.service.clock()),
         }

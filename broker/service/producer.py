@@ -125,6 +125,7 @@ class Producer:
         "encryption_required",
         "entries_in",
         "epoch",
+        "leaving",
         "messages_in",
         "metadata",
         "name",
@@ -156,6 +157,8 @@ class Producer:
         self.schema_version: int | None = None  # of its messages; None: raw bytes
         self.waiting = False
         """Queued for exclusive access: may not send yet."""
+        self.leaving = False
+        """It ends when what it sent is answered; what it sends now is ignored."""
         self.encryption_required = False
         self.delay_max_ms = 0  # 0: no limit
         self.checked = False

@@ -162,7 +162,7 @@ class SendPath:
             if producer is None and until_ms is not None and connection.service.clock() < until_ms:
                 return None
             raise MalformedFrameError(f"SEND to unknown producer {producer_id}")
-        if producer.topic.fenced or producer.waiting:
+        if producer.topic.fenced or producer.waiting or producer.leaving:
             # The client is about to be told to reconnect, and resends (trap 12).
             return None
         batch = self._batches[producer_id] = PublishBatch(producer, [], [], [], [])

@@ -63,6 +63,7 @@ class Subscription(ABC):
         # counters of consumers that left; the connected ones' come on top
         self._gone = {"bytes": 0, "messages": 0, "entries": 0, "acks": 0, "redelivered": 0}
         self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
+        self.active_ms = topic.service.clock()  # loaded, or a consumer came or left
 
     def now_ms(self) -> int:
         return self.topic.service.clock()
@@ -105,6 +106,7 @@ class Subscription(ABC):
                 self.selector = self.key_policy.make_selector()
             self._start(request.sub_type, request)
         self.consumers.append(consumer)
+        self.active_ms = self.now_ms()
         if isinstance(self.selector, StickyRanges):
             self.selector.offer(ranges_of(request))
         self._join(consumer)
@@ -150,6 +152,7 @@ class Subscription(ABC):
             return
         consumer.closed = True
         self.consumers.remove(consumer)
+        self.active_ms = self.now_ms()
         gone = self._gone
         gone["bytes"] += consumer.bytes_out
         gone["messages"] += consumer.messages_out
@@ -158,6 +161,16 @@ class Subscription(ABC):
         gone["redelivered"] += consumer.redelivered
         self._leave(consumer)
         self.end_if_orphaned()
+
+    def unused_ms(self, now_ms: int) -> int:
+        """For how long nobody has been connected and nothing was acknowledged.
+
+        It counts from the load of the topic at the earliest: when a subscription was used last is
+        not stored.
+        """
+        if self.consumers:
+            return 0
+        return now_ms - max(self.active_ms, self.last_acked_ms)
 
     def end_if_orphaned(self) -> None:
         """A non-durable subscription lives no longer than its consumers."""

@@ -33,7 +33,13 @@ class Sweeper:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
         config = service.config
-        self._interval_s = max(0.05, config.keep_alive_interval_seconds / 10)
+        self._interval_s = max(
+            0.05,
+            min(
+                config.keep_alive_interval_seconds / 10,
+                config.backlog_quota_check_interval_in_seconds / 2,
+            ),
+        )
         self._sample_ms = config.stats_update_frequency_in_secs * 1000
         self._inactive_check_ms = config.broker_delete_inactive_topics_frequency_seconds * 1000
         self._trims = TrimPlan()

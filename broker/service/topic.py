@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import (
@@ -196,6 +197,27 @@ class Topic(ABC):
                 producer.tell_ready(tell_waiting or error)
             else:
                 producer.sink.close_producer(producer)
+
+    def dismiss_producers(self, error: BrokerError) -> None:
+        """End every producer; its entries under way are answered first, or they would come twice.
+
+        A client is told with CLOSE_PRODUCER and hears why when it comes back; who waits for
+        exclusive access hears ``error``.
+        """
+        for producer in [*self.registry.waiting, *self.registry.by_name.values()]:
+            if producer.waiting:
+                self.remove_producer(producer)
+                producer.tell_ready(error)
+            elif producer.sent == producer.answered:
+                self._dismiss(producer)
+            elif not producer.leaving:
+                producer.leaving = True
+                if producer.on_settled is None:  # else its client closes it just now
+                    producer.on_settled = partial(self._dismiss, producer)
+
+    def _dismiss(self, producer: Producer) -> None:
+        self.remove_producer(producer)
+        producer.sink.close_producer(producer)
 
     async def _ensure_initial_subscription(self, name: str) -> None:
         if name in self.subscriptions:

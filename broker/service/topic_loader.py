@@ -146,7 +146,7 @@ class TopicLoader:
             if not (forced or declared or (create and policies.auto_topic_creation.allowed)):
                 raise TopicNotFoundError(f"Topic {name} does not exist")
             await self._check_topic_count(name, policies)
-        ledger = await service.ledgers.open(name.ml_name, self._ledger_config(policies))
+        ledger = await service.ledgers.open(name.ml_name, self.ledger_config(policies))
         if not exists and properties:
             await ledger.set_properties(dict(properties))
         return PersistentTopic(service, name, ledger, policies)
@@ -174,12 +174,15 @@ class TopicLoader:
         if len(await self._service.resources.stored_topics(name.namespace)) >= limit:
             raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
 
-    def _ledger_config(self, policies: Policies) -> ManagedLedgerConfig:
+    def ledger_config(self, policies: Policies) -> ManagedLedgerConfig:
+        """How a topic with these policies stores its entries, now or from now on."""
         config = self._service.config
+        persistence = policies.persistence
+        write_quorum = min(persistence.write_quorum, persistence.ensemble)
         return ManagedLedgerConfig(
-            ensemble_size=policies.persistence.ensemble,
-            write_quorum=policies.persistence.write_quorum,
-            ack_quorum=policies.persistence.ack_quorum,
+            ensemble_size=persistence.ensemble,
+            write_quorum=write_quorum,
+            ack_quorum=min(persistence.ack_quorum, write_quorum),
             password=config.managed_ledger_password.encode(),
             ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
             ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,

@@ -7,7 +7,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from bookkeeper.errors import LedgerError
+from broker.errors import BrokerError
 from broker.service.persistent_subscription import PersistentSubscription
+from broker.service.persistent_topic import PersistentTopic
 from managed_ledger.errors import ManagedLedgerError
 from metadata.errors import MetadataError
 
@@ -42,6 +44,11 @@ class Upkeep:
         now_ms = service.clock()
         self._expiry_at_ms = now_ms + self._expiry_ms
         self._leaks_at_ms = now_ms + _FIRST_LEAK_CHECK_MS
+        config = service.config
+        self._backlogs_ms = config.backlog_quota_check_interval_in_seconds * 1000
+        self._backlogs_at_ms = now_ms + self._backlogs_ms
+        self._unused_ms = config.subscription_expiry_check_interval_in_minutes * 60_000
+        self._unused_at_ms = now_ms + self._unused_ms
         self._orphans: dict[Subscription, int] = {}  # since when
         self._running: set[str] = set()
 
@@ -50,6 +57,12 @@ class Upkeep:
         if self._expiry_ms > 0 and now_ms >= self._expiry_at_ms:
             self._expiry_at_ms = now_ms + self._expiry_ms
             self._begin("expiry", lambda: self.expire_messages(now_ms))
+        if now_ms >= self._backlogs_at_ms and self._service.config.backlog_quota_check_enabled:
+            self._backlogs_at_ms = now_ms + self._backlogs_ms
+            self._begin("backlog check", self.check_backlogs)
+        if now_ms >= self._unused_at_ms:
+            self._unused_at_ms = now_ms + self._unused_ms
+            self._begin("subscription expiry", lambda: self.expire_subscriptions(now_ms))
         if now_ms >= self._leaks_at_ms:
             self._leaks_at_ms = now_ms + _LEAK_CHECK_MS
             self._begin("leak check", self.collect_leaks)
@@ -91,6 +104,36 @@ class Upkeep:
                     await subscription.expire_before(now_ms - ttl_s * 1000)
                 except (LedgerError, ManagedLedgerError) as error:
                     logger.warning("%s %s: no expiry: %s", topic.name, subscription.name, error)
+
+    async def check_backlogs(self) -> None:
+        """Hold every topic's backlog against its quotas."""
+        async for topic in self._topics():
+            if topic.fenced or topic.name.is_system or not isinstance(topic, PersistentTopic):
+                continue
+            try:
+                await topic.backlog.check(self._service.clock())
+            except (LedgerError, ManagedLedgerError) as error:
+                logger.warning("%s: no check of the backlog: %s", topic.name, error)
+
+    async def expire_subscriptions(self, now_ms: int) -> None:
+        """Delete the durable subscriptions that nobody has used for as long as policies say."""
+        async for topic in self._topics():
+            minutes = topic.policies.subscription_expiration_minutes
+            if minutes <= 0 or topic.fenced or topic.name.is_system:
+                continue
+            for name, subscription in list(topic.subscriptions.items()):
+                if (
+                    not subscription.durable
+                    or subscription.fenced
+                    or subscription.replicated
+                    or subscription.unused_ms(now_ms) <= minutes * 60_000
+                ):
+                    continue
+                try:
+                    await topic.delete_subscription(name)
+                    logger.info("%s %s: deleted, unused for %d min", topic.name, name, minutes)
+                except (BrokerError, ManagedLedgerError) as error:
+                    logger.warning("%s %s: not deleted: %s", topic.name, name, error)
 
     async def collect_leaks(self) -> None:
         """Delete the ledgers that crashed owners created and never listed."""

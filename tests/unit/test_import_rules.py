@@ -45,6 +45,7 @@ CORES = [
     "broker/protocol",
     "broker/dispatch/shared.py",
     "broker/dispatch/single_active.py",
+    "broker/service/backlog_quota.py",
     "broker/service/rate_limit.py",
     "broker/service/schemas/definition.py",
     "broker/service/schemas/avro_form.py",

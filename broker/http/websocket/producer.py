@@ -133,6 +133,8 @@ class ProducerSession:
         try:
             while (text := await channel.receive()) is not None:
                 self._on_text(text)
+                if self._publisher is not None and self._publisher.held:
+                    await self._publisher.ready()  # unread messages stay with the client
         finally:
             watch.cancel()
 

@@ -64,6 +64,14 @@ class MemoryLedger:
     def total_bytes(self) -> int:
         return sum(len(a) + len(b) for entries in self.ledgers.values() for a, b in entries)
 
+    def bytes_after(self, position: Position) -> int:
+        return sum(
+            len(a) + len(b)
+            for ledger_id, entries in self.ledgers.items()
+            for entry_id, (a, b) in enumerate(entries)
+            if (ledger_id, entry_id) > position
+        )
+
     def _slice(self, position: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
         for ledger_id in sorted(self.ledgers):
             entries = self.ledgers[ledger_id]
