@@ -264,7 +264,7 @@ class Feed:
         """Take one chunk: the message's positions and payload, when this was its last one."""
         if (chunks := source.chunks) is None:
             chunks = source.chunks = ChunkAssembler(self._payload_bytes_max)
-        now_ms = self._service.clock()
+        now_ms = _now_ms()
         joined = chunks.add(metadata, payload, position, now_ms)
         self._settle_chunks(source, now_ms)
         self._arm_chunks()
@@ -296,14 +296,14 @@ class Feed:
             and (deadline_ms := source.chunks.next_deadline_ms) is not None
         ]
         if self._chunk_timer is None and deadlines and not self.closed:
-            delay_s = max(min(deadlines) - self._service.clock(), 0) / 1000 + 0.01
+            delay_s = max(min(deadlines) - _now_ms(), 0) / 1000 + 0.01
             self._chunk_timer = asyncio.get_running_loop().call_later(delay_s, self._on_chunk_timer)
 
     def _on_chunk_timer(self) -> None:
         self._chunk_timer = None
         if self.closed:
             return
-        now_ms = self._service.clock()
+        now_ms = _now_ms()
         for source in self._sources:
             if source.chunks is not None:
                 source.chunks.expire(now_ms)
@@ -465,6 +465,11 @@ class Feed:
                 consumer.subscription.remove_consumer(consumer)
         self.ready.clear()
         self.buffered_bytes = 0
+
+
+def _now_ms() -> int:
+    """Of the loop's clock, which doesn't jump."""
+    return int(asyncio.get_running_loop().time() * 1000)
 
 
 def _bit(words: Sequence[int], index: int) -> bool:

@@ -168,9 +168,8 @@ class ValueSchemas:
 
 def _decoded(message: Message, kind: str, codec: Codec | None) -> Decoded:
     if codec is None:
-        return Decoded(
-            kind, error="no values of its schema are shown" if kind else "no such schema"
-        )
+        unknown = "values of its schema aren't shown" if kind else "its schema isn't known"
+        return Decoded(kind, error=unknown)
     try:
         if not isinstance(codec, KeyValueCodec):
             return Decoded(kind, codec.decode(message.payload))

@@ -1,0 +1,209 @@
+"""REST consume by schema, and streams: NDJSON, server-sent events, windows, acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from broker.http.app import create_app
+from broker.http.feed import Delivery
+from broker.http.messages import Message, OutgoingMessage
+from broker.http.rest_consume import RestSession, RestSessions, SessionOptions, message_of
+from broker.http.rest_produce import RestPublishers
+from broker.http.value_schemas import STRING, Decoded, ValueSchemas
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.topic_name import TopicName
+from broker.service.consumer import SHARED
+from broker.service.schemas.compatibility import Strategy
+from broker.service.schemas.definition import SchemaDefinition, version_bytes
+from broker.service.schemas.registry import SchemaRules
+from tests.unit.broker_schemas.builders import avro, key_value, optional, plain, record
+from tests.unit.broker_service.doubles import Broker
+
+NAME = TopicName.parse("persistent://public/default/orders")
+OPTIONS = SessionOptions(SHARED, False, 60_000)
+ORDER = record("a", optional("b"))
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = await Broker().start()
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+async def http(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://broker.example") as client:
+        yield client
+
+
+@pytest.fixture
+async def session(broker: Broker) -> AsyncIterator[RestSession]:
+    sessions = RestSessions(broker.service)
+    yield await sessions.get_or_open(NAME, "s", "", OPTIONS, "127.0.0.1:1")
+    sessions.close_all()
+
+
+def message(payload: bytes, stamp: bytes, key: str | None = None) -> Message:
+    return Message(-1, 0, payload, key, {}, 5, 0, 0, "p", None, stamp, key is not None)
+
+
+async def register(broker: Broker, *definitions: SchemaDefinition) -> None:
+    rules = SchemaRules(Strategy.ALWAYS_COMPATIBLE)
+    for definition in definitions:
+        await broker.service.schemas.register(NAME, definition, rules)
+
+
+async def test_values_by_their_versions(broker: Broker) -> None:
+    separated = SchemaDefinition(
+        "KEY_VALUE",
+        key_value(plain("INT8"), plain("STRING")).data,
+        {
+            "key.schema.type": "INT8",
+            "value.schema.type": "STRING",
+            "kv.encoding.type": "SEPARATED",
+        },
+    )
+    await register(broker, avro(ORDER), plain("INT16"), separated, avro(ORDER, "PROTOBUF"))
+    schemas = ValueSchemas(broker.service)
+    encrypted = message(b"\x02\x00", version_bytes(0))
+    encrypted.encryption = pb.MessageMetadata()
+    found = await schemas.decode(
+        NAME,
+        [
+            message(b"\x02\x02\x02x", version_bytes(0)),
+            message(b"\x00\x05", version_bytes(1)),
+            message(b"v", version_bytes(2), "Bw=="),
+            message(b"\xff", version_bytes(0)),
+            message(b"x", version_bytes(3)),
+            message(b"x", version_bytes(9)),
+            message(b"x", b"odd"),
+            message(b"x", b""),
+            message(b"v", version_bytes(2), "*"),
+            encrypted,
+        ],
+    )
+    assert found[0] == Decoded("AVRO", {"a": 1, "b": "x"})
+    assert found[1] == Decoded("INT16", 5)
+    assert found[2] == Decoded("KEY_VALUE", {"key": 7, "value": "v"})
+    errors = [each.error for each in found[3:7] if each is not None]
+    assert errors[0].startswith("not what this AVRO schema writes")
+    assert errors[1:] == [
+        "values of its schema aren't shown",
+        "its schema isn't known",
+        "its schema isn't known",
+    ]
+    assert found[7] is None
+    assert found[8] is not None
+    assert found[8].error
+    assert found[9] is None
+    many = [message(b"\x02\x02\x02x", version_bytes(0))] * 20_000
+    assert set(map(str, await schemas.decode(NAME, many))) == {str(found[0])}
+
+
+def test_a_message_shows_its_schema() -> None:
+    delivery = Delivery(-1, 1, 2, message(b"\x02\x00", version_bytes(3), "Bw=="), 0)
+    shown = message_of(delivery, as_base64=False, decoded=Decoded("AVRO", {"a": 1}))
+    assert (shown["payload"], shown["encoding"]) == ({"a": 1}, "json")
+    assert (shown["schemaVersion"], shown["schemaType"]) == (3, "AVRO")
+    assert (shown["key"], shown["keyEncoding"]) == ("Bw==", "base64")
+    shown = message_of(delivery, as_base64=True, decoded=Decoded("", error="why"))
+    assert (shown["payload"], shown["encoding"], shown["decodeError"]) == ("AgA=", "base64", "why")
+    assert "schemaType" not in shown
+    delivery = Delivery(-1, 1, 2, message(b"x", b""), 0)
+    assert "schemaVersion" not in message_of(delivery, as_base64=False)
+
+
+async def test_decode_over_http(http: httpx.AsyncClient) -> None:
+    path = "/topics/persistent/public/default/orders"
+    await http.put(f"{path}/subscription/s/session")
+    schema = base64.b64encode(json.dumps(ORDER).encode()).decode()
+    value_schema = json.dumps({"type": "AVRO", "schema": schema})
+    body = {"messages": [{"payload": '{"a": 4}'}], "valueSchema": value_schema}
+    assert (await http.post(path, json=body)).status_code == 200
+    answer = await http.get(f"{path}/subscription/s/messages?decode=true")
+    (shown,) = answer.json()["messages"]
+    assert shown["payload"] == {"a": 4, "b": None}
+    assert (shown["schemaType"], shown["schemaVersion"]) == ("AVRO", 0)
+    await http.delete(f"{path}/subscription/s/session")
+
+
+# --- streams
+
+
+async def publish(broker: Broker, *texts: str) -> None:
+    messages = [OutgoingMessage(text.encode(), -1) for text in texts]
+    await RestPublishers(broker.service).produce(NAME, "", messages, STRING, 0)
+
+
+def texts(deliveries: list[Delivery]) -> list[str]:
+    return [delivery.message.payload.decode() for delivery in deliveries]
+
+
+async def batch(stream: AsyncIterator[list[Delivery]], count: int) -> list[Delivery]:
+    """The next ``count`` messages, signs of life left out."""
+    found: list[Delivery] = []
+    while len(found) < count:
+        found += await asyncio.wait_for(anext(stream), 30)
+    return found
+
+
+async def test_the_window_bounds_a_stream(broker: Broker, session: RestSession) -> None:
+    stream = session.stream(2, alive_s=0.05, auto_ack=False)
+    await publish(broker, "1", "2", "3", "4")
+    first = await batch(stream, 2)
+    assert texts(first) == ["1", "2"]
+    assert await asyncio.wait_for(anext(stream), 30) == []  # a sign of life, and no message
+    tokens = [message_of(each, as_base64=False)["token"] for each in first]
+    session.acknowledge(tokens[:1], negative=False)
+    assert texts(await batch(stream, 1)) == ["3"]
+    session.acknowledge(tokens[1:], negative=True)
+    again = await batch(stream, 1)
+    assert (texts(again)[0] in "24", session.busy) == (True, True)
+    await stream.aclose()
+    assert not session.busy
+
+
+async def test_auto_ack(broker: Broker, session: RestSession) -> None:
+    stream = session.stream(2, alive_s=0.05, auto_ack=True)
+    await publish(broker, *"12345")
+    assert texts(await batch(stream, 5)) == list("12345")
+    assert await asyncio.wait_for(anext(stream), 30) == []
+    topic = await broker.service.get_topic(NAME, create=False)
+    assert topic.stats()["subscriptions"]["s"]["msgBacklog"] == 0
+    await stream.aclose()
+
+
+async def test_what_a_leaving_client_has_not_got_comes_again(
+    broker: Broker, session: RestSession
+) -> None:
+    stream = session.stream(10, alive_s=0.05, auto_ack=True)
+    await publish(broker, "1")
+    assert texts(await batch(stream, 1)) == ["1"]
+    await stream.aclose()  # in the middle of writing it
+    again = await session.poll(1, 30_000)
+    assert [(each.message.payload, each.redelivery_count) for each in again] == [(b"1", 1)]
+
+
+async def test_a_closed_session_ends_its_stream(session: RestSession) -> None:
+    stream = session.stream(10, alive_s=30, auto_ack=False)
+    waiting = asyncio.ensure_future(anext(stream, None))
+    await asyncio.sleep(0)
+    session.close()
+    assert await asyncio.wait_for(waiting, 30) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "status"), [("window=0", 400), ("window=10001", 400), ("autoAck=maybe", 400)]
+)
+async def test_bad_parameters(http: httpx.AsyncClient, query: str, status: int) -> None:
+    path = "/topics/persistent/public/default/orders/subscription/s/stream"
+    answer = await http.get(f"{path}?{query}")
+    assert answer.status_code == status, answer.text
