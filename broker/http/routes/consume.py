@@ -104,19 +104,40 @@ async def _options(
 Options = Annotated[SessionOptions, Depends(_options)]
 
 
-async def _session(
+class _Wanted:
+    """The session a call is about; opened by the route, once all of the request is known good.
+
+    A dependency that opened it would do so before FastAPI looks at the route's own parameters.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        topic: TopicName,
+        subscription: str,
+        options: SessionOptions,
+        consumer: str,
+    ) -> None:
+        client = request.client
+        remote = f"{client.host}:{client.port}" if client else "unknown:0"
+        self._sessions = _sessions(request)
+        self._arguments = (topic, subscription, consumer, options, remote)
+
+    async def open(self) -> RestSession:
+        return await self._sessions.get_or_open(*self._arguments)
+
+
+async def _wanted(
     request: Request,
     topic: Topic,
     subscription: SubscriptionName,
     options: Options,
     consumer: Consumer = "",
-) -> RestSession:
-    client = request.client
-    remote = f"{client.host}:{client.port}" if client else "unknown:0"
-    return await _sessions(request).get_or_open(topic, subscription, consumer, options, remote)
+) -> _Wanted:
+    return _Wanted(request, topic, subscription, options, consumer)
 
 
-Session = Annotated[RestSession, Depends(_session)]
+Wanted = Annotated[_Wanted, Depends(_wanted)]
 
 
 @router.put(
@@ -124,7 +145,8 @@ Session = Annotated[RestSession, Depends(_session)]
     summary="Open a session, or find the one of this consumer name",
     responses={200: {"content": {"application/json": {"example": {"session": "3q2-7wQk"}}}}},
 )
-async def open_session(session: Session) -> Response:
+async def open_session(wanted: Wanted) -> Response:
+    session = await wanted.open()
     return JsonResponse({"session": session.session_id})
 
 
@@ -144,12 +166,13 @@ async def open_session(session: Session) -> Response:
 async def take_messages(
     request: Request,
     topic: Topic,
-    session: Session,
+    wanted: Wanted,
     max: Annotated[int, Query(ge=1, le=MESSAGES_MAX)] = 100,
     waitMs: Annotated[int, Query(ge=0, le=WAIT_MS_MAX)] = 5_000,
     payload: Payload = "text",
     decode: Decode = False,
 ) -> Response:
+    session = await wanted.open()
     deliveries = await session.poll(max, waitMs)
     if deliveries and await request.is_disconnected():
         # Nobody will read this answer: others get the messages now, not after the lease.
@@ -181,7 +204,7 @@ async def take_messages(
 async def stream_messages(
     request: Request,
     topic: Topic,
-    session: Session,
+    wanted: Wanted,
     window: Annotated[
         int, Query(description="Messages unacknowledged at most", ge=1, le=UNACKED_MAX)
     ] = 1_000,
@@ -191,6 +214,7 @@ async def stream_messages(
     payload: Payload = "text",
     decode: Decode = False,
 ) -> Response:
+    session = await wanted.open()
     events = "text/event-stream" in request.headers.get("accept", "")
     shown = _Shown(request, topic, payload == "base64", decode)
     # Nothing between here and the client may collect what is to arrive at once.
@@ -259,7 +283,8 @@ Tokens = Annotated[list[Any], Depends(_tokens)]
     openapi_extra=_TOKENS_DOC,
     responses={200: {"content": {"application/json": {"example": {"acknowledged": 1}}}}},
 )
-async def acknowledge(session: Session, tokens: Tokens) -> Response:
+async def acknowledge(wanted: Wanted, tokens: Tokens) -> Response:
+    session = await wanted.open()
     return JsonResponse({"acknowledged": session.acknowledge(tokens, negative=False)})
 
 
@@ -269,7 +294,8 @@ async def acknowledge(session: Session, tokens: Tokens) -> Response:
     openapi_extra=_TOKENS_DOC,
     responses={200: {"content": {"application/json": {"example": {"returned": 1}}}}},
 )
-async def negative_acknowledge(session: Session, tokens: Tokens) -> Response:
+async def negative_acknowledge(wanted: Wanted, tokens: Tokens) -> Response:
+    session = await wanted.open()
     return JsonResponse({"returned": session.acknowledge(tokens, negative=True)})
 
 
