@@ -51,7 +51,7 @@ class Throttle:
 
     def now_ms(self) -> int:
         """The loop's clock: steps of the wall clock neither give nor take tokens."""
-        return int(self._loop.time() * 1000)
+        return round(self._loop.time() * 1000)
 
     @property
     def rate(self) -> Rate:
