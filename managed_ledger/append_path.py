@@ -171,6 +171,7 @@ class AppendPath:
     async def _create(self) -> None:
         log, core = self._log, self.core
         config = log.config
+        listed = log.lists.info.ledgers
         writer = None
         try:
             writer = await log.client.create_ledger(
@@ -178,6 +179,7 @@ class AppendPath:
                     config.ensemble_size, config.write_quorum, config.ack_quorum, config.password
                 ),
                 custom_metadata(log.name),
+                above=listed[-1].ledger_id if listed else -1,
             )
             ledger_id = writer.ledger_id
             info = await log.lists.update(lambda x: log.trimmer.tidy(x.with_ledger(ledger_id)))

@@ -86,20 +86,34 @@ class IdGenerator:
         self._next = self._end = first_id  # ids [_next, _end) are reserved for us
         self._fetching = asyncio.Lock()
 
-    async def next_id(self) -> int:
-        """Raises MetadataError when a new block is needed and can't be reserved; retry later."""
-        while self._next == self._end:
+    async def next_id(self, above: int = -1) -> int:
+        """A new id.
+
+        Blocks of several processes interleave, so an id of ours may be below one that another
+        process took earlier.
+
+        Args:
+            above: the id shall be greater than this one, which somebody was given. What is left of
+                the block below it is skipped.
+        Raises:
+            MetadataError: a new block is needed and can't be reserved; retry later.
+        """
+        while True:
+            self._next = max(self._next, min(above + 1, self._end))
+            if self._next < self._end:
+                self._next += 1
+                return self._next - 1
             async with self._fetching:  # who waits here finds the block of the one before
                 if self._next == self._end:
-                    await self._fetch()
-        self._next += 1
-        return self._next - 1
+                    await self._fetch(above)
 
-    async def _fetch(self) -> None:
+    async def _fetch(self, above: int) -> None:
         for _ in range(_ROUNDS_MAX):
             found = await self._store.get(self._path)
-            # Not below what was given here: a node that was deleted or set back mustn't repeat ids.
-            first = self._end if found is None else max(self._end, self._parse(found.value))
+            # Not below what was given: a node that was deleted or set back mustn't repeat ids.
+            first = max(self._end, above + 1)
+            if found is not None:
+                first = max(first, self._parse(found.value))
             end = first + self._block
             try:
                 await self._store.put(

@@ -49,10 +49,16 @@ class BookKeeperClient:
         self._config = config or ClientConfig()
 
     async def create_ledger(
-        self, config: LedgerConfig, custom_metadata: Mapping[str, bytes] = _NO_METADATA
+        self,
+        config: LedgerConfig,
+        custom_metadata: Mapping[str, bytes] = _NO_METADATA,
+        *,
+        above: int = -1,
     ) -> AsyncLedgerWriter:
         """A new, empty ledger: one metadata put, no bookie is contacted.
 
+        Args:
+            above: the new ledger's id shall exceed this one's, so that positions in both ascend.
         Raises:
             NotEnoughBookiesError: fewer bookies accept writes than the ensemble needs.
             MetadataError: the store failed.
@@ -73,7 +79,8 @@ class BookKeeperClient:
                 custom_metadata=dict(custom_metadata),
                 created_ms=created_ms,
                 creator_token=token,
-            )
+            ),
+            above,
         )
         return AsyncLedgerWriter(created, self.ledgers, self.bookies, self._placement, self._config)
 

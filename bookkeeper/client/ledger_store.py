@@ -65,14 +65,18 @@ class LedgerStore:
         self._root = root
         self._ids = IdGenerator(store, f"{root}/idgen", block=ID_BLOCK)
 
-    async def create(self, build: Callable[[int], LedgerMetadata]) -> VersionedLedger:
+    async def create(
+        self, build: Callable[[int], LedgerMetadata], above: int = -1
+    ) -> VersionedLedger:
         """Store what ``build`` makes of a new id: one put, and an id block every 1000 ledgers.
 
+        Args:
+            above: an existing ledger whose id the new one's shall exceed.
         Raises:
             MetadataError: the store failed; the ledger may exist, and nobody will use it.
         """
         for _ in range(ATTEMPTS_MAX):
-            metadata = build(await self._ids.next_id())
+            metadata = build(await self._ids.next_id(above))
             path = ledger_path(metadata.ledger_id, self._root)
             try:
                 stored = await self._store.put(path, encode(metadata), CREATE_ONLY)

@@ -173,6 +173,16 @@ async def test_ids_survive_lost_replies_deleted_counters_and_cancelled_callers(
         given.add(number)
 
 
+async def test_ids_above_what_another_process_was_given(base: EmbeddedMetadataStore) -> None:
+    ours, theirs = IdGenerator(base, "/ids", block=10), IdGenerator(base, "/ids", block=10)
+    assert [await ours.next_id(), await theirs.next_id()] == [0, 10]
+    assert await ours.next_id(above=4) == 5  # skipped within the block
+    assert await ours.next_id(above=10) == 20
+    assert await theirs.next_id(above=3) == 11
+    await base.delete("/ids")
+    assert await theirs.next_id(above=20) == 21  # the counter is gone, the proof isn't
+
+
 async def test_a_broken_counter_and_a_refused_write_are_told(store: FaultyStore) -> None:
     await store.put("/ids", b"12x")
     ids = IdGenerator(store, "/ids")
