@@ -141,6 +141,8 @@ class BrokerConfig:
     default_retention_size_in_mb: int = 0
     subscription_expiration_time_minutes: int = 0  # of subscriptions without use; 0: never
     subscription_expiry_check_interval_in_minutes: int = 5
+    subscription_backlog_scan_max_entries: int = 10_000  # of one analyzeBacklog
+    subscription_backlog_scan_max_time_ms: int = 120_000
     backlog_quota_check_enabled: bool = True
     backlog_quota_check_interval_in_seconds: int = 60
     backlog_quota_default_limit_bytes: int = -1  # -1: no limit

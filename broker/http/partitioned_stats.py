@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.service.topic_stats import empty_topic_stats
+
 __all__ = ["sum_topic_stats"]
 
 # Not sums. The rest: numbers are added, texts and booleans are the first that says something.
@@ -12,17 +14,17 @@ _LARGEST = {
     *("oldestBacklogMessageAgeSeconds", "topicCreationTimeStamp", "lastPublishTimeStamp"),
     *("backlogQuotaLimitSize", "backlogQuotaLimitTime", "lastExpireTimestamp"),
     *("lastConsumedFlowTimestamp", "lastConsumedTimestamp", "lastAckedTimestamp"),
-    *("lastMarkDeleteAdvancedTimestamp", "earliestMsgPublishTimeInBacklogs"),
-    *("earliestMsgPublishTimeInBacklog",),
+    "lastMarkDeleteAdvancedTimestamp",
 }
+_EARLIEST = {"earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog"}
 _PER_TOPIC = {"ownerBroker", "deduplicationStatus", "topicEpoch"}
-_EMPTY: dict[str, Any] = {"publishers": [], "subscriptions": {}, "replication": {}}
 
 
 def sum_topic_stats(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """TopicStats of the whole; ``parts`` stay unchanged."""
+    # An empty one first: every field is there, whatever the partitions say, or if there are none.
+    parts = [empty_topic_stats(""), *parts]
     total = _sum([{k: v for k, v in part.items() if k not in _PER_TOPIC} for part in parts])
-    total = {**_EMPTY, **total}
     total["publishers"] = _merge_publishers([part["publishers"] for part in parts])
     names = {name: None for part in parts for name in part["subscriptions"]}
     total["subscriptions"] = {
@@ -45,11 +47,19 @@ def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
             elif isinstance(value, bool):
                 total[field] = total[field] or value
             elif isinstance(value, int | float):
-                was = total[field]
-                total[field] = max(was, value) if field in _LARGEST else was + value
+                total[field] = _add(field, total[field], value)
             elif isinstance(value, dict) and isinstance(total[field], dict):
                 total[field] = _sum([total[field], value]) if value else total[field]
     return total
+
+
+def _add(field: str, was: float, value: float) -> float:
+    if field in _LARGEST:
+        return max(was, value)
+    if field in _EARLIEST:  # 0 and -1 are no times
+        times = [time for time in (was, value) if time > 0]
+        return min(times, default=max(was, value))
+    return was + value
 
 
 def _sum_subscription(parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,22 +1,52 @@
-"""Internal statistics of a managed ledger in Pulsar's shape (http-api 3.5)."""
+"""Internal statistics of a topic in Pulsar's shapes (http-api 3.5)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.service.rates import iso_time
-from managed_ledger.position import format_position
+from managed_ledger.position import Position, format_position
 
 if TYPE_CHECKING:
+    from broker.service.persistent_topic import PersistentTopic
+    from broker.service.subscription import Subscription
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
+    from managed_ledger.stored_info import StoredCursor, StoredLedger
+    from metadata.store import Stat
 
-__all__ = ["internal_stats"]
+__all__ = [
+    "NO_INTERNAL_STATS",
+    "format_ranges",
+    "internal_stats",
+    "ledger_info",
+    "offline_stats",
+    "with_ledger_metadata",
+]
+
+_RANGES_MAX: Final = 1000
+"""Runs of acknowledged entries shown; a cursor may have millions."""
+NO_INTERNAL_STATS: Final[dict[str, Any]] = {
+    "entriesAddedCounter": 0,
+    "numberOfEntries": 0,
+    "totalSize": 0,
+    "currentLedgerEntries": 0,
+    "currentLedgerSize": 0,
+    "waitingCursorsCount": 0,
+    "pendingAddEntriesCount": 0,
+    "cursors": {},
+}
+"""Of a topic that stores nothing."""
 
 
-def internal_stats(ledger: ManagedLedger) -> dict[str, Any]:
+def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
     """PersistentTopicInternalStats."""
+    ledger = topic.ledger
     stats = ledger.stats()
+    cursors = {
+        name: _cursor(ledger, cursor, topic.subscriptions.get(name))
+        for name, cursor in ledger.cursors.items()
+    }
     answer: dict[str, Any] = {
         "entriesAddedCounter": stats.entries_added_counter,
         "numberOfEntries": stats.number_of_entries,
@@ -24,7 +54,7 @@ def internal_stats(ledger: ManagedLedger) -> dict[str, Any]:
         "currentLedgerEntries": stats.current_ledger_entries,
         "currentLedgerSize": stats.current_ledger_size,
         "lastLedgerCreatedTimestamp": iso_time(stats.last_ledger_created_ms),
-        "waitingCursorsCount": 0,
+        "waitingCursorsCount": sum(each["waitingReadOp"] for each in cursors.values()),
         "pendingAddEntriesCount": stats.pending_append_entries,
         "lastConfirmedEntry": format_position(stats.last_confirmed),
         "state": stats.state,
@@ -38,7 +68,7 @@ def internal_stats(ledger: ManagedLedger) -> dict[str, Any]:
             }
             for each in stats.ledgers
         ],
-        "cursors": {name: _cursor(cursor) for name, cursor in ledger.cursors.items()},
+        "cursors": cursors,
         "properties": dict(stats.properties),
         "schemaLedgers": [],
         "compactedLedger": {
@@ -56,23 +86,137 @@ def internal_stats(ledger: ManagedLedger) -> dict[str, Any]:
     return answer
 
 
-def _cursor(cursor: Cursor) -> dict[str, Any]:
-    holes = cursor.acked_above
+def _cursor(
+    ledger: ManagedLedger, cursor: Cursor, subscription: Subscription | None
+) -> dict[str, Any]:
+    first, backlog = cursor.first_unacked(), cursor.backlog
+    cursor_ledger, last_entry = cursor.ledger_position
+    connected = subscription is not None and bool(subscription.consumers)
     return {
         "markDeletePosition": format_position(cursor.mark_delete),
-        "readPosition": format_position(cursor.first_unacked()),
-        "waitingReadOp": False,
+        "readPosition": format_position(first),
+        "waitingReadOp": connected and first > ledger.last_confirmed,
         "pendingReadOps": 0,
-        "messagesConsumedCounter": 0,
-        "cursorLedger": -1,
-        "cursorLedgerLastEntry": -1,
-        "individuallyDeletedMessages": f"[{holes} entries]" if holes else "[]",
+        # Entries this owner saw, without those that wait: negative at the start, as in Pulsar.
+        "messagesConsumedCounter": ledger.entries_added - backlog,
+        "cursorLedger": cursor_ledger,
+        "cursorLedgerLastEntry": last_entry,
+        "individuallyDeletedMessages": format_ranges(
+            cursor.ranges(_RANGES_MAX), cursor.range_count
+        ),
         "lastLedgerSwitchTimestamp": iso_time(cursor.last_active_ms),
-        "state": "Closed" if cursor.is_closed else "Open",
-        "active": not cursor.is_closed,
-        "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog,
-        "totalNonContiguousDeletedMessagesRange": holes,
-        "subscriptionHavePendingRead": False,
+        "state": "Closed" if cursor.is_closed else "NoLedger" if cursor_ledger < 0 else "Open",
+        "active": connected,
+        "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(
+            cursor.mark_delete, ledger.last_confirmed
+        ),
+        "totalNonContiguousDeletedMessagesRange": cursor.range_count,
+        "subscriptionHavePendingRead": connected and first > ledger.last_confirmed,
         "subscriptionHavePendingReplayRead": False,
         "properties": dict(cursor.properties),
+    }
+
+
+def format_ranges(ranges: list[tuple[Position, Position]], count: int) -> str:
+    """``[(3:4..3:6],(3:8..3:9]]``: open below, closed above; says how many more there are."""
+    texts = [f"({format_position(low)}..{format_position(high)}]" for low, high in ranges]
+    if count > len(ranges):
+        texts.append(f"and {count - len(ranges)} more")
+    return f"[{','.join(texts)}]"
+
+
+async def with_ledger_metadata(ledger: ManagedLedger, answer: dict[str, Any]) -> None:
+    """Add to each ledger of internal statistics what the metadata store says of it.
+
+    Raises:
+        LedgerError, MetadataError.
+    """
+    for row in answer["ledgers"]:
+        found = await ledger.client.read_ledger_metadata(row["ledgerId"])
+        if found is None:
+            continue  # trimmed meanwhile
+        segments = ", ".join(
+            f"{each.first_entry}=[{', '.join(each.bookies)}]" for each in found.segments
+        )
+        ending = ""
+        if found.last_entry >= 0:
+            ending = f"lastEntryId={found.last_entry}, length={found.length}, "
+        row["metadata"] = (
+            f"LedgerMetadata{{ensembleSize={found.ensemble_size}, "
+            f"writeQuorumSize={found.write_quorum}, ackQuorumSize={found.ack_quorum}, "
+            f"state={found.state.value}, {ending}digestType={found.digest_type}, "
+            f"ensembles={{{segments}}}}}"
+        )
+
+
+def ledger_info(stored: StoredLedger) -> dict[str, Any]:
+    """ManagedLedgerInfo."""
+    info = stored.info
+    ledgers: list[dict[str, Any]] = []
+    for each in info.ledgers:
+        row: dict[str, Any] = {"ledgerId": each.ledger_id, "isOffloaded": False}
+        if each.closed_ms:
+            row |= {"entries": each.entries, "size": each.size, "timestamp": each.closed_ms}
+        ledgers.append(row)
+    answer: dict[str, Any] = {
+        **_dates(stored.stat),
+        "ledgers": ledgers,
+        "cursors": {name: _stored_cursor(cursor) for name, cursor in stored.cursors.items()},
+    }
+    if info.terminated is not None:
+        answer["terminatedPosition"] = _position(info.terminated)
+    if info.properties:
+        answer["properties"] = dict(info.properties)
+    return answer
+
+
+def _stored_cursor(cursor: StoredCursor) -> dict[str, Any]:
+    node = cursor.node
+    answer: dict[str, Any] = {
+        **_dates(cursor.stat),
+        "cursorsLedgerId": node.ledger_id,
+        "markDelete": _position(node.mark_delete),
+    }
+    if node.properties:
+        answer["properties"] = dict(node.properties)
+    return answer
+
+
+def _dates(stat: Stat) -> dict[str, Any]:
+    return {
+        "version": stat.version,
+        "creationDate": iso_time(stat.created_ms),
+        "modificationDate": iso_time(stat.modified_ms),
+    }
+
+
+def _position(position: Position) -> dict[str, int]:
+    return {"ledgerId": position[0], "entryId": position[1]}
+
+
+def offline_stats(topic: PersistentTopic, now_ms: int) -> dict[str, Any]:
+    """PersistentOfflineTopicStats, of a topic that is loaded all the same: so it is exact."""
+    ledger, name = topic.ledger, topic.name
+    cursors = {
+        cursor.name: {"cursorBacklog": cursor.backlog, "cursorLedgerId": cursor.ledger_position[0]}
+        for cursor in ledger.cursors.values()
+        if cursor.durable
+    }
+    return {
+        "storageSize": ledger.total_bytes,
+        "totalMessages": ledger.entry_count,
+        "messageBacklog": sum(each["cursorBacklog"] for each in cursors.values()),
+        "brokerName": topic.service.config.advertised_host,
+        "topicName": f"{name.namespace}/{name.domain}/{name.local}",
+        "dataLedgerDetails": [
+            {
+                "ledgerId": each.ledger_id,
+                "entries": each.entries,
+                "size": each.size,
+                "timestamp": each.closed_ms,
+            }
+            for each in ledger.stats().ledgers
+        ],
+        "cursorDetails": cursors,
+        "statGeneratedAt": now_ms,
     }

@@ -12,13 +12,17 @@ from broker.errors import (
     AlreadyExistsError,
     BrokerError,
     PersistenceError,
+    PreconditionFailedError,
+    SubscriptionFencedError,
     SubscriptionNotFoundError,
     TopicFencedError,
     TopicTerminatedError,
 )
 from broker.service.backlog_check import BacklogCheck
+from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.subscription import open_subscription, start_position
 from broker.service.topic import RESERVED_SUBSCRIPTIONS, Topic
+from managed_ledger.cursor.errors import CursorBusyError
 from managed_ledger.errors import (
     AppendFailedError,
     ManagedLedgerError,
@@ -28,7 +32,7 @@ from managed_ledger.position import LATEST, Position
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from broker.policies.effective import Policies
     from broker.protocol.topic_name import TopicName
@@ -47,6 +51,7 @@ _SETTLE_S: Final = 5.0
 STORAGE_ERRORS: Final = (LedgerError, ManagedLedgerError, MetadataError)
 """What a managed ledger's calls raise: its own errors, and those of what it stands on."""
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
+_OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY})
 
 
 class PersistentTopic(Topic):
@@ -203,6 +208,67 @@ class PersistentTopic(Topic):
         except STORAGE_ERRORS as error:
             raise PersistenceError(f"Can't create the cursor of {name}: {error}") from error
 
+    # --- administration
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What users stored with the topic; the broker's own are not among them."""
+        return {
+            name: value
+            for name, value in self.ledger.properties.items()
+            if name not in _OWN_PROPERTIES
+        }
+
+    async def update_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Apply a pure change, perhaps more than once, to the users' properties.
+
+        Raises:
+            PreconditionFailedError: the change adds a name that is the broker's.
+            PersistenceError.
+        """
+
+        def apply(before: Mapping[str, str]) -> dict[str, str]:
+            own = {name: value for name, value in before.items() if name in _OWN_PROPERTIES}
+            users = change({name: value for name, value in before.items() if name not in own})
+            if taken := sorted(_OWN_PROPERTIES.intersection(users)):
+                raise PreconditionFailedError(f"Property {taken[0]} is reserved")
+            return {**users, **own}
+
+        try:
+            await self.ledger.update_properties(apply)
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't store the properties: {error}") from error
+
+    async def truncate(self) -> None:
+        """Acknowledge everything for every subscription and delete what is stored.
+
+        Raises:
+            TopicFencedError, SubscriptionFencedError, PersistenceError.
+        """
+        self._check_open()
+        # The dispatchers let go of what they hold; the ledger then moves every cursor.
+        for subscription in list(self.subscriptions.values()):
+            if isinstance(subscription, PersistentSubscription):
+                subscription.clear_backlog()
+        try:
+            await self.ledger.truncate()
+        except CursorBusyError as error:
+            raise SubscriptionFencedError(f"A subscription is being reset: {error}") from error
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't truncate {self.full_name}: {error}") from error
+
+    async def trim(self) -> None:
+        """Delete now what no subscription and no retention needs.
+
+        Raises:
+            TopicFencedError, PersistenceError.
+        """
+        self._check_open()
+        try:
+            await self.ledger.trim()
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't trim {self.full_name}: {error}") from error
+
     # --- life
 
     async def terminate(self) -> Position:
@@ -233,7 +299,9 @@ class PersistentTopic(Topic):
 
     async def _store_epoch(self, epoch: int) -> None:
         try:
-            await self.ledger.set_properties({**self.ledger.properties, EPOCH_PROPERTY: str(epoch)})
+            await self.ledger.update_properties(
+                lambda before: {**before, EPOCH_PROPERTY: str(epoch)}
+            )
         except STORAGE_ERRORS as error:
             raise PersistenceError(f"Can't store the topic epoch: {error}") from error
 

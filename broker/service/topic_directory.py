@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import (
@@ -15,6 +16,8 @@ from broker.errors import (
     TopicNotFoundError,
 )
 from broker.protocol.topic_name import TopicName
+from broker.service import topic_permissions
+from managed_ledger.position import EARLIEST
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
     from broker.config import BrokerConfig
     from broker.service.broker_service import BrokerService
+    from broker.service.subscription_base import Subscription
+    from broker.service.topic import Topic
 
 __all__ = ["PARTITIONS_MAX", "TopicDirectory", "partitions_max"]
 
@@ -41,6 +46,14 @@ _DOMAINS = {
 def partitions_max(config: BrokerConfig) -> int:
     """How many partitions a topic may have."""
     return config.max_num_partitions_per_partitioned_topic or PARTITIONS_MAX
+
+
+def _check_unused(topic: Topic) -> None:
+    """Raises TopicBusyError: clients are connected."""
+    if any(True for _ in topic.registry) or any(
+        subscription.consumers for subscription in topic.subscriptions.values()
+    ):
+        raise TopicBusyError("Topic has active producers/subscriptions")
 
 
 class TopicDirectory:
@@ -82,10 +95,7 @@ class TopicDirectory:
             raise TopicNotFoundError(f"Topic {name} not found")
         topic = await self._service.get_topic(name, create=False)
         if not force:
-            if any(True for _ in topic.registry):
-                raise TopicBusyError("Topic has active producers/subscriptions")
-            if any(subscription.consumers for subscription in topic.subscriptions.values()):
-                raise TopicBusyError("Topic has active producers/subscriptions")
+            _check_unused(topic)
         await self._service.loader.delete(str(name))
 
     # --- partitioned topics
@@ -166,20 +176,31 @@ class TopicDirectory:
             )
 
     async def _copy_subscriptions(self, name: TopicName, old_end: int, end: int) -> None:
-        """New partitions get the durable subscriptions of the first one, from their beginning."""
-        if not name.is_persistent or not old_end:
+        """New partitions get the durable subscriptions of the old ones, from their beginning."""
+        if not name.is_persistent or old_end >= end:
             return
-        model = await self._service.get_topic(name.partition(0), create=False)
-        wanted = [s.name for s in model.subscriptions.values() if s.durable]
+        wanted: dict[str, Subscription] = {}
+        for index in range(old_end):
+            with suppress(TopicNotFoundError):
+                model = await self._service.get_topic(name.partition(index), create=False)
+                for subscription in model.subscriptions.values():
+                    if subscription.durable:
+                        wanted.setdefault(subscription.name, subscription)
         for index in range(old_end, end):
             topic = await self._service.get_topic(name.partition(index), create=True)
-            for subscription in wanted:
-                if subscription not in topic.subscriptions:
-                    await topic.create_subscription(subscription, (-1, -1))
+            for subscription in wanted.values():
+                with suppress(AlreadyExistsError):  # its client was faster
+                    await topic.create_subscription(
+                        subscription.name, EARLIEST, subscription.properties
+                    )
 
     async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
         if (count := await self.partitions(name)) is None:
             raise TopicNotFoundError(f"Partitioned Topic {name} not found")
+        if not force:  # all or nothing, as far as can be seen beforehand
+            for index in range(count):
+                if (topic := self._service.topics.get(str(name.partition(index)))) is not None:
+                    _check_unused(topic)
         for index in range(count):
             try:
                 await self.delete(name.partition(index), force=force)
@@ -189,12 +210,18 @@ class TopicDirectory:
         await self.forget(name)
 
     async def forget(self, name: TopicName) -> None:
-        """Forget the policies of a topic that is gone, and its schema.
+        """Forget the policies and the grants of a topic that is gone, and its schema.
 
         The schema stays while its twin of the other domain uses it.
         Pulsar drops it all the same: a volatile topic's end would make stored messages unreadable.
         """
-        await self._service.resources.delete_topic_policies(name)
+        resources = self._service.resources
+        await resources.delete_topic_policies(name)
+        policies = await resources.policies(name.namespace)
+        if policies is not None and topic_permissions.holds_grants(policies.document, name):
+            await resources.update_policies(
+                name.namespace, lambda before: topic_permissions.without(before, name)
+            )
         other = "non-persistent" if name.is_persistent else "persistent"
         twin = TopicName.parse(f"{other}://{name.namespace}/{name.local}")
         if await self.exists(twin) or await self._service.resources.partitioned(twin) is not None:

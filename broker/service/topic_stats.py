@@ -4,40 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker.protocol.entry_head import parse_head
+
 if TYPE_CHECKING:
+    from broker.service.persistent_topic import PersistentTopic
     from broker.service.topic import Topic
 
-__all__ = ["topic_stats"]
+__all__ = ["add_earliest_times", "empty_topic_stats", "topic_stats"]
 
 
-def topic_stats(topic: Topic) -> dict[str, Any]:
-    """One page of figures; rates are those of the last sample."""
-    now_ms = topic.service.clock()
-    _, messages, size, _ = topic.rates.rates
-    subscriptions = {
-        name: subscription.stats(now_ms) for name, subscription in topic.subscriptions.items()
-    }
-
-    def total(field: str) -> Any:
-        return sum(stats.get(field, 0) for stats in subscriptions.values())
-
-    def most(field: str) -> int:
-        return sum(int(stats.get(field, 0)) for stats in subscriptions.values())
-
-    publishers = [producer.stats() for producer in topic.registry.by_name.values()]
-    stats: dict[str, Any] = {
-        "msgRateIn": messages,
-        "msgThroughputIn": size,
-        "msgRateOut": float(total("msgRateOut")),
-        "msgThroughputOut": float(total("msgThroughputOut")),
-        "bytesInCounter": topic.bytes_in,
-        "msgInCounter": topic.messages_in,
-        "systemTopicBytesInCounter": topic.bytes_in if topic.name.is_system else 0,
-        "bytesOutCounter": topic.bytes_out_before + total("bytesOutCounter"),
-        "msgOutCounter": topic.messages_out_before + total("msgOutCounter"),
+def empty_topic_stats(broker_id: str) -> dict[str, Any]:
+    """The statistics of a topic without a past: every field, in Pulsar's order."""
+    return {
+        "msgRateIn": 0.0,
+        "msgThroughputIn": 0.0,
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "bytesInCounter": 0,
+        "msgInCounter": 0,
+        "systemTopicBytesInCounter": 0,
+        "bytesOutCounter": 0,
+        "msgOutCounter": 0,
         "bytesOutInternalCounter": 0,
-        "averageMsgSize": size / messages if messages else 0.0,
-        "msgChunkPublished": topic.chunks_in > 0,
+        "averageMsgSize": 0.0,
+        "msgChunkPublished": False,
         "storageSize": 0,
         "backlogSize": 0,
         "backlogQuotaLimitSize": -1,
@@ -52,27 +42,84 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "ongoingTxnCount": 0,
         "abortedTxnCount": 0,
         "committedTxnCount": 0,
-        "publishers": publishers,
-        "waitingPublishers": len(topic.registry.waiting),
-        "subscriptions": subscriptions,
+        "publishers": [],
+        "waitingPublishers": 0,
+        "subscriptions": {},
         "replication": {},
         "deduplicationStatus": "Disabled",
-        "nonContiguousDeletedMessagesRanges": most("nonContiguousDeletedMessagesRanges"),
-        "nonContiguousDeletedMessagesRangesSerializedSize": most(
-            "nonContiguousDeletedMessagesRangesSerializedSize"
-        ),
-        "delayedMessageIndexSizeInBytes": most("delayedMessageIndexSizeInBytes"),
+        "nonContiguousDeletedMessagesRanges": 0,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "delayedMessageIndexSizeInBytes": 0,
         "compaction": {
             "lastCompactionRemovedEventCount": 0,
             "lastCompactionSucceedTimestamp": 0,
             "lastCompactionFailedTimestamp": 0,
             "lastCompactionDurationTimeInMills": 0,
         },
-        "ownerBroker": topic.service.broker_id,
-        "topicCreationTimeStamp": topic.created_ms,
-        "lastPublishTimeStamp": topic.last_publish_ms,
+        "ownerBroker": broker_id,
+        "topicCreationTimeStamp": 0,
+        "lastPublishTimeStamp": 0,
     }
+
+
+# Fields of a topic that are the sum of its subscriptions'.
+_SUMS = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "bytesOutCounter",
+    "msgOutCounter",
+    "nonContiguousDeletedMessagesRanges",
+    "nonContiguousDeletedMessagesRangesSerializedSize",
+    "delayedMessageIndexSizeInBytes",
+)
+
+
+def topic_stats(topic: Topic) -> dict[str, Any]:
+    """One page of figures; rates are those of the last sample."""
+    now_ms = topic.service.clock()
+    _, messages, size, _ = topic.rates.rates
+    stats = empty_topic_stats(topic.service.broker_id)
+    subscriptions = stats["subscriptions"]
+    for name, subscription in topic.subscriptions.items():
+        figures = subscriptions[name] = subscription.stats(now_ms)
+        for field in _SUMS:
+            stats[field] += figures[field]
+    stats["msgRateIn"] = messages
+    stats["msgThroughputIn"] = size
+    stats["bytesInCounter"] = topic.bytes_in
+    stats["msgInCounter"] = topic.messages_in
+    stats["systemTopicBytesInCounter"] = topic.bytes_in if topic.name.is_system else 0
+    stats["bytesOutCounter"] += topic.bytes_out_before
+    stats["msgOutCounter"] += topic.messages_out_before
+    stats["averageMsgSize"] = size / messages if messages else 0.0
+    stats["msgChunkPublished"] = topic.chunks_in > 0
+    stats["publishers"] = [producer.stats() for producer in topic.registry.by_name.values()]
+    stats["waitingPublishers"] = len(topic.registry.waiting)
+    stats["topicCreationTimeStamp"] = topic.created_ms
+    stats["lastPublishTimeStamp"] = topic.last_publish_ms
     if topic.epoch is not None:
         stats["topicEpoch"] = topic.epoch
     stats.update(topic.storage_stats())
     return stats
+
+
+async def add_earliest_times(topic: PersistentTopic, stats: dict[str, Any]) -> None:
+    """Fill in when the first unacknowledged entry of each subscription was published.
+
+    A subscription without a backlog gets -1, a topic without any 0.
+
+    Raises:
+        LedgerError, ManagedLedgerError: an entry couldn't be read.
+    """
+    times: list[int] = []
+    for name, figures in stats["subscriptions"].items():
+        figures["earliestMsgPublishTimeInBacklog"] = -1
+        subscription = topic.subscriptions.get(name)
+        if subscription is None or subscription.cursor is None or not figures["msgBacklog"]:
+            continue
+        batch = await topic.ledger.read(subscription.cursor.first_unacked(), 1, 1)
+        if batch is not None:
+            time_ms = parse_head(batch.heads[0]).publish_time_ms
+            figures["earliestMsgPublishTimeInBacklog"] = time_ms
+            times.append(time_ms)
+    stats["earliestMsgPublishTimeInBacklogs"] = min(times, default=0)

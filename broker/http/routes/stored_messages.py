@@ -13,7 +13,7 @@ from broker.http.dependencies import Authoritative, Service, SubscriptionName, T
 from broker.http.errors import ApiError
 from broker.http.messages import UndecodableEntryError, decode_whole_entry
 from broker.http.responses import JsonResponse
-from broker.http.routes.topics import TOPIC, message_id, persistent
+from broker.http.topic_access import TOPIC, message_id, persistent
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_head import parse_head
 from broker.protocol.text import readable
@@ -164,7 +164,13 @@ async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Posit
 async def id_by_time(
     service: Service, topic: Topic, timestamp: int, authoritative: Authoritative = None
 ) -> Response:
-    found = await persistent(service, topic, "Get message ID by timestamp")
+    found = await persistent(
+        service,
+        topic,
+        "Get message ID by timestamp",
+        "Get message ID by timestamp on a partitioned topic is not allowed, please try do it on "
+        "specific topic partition",
+    )
     ledger = found.ledger
     before = await ledger.find_newest(lambda head, _: parse_head(head).publish_time_ms < timestamp)
     if not ledger.entry_count:
@@ -185,7 +191,13 @@ async def examine(
     messagePosition: int = 1,
     authoritative: Authoritative = None,
 ) -> Response:
-    found = await persistent(service, topic, "Examine messages")
+    found = await persistent(
+        service,
+        topic,
+        "Examine messages",
+        "Examine messages on a partitioned topic is not allowed, please try examine message on "
+        "specific topic partition",
+    )
     if messagePosition < 1:
         raise ApiError(412, "Positions begin at 1")
     if initialPosition not in ("latest", "earliest"):

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import BaseModel, ConfigDict
 
-from broker.errors import AlreadyExistsError, SubscriptionNotFoundError
+from broker.errors import AlreadyExistsError, BrokerError, SubscriptionNotFoundError
 from broker.http.dependencies import (
     Authoritative,
     Service,
     SubscriptionName,
     Topic,
-    body_doc,
     flag,
     json_body,
 )
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse, no_content
-from broker.http.routes.topics import TOPIC, loaded
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from broker.service.persistent_topic import PersistentTopic
-from broker.service.subscription import Subscription
+from broker.http.topic_access import (
+    ID_DOC,
+    NOT_FOUND,
+    OF_PARTITIONED,
+    SUBSCRIPTION,
+    TOPIC,
+    MessageIdBody,
+    check_properties,
+    each,
+    find_everywhere,
+    find_subscription,
+    loaded,
+    no_subscription,
+    parts_of,
+    persistent,
+    require_namespace,
+)
+from broker.service import subscription_admin
+from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.topic import Topic as LoadedTopic
 from managed_ledger.position import EARLIEST, LATEST, Position
 
@@ -31,161 +43,146 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["subscriptions"])
 
-_SUBSCRIPTION = TOPIC + "/subscription/{subscription}"
 _Text = str | None
 _INT64_MAX = 2**63 - 1
-
-
-class ResetCursorData(BaseModel):
-    """A message id; both ids -1: the earliest, both 2^63-1: the latest."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    ledgerId: int = _INT64_MAX
-    entryId: int = _INT64_MAX
-    partitionIndex: int = -1
-    isExcluded: bool = False
-    batchIndex: int = -1
-    properties: dict[str, str] | None = None
-
-
-_ID_DOC = body_doc(
-    ResetCursorData, {"ledgerId": 12, "entryId": 4, "partitionIndex": -1, "isExcluded": False}
-)
-ResetBody = Annotated[ResetCursorData | None, Depends(json_body(ResetCursorData))]
-
-
-async def _parts(service: BrokerService, name: TopicName) -> list[LoadedTopic]:
-    """The loaded topic, or the existing partitions of a partitioned one.
-
-    Raises:
-        ApiError: 404.
-    """
-    count = await service.partitions(name)
-    if count is None:
-        return [await loaded(service, name)]
-    found = []
-    for index in range(count):
-        part = name.partition(index)
-        if await service.topic_exists(part):
-            found.append(await loaded(service, part))
-    return found
-
-
-def _find(topic: LoadedTopic, subscription: str) -> Subscription:
-    found = topic.subscriptions.get(subscription)
-    if found is None:
-        raise ApiError(404, f"Subscription {subscription} not found for topic {topic.name}")
-    return found
-
-
-async def _find_all(
-    service: BrokerService, name: TopicName, subscription: str
-) -> list[Subscription]:
-    """The subscription on every partition that has it; 404 when none has."""
-    parts = await _parts(service, name)
-    found = [
-        part.subscriptions[subscription] for part in parts if subscription in part.subscriptions
-    ]
-    if not found:
-        raise ApiError(404, f"Subscription {subscription} not found for topic {name}")
-    return found
+_ResetBody = Annotated[MessageIdBody | None, Depends(json_body(MessageIdBody))]
+_Force = Annotated[_Text, Query(description="Also with connected consumers")]
 
 
 @router.get(
     TOPIC + "/subscriptions",
     summary="Names of the subscriptions",
-    responses={200: {"content": {"application/json": {"example": ["billing"]}}}},
+    responses={
+        200: {"content": {"application/json": {"example": ["billing"]}}},
+        **NOT_FOUND,
+    },
 )
 async def list_subscriptions(
     service: Service, topic: Topic, authoritative: Authoritative = None
 ) -> Response:
     names: dict[str, None] = {}
-    for part in await _parts(service, topic):
+    for part in await parts_of(service, topic):
         names |= dict.fromkeys(part.subscriptions)
     return JsonResponse(list(names))
 
 
 @router.put(
-    _SUBSCRIPTION,
+    SUBSCRIPTION,
     status_code=204,
     summary="Create a subscription, by default at the end",
-    openapi_extra=_ID_DOC,
+    description="Creates the topic as well, where that is allowed.",
+    openapi_extra=ID_DOC,
+    responses={
+        400: {"description": "A non-persistent topic"},
+        **NOT_FOUND,
+        409: {"description": "It exists, on every partition"},
+        412: {"description": "Not a valid name"},
+        501: {"description": "Replicated subscriptions are not supported"},
+    },
 )
 async def create(
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
-    body: ResetBody,
-    replicated: _Text = None,
+    body: _ResetBody,
+    replicated: Annotated[_Text, Query(description="`true` is refused")] = None,
     authoritative: Authoritative = None,
 ) -> Response:
     if not topic.is_persistent:
         raise ApiError(
             400, "Create subscription on non-persistent topic can only be done through client"
         )
+    await require_namespace(service, topic.namespace, "Namespace not found")
     if not subscription:
         raise ApiError(412, "Subscription name is not valid")
+    if flag(replicated):
+        raise ApiError(501, "Replicated subscriptions are not supported by this broker")
     start = _start_position(body)
-    properties = body.properties if body is not None else None
+    properties = check_properties(body.properties if body is not None else None)
     count = await service.partitions(topic)
     names = [topic.partition(index) for index in range(count)] if count else [topic]
-    conflicts = 0
-    for name in names:
-        found = await service.get_topic(name, create=True)
+
+    async def create_one(name: Any) -> bool:
         try:
+            found = await service.get_topic(name, create=True)
             await found.create_subscription(subscription, start, properties)
         except AlreadyExistsError:
-            conflicts += 1
-    if conflicts == len(names):  # http-api trap 17: only when every partition conflicts
+            return False
+        return True
+
+    if not any(await each(names, create_one)):
+        # http-api trap 17: only when every partition conflicts
         raise ApiError(409, "Subscription already exists for topic")
     return no_content()
 
 
-def _start_position(body: ResetCursorData | None) -> Position:
+def _start_position(body: MessageIdBody | None) -> Position:
     """The first position to be delivered."""
     if body is None:
         return LATEST
-    if (body.ledgerId, body.entryId) == EARLIEST:
+    if body.position == EARLIEST:
         return EARLIEST
     if body.ledgerId >= _INT64_MAX:
         return LATEST
     return (body.ledgerId, body.entryId + (1 if body.isExcluded else 0))
 
 
-@router.delete(_SUBSCRIPTION, status_code=204, summary="Delete a subscription")
+@router.delete(
+    SUBSCRIPTION,
+    status_code=204,
+    summary="Delete a subscription",
+    responses={**NOT_FOUND, 412: {"description": "Consumers are connected; `force` not set"}},
+)
 async def delete(
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
-    force: Annotated[_Text, Query(description="Also with connected consumers")] = None,
+    force: _Force = None,
     authoritative: Authoritative = None,
 ) -> Response:
-    missing = True
-    for part in await _parts(service, topic):
+    async def delete_one(part: LoadedTopic) -> bool:
         try:
             await part.delete_subscription(subscription, force=flag(force))
-            missing = False
         except SubscriptionNotFoundError:
-            continue
-    if missing:
-        raise ApiError(404, f"Subscription {subscription} not found for topic {topic}")
+            return False
+        return True
+
+    if not any(await each(await parts_of(service, topic), delete_one)):
+        if await service.partitions(topic) is not None:
+            raise ApiError(404, "Subscription not found")
+        raise no_subscription(subscription, topic)
     return no_content()
 
 
-@router.post(_SUBSCRIPTION + "/skip_all", status_code=204, summary="Acknowledge the whole backlog")
+@router.post(
+    SUBSCRIPTION + "/skip_all",
+    status_code=204,
+    summary="Acknowledge the whole backlog",
+    responses=OF_PARTITIONED,
+)
 async def skip_all(
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
     authoritative: Authoritative = None,
 ) -> Response:
-    for found in await _find_all(service, topic, subscription):
-        await found.reset(LATEST)
+    if not topic.is_persistent:
+        raise ApiError(405, "Skip messages on a non-persistent topic is not allowed")
+    found = await find_everywhere(service, topic, subscription)
+    await each(_stored(found), subscription_admin.clear_backlog)
     return no_content()
 
 
-@router.post(_SUBSCRIPTION + "/skip/{count}", status_code=204, summary="Skip that many messages")
+def _stored(found: list[Any]) -> list[PersistentSubscription]:
+    return [one for one in found if isinstance(one, PersistentSubscription)]
+
+
+@router.post(
+    SUBSCRIPTION + "/skip/{count}",
+    status_code=204,
+    summary="Acknowledge the oldest unacknowledged messages (batches count as one)",
+    responses={**OF_PARTITIONED, 412: {"description": "Not a positive number"}},
+)
 async def skip(
     service: Service,
     topic: Topic,
@@ -193,25 +190,21 @@ async def skip(
     count: int,
     authoritative: Authoritative = None,
 ) -> Response:
-    if await service.partitions(topic) is not None:
-        raise ApiError(405, "Skip messages on a partitioned topic is not allowed")
-    part = await loaded(service, topic)
-    found = _find(part, subscription)
+    found = find_subscription(await persistent(service, topic, "Skip messages"), subscription)
     if count <= 0:
         raise ApiError(412, "The number of messages to skip must be positive")
-    if not isinstance(part, PersistentTopic) or found.cursor is None:
-        raise ApiError(405, "Skip messages on a non-persistent topic is not allowed")
-    # The first unacknowledged entry counts as the first one skipped.
-    start = found.cursor.first_unacked()
-    target = part.ledger.position_after(part.ledger.previous_position(start), count + 1)
-    await found.reset(target)
+    assert isinstance(found, PersistentSubscription)
+    await subscription_admin.skip_messages(found, count)
     return no_content()
 
 
 @router.post(
-    _SUBSCRIPTION + "/resetcursor/{timestamp}",
+    SUBSCRIPTION + "/resetcursor/{timestamp}",
     status_code=204,
     summary="Continue at the first message published at that time (ms) or later",
+    description="Connected consumers are disconnected; their clients come back by themselves. Of a "
+    "partitioned topic every partition is reset, and it is an error only when none could be.",
+    responses=NOT_FOUND,
 )
 async def reset_to_time(
     service: Service,
@@ -220,34 +213,46 @@ async def reset_to_time(
     timestamp: int,
     authoritative: Authoritative = None,
 ) -> Response:
-    for found in await _find_all(service, topic, subscription):
-        await found.reset_to_time(timestamp)
+    parts = await parts_of(service, topic)
+
+    async def reset(part: LoadedTopic) -> ApiError | BrokerError | None:
+        try:
+            await find_subscription(part, subscription).reset_to_time(timestamp)
+        except (ApiError, BrokerError) as error:
+            return error
+        return None
+
+    errors = await each(parts, reset)
+    if errors and all(error is not None for error in errors):
+        assert errors[0] is not None
+        raise errors[0]
     return no_content()
 
 
 @router.post(
-    _SUBSCRIPTION + "/resetcursor",
+    SUBSCRIPTION + "/resetcursor",
     status_code=204,
     summary="Continue at a message id",
-    openapi_extra=_ID_DOC,
+    openapi_extra=ID_DOC,
+    responses={400: {"description": "No message id in the body"}, **OF_PARTITIONED},
 )
 async def reset_to_id(
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
-    body: ResetBody,
+    body: _ResetBody,
     authoritative: Authoritative = None,
 ) -> Response:
     if await service.partitions(topic) is not None:
         raise ApiError(405, "Reset-cursor at position is not allowed for partitioned-topic")
-    found = _find(await loaded(service, topic), subscription)
+    found = find_subscription(await loaded(service, topic), subscription)
     if body is None:
         raise ApiError(400, "A message id is expected in the body")
     position = _start_position(body)
     ack_set: list[int] = []
     if body.batchIndex > 0:
         ack_set = _remaining(body.batchIndex + (1 if body.isExcluded else 0))
-        position = (body.ledgerId, body.entryId)
+        position = body.position
     await found.reset(position, ack_set)
     return no_content()
 

@@ -1,0 +1,310 @@
+"""Backlogs of subscriptions: expiry, analysis; and what is stored with one (http-api 2.4)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Response
+
+from broker.http.dependencies import (
+    Authoritative,
+    Service,
+    SubscriptionName,
+    Topic,
+    body_doc,
+    json_body,
+)
+from broker.http.errors import ApiError
+from broker.http.responses import JsonResponse, no_content
+from broker.http.topic_access import (
+    ID_DOC,
+    NOT_FOUND,
+    OF_PARTITIONED,
+    PROPERTIES_DOC,
+    SUBSCRIPTION,
+    TOPIC,
+    MessageIdBody,
+    check_properties,
+    each,
+    find_everywhere,
+    find_subscription,
+    loaded,
+    parts_of,
+    persistent,
+)
+from broker.service import subscription_admin
+from broker.service.persistent_subscription import PersistentSubscription
+from managed_ledger.position import format_position
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["subscriptions"])
+
+_Seconds = Annotated[int, Path(ge=0, lt=2**31, description="Age in seconds", examples=[3600])]
+_IdBody = Annotated[MessageIdBody | None, Depends(json_body(MessageIdBody))]
+_NOTHING: dict[int | str, dict[str, Any]] = {
+    **OF_PARTITIONED,
+    409: {"description": "Nothing to expire"},
+}
+
+
+def _not_issued(subscription: PersistentSubscription) -> ApiError:
+    """http-api trap 15."""
+    return ApiError(
+        409,
+        f"Expire message by timestamp not issued on topic {subscription.topic.name} for "
+        f"subscription {subscription.name} due to ongoing message expiration not finished or "
+        "subscription almost catch  up. If it's performed on a partitioned topic operation might "
+        "succeeded on other partitions, please check stats of individual partition.",
+    )
+
+
+@router.post(
+    SUBSCRIPTION + "/expireMessages/{seconds}",
+    status_code=204,
+    summary="Acknowledge messages older than that",
+    responses=_NOTHING,
+)
+async def expire_by_time(
+    service: Service,
+    topic: Topic,
+    subscription: SubscriptionName,
+    seconds: _Seconds,
+    authoritative: Authoritative = None,
+) -> Response:
+    if not topic.is_persistent:
+        raise ApiError(405, "Expire messages on a non-persistent topic is not allowed")
+    await _expire(await find_everywhere(service, topic, subscription), seconds)
+    return no_content()
+
+
+async def _expire(found: list[Any], seconds: int) -> None:
+    """Expire on every one of them, then complain of the first that had nothing to do."""
+    stored = [each for each in found if isinstance(each, PersistentSubscription)]
+    issued = await each(stored, lambda one: subscription_admin.expire_older(one, seconds))
+    for one, was_issued in zip(stored, issued, strict=True):
+        if not was_issued:
+            raise _not_issued(one)
+
+
+@router.post(
+    SUBSCRIPTION + "/expireMessages",
+    status_code=204,
+    summary="Acknowledge messages up to and including a message id",
+    openapi_extra=ID_DOC,
+    responses={400: {"description": "No message id in the body"}, **_NOTHING},
+)
+async def expire_by_id(
+    service: Service,
+    topic: Topic,
+    subscription: SubscriptionName,
+    body: _IdBody,
+    authoritative: Authoritative = None,
+) -> Response:
+    found = await persistent(
+        service,
+        topic,
+        "Expire messages",
+        "Expire message at position is not supported for partitioned-topic",
+    )
+    one = find_subscription(found, subscription)
+    if body is None:
+        raise ApiError(400, "A message id is expected in the body")
+    assert isinstance(one, PersistentSubscription)
+    if not await subscription_admin.expire_upto(one, body.position):
+        raise ApiError(
+            409,
+            f"Expire message by position not issued on topic {topic} for subscription "
+            f"{subscription} due to ongoing message expiration not finished or invalid message "
+            "position provided.",
+        )
+    return no_content()
+
+
+@router.post(
+    TOPIC + "/all_subscription/expireMessages/{seconds}",
+    status_code=204,
+    summary="Acknowledge messages older than that for every subscription",
+    responses=_NOTHING,
+)
+async def expire_everywhere(
+    service: Service, topic: Topic, seconds: _Seconds, authoritative: Authoritative = None
+) -> Response:
+    if not topic.is_persistent:
+        raise ApiError(
+            405, "Expire messages for all subscriptions on a non-persistent topic is not allowed"
+        )
+    parts = await parts_of(service, topic)
+    await _expire([one for part in parts for one in part.subscriptions.values()], seconds)
+    return no_content()
+
+
+@router.get(
+    SUBSCRIPTION + "/properties",
+    summary="Properties of a subscription, of all partitions together",
+    responses={
+        200: {"content": {"application/json": {"example": {"team": "billing"}}}},
+        **NOT_FOUND,
+    },
+)
+async def get_properties(
+    service: Service,
+    topic: Topic,
+    subscription: SubscriptionName,
+    authoritative: Authoritative = None,
+) -> Response:
+    answer: dict[str, str] = {}
+    for found in await find_everywhere(service, topic, subscription):
+        answer |= found.properties
+    return JsonResponse(answer)
+
+
+@router.put(
+    SUBSCRIPTION + "/properties",
+    status_code=204,
+    summary="Replace the properties of a subscription",
+    openapi_extra=PROPERTIES_DOC,
+    responses={**NOT_FOUND, 412: {"description": "Too large"}},
+)
+async def put_properties(
+    service: Service,
+    topic: Topic,
+    subscription: SubscriptionName,
+    body: Annotated[dict[str, str] | None, Depends(json_body(dict[str, str]))],
+    authoritative: Authoritative = None,
+) -> Response:
+    properties = check_properties(body)
+    for found in await find_everywhere(service, topic, subscription):
+        if isinstance(found, PersistentSubscription):
+            await subscription_admin.set_properties(found, properties)
+        else:
+            found.properties = dict(properties)
+    return no_content()
+
+
+@router.post(
+    SUBSCRIPTION + "/analyzeBacklog",
+    summary="Read and count the unacknowledged messages, from a message id on if one is given",
+    description="Ends early, with `aborted`, at `subscriptionBacklogScanMaxEntries` entries or "
+    "after `subscriptionBacklogScanMaxTimeMs`.",
+    openapi_extra=ID_DOC,
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {
+                        "entries": 2,
+                        "messages": 20,
+                        "markerMessages": 0,
+                        "aborted": False,
+                        "firstMessageId": "12:4",
+                        "lastMessageId": "12:5",
+                    }
+                }
+            }
+        },
+        **OF_PARTITIONED,
+    },
+)
+async def analyze_backlog(
+    service: Service,
+    topic: Topic,
+    subscription: SubscriptionName,
+    body: _IdBody,
+    authoritative: Authoritative = None,
+) -> Response:
+    if await service.partitions(topic) is not None:
+        raise ApiError(
+            405,
+            "Analyze backlog on a partitioned topic is not allowed, please try do it on specific "
+            "topic partition",
+        )
+    found = find_subscription(await loaded(service, topic), subscription)
+    if not isinstance(found, PersistentSubscription):
+        raise ApiError(405, "Analyze backlog on a non-persistent topic is not allowed")
+    config = service.config
+    figures = await subscription_admin.analyze_backlog(
+        found,
+        None if body is None else body.position,
+        entries_max=config.subscription_backlog_scan_max_entries,
+        time_max_ms=config.subscription_backlog_scan_max_time_ms,
+    )
+    answer: dict[str, Any] = {
+        "entries": figures.entries,
+        "messages": figures.messages,
+        "markerMessages": figures.markers,
+        "filterRejectedEntries": 0,
+        "filterAcceptedEntries": figures.entries - figures.markers,
+        "filterRescheduledEntries": 0,
+        "filterRejectedMessages": 0,
+        "filterAcceptedMessages": figures.messages,
+        "filterRescheduledMessages": 0,
+        "aborted": figures.aborted,
+    }
+    if figures.first is not None and figures.last is not None:
+        answer["firstMessageId"] = format_position(figures.first)
+        answer["lastMessageId"] = format_position(figures.last)
+    return JsonResponse(answer)
+
+
+@router.get(
+    SUBSCRIPTION + "/replicatedSubscriptionStatus",
+    summary="Whether the subscription is replicated, by topic or partition",
+    responses={
+        200: {
+            "content": {
+                "application/json": {"example": {"persistent://public/default/orders": False}}
+            }
+        },
+        **OF_PARTITIONED,
+    },
+)
+async def replicated_status(
+    service: Service,
+    topic: Topic,
+    subscription: SubscriptionName,
+    authoritative: Authoritative = None,
+) -> Response:
+    if not topic.is_persistent:
+        raise ApiError(405, "Cannot get replicated subscriptions on non-persistent topics")
+    parts = await parts_of(service, topic)
+    for part in parts:
+        find_subscription(part, subscription)
+    return JsonResponse(
+        {str(part.name): part.subscriptions[subscription].replicated for part in parts}
+    )
+
+
+@router.post(
+    SUBSCRIPTION + "/replicatedSubscriptionStatus",
+    status_code=204,
+    summary="`false` only: there is no replication between clusters yet",
+    openapi_extra=body_doc({"type": "boolean"}, False, required=True),
+    responses={
+        400: {"description": "No boolean in the body"},
+        **OF_PARTITIONED,
+        501: {"description": "Replicated subscriptions are not supported"},
+    },
+)
+async def set_replicated_status(
+    service: Service,
+    topic: Topic,
+    subscription: SubscriptionName,
+    body: Annotated[bool | None, Depends(json_body(bool))],
+    authoritative: Authoritative = None,
+) -> Response:
+    if body is None:
+        raise ApiError(400, "The request entity cannot be empty.")
+    if not topic.is_persistent:
+        raise ApiError(
+            405, "Cannot enable/disable replicated subscriptions on non-persistent topics"
+        )
+    try:
+        await find_everywhere(service, topic, subscription)
+    except ApiError as error:
+        if error.status == 404 and await service.partitions(topic) is not None:
+            raise ApiError(404, "Topic or subscription not found") from error
+        raise
+    if body:
+        raise ApiError(501, "Replicated subscriptions are not supported by this broker")
+    return no_content()

@@ -1,0 +1,246 @@
+"""Partitioned topics: create, grow, repair, delete (http-api 2.4)."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from broker.errors import AlreadyExistsError
+from broker.http.dependencies import Authoritative, Service, Topic, flag, read_json
+from broker.http.errors import ApiError
+from broker.http.responses import JsonResponse, no_content
+from broker.http.topic_access import (
+    NOT_FOUND,
+    TOPIC,
+    check_properties,
+    each,
+    not_found,
+    partitioned_metadata,
+    require_namespace,
+)
+from broker.protocol.topic_name import TopicName
+from broker.service.broker_service import BrokerService
+from broker.service.topic_directory import partitions_max
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["topics"])
+
+_PARTITIONS_TYPE = "application/vnd.partitioned-topic-metadata+json"
+_INTEGER = re.compile(r"-?[0-9]{1,10}")
+_Text = str | None
+
+
+async def _partition_count(request: Request) -> tuple[int, dict[str, str]]:
+    """The body of a partitions call: a number, or the vendor type's object."""
+    body = await read_json(request)
+    properties: Any = {}
+    if isinstance(body, dict):
+        properties = body.get("properties") or {}
+        body = body.get("partitions", 0)
+    if isinstance(body, str) and _INTEGER.fullmatch(body):
+        body = int(body)
+    if isinstance(body, bool) or not isinstance(body, int):
+        raise ApiError(400, f"A number of partitions is expected, not {body!r:.50}")
+    if not isinstance(properties, dict) or any(
+        not isinstance(value, str) for value in properties.values()
+    ):
+        raise ApiError(400, "properties must be an object of texts")
+    return body, properties
+
+
+_PARTITIONS_DOC: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"type": "integer", "minimum": 1}, "example": 3},
+            _PARTITIONS_TYPE: {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "partitions": {"type": "integer"},
+                        "properties": {
+                            "type": "object",
+                            "additionalProperties": {"type": "string"},
+                        },
+                    },
+                },
+                "example": {"partitions": 3, "properties": {"team": "billing"}},
+            },
+        },
+    }
+}
+
+
+def _partition_name() -> ApiError:
+    return ApiError(412, "Partitioned Topic Name should not contain '-partition-'")
+
+
+def _check_limit(service: BrokerService, count: int, status: int) -> None:
+    limit = partitions_max(service.config)
+    if count > limit:
+        raise ApiError(status, f"Number of partitions should be less than or equal to {limit}")
+
+
+@router.put(
+    TOPIC + "/partitions",
+    status_code=204,
+    summary="Create a partitioned topic",
+    openapi_extra=_PARTITIONS_DOC,
+    responses={
+        404: {"description": "No such namespace"},
+        406: {"description": "No partitions, or too many"},
+        409: {"description": "There is a topic, partitioned or not, of that name"},
+        412: {"description": "The name is a partition's"},
+    },
+)
+async def create_partitioned(
+    service: Service,
+    topic: Topic,
+    body: Annotated[tuple[int, dict[str, str]], Depends(_partition_count)],
+    createLocalTopicOnly: _Text = None,
+) -> Response:
+    count, properties = body
+    await require_namespace(service, topic.namespace)
+    if count <= 0:
+        raise ApiError(406, "Number of partitions should be more than 0")
+    _check_limit(service, count, 406)
+    if topic.is_partition:
+        raise _partition_name()
+    if await service.partitions(topic) is not None or await service.topic_exists(topic):
+        raise ApiError(409, "This topic already exists")
+    try:
+        await service.create_partitioned_topic(topic, count, check_properties(properties))
+    except AlreadyExistsError as error:
+        raise ApiError(409, "This topic already exists") from error
+    return no_content()
+
+
+@router.get(
+    TOPIC + "/partitions",
+    summary="Number of partitions; 0 for a topic without",
+    responses={
+        200: {"content": {"application/json": {"example": {"partitions": 3, "deleted": False}}}},
+        **NOT_FOUND,
+    },
+)
+async def get_partitions(
+    service: Service,
+    topic: Topic,
+    authoritative: Authoritative = None,
+    checkAllowAutoCreation: _Text = None,
+) -> Response:
+    record = await service.resources.partitioned(topic)
+    if record is not None:
+        return JsonResponse(partitioned_metadata(record))
+    if not await service.topic_exists(topic) and not (
+        flag(checkAllowAutoCreation) and service.config.allow_auto_topic_creation
+    ):
+        raise not_found(topic)
+    return JsonResponse({"partitions": 0, "deleted": False})
+
+
+@router.post(
+    TOPIC + "/partitions",
+    status_code=204,
+    summary="Raise the number of partitions",
+    description="New partitions get the durable subscriptions of the old ones.",
+    openapi_extra=_PARTITIONS_DOC,
+    responses={
+        409: {"description": "It isn't partitioned, or a new partition's name is taken"},
+        412: {"description": "The name is a partition's"},
+        422: {"description": "Fewer partitions than now, or too many"},
+    },
+)
+async def update_partitions(
+    service: Service,
+    topic: Topic,
+    body: Annotated[tuple[int, dict[str, str]], Depends(_partition_count)],
+    force: Annotated[_Text, Query(description="Also over topics of the new names")] = None,
+    updateLocalTopicOnly: _Text = None,
+    authoritative: Authoritative = None,
+) -> Response:
+    wanted, _ = body
+    if topic.is_partition:
+        raise _partition_name()
+    count = await service.partitions(topic)
+    if count is None:
+        raise ApiError(409, f"Topic {topic} is not the partitioned topic.")
+    _check_limit(service, wanted, 422)
+    if wanted < count or wanted <= 0:
+        raise ApiError(
+            422,
+            f"Desired partitions {wanted} can't be less than the current partitions {count}.",
+        )
+    if not flag(force):
+        await _check_names_free(service, topic, count)
+    await service.update_partitions(topic, wanted)
+    return no_content()
+
+
+async def _check_names_free(service: BrokerService, topic: TopicName, count: int) -> None:
+    """Raises ApiError 409: a topic that is no partition yet would become one."""
+    prefix = f"{topic}-partition-"
+    for name in await service.list_topics(topic.namespace, topic.domain):
+        if name.startswith(prefix) and TopicName.parse(name).partition_index >= count:
+            raise ApiError(
+                409,
+                f"Already have non partition topic {name} which contains partition suffix "
+                "'-partition-' and a number",
+            )
+
+
+@router.post(
+    TOPIC + "/createMissedPartitions",
+    status_code=204,
+    summary="Create the partitions that are missing",
+    responses={**NOT_FOUND, 412: {"description": "The name is a partition's"}},
+)
+async def create_missed(service: Service, topic: Topic) -> Response:
+    if topic.is_partition:
+        raise _partition_name()
+    count = await service.partitions(topic)
+    if count is None:
+        raise ApiError(404, f"Topic {topic} does not exist")
+
+    async def create(index: int) -> None:
+        name = topic.partition(index)
+        if not await service.topic_exists(name):
+            with suppress(AlreadyExistsError):  # somebody was faster
+                await service.create_topic(name)
+
+    await each(range(count), create)
+    return no_content()
+
+
+@router.delete(
+    TOPIC + "/partitions",
+    status_code=204,
+    summary="Delete a partitioned topic",
+    responses={
+        **NOT_FOUND,
+        409: {"description": "It has no partitions"},
+        412: {"description": "Clients are connected, and `force` is not set"},
+    },
+)
+async def delete_partitioned(
+    service: Service,
+    topic: Topic,
+    force: Annotated[_Text, Query(description="Also with producers or consumers")] = None,
+    authoritative: Authoritative = None,
+) -> Response:
+    if topic.is_partition:
+        raise _partition_name()
+    if await service.partitions(topic) is None:
+        if await service.topic_exists(topic):
+            raise ApiError(
+                409,
+                f"{topic} is a non-partitioned topic. Instead of calling "
+                "delete-partitioned-topic please call delete.",
+            )
+        raise ApiError(404, f"Topic {topic} not found.")
+    await service.delete_partitioned_topic(topic, force=flag(force))
+    return no_content()

@@ -1,0 +1,347 @@
+"""Statistics and information about topics (http-api 2.4)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from broker.http.dependencies import Authoritative, Service, Topic, flag, json_body
+from broker.http.errors import ApiError
+from broker.http.partitioned_stats import sum_topic_stats
+from broker.http.responses import JsonResponse
+from broker.http.topic_access import (
+    ID_DOC,
+    NOT_FOUND,
+    OF_PARTITIONED,
+    TOPIC,
+    MessageIdBody,
+    each,
+    loaded,
+    message_id,
+    not_found,
+    partitioned_metadata,
+    persistent,
+    stored,
+)
+from broker.http.topic_internals import (
+    NO_INTERNAL_STATS,
+    internal_stats,
+    ledger_info,
+    offline_stats,
+    with_ledger_metadata,
+)
+from broker.protocol.topic_name import TopicName
+from broker.service.broker_service import BrokerService
+from broker.service.persistent_topic import PersistentTopic
+from broker.service.topic_stats import add_earliest_times, empty_topic_stats
+from managed_ledger.stored_info import read_stored
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["topics"])
+
+_Text = str | None
+
+
+class StatsOptions:
+    """What of the statistics a caller wants (http-api 2.4); the rest is left out or -1."""
+
+    def __init__(
+        self,
+        request: Request,
+        getPreciseBacklog: Annotated[
+            _Text, Query(description="Accepted; backlogs are always exact here")
+        ] = None,
+        subscriptionBacklogSize: Annotated[
+            _Text,
+            Query(description="Bytes per subscription; by default for persistent topics only"),
+        ] = None,
+        getEarliestTimeInBacklog: Annotated[
+            _Text, Query(description="Publish time of each backlog's first message: one read each")
+        ] = None,
+        excludePublishers: _Text = None,
+        excludeConsumers: _Text = None,
+    ) -> None:
+        is_persistent = request.path_params["domain"] == "persistent"
+        self.backlog_size = flag(subscriptionBacklogSize, default=is_persistent)
+        self.earliest_time = flag(getEarliestTimeInBacklog)
+        self.publishers = not flag(excludePublishers)
+        self.consumers = not flag(excludeConsumers)
+
+    async def of(self, service: BrokerService, name: TopicName) -> dict[str, Any]:
+        """TopicStats of one topic, loaded if need be."""
+        topic = await loaded(service, name)
+        stats = topic.stats()
+        if self.earliest_time and isinstance(topic, PersistentTopic):
+            await stored(add_earliest_times(topic, stats), "Reading the first message of a backlog")
+        if not self.publishers:
+            stats["publishers"] = []
+        if not self.backlog_size or not self.consumers:
+            for subscription in stats["subscriptions"].values():
+                if not self.backlog_size:
+                    subscription["backlogSize"] = -1
+                if not self.consumers:
+                    subscription["consumers"] = []
+        return stats
+
+
+async def _options(options: Annotated[StatsOptions, Depends(StatsOptions)]) -> StatsOptions:
+    return options
+
+
+Options = Annotated[StatsOptions, Depends(_options)]
+
+
+@router.get(
+    TOPIC + "/stats",
+    summary="Statistics of one topic",
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {"msgRateIn": 0.0, "msgInCounter": 12, "subscriptions": {}}
+                }
+            }
+        },
+        **NOT_FOUND,
+    },
+)
+async def stats(
+    service: Service, topic: Topic, options: Options, authoritative: Authoritative = None
+) -> Response:
+    return JsonResponse(await options.of(service, topic))
+
+
+async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
+    """PartitionedTopicMetadata as stored.
+
+    Raises:
+        ApiError: 404 not a partitioned topic, 412 a partition.
+    """
+    record = await service.resources.partitioned(topic)
+    if record is not None:
+        return record
+    if topic.is_partition:
+        raise ApiError(412, "Partitioned Topic Name should not contain '-partition-'")
+    if not topic.is_persistent:
+        raise ApiError(404, f"Partitioned topic not found {topic}")
+    raise ApiError(404, f"Partitioned Topic {topic} not found")
+
+
+@router.get(
+    TOPIC + "/partitioned-stats",
+    summary="Sum over all partitions, and each one's statistics",
+    responses={**NOT_FOUND, 412: {"description": "The name is a partition's"}},
+)
+async def partitioned_stats(
+    service: Service,
+    topic: Topic,
+    options: Options,
+    perPartition: Annotated[_Text, Query(description="Default true: with each partition's")] = None,
+    authoritative: Authoritative = None,
+) -> Response:
+    record = await _record(service, topic)
+
+    async def ask(index: int) -> dict[str, Any] | None:
+        try:
+            return await options.of(service, topic.partition(index))
+        except ApiError:  # never used yet, or deleted: counts as empty
+            return None
+
+    answers = await each(range(record.get("partitions", 0)), ask)
+    parts = {
+        str(topic.partition(index)): answer
+        for index, answer in enumerate(answers)
+        if answer is not None
+    }
+    total = sum_topic_stats(list(parts.values()))
+    total["metadata"] = partitioned_metadata(record)
+    total["partitions"] = {}
+    if flag(perPartition, default=True):
+        # http-api trap 19: one empty entry, so that clients see that the topic is there.
+        total["partitions"] = parts or {str(topic): empty_topic_stats(service.broker_id)}
+    return JsonResponse(total)
+
+
+@router.get(
+    TOPIC + "/internalStats",
+    summary="Ledgers and cursors",
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {
+                        "numberOfEntries": 5,
+                        "lastConfirmedEntry": "12:4",
+                        "state": "LedgerOpened",
+                        "ledgers": [{"ledgerId": 12, "entries": 0, "size": 0}],
+                        "cursors": {},
+                    }
+                }
+            }
+        },
+        **NOT_FOUND,
+    },
+)
+async def get_internal_stats(
+    service: Service,
+    topic: Topic,
+    metadata: Annotated[_Text, Query(description="Also each ledger's own metadata")] = None,
+    authoritative: Authoritative = None,
+) -> Response:
+    return JsonResponse(await _internal_stats(service, topic, metadata=flag(metadata)))
+
+
+async def _internal_stats(
+    service: BrokerService, name: TopicName, *, metadata: bool = False
+) -> dict[str, Any]:
+    topic = await loaded(service, name)
+    if not isinstance(topic, PersistentTopic):
+        return NO_INTERNAL_STATS
+    answer = internal_stats(topic)
+    if metadata:
+        await stored(with_ledger_metadata(topic.ledger, answer), "Reading ledger metadata")
+    return answer
+
+
+@router.get(
+    TOPIC + "/partitioned-internalStats",
+    summary="Ledgers and cursors of all partitions",
+    responses=NOT_FOUND,
+)
+async def partitioned_internal_stats(
+    service: Service, topic: Topic, authoritative: Authoritative = None
+) -> Response:
+    record = await service.resources.partitioned(topic)
+    if record is None:
+        raise ApiError(404, f"Partitioned Topic {topic} not found")
+
+    async def ask(index: int) -> dict[str, Any] | None:
+        try:
+            return await _internal_stats(service, topic.partition(index))
+        except ApiError:
+            return None
+
+    answers = await each(range(record.get("partitions", 0)), ask)
+    parts = {
+        str(topic.partition(index)): answer
+        for index, answer in enumerate(answers)
+        if answer is not None
+    }
+    return JsonResponse({"metadata": partitioned_metadata(record), "partitions": parts})
+
+
+@router.get(
+    TOPIC + "/internal-info",
+    summary="What the metadata store holds of the topic; it isn't loaded for this",
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {
+                        "version": 3,
+                        "creationDate": "2026-01-31T12:00:00.000Z",
+                        "modificationDate": "2026-01-31T12:00:05.000Z",
+                        "ledgers": [{"ledgerId": 12, "isOffloaded": False}],
+                        "cursors": {},
+                    }
+                }
+            }
+        },
+        **OF_PARTITIONED,
+    },
+)
+async def internal_info(
+    service: Service, topic: Topic, authoritative: Authoritative = None
+) -> Response:
+    if not topic.is_persistent:
+        raise ApiError(405, "Internal info of a non-persistent topic is not available")
+    count = await service.partitions(topic)
+    if count is None:
+        answer = await _stored_info(service, topic)
+        if answer is None:
+            raise not_found(topic)
+        return JsonResponse(answer)
+    answers = await each(range(count), lambda n: _stored_info(service, topic.partition(n)))
+    parts = {
+        str(topic.partition(index)): answer
+        for index, answer in enumerate(answers)
+        if answer is not None
+    }
+    return JsonResponse({"version": 0, "partitions": parts})
+
+
+async def _stored_info(service: BrokerService, name: TopicName) -> dict[str, Any] | None:
+    found = await stored(read_stored(service.store, name.ml_name), f"Reading {name}")
+    return None if found is None else ledger_info(found)
+
+
+@router.get(
+    TOPIC + "/backlog",
+    summary="Size, backlog and ledgers at one glance",
+    responses=OF_PARTITIONED,
+)
+async def backlog(service: Service, topic: Topic, authoritative: Authoritative = None) -> Response:
+    found = await persistent(service, topic, "Backlog statistics")
+    return JsonResponse(offline_stats(found, service.clock()))
+
+
+@router.put(
+    TOPIC + "/backlogSize",
+    summary="Bytes stored behind a message id",
+    description="Exact for whole ledgers, by the mean message within the id's own.",
+    openapi_extra=ID_DOC,
+    responses={
+        200: {"content": {"application/json": {"example": 4096}}},
+        400: {"description": "No message id in the body"},
+        **OF_PARTITIONED,
+    },
+)
+async def backlog_size(
+    service: Service,
+    topic: Topic,
+    body: Annotated[MessageIdBody | None, Depends(json_body(MessageIdBody))],
+    authoritative: Authoritative = None,
+) -> Response:
+    found = await persistent(
+        service,
+        topic,
+        "calculate backlog size",
+        "calculate backlog size is not allowed for partitioned-topic",
+    )
+    if body is None:
+        raise ApiError(400, "A message id is expected in the body")
+    return JsonResponse(found.ledger.bytes_after(body.position))
+
+
+@router.get(
+    TOPIC + "/lastMessageId",
+    summary="Id of the last message; entry -1 when there is none",
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {"ledgerId": 12, "entryId": 4, "partitionIndex": -1}
+                }
+            }
+        },
+        **OF_PARTITIONED,
+    },
+)
+async def last_message_id(
+    service: Service, topic: Topic, authoritative: Authoritative = None
+) -> Response:
+    found = await persistent(service, topic, "GetLastMessageId")
+    return JsonResponse(message_id(found.ledger.last_confirmed, topic))
+
+
+@router.get(
+    TOPIC + "/getMessageIdByIndex",
+    summary="Refused: messages carry no index here",
+    responses={412: {"description": "The broker keeps no message index"}},
+)
+async def id_by_index(
+    topic: Topic, index: int = 0, authoritative: Authoritative = None
+) -> Response:
+    raise ApiError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
