@@ -77,6 +77,11 @@ class AsyncDispatcher:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
+    def _go_on(self) -> None:
+        """Our turn in the line of a rate limit: taken now, before the next in line is called."""
+        if not self._closed:
+            self._turn()
+
     def set_gate(self, gate: RateGate | None) -> None:
         """Other rate limits hold from now on."""
         if self._gate is not None:
@@ -107,7 +112,7 @@ class AsyncDispatcher:
             if position is None:
                 position = self._cursor.first_unacked()
             if self._gate is not None and position <= ledger.last_confirmed:
-                admitted = self._gate.admit(self, self.wake, position, core.per_entry)
+                admitted = self._gate.admit(self, self._go_on, position, core.per_entry)
                 if admitted is None:
                     break
                 request.entries_max = min(request.entries_max, admitted[0])

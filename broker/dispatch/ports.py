@@ -56,9 +56,9 @@ class RateGate(Protocol):
     """Rate limits of a dispatcher; there is none at all where nothing is limited."""
 
     def admit(
-        self, who: object, wake: Callable[[], None], position: Position, per_entry: float
+        self, who: object, go_on: Callable[[], None], position: Position, per_entry: float
     ) -> tuple[int, int] | None:
-        """Entries and bytes that may be read there now; None: ``wake`` will be called."""
+        """Entries and bytes that may be read there now; None: ``go_on`` will be called."""
 
     def take(self, entries: int, messages: int, size: int) -> None:
         """So much was sent."""

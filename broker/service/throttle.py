@@ -184,9 +184,9 @@ class DispatchThrottle:
         self._counts = True  # what is read now counts
 
     def admit(
-        self, who: object, wake: Callable[[], None], position: Position, per_entry: float
+        self, who: object, go_on: Callable[[], None], position: Position, per_entry: float
     ) -> tuple[int, int] | None:
-        """Entries and bytes that may be read at a position; None: ``wake`` is called in its turn.
+        """Entries and bytes that may be read at a position; None: ``go_on`` is called in its turn.
 
         Args:
             per_entry: messages an entry holds, as far as one can tell.
@@ -203,7 +203,7 @@ class DispatchThrottle:
                     self._note(f"dispatchThrottledMsgEventsBy{scope}Limit")
                 if room <= 0:
                     self._note(f"dispatchThrottledBytesEventsBy{scope}Limit")
-                throttle.wait(who, wake)
+                throttle.wait(who, go_on)
                 return None
             entries = min(entries, messages)
             size = min(size, room)

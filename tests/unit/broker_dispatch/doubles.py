@@ -64,6 +64,13 @@ class MemoryLedger:
     def total_bytes(self) -> int:
         return sum(len(a) + len(b) for entries in self.ledgers.values() for a, b in entries)
 
+    def entries_between(self, after: Position, upto: Position) -> int:
+        return sum(
+            after < (ledger_id, entry_id) <= upto
+            for ledger_id, entries in self.ledgers.items()
+            for entry_id in range(len(entries))
+        )
+
     def bytes_after(self, position: Position) -> int:
         return sum(
             len(a) + len(b)
