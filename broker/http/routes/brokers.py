@@ -13,7 +13,7 @@ from broker.http.dependencies import Flag, Service, flag
 from broker.http.errors import ApiError
 from broker.http.health import HealthCheckError, check_round_trip
 from broker.http.raw_path import form_decode
-from broker.http.responses import JsonResponse, TextResponse
+from broker.http.responses import JsonResponse, TextResponse, no_content
 from broker.service.broker_service import BrokerService
 
 __all__ = ["router"]
@@ -170,6 +170,16 @@ async def internal_configuration(service: Service) -> Response:
             "ledgersRootPath": "/ledgers",
         }
     )
+
+
+@router.get(
+    "/brokers/backlog-quota-check",
+    status_code=204,
+    summary="Check all backlog quotas now and act on them",
+)
+async def backlog_quota_check(service: Service) -> Response:
+    await service.check_backlog_quotas()
+    return no_content()
 
 
 @router.get(
