@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import mmh3
@@ -24,6 +24,10 @@ class KeySelector(Protocol):
     def add(self, consumer: ConsumerState) -> None: ...
     def remove(self, consumer: ConsumerState) -> None: ...
 
+    def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
+        """Inclusive ranges of slots by consumer, ascending; for statistics."""
+        ...
+
 
 class HashRing:
     """AUTO_SPLIT: 100 points a consumer on a ring of the slots 1 .. 65535.
@@ -36,6 +40,7 @@ class HashRing:
         self._points: dict[int, list[ConsumerState]] = {}
         self._order: list[int] = []
         self._mine: dict[ConsumerState, tuple[int, list[int]]] = {}  # name index, points
+        self._ranges: dict[ConsumerState, list[tuple[int, int]]] | None = None  # as last asked
 
     def slot_of(self, key_hash: int) -> int:
         return key_hash % (RANGE_SIZE - 1) + 1
@@ -58,7 +63,7 @@ class HashRing:
             owners = self._points.setdefault(point, [])
             if consumer not in owners:
                 owners.append(consumer)
-        self._order = sorted(self._points)
+        self._order, self._ranges = sorted(self._points), None
 
     def remove(self, consumer: ConsumerState) -> None:
         _, points = self._mine.pop(consumer)
@@ -67,7 +72,31 @@ class HashRing:
             owners.remove(consumer)
             if not owners:
                 del self._points[point]
-        self._order = sorted(self._points)
+        self._order, self._ranges = sorted(self._points), None
+
+    def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
+        if self._ranges is None:
+            self._ranges = self._cut()
+        return self._ranges
+
+    def _cut(self) -> dict[ConsumerState, list[tuple[int, int]]]:
+        found: dict[ConsumerState, list[tuple[int, int]]] = {each: [] for each in self._mine}
+        if not self._order:
+            return found
+        first = 1
+        # What lies behind the last point belongs to the first point's owner.
+        for last in [*self._order, RANGE_SIZE - 1]:
+            if last < first:
+                continue  # the last point is the last slot
+            owner = self.owner(last)
+            assert owner is not None
+            mine = found[owner]
+            if mine and mine[-1][1] == first - 1:
+                mine[-1] = (mine[-1][0], last)
+            else:
+                mine.append((first, last))
+            first = last + 1
+        return found
 
 
 class StickyRanges:
@@ -109,6 +138,9 @@ class StickyRanges:
 
     def remove(self, consumer: ConsumerState) -> None:
         del self._ranges[consumer]
+
+    def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
+        return {consumer: sorted(held) for consumer, held in self._ranges.items()}
 
 
 def _hash(text: str) -> int:

@@ -235,6 +235,14 @@ class KeySharedDispatcher(SharedDispatcher):
             held = self._held.setdefault(slot, {})
             held[owner] = held.get(owner, 0) + 1
 
+    def draining(self) -> dict[ConsumerState, list[tuple[int, int]]]:
+        """By former owner: slots that wait for it, with its pending entries of each."""
+        found: dict[ConsumerState, list[tuple[int, int]]] = {}
+        for slot in self._moving:
+            for owner, entries in self._held.get(slot, {}).items():
+                found.setdefault(owner, []).append((slot, entries))
+        return found
+
     @property
     def draining_slots(self) -> int:
         """Slots whose entries wait for their former owner."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.rates import iso_time
 from managed_ledger.position import Position, format_position
 
@@ -89,13 +90,16 @@ def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
 def _cursor(
     ledger: ManagedLedger, cursor: Cursor, subscription: Subscription | None
 ) -> dict[str, Any]:
-    first, backlog = cursor.first_unacked(), cursor.backlog
+    backlog, position = cursor.backlog, cursor.first_unacked()
+    if isinstance(subscription, PersistentSubscription):
+        position = subscription.read_position
     cursor_ledger, last_entry = cursor.ledger_position
     connected = subscription is not None and bool(subscription.consumers)
+    waiting = connected and position > ledger.last_confirmed
     return {
         "markDeletePosition": format_position(cursor.mark_delete),
-        "readPosition": format_position(first),
-        "waitingReadOp": connected and first > ledger.last_confirmed,
+        "readPosition": format_position(position),
+        "waitingReadOp": waiting,
         "pendingReadOps": 0,
         # Entries this owner saw, without those that wait: negative at the start, as in Pulsar.
         "messagesConsumedCounter": ledger.entries_added - backlog,
@@ -108,10 +112,10 @@ def _cursor(
         "state": "Closed" if cursor.is_closed else "NoLedger" if cursor_ledger < 0 else "Open",
         "active": connected,
         "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(
-            cursor.mark_delete, ledger.last_confirmed
+            cursor.mark_delete, position
         ),
         "totalNonContiguousDeletedMessagesRange": cursor.range_count,
-        "subscriptionHavePendingRead": connected and first > ledger.last_confirmed,
+        "subscriptionHavePendingRead": waiting,
         "subscriptionHavePendingReplayRead": False,
         "properties": dict(cursor.properties),
     }

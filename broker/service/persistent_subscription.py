@@ -39,6 +39,8 @@ _READ_ENTRIES_MIN = 1_000
 """Pulsar's read batch of 100 sizes storage reads; here a read is mostly a slice of the cache, and
 what one turn sends is bounded by permits and bytes."""
 _PEEK_BYTES_MAX = 1 << 20
+_HASHES_MAX = 1000
+"""Draining hashes of a consumer that statistics list."""
 
 
 def dispatch_limits(config: BrokerConfig, policies: Policies) -> DispatchLimits:
@@ -74,6 +76,7 @@ class PersistentSubscription(Subscription):
         self._dispatcher: AsyncDispatcher | None = None
         self._terminated = topic.terminated
         self._told_end: set[Consumer] = set()  # consumers that know of the end of the topic
+        self._marked, self._moved_ms = cursor.mark_delete, 0  # mark-delete as last seen, and when
         self.expired_entries = 0
         self.last_expire_ms = 0
 
@@ -304,6 +307,8 @@ class PersistentSubscription(Subscription):
 
     def _after_ack(self) -> None:
         core = self._core
+        if self.cursor.mark_delete != self._marked:
+            self._marked, self._moved_ms = self.cursor.mark_delete, self.now_ms()
         if isinstance(core, SharedDispatcher) and core.unblocked:
             core.unblocked = False
             self._wake()
@@ -493,7 +498,7 @@ class PersistentSubscription(Subscription):
             stats["unackedMessages"] = core.unacked
             stats["msgInReplay"] = len(core.replay)
             if isinstance(core, KeySharedDispatcher):
-                stats["drainingHashesCount"] = core.draining_slots
+                self._add_hashes(core, stats)
         elif isinstance(core, SingleActiveDispatcher) and core.active is not None:
             stats["activeConsumerName"] = core.active.name
         stats["msgBacklog"] = backlog
@@ -504,8 +509,35 @@ class PersistentSubscription(Subscription):
         stats["msgBacklogNoDelayed"] = max(backlog - delayed, 0)
         stats["msgExpired"] = stats["totalMsgExpired"] = self.expired_entries
         stats["lastExpireTimestamp"] = self.last_expire_ms
+        stats["lastMarkDeleteAdvancedTimestamp"] = self._moved_ms
+        stats["nonContiguousDeletedMessagesRanges"] = cursor.range_count
+        stats["nonContiguousDeletedMessagesRangesSerializedSize"] = cursor.bitmap_bytes
         stats.update(self._rate.events)
         return stats
+
+    def _add_hashes(self, core: KeySharedDispatcher, stats: dict[str, Any]) -> None:
+        """Which key hashes each consumer owns, and which wait for their former owner."""
+        assert self.selector is not None
+        ranges, draining = self.selector.ranges(), core.draining()
+        stats["drainingHashesCount"] = core.draining_slots
+        for consumer, figures in zip(self.consumers, stats["consumers"], strict=True):
+            held = draining.get(consumer, [])
+            unacked = sum(entries for _, entries in held)
+            stats["drainingHashesUnackedMessages"] += unacked
+            figures["drainingHashesCount"] = len(held)
+            figures["drainingHashesUnackedMessages"] = unacked
+            figures["drainingHashes"] = [
+                {"hash": slot, "unackMsgs": entries, "blockedAttempts": 0}
+                for slot, entries in held[:_HASHES_MAX]
+            ]
+            figures["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
+
+    @property
+    def read_position(self) -> Position:
+        """What its dispatcher reads next; without consumers the first unacknowledged entry."""
+        core = self._core
+        position = None if core is None else core.read_position
+        return self.cursor.first_unacked() if position is None else position
 
     @property
     def is_exclusive(self) -> bool:

@@ -178,6 +178,15 @@ class MemoryCursor:
     def backlog(self) -> int:
         return sum(1 for each in self._position_list() if each not in self.acked)
 
+    @property
+    def range_count(self) -> int:
+        above = {each for each in self.acked if each > self.mark_delete}
+        return sum(1 for ledger_id, entry_id in above if (ledger_id, entry_id - 1) not in above)
+
+    @property
+    def bitmap_bytes(self) -> int:
+        return 2 * len(self.acked)
+
     def ack(
         self,
         positions: Sequence[Position],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmh3
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.key_selector import HashRing, StickyRanges
@@ -40,6 +42,30 @@ def test_slots_of_the_test_vectors() -> None:
     assert HashRing().slot_of(key_hash) == 462881061 % 65535 + 1
     assert StickyRanges().slot_of(key_hash) == 462881061 % 65536
     assert StickyRanges().slot_of(65536) == 1, "slot 0 is reserved"
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=6), st.booleans())
+def test_the_ranges_shown_are_the_owners(names: list[str], leaves: bool) -> None:
+    ring = HashRing()
+    consumers = [ConsumerState(name) for name in names]
+    for consumer in consumers:
+        ring.add(consumer)
+    if consumers and leaves:
+        gone = consumers.pop(len(consumers) // 2)
+        ring.ranges()
+        ring.remove(gone)
+    ranges = ring.ranges()
+    assert set(ranges) == set(consumers)
+    shown = sorted(
+        ((each, who) for who, held in ranges.items() for each in held), key=lambda row: row[0]
+    )
+    ends = [first - 1 for (first, _), _ in shown[1:]]
+    if consumers:
+        assert shown[0][0][0] == 1
+        assert [last for (_, last), _ in shown] == [*ends, 65535], "no gap, no overlap"
+    for (first, last), who in shown:
+        for slot in {first, (first + last) // 2, last}:
+            assert ring.owner(slot) is who
 
 
 def test_the_ring_moves_only_what_it_must() -> None:
