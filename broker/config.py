@@ -164,6 +164,7 @@ class BrokerConfig:
     subscribe_throttling_rate_per_consumer: int = 0  # in a period of the next setting
     subscribe_rate_period_per_consumer_in_second: int = 30
     encryption_require_on_producer: bool = False  # also no namespace can then switch it off
+    topic_level_policies_enabled: bool = True
 
     # --- schemas: for namespaces whose policies leave it open
     schema_compatibility_strategy: str = "FULL"

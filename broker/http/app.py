@@ -9,9 +9,10 @@ from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from broker.http.access import authorize, everyone
+from broker.http.broker_metrics import CacheRates
 from broker.http.compression import GzipLayer
 from broker.http.errors import install_error_handlers
-from broker.http.front import FrontDoor
+from broker.http.front import FrontDoor, HttpFigures
 from broker.http.openapi import complete_openapi
 from broker.http.raw_path import RawPathMiddleware
 from broker.http.responses import JsonResponse
@@ -30,11 +31,12 @@ from broker.http.routes import (
     lookup,
     metrics,
     namespace_backlogs,
+    namespace_content,
+    namespace_policies,
     namespaces,
     produce,
     resource_groups,
     resource_quotas,
-    schema_policies,
     schemas,
     stored_messages,
     subscription_backlogs,
@@ -42,6 +44,7 @@ from broker.http.routes import (
     tenants,
     topic_partitions,
     topic_permissions,
+    topic_policies,
     topic_processes,
     topic_properties,
     topic_statistics,
@@ -86,6 +89,8 @@ def create_app(service: BrokerService) -> FastAPI:
     app.state.rest_publishers = RestPublishers(service)
     app.state.rest_sessions = RestSessions(service)
     app.state.may = everyone
+    app.state.http_figures = HttpFigures()
+    app.state.cache_rates = CacheRates()
     _add_layers(app, service.config)
     install_error_handlers(app)
     for module in (
@@ -94,6 +99,8 @@ def create_app(service: BrokerService) -> FastAPI:
         tenants,
         clusters,
         namespaces,
+        namespace_policies,
+        namespace_content,
         namespace_backlogs,
         topics,
         topic_partitions,
@@ -105,7 +112,7 @@ def create_app(service: BrokerService) -> FastAPI:
         subscriptions,
         subscription_backlogs,
         schemas,
-        schema_policies,
+        topic_policies,
         bundles,  # behind all others of namespaces
         brokers,
         broker_stats,
@@ -138,7 +145,7 @@ def _add_layers(app: FastAPI, config: BrokerConfig) -> None:
             expose_headers=["X-Request-ID", "Retry-After"],
             max_age=config.cors_max_age_seconds,
         )
-    app.add_middleware(FrontDoor, config=config)
+    app.add_middleware(FrontDoor, config=config, figures=app.state.http_figures)
 
 
 def _words(text: str) -> list[str]:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
 __all__ = [
+    "LEGACY_STRATEGIES",
     "NO_RATE",
+    "STRATEGIES",
     "AutoTopicCreation",
     "BacklogQuota",
     "DelayedDelivery",
@@ -29,6 +31,19 @@ __all__ = [
     "Retention",
     "SubscribeRate",
 ]
+
+LEGACY_STRATEGIES: Final = {
+    "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
+    "Backward": "BACKWARD",
+    "Forward": "FORWARD",
+    "Full": "FULL",
+    "AlwaysCompatible": "ALWAYS_COMPATIBLE",
+    "BackwardTransitive": "BACKWARD_TRANSITIVE",
+    "ForwardTransitive": "FORWARD_TRANSITIVE",
+    "FullTransitive": "FULL_TRANSITIVE",
+}
+"""Schema compatibility as it was named before; tools still write it."""
+STRATEGIES: Final = frozenset(LEGACY_STRATEGIES.values())
 
 Document = Mapping[str, Any]
 
@@ -130,12 +145,12 @@ class Policies:
     """Read-only; never changed, replaced when one of its documents changes."""
 
     __slots__ = (
-        "_config",
         "_layers",
         "_subscription_rates",
         "auto_subscription_creation",
         "auto_topic_creation",
         "backlog_quotas",
+        "config",
         "deduplication",
         "delayed_delivery",
         "dispatch_rate",
@@ -154,6 +169,9 @@ class Policies:
         "persistence",
         "publish_rate",
         "retention",
+        "schema_auto_update",
+        "schema_strategy",
+        "schema_validation_enforced",
         "subscribe_rate",
         "subscription_auth_mode",
         "subscription_dispatch_rate_default",
@@ -179,7 +197,7 @@ class Policies:
         """The namespace's, as stored; not to be modified."""
         self.topic_document = topic_document
         """The topic's, as stored; empty: none."""
-        self._config = config
+        self.config = config
         # The most specific one first.
         self._layers: tuple[Document, ...] = (
             *(layer for key in ("local", "global") if (layer := _object(topic_document.get(key)))),
@@ -195,7 +213,7 @@ class Policies:
         assert not self.topic_document, "these are a topic's already"
         if not topic_document:
             return self
-        return Policies(self.document, self._config, topic_document, self)
+        return Policies(self.document, self.config, topic_document, self)
 
     def value(self, field: str) -> Any:
         """A policy as stored, of the most specific document that has it; None: none has."""
@@ -216,7 +234,7 @@ class Policies:
     # --- reading the documents, at construction
 
     def _read_storage(self) -> None:
-        config = self._config
+        config = self.config
         kept = _object(self.value("retention_policies"))
         minutes = _integer(
             kept.get("retentionTimeInMinutes"), config.default_retention_time_in_minutes
@@ -253,7 +271,7 @@ class Policies:
         )
 
     def _quota(self, kind: str) -> BacklogQuota:
-        config = self._config
+        config = self.config
         for layer in self._layers:
             if isinstance(found := _object(layer.get("backlog_quota_map")).get(kind), Mapping):
                 return BacklogQuota(
@@ -268,7 +286,7 @@ class Policies:
         )
 
     def _read_rates(self) -> None:
-        config = self._config
+        config = self.config
         publish = _object(self.value("publishMaxMessageRate"))
         self.publish_rate = Rate(
             _limit(
@@ -313,7 +331,7 @@ class Policies:
 
     def _read_limits(self) -> None:
         """Numbers; 0 means no limit."""
-        config, integer = self._config, self._integer
+        config, integer = self.config, self._integer
         self.max_producers = integer("max_producers_per_topic", config.max_producers_per_topic)
         self.max_consumers = integer("max_consumers_per_topic", config.max_consumers_per_topic)
         self.max_consumers_per_subscription = integer(
@@ -336,7 +354,7 @@ class Policies:
         """Bytes of one message; never above the broker's setting, which clients are told."""
 
     def _read_rest(self) -> None:
-        config = self._config
+        config = self.config
         self.encryption_required = (
             config.encryption_require_on_producer or self.value("encryption_required") is True
         )
@@ -371,9 +389,33 @@ class Policies:
             ),
         )
         self._read_auto_creation()
+        self._read_schemas()
+
+    def _read_schemas(self) -> None:
+        config = self.config
+        named = (
+            text
+            for text in self.values("schema_compatibility_strategy")
+            if text in tuple(STRATEGIES)
+        )
+        legacy = self.value("schema_auto_update_compatibility_strategy")
+        self.schema_strategy: str = (
+            next(named, None)
+            or (LEGACY_STRATEGIES.get(legacy) if isinstance(legacy, str) else None)
+            or config.schema_compatibility_strategy
+        )
+        """How a new schema must fit the ones before."""
+        self.schema_auto_update = _boolean(
+            self.value("is_allow_auto_update_schema"), config.is_allow_auto_update_schema_enabled
+        )
+        """Whether producers and consumers may add schema versions."""
+        self.schema_validation_enforced = (
+            config.is_schema_validation_enforced or self.value("schema_validation_enforced") is True
+        )
+        """Whether producers without a schema are refused on topics with one."""
 
     def _read_auto_creation(self) -> None:
-        config = self._config
+        config = self.config
         partitioned = config.allow_auto_topic_creation_type == "partitioned"
         self.auto_topic_creation = AutoTopicCreation(
             config.allow_auto_topic_creation, partitioned, config.default_num_partitions

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import BrokerMetadataError, NamespaceNotFoundError
 from broker.policies.effective import Policies
@@ -79,7 +79,12 @@ class PolicyFeed:
         resources = self._service.resources
         if (policies := await resources.policies(name.namespace)) is None:
             raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
-        return policies.with_topic(await resources.topic_policies(name))
+        return policies.with_topic(await self._own(name))
+
+    async def _own(self, name: TopicName) -> dict[str, Any] | None:
+        if not self._service.config.topic_level_policies_enabled:
+            return None
+        return await self._service.resources.topic_policies(name)
 
     def registered(self, topic: Topic, changes: int) -> None:
         """A topic was loaded with policies that were read when ``changes`` was this number."""
@@ -153,7 +158,7 @@ class PolicyFeed:
             return  # it was deleted, and its topics are about to be
         document = topic.policies.topic_document
         if read_own:
-            document = await resources.topic_policies(topic.name) or {}
+            document = await self._own(topic.name) or {}
         if topic.policies.document is namespace.document and (
             topic.policies.topic_document == document
         ):

@@ -1,10 +1,10 @@
-"""Namespaces: life cycle and content (http-api 2.3); the single policies are the next step."""
+"""Namespaces: life cycle and topics (http-api 2.3)."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from broker.errors import AlreadyExistsError, NamespaceNotFoundError, TenantNotFoundError
 from broker.http.dependencies import (
@@ -14,13 +14,16 @@ from broker.http.dependencies import (
     Tenant,
     body_doc,
     flag,
-    read_body,
-    read_json,
 )
 from broker.http.errors import ApiError
+from broker.http.policy_access import JsonBody, require_local
 from broker.http.responses import JsonResponse, no_content
-from broker.http.routes.schema_policies import check_schema_policies
+from broker.http.routes.namespace_content import check_clusters
 from broker.http.routes.tenants import delete_namespace_with_topics
+from broker.policies.documents import parse_namespace
+from broker.policies.quotas import QUOTA_SCHEMA, QUOTAS
+from broker.policies.table import POLICIES
+from broker.policies.values import Names
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 from bundles.errors import InvalidBundleError
@@ -31,28 +34,29 @@ __all__ = ["router"]
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
 _EXAMPLE = {"replication_clusters": ["standalone"], "bundles": {"numBundles": 4}}
-_DOC = body_doc({"type": "object", "additionalProperties": True}, _EXAMPLE)
-# Policies that this broker reads at creation. Others would be promises it doesn't keep: refused.
-_ACCEPTED = {
-    *("auth_policies", "replication_clusters", "bundles", "autoTopicCreationOverride"),
-    *("autoSubscriptionCreationOverride", "properties", "encryption_required"),
-    *("max_producers_per_topic", "max_consumers_per_topic", "max_consumers_per_subscription"),
-    *("max_subscriptions_per_topic", "subscription_types_enabled", "schema_validation_enforced"),
-    *("schema_compatibility_strategy", "schema_auto_update_compatibility_strategy"),
-    "is_allow_auto_update_schema",
-}
+_DOC = body_doc(
+    {
+        "type": "object",
+        "properties": {
+            **{
+                policy.field: {"type": "object", "additionalProperties": policy.kind.schema}
+                if policy.by_cluster
+                else policy.kind.schema
+                for policy in POLICIES
+                if policy.namespace is not None
+            },
+            QUOTAS: {"type": "object", "additionalProperties": QUOTA_SCHEMA},
+            "replication_clusters": {"type": "array", "items": {"type": "string"}},
+            "properties": {"type": "object", "additionalProperties": {"type": "string"}},
+            "bundles": {
+                "type": "object",
+                "properties": {"numBundles": {"type": "integer"}, "boundaries": {"type": "array"}},
+            },
+        },
+    },
+    _EXAMPLE,
+)
 _MODES = {"PERSISTENT": "persistent", "NON_PERSISTENT": "non-persistent", "ALL": "all"}
-
-
-async def _document(request: Request) -> dict[str, Any] | None:
-    """The body; this resource takes JSON only (415 otherwise)."""
-    body = await read_body(request)
-    if body and not request.headers.get("content-type", "").startswith("application/json"):
-        raise ApiError(415, "Content-Type must be application/json")
-    document = await read_json(request) if body else None
-    if document is not None and not isinstance(document, dict):
-        raise ApiError(400, "Policies must be a JSON object")
-    return document
 
 
 @router.get(
@@ -91,29 +95,36 @@ async def _policies(service: BrokerService, namespace: str) -> dict[str, Any]:
 
 
 @router.put(
-    "/{tenant}/{namespace}", status_code=204, summary="Create a namespace", openapi_extra=_DOC
+    "/{tenant}/{namespace}",
+    status_code=204,
+    summary="Create a namespace",
+    openapi_extra=_DOC,
+    responses={
+        400: {"description": "A policy's value is none"},
+        403: {"description": "A cluster that isn't one of the tenant's"},
+        404: {"description": "No such tenant"},
+        409: {"description": "It exists"},
+        412: {"description": "A policy out of range, or of a feature that this version lacks"},
+    },
 )
-async def create_namespace(
-    service: Service,
-    namespace: Namespace,
-    body: Annotated[dict[str, Any] | None, Depends(_document)],
-) -> Response:
+async def create_namespace(service: Service, namespace: Namespace, body: JsonBody) -> Response:
+    if body is not None and not isinstance(body, dict):
+        raise ApiError(400, "Policies must be a JSON object")
     tenant = namespace.partition("/")[0]
-    info = await service.resources.tenant(tenant)
-    if info is None:
+    if await service.resources.tenant(tenant) is None:
         raise ApiError(404, "Tenant does not exist")
-    policies = {key: value for key, value in (body or {}).items() if _is_set(value)}
-    if (body or {}).get("is_allow_auto_update_schema") is False:  # the default is true
-        policies["is_allow_auto_update_schema"] = False
-    if unknown := sorted(policies.keys() - _ACCEPTED):
-        raise ApiError(412, f"These policies are not supported yet: {', '.join(unknown)}")
-    check_schema_policies(policies)
-    clusters = policies.pop("replication_clusters", None) or [service.cluster]
-    _check_clusters(clusters, await service.resources.clusters(), info)
+    given = body or {}
+    policies = parse_namespace(given, namespace, service.config)
+    clusters = Names().parse(given.get("replication_clusters") or [service.cluster], "clusters")
+    await check_clusters(service, namespace, clusters)
+    require_local(clusters, service.cluster)
+    if allowed := given.get("allowed_clusters"):
+        policies["allowed_clusters"] = Names().parse(allowed, "allowed_clusters")
+        await check_clusters(service, namespace, policies["allowed_clusters"])
     limit = service.config.max_namespaces_per_tenant
     if limit and len(await service.resources.namespaces(tenant)) >= limit:
         raise ApiError(412, "Exceed the maximum number of namespace in tenant :" + tenant)
-    count = _bundles(service, namespace, policies)
+    count = _bundles(service, namespace, given.get("bundles"), policies)
     try:
         await service.resources.create_namespace(namespace, clusters, count, policies)
     except AlreadyExistsError as error:
@@ -123,28 +134,12 @@ async def create_namespace(
     return no_content()
 
 
-def _is_set(value: Any) -> bool:
-    """Whether a policy says something: clients send whole Policies objects full of defaults."""
-    return value not in (None, False, -1, "None", "UNDEFINED") and value != {} and value != []
-
-
-def _check_clusters(clusters: Any, known: list[str], info: dict[str, Any]) -> None:
-    if not isinstance(clusters, list) or not all(isinstance(name, str) for name in clusters):
-        raise ApiError(400, "replication_clusters must be an array of names")
-    for name in clusters:
-        if name not in known:
-            raise ApiError(403, f"Invalid cluster id: {name}")
-        if name not in (info.get("allowedClusters") or []):
-            raise ApiError(403, f"Cluster [{name}] is not in the list of allowed clusters list")
-
-
-def _bundles(service: BrokerService, namespace: str, policies: dict[str, Any]) -> int:
-    """Bundle count; explicit boundaries stay in ``policies``.
+def _bundles(service: BrokerService, namespace: str, bundles: Any, policies: dict[str, Any]) -> int:
+    """Bundle count; explicit boundaries are put into ``policies``.
 
     Raises:
         ApiError: 400 the boundaries don't cover the range.
     """
-    bundles = policies.pop("bundles", None)
     if bundles is None:
         return service.config.default_number_of_namespace_bundles
     if not isinstance(bundles, dict):
@@ -206,7 +201,9 @@ async def list_topics(
     service: Service,
     namespace: Namespace,
     mode: Annotated[str | None, Query(description="PERSISTENT, NON_PERSISTENT or ALL")] = None,
-    includeSystemTopic: str | None = None,
+    includeSystemTopic: Annotated[
+        str | None, Query(description="`true`: system topics too")
+    ] = None,
 ) -> Response:
     await _policies(service, namespace)
     kind = _MODES.get(mode or "PERSISTENT")
@@ -244,14 +241,3 @@ async def unload(service: Service, namespace: Namespace) -> Response:
         raise ApiError(404, "Namespace not found")
     await service.bundles.release_namespace(namespace)
     return no_content()
-
-
-@router.get("/{tenant}/{namespace}/permissions", summary="Actions by role")
-async def permissions(service: Service, namespace: Namespace) -> Response:
-    auth = (await _policies(service, namespace)).get("auth_policies") or {}
-    return JsonResponse(auth.get("namespace_auth") or {})
-
-
-@router.get("/{tenant}/{namespace}/replication", summary="Replication clusters")
-async def replication(service: Service, namespace: Namespace) -> Response:
-    return JsonResponse((await _policies(service, namespace)).get("replication_clusters") or [])

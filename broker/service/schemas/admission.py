@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["admit_consumer", "admit_producer", "rules_of"]
 
+
 def rules_of(policies: Policies) -> SchemaRules:
     """A topic's or namespace's rules."""
     return SchemaRules(

@@ -1,0 +1,237 @@
+"""Changes of policy documents, as pure functions: a document goes in, a new one comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.policies.errors import InvalidPolicyError, UnsupportedPolicyError
+from broker.policies.quotas import QUOTA_TYPES, QUOTAS, check_agreement, parse_quota
+from broker.policies.table import Policy, policy_of_field
+from broker.policies.values import Names, Text
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.policies.effective import Policies
+
+__all__ = [
+    "TOPIC_QUOTA_ABOVE_RETENTION",
+    "TOPIC_RETENTION_BELOW_QUOTA",
+    "change_inner",
+    "change_namespace",
+    "change_quota",
+    "change_topic",
+    "check_topic_agreement",
+    "in_namespace",
+    "in_topic",
+    "parse_namespace",
+    "with_properties",
+]
+
+Document = dict[str, Any]
+
+TOPIC_RETENTION_BELOW_QUOTA: Final = (
+    "Retention Quota must exceed configured backlog quota for topic. "
+    "Please increase retention quota and retry"
+)
+TOPIC_QUOTA_ABOVE_RETENTION: Final = (
+    "Backlog Quota exceeds configured retention quota for topic. "
+    "Please increase retention quota and retry"
+)
+_RETENTION_BELOW_QUOTA: Final = (
+    "Retention Quota must exceed configured backlog quota for namespace."
+)
+_QUOTA_ABOVE_RETENTION: Final = (
+    "Backlog Quota exceeds configured retention quota for namespace. "
+    "Please increase retention quota and retry"
+)
+_RETENTION: Final = "retention_policies"
+_PROPERTIES_BYTES_MAX: Final = 64 * 1024
+
+
+# --- reading
+
+
+def in_namespace(document: Mapping[str, Any], policy: Policy, cluster: str) -> Any:
+    """A namespace's own value; None: not set."""
+    value = document.get(policy.field)
+    if policy.by_cluster:
+        return value.get(cluster) if isinstance(value, Mapping) else None
+    return value
+
+
+def in_topic(document: Mapping[str, Any], scope: str, field: str) -> Any:
+    """A topic's own value; None: not set."""
+    layer = document.get(scope)
+    return layer.get(field) if isinstance(layer, Mapping) else None
+
+
+# --- changing
+
+
+def change_namespace(document: Document, policy: Policy, cluster: str, value: Any) -> Document:
+    """The document with a policy's value; None takes the policy away.
+
+    Raises:
+        PolicyConflictError: it contradicts another policy.
+    """
+    changed = dict(document)
+    if policy.by_cluster:
+        before = document.get(policy.field)
+        values = dict(before) if isinstance(before, Mapping) else {}
+        values.pop(cluster, None)
+        changed[policy.field] = values if value is None else {**values, cluster: value}
+    elif value is not None:
+        changed[policy.field] = value
+    elif policy.stored_unset is not None:
+        changed[policy.field] = policy.stored_unset
+    else:
+        changed.pop(policy.field, None)
+    if policy.field == _RETENTION:
+        check_agreement(changed.get(QUOTAS), value, _RETENTION_BELOW_QUOTA)
+    return changed
+
+
+def change_quota(document: Document, kind: str, quota: Document | None) -> Document:
+    """A namespace's document with the backlog quota of one type; None takes it away.
+
+    Raises:
+        PolicyConflictError: retention keeps less.
+    """
+    before = document.get(QUOTAS)
+    quotas = {**(before if isinstance(before, Mapping) else {})}
+    quotas.pop(kind, None)
+    if quota is not None:
+        quotas[kind] = quota
+        check_agreement({kind: quota}, document.get(_RETENTION), _QUOTA_ABOVE_RETENTION)
+    return {**document, QUOTAS: quotas}
+
+
+def change_topic(document: Document, scope: str, field: str, value: Any) -> Document:
+    """A topic's document with a policy's value; None takes it away, and the layer when empty."""
+    before = document.get(scope)
+    layer = dict(before) if isinstance(before, Mapping) else {}
+    layer.pop(field, None)
+    if value is not None and value != {}:
+        layer[field] = value
+    changed = {key: item for key, item in document.items() if key != scope}
+    return {**changed, scope: layer} if layer else changed
+
+
+def change_inner(document: Document, scope: str, field: str, key: str, value: Any) -> Document:
+    """The same for a policy that is a map: one of its keys; None takes the key away."""
+    before = in_topic(document, scope, field)
+    inner = {**(before if isinstance(before, Mapping) else {})}
+    inner.pop(key, None)
+    if value is not None:
+        inner[key] = value
+    return change_topic(document, scope, field, inner)
+
+
+def check_topic_agreement(policies: Policies, reason: str) -> None:
+    """A topic's quota against its retention, whoever of topic and namespace names them.
+
+    Raises:
+        PolicyConflictError.
+    """
+    quotas: dict[str, Any] = {}
+    for layer in reversed(policies.values(QUOTAS)):
+        quotas.update(layer)
+    check_agreement(quotas, policies.value(_RETENTION), reason)
+
+
+# --- a whole namespace, as it is created
+
+
+def parse_namespace(body: Mapping[str, Any], namespace: str, config: BrokerConfig) -> Document:
+    """What a client's Policies object says, as it is stored; what it leaves empty is left out.
+
+    Clients send whole objects full of nulls and empty maps, and fields of later versions: those
+    say nothing. Bundles and replication clusters are the caller's.
+
+    Raises:
+        PolicyError: a value that can't be, or of a feature that doesn't exist.
+    """
+    document: Document = {}
+    for field, value in body.items():
+        if value is None or value in ({}, [], ""):
+            continue
+        if (policy := policy_of_field(field)) is not None and policy.namespace is not None:
+            document[field] = _parse_field(policy, value, config)
+        elif (parse := _OTHERS.get(field)) is not None:
+            document[field] = parse(value, namespace)
+        elif (feature := _UNSUPPORTED.get(field)) is not None and value is not False:
+            raise UnsupportedPolicyError(f"{feature} is not available in this version")
+    check_agreement(document.get(QUOTAS), document.get(_RETENTION), _RETENTION_BELOW_QUOTA)
+    return document
+
+
+def _parse_field(policy: Policy, value: Any, config: BrokerConfig) -> Any:
+    assert policy.namespace is not None
+    if not policy.by_cluster:
+        return policy.parse(value, policy.namespace, config)
+    return {
+        cluster: policy.parse(rate, policy.namespace, config)
+        for cluster, rate in _object(value, policy.field).items()
+        if rate is not None
+    }
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidPolicyError(f"{where}: {value!r:.60} is not an object")
+    return value
+
+
+def _quotas(value: Any, namespace: str) -> Document:
+    quotas = _object(value, QUOTAS)
+    for kind in quotas:
+        if kind not in QUOTA_TYPES:
+            raise InvalidPolicyError(f"{kind!r:.60} is not a type of backlog quota")
+    return {kind: parse_quota(quota, namespace) for kind, quota in quotas.items()}
+
+
+def _permissions(value: Any, _: str) -> Document:
+    given = _object(value, "auth_policies")
+    names = Names()
+
+    def roles(of: Any, where: str) -> Document:
+        return {role: names.parse(items, where) for role, items in _object(of, where).items()}
+
+    topics = _object(given.get("destination_auth") or {}, "destination_auth")
+    return {
+        "namespace_auth": roles(given.get("namespace_auth") or {}, "namespace_auth"),
+        "destination_auth": {name: roles(of, "destination_auth") for name, of in topics.items()},
+        "subscription_auth_roles": roles(
+            given.get("subscription_auth_roles") or {}, "subscription_auth_roles"
+        ),
+    }
+
+
+def with_properties(before: Mapping[str, str], added: Any) -> dict[str, str]:
+    """Properties with more of them.
+
+    Raises:
+        InvalidPolicyError: not texts, or too many bytes.
+    """
+    text = Text()
+    changed = {
+        **before,
+        **{key: text.parse(value, key) for key, value in _object(added, "properties").items()},
+    }
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in changed.items())
+    if size > _PROPERTIES_BYTES_MAX:
+        raise InvalidPolicyError(f"Properties of {size} bytes exceed {_PROPERTIES_BYTES_MAX}")
+    return changed
+
+
+_OTHERS: Final[dict[str, Callable[[Any, str], Document]]] = {
+    QUOTAS: _quotas,
+    "auth_policies": _permissions,
+    "properties": lambda value, _: with_properties({}, value),
+}
+_UNSUPPORTED: Final = {
+    "migrated": "Migration to another cluster",
+    "resource_group_name": "Grouping resources",
+    "clusterDispatchRate": "The dispatch rate of a cluster",
+}

@@ -1,0 +1,47 @@
+"""What a policy's value is refused with; nothing was changed.
+
+BrokerError (broker)
+└── PolicyError
+    ├── InvalidPolicyError        not a value of this policy (HTTP 400)
+    ├── PolicyRangeError          out of its range (HTTP 412)
+    ├── PolicyConflictError       contradicts another policy (HTTP 412)
+    ├── UnsupportedPolicyError    asks for a feature that this version lacks (HTTP 412)
+    └── PartitionCountError       more partitions than a topic may have (HTTP 406)
+"""
+
+from __future__ import annotations
+
+from broker.errors import BrokerError
+
+__all__ = [
+    "InvalidPolicyError",
+    "PartitionCountError",
+    "PolicyConflictError",
+    "PolicyError",
+    "PolicyRangeError",
+    "UnsupportedPolicyError",
+]
+
+
+class PolicyError(BrokerError):
+    """A value that a policy can't have."""
+
+
+class InvalidPolicyError(PolicyError):
+    http_status = 400
+
+
+class PolicyRangeError(PolicyError):
+    http_status = 412
+
+
+class PolicyConflictError(PolicyError):
+    http_status = 412
+
+
+class UnsupportedPolicyError(PolicyError):
+    http_status = 412
+
+
+class PartitionCountError(PolicyError):
+    http_status = 406

@@ -1,0 +1,207 @@
+"""The kinds of values that policies have: how each is read, what it is refused for, how it looks.
+
+``parse`` turns JSON that a client sent into what is stored, with every field that Pulsar answers
+with (http-api 3.2), or raises PolicyError. Unknown fields are ignored, absent and null ones
+get their default: clients may be newer or older than this broker.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.policies.errors import InvalidPolicyError, PolicyRangeError
+
+__all__ = [
+    "INT_MAX",
+    "LONG_MAX",
+    "Choice",
+    "Flag",
+    "Integer",
+    "Kind",
+    "Names",
+    "Number",
+    "Shape",
+    "ShapeField",
+    "Text",
+]
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+_DOUBLE_MAX: Final = 1e300
+
+
+class Kind(ABC):
+    """How a policy's value is read."""
+
+    @abstractmethod
+    def parse(self, value: Any, where: str) -> Any:
+        """The value as it is stored.
+
+        Args:
+            value: parsed JSON, not None.
+            where: what the reason calls it.
+        Raises:
+            InvalidPolicyError: not of this kind.
+            PolicyRangeError: out of its range.
+        """
+
+    @property
+    @abstractmethod
+    def schema(self) -> dict[str, Any]:
+        """JSON schema, for the OpenAPI document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Integer(Kind):
+    minimum: int = -(2**31)
+    maximum: int = INT_MAX
+    too_low: str = ""
+    """Reason below ``minimum``, ``{}`` is the policy's name."""
+
+    def parse(self, value: Any, where: str) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidPolicyError(f"{where}: {value!r:.60} is not an integer")
+        if value > self.maximum or value < -self.maximum - 1:
+            raise InvalidPolicyError(f"{where}: {value} is out of range")
+        if value < self.minimum:
+            reason = self.too_low or "{} must be " + str(self.minimum) + " or more"
+            raise PolicyRangeError(reason.format(where))
+        return value
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        wide = "int64" if self.maximum > INT_MAX else "int32"
+        return {
+            "type": "integer",
+            "format": wide,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Kind):
+    """A floating-point number."""
+
+    def parse(self, value: Any, where: str) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise InvalidPolicyError(f"{where}: {value!r:.60} is not a number")
+        if abs(value) > _DOUBLE_MAX:  # also infinity, which JSON can't tell
+            raise InvalidPolicyError(f"{where}: {value!r:.60} is out of range")
+        return float(value)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"type": "number", "format": "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag(Kind):
+    def parse(self, value: Any, where: str) -> bool:
+        # Clients send the text "true" as well (http-api, trap 42).
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, bool):
+            raise InvalidPolicyError(f"{where}: {value!r:.60} is neither true nor false")
+        return value
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Kind):
+    """One of some texts."""
+
+    values: Sequence[str]
+
+    def parse(self, value: Any, where: str) -> str:
+        if not isinstance(value, str) or value not in self.values:
+            wanted = ", ".join(self.values)
+            raise InvalidPolicyError(f"{where}: {value!r:.60} is not one of {wanted}")
+        return value
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.values)}
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Kind):
+    def parse(self, value: Any, where: str) -> str:
+        if not isinstance(value, str):
+            raise InvalidPolicyError(f"{where}: {value!r:.60} is not a text")
+        return value
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Kind):
+    """A set of texts, each once; of ``values`` only, where they are given, and in their order."""
+
+    values: Sequence[str] = ()
+
+    def parse(self, value: Any, where: str) -> list[str]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise InvalidPolicyError(f"{where}: {value!r:.60} is not an array of names")
+        if not self.values:
+            return list(dict.fromkeys(value))
+        for item in value:
+            if item not in self.values:
+                wanted = ", ".join(self.values)
+                raise InvalidPolicyError(f"{where}: {item!r:.60} is not one of {wanted}")
+        return [item for item in self.values if item in value]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        items: dict[str, Any] = {"type": "string"}
+        if self.values:
+            items["enum"] = list(self.values)
+        return {"type": "array", "items": items}
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeField:
+    """One field of an object."""
+
+    kind: Kind
+    default: Any = None
+    """What stands there when the client gives nothing; None: the field is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape(Kind):
+    """An object with known fields."""
+
+    fields: Mapping[str, ShapeField]
+    check: Callable[[dict[str, Any]], None] | None = None
+    """Of the fields together; raises PolicyError."""
+
+    def parse(self, value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise InvalidPolicyError(f"{where}: {value!r:.60} is not an object")
+        parsed: dict[str, Any] = {}
+        for name, field in self.fields.items():
+            given = value.get(name)
+            item = field.default if given is None else field.kind.parse(given, name)
+            if item is not None:
+                parsed[name] = item
+        if self.check is not None:
+            self.check(parsed)
+        return parsed
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        properties = {}
+        for name, field in self.fields.items():
+            properties[name] = dict(field.kind.schema)
+            if field.default is not None:
+                properties[name]["default"] = field.default
+        return {"type": "object", "properties": properties}
