@@ -93,7 +93,9 @@ async def set_rack(
     service: Service,
     bookie: Bookie,
     info: Annotated[BookieInfo | None, Depends(json_body(BookieInfo))],
-    group: Annotated[str | None, Query(examples=["default"])] = None,
+    group: Annotated[
+        str | None, Query(description="Group of bookies", examples=["default"])
+    ] = None,
 ) -> Response:
     if not group:
         raise ApiError(412, "Bookie 'group' parameters is missing")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import psutil
 from fastapi import APIRouter, Path, Response
 
-from broker.http.dependencies import Service
+from broker.http.dependencies import Namespace, Service
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
 from broker.service.load_report import load_report
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/admin/v2/broker-stats", tags=["broker-stats"])
+router = APIRouter(prefix="/admin/v2/broker-stats", tags=["brokers"])
 
 _SLICE: Final = 16
 """Topics whose statistics are made before others get their turn on the loop."""
@@ -160,7 +160,8 @@ def _metrics(figures: dict[str, Any], dimensions: dict[str, str]) -> dict[str, A
     },
 )
 async def allocator_stats(
-    service: Service, allocator: Annotated[str, Path(examples=["default"])]
+    service: Service,
+    allocator: Annotated[str, Path(description="Which memory", examples=["default"])],
 ) -> Response:
     if allocator not in ("default", "ml-cache"):
         raise ApiError(406, f"Invalid allocator name : {allocator:.100}")
@@ -186,6 +187,7 @@ def _allocator(service: BrokerService, name: str) -> dict[str, Any]:
 
 @router.get(
     "/bookieops",
+    status_code=204,
     summary="Ledger operations by topic: not counted",
     responses={501: {"description": "Always"}},
 )
@@ -195,12 +197,12 @@ async def bookie_operations(service: Service) -> Response:
 
 @router.get(
     "/broker-resource-availability/{tenant}/{namespace}",
+    status_code=204,
     summary="Resource availability by broker: not kept",
     responses={409: {"description": "Always, as with Pulsar's default load manager"}},
 )
 async def resource_availability(
     service: Service,
-    tenant: Annotated[str, Path(examples=["public"])],
-    namespace: Annotated[str, Path(examples=["default"])],
+    namespace: Namespace,
 ) -> Response:
     raise ApiError(409, "The load manager does not support this operation")

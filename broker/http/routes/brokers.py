@@ -39,6 +39,7 @@ async def list_brokers(service: Service) -> Response:
 
 @router.get(
     "/brokers/health",
+    response_class=TextResponse,
     summary="Writes a message and reads it back; `ok` when it came",
     responses={
         200: {"content": {"text/plain": {"example": "ok"}}},
@@ -61,6 +62,7 @@ async def health(
 
 @router.get(
     "/brokers/ready",
+    response_class=TextResponse,
     summary="`ok` once the broker serves requests",
     responses={200: {"content": {"text/plain": {"example": "ok"}}}},
 )
@@ -70,6 +72,7 @@ async def ready(service: Service) -> Response:
 
 @router.get(
     "/brokers/version",
+    response_class=TextResponse,
     summary="Version of this broker",
     responses={200: {"content": {"text/plain": {"example": "0.1.0"}}}},
 )
@@ -119,15 +122,19 @@ async def dynamic_values(service: Service) -> Response:
 
 @router.post(
     "/brokers/configuration/{name}/{value}",
+    response_class=Response,
     summary="Change a setting of all brokers, now and for later starts",
     responses={
-        200: {"description": "It holds; no body"},
+        200: {
+            "description": "It holds; no body",
+            "content": {"text/plain": {"example": ""}},
+        },
         412: {"description": "Not one that can change at run time, or not a value of it"},
     },
 )
 async def set_dynamic(
     service: Service,
-    name: Annotated[str, Path(examples=["maxTenants"])],
+    name: Annotated[str, Path(description="Setting", examples=["maxTenants"])],
     value: Annotated[str, Path(description="Percent-encoded", examples=["100"])],
 ) -> Response:
     await service.dynamic_configuration.set(form_decode(name), form_decode(value))
@@ -136,14 +143,18 @@ async def set_dynamic(
 
 @router.delete(
     "/brokers/configuration/{name}",
+    response_class=Response,
     summary="Back to the value that each broker was started with",
     responses={
-        200: {"description": "Done, also when it wasn't changed; no body"},
+        200: {
+            "description": "Done, also when it wasn't changed; no body",
+            "content": {"text/plain": {"example": ""}},
+        },
         412: {"description": "Not one that can change at run time"},
     },
 )
 async def delete_dynamic(
-    service: Service, name: Annotated[str, Path(examples=["maxTenants"])]
+    service: Service, name: Annotated[str, Path(description="Setting", examples=["maxTenants"])]
 ) -> Response:
     await service.dynamic_configuration.delete(form_decode(name))
     return Response(status_code=200)
@@ -158,7 +169,13 @@ async def runtime(service: Service) -> Response:
     return JsonResponse(service.config.as_keys())
 
 
-@router.get("/brokers/internal-configuration", summary="Where the metadata lives")
+@router.get(
+    "/brokers/internal-configuration",
+    summary="Where the metadata lives",
+    responses={
+        200: {"content": {"application/json": {"example": {"ledgersRootPath": "/ledgers"}}}}
+    },
+)
 async def internal_configuration(service: Service) -> Response:
     url = service.config.metadata_store_url or "embedded"
     return JsonResponse(
@@ -188,7 +205,8 @@ async def backlog_quota_check(service: Service) -> Response:
     responses={200: {"content": {"application/json": {"example": ["127.0.0.1:8080"]}}}},
 )
 async def list_cluster_brokers(
-    service: Service, cluster: Annotated[str, Path(examples=["standalone"])]
+    service: Service,
+    cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
 ) -> Response:
     # Pulsar's broker doesn't look at the name either: every cluster lists its own brokers.
     return JsonResponse([broker_id(service)])
@@ -216,8 +234,8 @@ async def list_cluster_brokers(
 )
 async def owned_namespaces(
     service: Service,
-    cluster: Annotated[str, Path(examples=["standalone"])],
-    broker: Annotated[str, Path(examples=["127.0.0.1:8080"])],
+    cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
+    broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"])],
 ) -> Response:
     name = form_decode(broker)
     if name != broker_id(service):

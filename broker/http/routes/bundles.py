@@ -204,9 +204,9 @@ async def topic_hash_positions(
 )
 async def anti_affinity_namespaces(
     service: Service,
-    cluster: Annotated[str, Path(examples=["standalone"])],
-    group: Annotated[str, Path(examples=["group-1"])],
-    tenant: Annotated[str | None, Query(examples=["acme"])] = None,
+    cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
+    group: Annotated[str, Path(description="Anti-affinity group", examples=["group-1"])],
+    tenant: Annotated[str | None, Query(description="Tenant name", examples=["acme"])] = None,
     property: Annotated[str | None, Query(description="What Go clients call the tenant")] = None,
 ) -> Response:
     if not (owner := tenant or property):

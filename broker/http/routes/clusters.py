@@ -88,6 +88,7 @@ _ISOLATION_EXAMPLE = {
         "parameters": {"min_limit": "1", "usage_threshold": "80"},
     },
 }
+_UNASSIGNED_EXAMPLE = {"brokerName": "127.0.0.1:8080", "namespaceRegex": [], "primary": False}
 _ISOLATION_DOC = body_doc(IsolationPolicy, _ISOLATION_EXAMPLE)
 _UNLOAD_SCOPES: Final = ("all_matching", "none", "changed")
 
@@ -116,7 +117,7 @@ PolicyName = Annotated[str, Depends(_policy)]
 
 _MISSING: dict[int | str, dict[str, Any]] = {404: {"description": "No such cluster"}}
 _CREATED: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Done; no body"},
+    200: {"description": "Done; no body", "content": {"text/plain": {"example": ""}}},
     400: {"description": "No data, or a URL with the wrong scheme"},
 }
 
@@ -142,6 +143,7 @@ async def get_cluster(service: Service, cluster: Cluster) -> Response:
 
 @router.put(
     "/{cluster}",
+    response_class=Response,
     summary="Register a cluster",
     openapi_extra=_DOC,
     responses={
@@ -164,6 +166,7 @@ async def create_cluster(service: Service, cluster: Cluster, data: Body) -> Resp
 
 @router.post(
     "/{cluster}",
+    response_class=Response,
     summary="Replace a cluster's data",
     openapi_extra=_DOC,
     responses={**_CREATED, **_MISSING},
@@ -358,7 +361,10 @@ async def isolation_policies(service: Service, cluster: Cluster) -> Response:
 @router.get(
     "/{cluster}/namespaceIsolationPolicies/brokers",
     summary="Which isolation policies the active brokers are in",
-    responses={404: {"description": "No such cluster, or none were ever set"}},
+    responses={
+        200: {"content": {"application/json": {"example": [_UNASSIGNED_EXAMPLE]}}},
+        404: {"description": "No such cluster, or none were ever set"},
+    },
 )
 async def isolated_brokers(service: Service, cluster: Cluster) -> Response:
     await _isolation(service, cluster, 404)
@@ -368,10 +374,15 @@ async def isolated_brokers(service: Service, cluster: Cluster) -> Response:
 @router.get(
     "/{cluster}/namespaceIsolationPolicies/brokers/{broker}",
     summary="Which isolation policies one broker is in",
-    responses={404: {"description": "No such cluster, or none were ever set"}},
+    responses={
+        200: {"content": {"application/json": {"example": _UNASSIGNED_EXAMPLE}}},
+        404: {"description": "No such cluster, or none were ever set"},
+    },
 )
 async def isolated_broker(
-    service: Service, cluster: Cluster, broker: Annotated[str, Path(examples=["127.0.0.1:8080"])]
+    service: Service,
+    cluster: Cluster,
+    broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"])],
 ) -> Response:
     await _isolation(service, cluster, 404)
     return JsonResponse(_unassigned(form_decode(broker)))
@@ -459,6 +470,7 @@ async def delete_isolation_policy(
 
 @router.get(
     "/{cluster}/migrate",
+    status_code=204,
     summary="Where a cluster was migrated to: nowhere",
     responses=_MISSING,
 )
@@ -468,6 +480,7 @@ async def get_migration(service: Service, cluster: Cluster) -> Response:
 
 @router.post(
     "/{cluster}/migrate",
+    status_code=204,
     summary="Migrate a cluster: not supported",
     responses={501: {"description": "Always"}},
 )

@@ -41,7 +41,9 @@ async def lookup(
     topic: Topic,
     authoritative: Authoritative = None,
     listenerName: Annotated[str | None, Query(description="Advertised listener; none is")] = None,
-    x_pulsar_listenername: Annotated[str | None, Header()] = None,
+    x_pulsar_listenername: Annotated[
+        str | None, Header(description="The same as `listenerName`")
+    ] = None,
 ) -> Response:
     await _require(service, topic)
     if listener := listenerName or x_pulsar_listenername:
@@ -65,6 +67,7 @@ async def lookup(
 
 @router.get(
     "/topic/{domain}/{tenant}/{namespace}/{topic}/bundle",
+    response_class=TextResponse,
     summary="The bundle of a topic",
     responses={
         200: {"content": {"text/plain": {"example": "0x80000000_0xc0000000"}}},

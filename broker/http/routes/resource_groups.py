@@ -12,7 +12,7 @@ from broker.http.responses import JsonResponse
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/admin/v2/resourcegroups", tags=["resourcegroups"])
+router = APIRouter(prefix="/admin/v2/resourcegroups", tags=["resource quotas"])
 
 Group = Annotated[str, Path(description="Resource group", examples=["analytics"])]
 
@@ -26,13 +26,19 @@ async def list_groups(service: Service) -> Response:
     return JsonResponse([])
 
 
-@router.get("/{group}", summary="One resource group", responses={404: {"description": "Always"}})
+@router.get(
+    "/{group}",
+    status_code=204,
+    summary="One resource group",
+    responses={404: {"description": "Always"}},
+)
 async def get_group(service: Service, group: Group) -> Response:
     raise ApiError(404, "ResourceGroup does not exist")
 
 
 @router.put(
     "/{group}",
+    status_code=204,
     summary="Create a resource group: not supported",
     responses={501: {"description": "Always"}},
 )
@@ -41,7 +47,10 @@ async def put_group(service: Service, group: Group) -> Response:
 
 
 @router.delete(
-    "/{group}", summary="Delete a resource group", responses={404: {"description": "Always"}}
+    "/{group}",
+    status_code=204,
+    summary="Delete a resource group",
+    responses={404: {"description": "Always"}},
 )
 async def delete_group(service: Service, group: Group) -> Response:
     raise ApiError(404, "ResourceGroup does not exist")

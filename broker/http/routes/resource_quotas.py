@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/admin/v2/resource-quotas", tags=["resource-quotas"])
+router = APIRouter(prefix="/admin/v2/resource-quotas", tags=["resource quotas"])
 
 
 class ResourceQuota(BaseModel):
@@ -47,7 +47,9 @@ _BODY: dict[int | str, dict[str, Any]] = {400: {"description": "No quota, or a n
 async def _bundle(
     service: Service,
     namespace: Namespace,
-    bundle: Annotated[str, Path(examples=["0x00000000_0x40000000"])],
+    bundle: Annotated[
+        str, Path(description="Hash range of the bundle", examples=["0x00000000_0x40000000"])
+    ],
 ) -> str:
     with bundle_errors():
         found = (await service.bundles.bundles(namespace)).find(form_decode(bundle))
