@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -92,13 +93,20 @@ class AdminClient:
         return answer.value()
 
     def call(
-        self, method: str, path: str, body: Any = None, *, redirects: int = REDIRECTS_MAX
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str | None = None,
+        redirects: int = REDIRECTS_MAX,
     ) -> Answer:
         """One call; follows 307 with method and body.
 
         Args:
             path: with its query, quoted.
             body: sent as JSON; None: no body, bytes: as they are.
+            content_type: of the body, when JSON isn't all to say.
         Raises:
             CliError: no connection, or no answer in time.
         """
@@ -106,7 +114,7 @@ class AdminClient:
         data = None
         if body is not None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            headers.setdefault("Content-Type", "application/json")
+            headers["Content-Type"] = content_type or "application/json"
         try:
             self._connection.request(method, path, data, headers)
             response = self._connection.getresponse()
@@ -117,13 +125,18 @@ class AdminClient:
                 f"{self.url} does not answer: {error or type(error).__name__}"
             ) from error
         if response.status == 307 and redirects:
-            return self._follow(method, response.headers.get("Location", ""), body, redirects)
+            with self._at(response.headers.get("Location", "")) as (other, path):
+                return other.call(
+                    method, path, body, content_type=content_type, redirects=redirects - 1
+                )
         names = {name.lower(): text for name, text in response.headers.items()}
         return Answer(response.status, content, names)
 
-    def _follow(self, method: str, location: str, body: Any, redirects: int) -> Answer:
+    @contextmanager
+    def _at(self, location: str) -> Iterator[tuple[AdminClient, str]]:
+        """A client of the server that a redirect names, and the path there."""
         target = urlsplit(location)
         path = f"{target.path}?{target.query}" if target.query else target.path
         url = f"{target.scheme}://{target.netloc}"
         with AdminClient(url, self._timeout_s, self._headers) as other:
-            return other.call(method, path, body, redirects=redirects - 1)
+            yield other, path

@@ -1,184 +1,202 @@
-"""``magnetar admin``: one HTTP call with the standard library, its answer as JSON or lines."""
+"""``magnetar admin GROUP WORD``: one HTTP call, or a step of several, and its answer."""
 
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
-import time
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
 
-from broker.cli.admin_words import WORDS, Option, Word
+from broker.cli.admin_client import AdminClient, Answer
 from broker.cli.errors import CliError
+from broker.cli.output import print_value
+from broker.cli.profiles import resolve
+from broker.cli.progress import progress
+from broker.cli.request import Arguments, Request, request_of
+from broker.cli.values import PARSERS
+from broker.cli.words import GROUPS, words_of
+from broker.cli.words.model import KINDS, Option, Word
 
-__all__ = ["run_admin"]
+__all__ = ["AdminRun", "add_group", "run_admin"]
 
-REDIRECTS_MAX = 5
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_LATEST = 2**63 - 1
+_METAVARS = {
+    "topic": "TOPIC",
+    "namespace": "TENANT/NAMESPACE",
+}
+
+
+class AdminRun:
+    """One word while it runs; what steps get."""
+
+    def __init__(self, arguments: Arguments, client: AdminClient, *, as_json: bool) -> None:
+        self.arguments = arguments
+        self.client = client
+        self.as_json = as_json
+
+    def request(self, path: str | None = None) -> Request:
+        """The word's own request, or of another path template."""
+        return request_of(self.arguments, path)
+
+    def send(self, request: Request, content_type: str | None = None) -> Any:
+        """The answer's value.
+
+        Raises:
+            CliError: refused; the text has the status and the server's reason.
+        """
+        answer = self.answer(request, content_type)
+        check(answer)
+        return answer.value()
+
+    def answer(self, request: Request, content_type: str | None = None) -> Answer:
+        return self.client.call(
+            request.method, request.target, request.body, content_type=content_type
+        )
+
+    def get(self, path: str, **query: Any) -> Any:
+        """A further question, of a path template."""
+        return self.send(Request("GET", self.request(path).path, query))
+
+    def show(self, value: Any) -> None:
+        print_value(value, as_json=self.as_json)
+
+
+def check(answer: Answer) -> None:
+    """Raises CliError: it is a refusal."""
+    if not answer.ok:
+        raise CliError(f"HTTP {answer.status}\nReason: {answer.reason}")
 
 
 def run_admin(options: argparse.Namespace) -> int:
     """Raises CliError: the call failed; the text holds the server's reason."""
-    name, arguments = _parse_word(options.group, options.words)
-    word = WORDS[options.group][name]
-    path, body = _request_of(word, arguments, options.admin_url, options.request_timeout)
-    status, answer = _call(options.admin_url, word.method, path, body, options.request_timeout)
-    if not 200 <= status < 300:
-        raise CliError(f"HTTP {status}\nReason: {_reason(answer)}")
-    _print(answer)
+    word = words_of(options.group)[options.word]
+    target = resolve(options.profile, None, options.admin_url)
+    with target.admin_client(options.request_timeout) as client:
+        runs = [
+            AdminRun(arguments, client, as_json=options.json)
+            for arguments in _arguments(word, options)
+        ]
+        return _run_one(runs[0]) if len(runs) == 1 else _run_many(runs)
+
+
+def _run_one(run: AdminRun) -> int:
+    word = run.arguments.word
+    if word.step:
+        from broker.cli import steps
+
+        return steps.STEPS[word.step](run)
+    request = run.request()
+    if word.update:
+        request = _updated(run, request)
+    answer = run.answer(request)
+    check(answer)
+    if answer.body or (word.method == "GET" and answer.status != 204):
+        run.show(answer.value())
+    elif word.method == "GET":
+        run.show("null" if not run.as_json else None)
     return 0
 
 
-def _parse_word(group: str, words: list[str]) -> tuple[str, argparse.Namespace]:
-    parser = argparse.ArgumentParser(prog=f"magnetar admin {group}")
-    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True)
-    for name, word in WORDS[group].items():
-        command = commands.add_parser(name, help=word.help, description=word.help)
-        for positional in word.positionals:
-            command.add_argument(positional)
-        for option in word.options:
-            _add_option(command, option)
-    arguments = parser.parse_args(words)
-    return arguments.word, arguments
+def _run_many(runs: list[AdminRun]) -> int:
+    """All of them, also when one fails; what failed is told at the end."""
+    failed: list[str] = []
+    word = runs[0].arguments.word
+    with progress(word.help, len(runs)) as advance:
+        for run in runs:
+            try:
+                _run_one(run)
+            except CliError as error:
+                name = run.arguments.positionals[word.positionals[-1]]
+                failed.append(f"{name}: {error}")
+            advance(1)
+    if failed:
+        raise CliError(f"{len(failed)} of {len(runs)} failed\n" + "\n".join(failed))
+    return 0
 
 
-def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:
-    if option.kind == "true":
-        parser.add_argument(*option.flags, action="store_true", help=option.help)
+def _updated(run: AdminRun, request: Request) -> Request:
+    """With the fields that the user didn't give as they are."""
+    now = run.send(Request("GET", request.path, {}))
+    if not isinstance(now, dict):
+        return request
+    return Request(request.method, request.path, request.query, {**now, **(request.body or {})})
+
+
+def _arguments(word: Word, options: argparse.Namespace) -> list[Arguments]:
+    """One for each of the things named last."""
+    given: dict[str, Any] = {}
+    for number, option in enumerate(word.options):
+        value = getattr(options, f"option_{number}")
+        if option.kind == "map" and value is not None:
+            value = {key: text for part in value for key, text in part.items()}
+        value = option.default if value is None else value
+        if value is not None:
+            given[option.to] = value
+    names = {name.strip("[]"): getattr(options, name.strip("[]")) for name in word.positionals}
+    names = {name: value for name, value in names.items() if value is not None}
+    if not word.many:
+        return [Arguments(word, names, given)]
+    last = word.positionals[-1]
+    return [Arguments(word, {**names, last: value}, given) for value in names[last]]
+
+
+# --- the parser of a group
+
+
+def add_group(parser: argparse.ArgumentParser, group: str) -> None:
+    """Fill in the words of one group."""
+    words = parser.add_subparsers(dest="word", metavar="WORD", required=True, title="words")
+    for name, word in words_of(group).items():
+        command = words.add_parser(
+            name,
+            help=word.help,
+            description=f"{word.help} ({word.method} {word.path})".replace("%", "%%"),
+            allow_abbrev=False,
+        )
+        command.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="always print JSON"
+        )
+        _add_positionals(command, word)
+        groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
+        for number, option in enumerate(word.options):
+            _add_option(command, groups, option, number)
+
+
+def _add_positionals(command: argparse.ArgumentParser, word: Word) -> None:
+    for position, name in enumerate(word.positionals):
+        plain = name.strip("[]")
+        last = position == len(word.positionals) - 1
+        count = "?" if name != plain else "+" if word.many and last else None
+        command.add_argument(plain, metavar=_METAVARS.get(plain, plain.upper()), nargs=count)
+
+
+def _add_option(
+    command: argparse.ArgumentParser,
+    groups: dict[str, argparse._MutuallyExclusiveGroup],
+    option: Option,
+    number: int,
+) -> None:
+    where: argparse._ActionsContainer = command
+    if option.group:
+        if option.group not in groups:
+            groups[option.group] = command.add_mutually_exclusive_group(required=option.required)
+        where = groups[option.group]
+    settings: dict[str, Any] = {"dest": f"option_{number}", "help": option.help}
+    if not option.group:
+        settings["required"] = option.required
+    if option.kind in ("true", "false"):
+        const = option.kind == "true" if option.const is None else option.const
+        where.add_argument(*option.flags, action="store_const", const=const, **settings)
         return
-    kind = int if option.kind == "int" else str
-    parser.add_argument(*option.flags, type=kind, help=option.help, required=option.required)
-
-
-def _request_of(
-    word: Word, arguments: argparse.Namespace, admin_url: str, timeout_s: float
-) -> tuple[str, Any]:
-    """Path with query, and the body (None: no body)."""
-    segments = {name: _segment(name, getattr(arguments, name)) for name in word.positionals}
-    query: dict[str, str] = {}
-    fields: dict[str, Any] = dict(word.body)
-    body: Any = None
-    suffix = ""
-    for option in word.options:
-        value = getattr(arguments, option.flags[-1].lstrip("-").replace("-", "_"))
-        kind, _, name = option.to.partition(":")
-        if value is None or value is False:
-            continue
-        if kind == "query":
-            query[name] = "true" if value is True else str(value)
-        elif kind == "path":
-            segments[name] = quote(str(value), safe="")
-        elif kind == "list":
-            fields[name] = [part.strip() for part in value.split(",") if part.strip()]
-        elif kind == "bundles":
-            fields["bundles"] = {"numBundles": value}
-        elif kind == "message-id":
-            body = _message_id(value)
-        elif kind == "ago":
-            suffix = f"/{int((time.time() - _seconds(value)) * 1000)}"
-        else:
-            body = value
-    if any(option.to == "list:allowedClusters" for option in word.options):
-        fields.setdefault("adminRoles", [])
-        if "allowedClusters" not in fields:
-            _, answer = _call(admin_url, "GET", "/admin/v2/clusters", None, timeout_s)
-            fields["allowedClusters"] = json.loads(answer)
-    path = word.path.format(**segments) + suffix
-    return f"{path}?{urlencode(query)}" if query else path, fields or body
-
-
-def _segment(name: str, text: str) -> str:
-    if name == "topic":
-        domain, separator, rest = text.partition("://")
-        if not separator:
-            domain, rest = "persistent", text
-        parts = rest.split("/", 2)
-        if len(parts) == 1 and not separator:
-            parts = ["public", "default", *parts]
-        if len(parts) != 3:
-            raise CliError(f"{text}: not a topic name (domain://tenant/namespace/topic)")
-        return "/".join(quote(part, safe="") for part in (domain, *parts))
-    if name == "namespace":
-        tenant, separator, local = text.partition("/")
-        if not separator or "/" in local:
-            raise CliError(f"{text}: not a namespace (tenant/namespace)")
-        return f"{quote(tenant, safe='')}/{quote(local, safe='')}"
-    return quote(text, safe="")
-
-
-def _message_id(text: str) -> dict[str, int]:
-    if text == "latest":
-        return {"ledgerId": _LATEST, "entryId": _LATEST, "partitionIndex": -1}
-    if text == "earliest":
-        return {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
-    ledger, _, entry = text.partition(":")
-    try:
-        return {"ledgerId": int(ledger), "entryId": int(entry), "partitionIndex": -1}
-    except ValueError:
-        raise CliError(f"{text}: not a message id (latest, earliest or ledger:entry)") from None
-
-
-def _seconds(text: str) -> int:
-    unit = _SECONDS.get(text[-1:].lower())
-    number = text[:-1] if unit else text
-    if not number.isdigit():
-        raise CliError(f"{text}: not a duration (90s, 10m, 3h, 2d, 1w)")
-    return int(number) * (unit or 1)
-
-
-def _call(
-    url: str, method: str, path: str, body: Any, timeout_s: float, redirects: int = REDIRECTS_MAX
-) -> tuple[int, bytes]:
-    """One request; follows 307 with method and body.
-
-    Raises:
-        CliError: no connection, or no answer in time.
-    """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=timeout_s)
-    headers = {"Accept": "application/json"}
-    data = None
-    if body is not None:
-        data = json.dumps(body).encode()
-        headers["Content-Type"] = "application/json"
-    try:
-        connection.request(method, path, data, headers)
-        response = connection.getresponse()
-        answer = response.read()
-    except (TimeoutError, OSError, http.client.HTTPException) as error:
-        raise CliError(f"{url} does not answer: {error}") from error
-    finally:
-        connection.close()
-    if response.status == 307 and redirects:
-        target = urlsplit(response.headers.get("Location", ""))
-        path = f"{target.path}?{target.query}" if target.query else target.path
-        new_url = f"{target.scheme}://{target.netloc}"
-        return _call(new_url, method, path, body, timeout_s, redirects - 1)
-    return response.status, answer
-
-
-def _reason(answer: bytes) -> str:
-    text = answer.decode(errors="replace").strip()
-    try:
-        return str(json.loads(text)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return text or "none given"
-
-
-def _print(answer: bytes) -> None:
-    text = answer.decode(errors="replace")
-    if not text:
-        return
-    try:
-        value = json.loads(text)
-    except ValueError:
-        print(text)
-        return
-    if isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
-        for item in value:
-            print(item)
+    if option.choices:
+        settings["choices"] = option.choices
+        settings["metavar"] = "|".join(option.choices)
     else:
-        print(json.dumps(value, indent=2, ensure_ascii=False))
+        settings["metavar"] = KINDS[option.kind]
+    if option.kind == "list":
+        settings["action"] = "extend"
+    elif option.kind == "map":
+        settings["action"] = "append"
+    where.add_argument(*option.flags, type=PARSERS[option.kind], **settings)
+
+
+def group_help() -> dict[str, str]:
+    """Every group and what it is about."""
+    return {group: help for group, (_, help) in GROUPS.items()}

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.cli.errors import CliError
+from broker.cli.words import GROUPS
 
 __all__ = ["build_parser", "main"]
 
-DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
-DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
+SHELLS = ("bash", "zsh", "fish")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    parser = build_parser()
-    options = parser.parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    parser = build_parser(arguments)
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 2
     try:
-        return _run(options, parser)
+        return _COMMANDS[options.command](options)
     except CliError as error:
         print(f"magnetar: {error}", file=sys.stderr)
         return 1
@@ -33,50 +37,65 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    match options.command:
-        case "standalone":
-            from broker.cli.standalone_command import run_standalone
+def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """The whole command line; of ``admin`` only the groups that ``arguments`` name.
 
-            return run_standalone(options)
-        case "produce":
-            from broker.cli.message_commands import run_produce
-
-            return run_produce(options)
-        case "consume":
-            from broker.cli.message_commands import run_consume
-
-            return run_consume(options)
-        case "admin":
-            from broker.cli.admin_command import run_admin
-
-            return run_admin(options)
-        case "version":
-            from broker.cli.version import product_version
-
-            print(product_version())
-            return 0
-    parser.print_help()
-    return 2
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    Args:
+        arguments: what is to be parsed; None: fill in everything, for completion and reference.
+    """
     parser = argparse.ArgumentParser(
-        prog="magnetar", description="A Pulsar-compatible message broker, its tools and its admin."
+        prog="magnetar",
+        description="A Pulsar-compatible message broker, its tools and its admin.",
+        allow_abbrev=False,
     )
+    _add_profile(parser, None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    _add_standalone(commands.add_parser("standalone", help="run everything in one process"))
-    _add_produce(commands.add_parser("produce", help="send messages to a topic"))
-    _add_consume(commands.add_parser("consume", help="receive messages of a subscription"))
-    from broker.cli.admin_words import add_admin
 
-    add_admin(
-        commands.add_parser("admin", help="tenants, namespaces, topics, brokers over HTTP"),
-        DEFAULT_ADMIN_URL,
-    )
-    commands.add_parser("version", help="print the version")
+    def add(name: str, help: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+
+    _add_standalone(add("standalone", "run everything in one process"))
+    _add_produce(add("produce", "send messages to a topic"))
+    _add_consume(add("consume", "receive messages of a subscription"))
+    _add_admin(add("admin", "tenants, namespaces, topics, brokers over HTTP"), arguments)
+    _add_profiles(add("profiles", "addresses of several clusters"))
+    completion = add("completion", "print a script that completes commands in a shell")
+    completion.add_argument("shell", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
+    add("version", "print the version")
     return parser
+
+
+def _add_profile(parser: argparse.ArgumentParser, default: str | None) -> None:
+    parser.add_argument(
+        "--profile", metavar="NAME", default=default, help="cluster to talk to (magnetar profiles)"
+    )
+
+
+def _add_admin(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
+    from broker.cli.admin_command import add_group
+
+    _add_profile(parser, argparse.SUPPRESS)
+    add = parser.add_argument
+    add("--admin-url", metavar="URL", help="http://host:port of a broker (of the profile)")
+    add("--request-timeout", type=float, default=60.0, metavar="SECONDS", help="(60)")
+    add("--json", action="store_true", help="always print JSON")
+    groups = parser.add_subparsers(dest="group", metavar="GROUP", required=True, title="groups")
+    for name, (_, help) in GROUPS.items():
+        group = groups.add_parser(name, help=help, description=help, allow_abbrev=False)
+        if arguments is None or name in arguments:
+            add_group(group, name)
+
+
+def _add_profiles(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="all of them; * is the one in use")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    add = actions.add_parser("add", help="add or replace one; the first one is in use at once")
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("--url", metavar="URL", help="pulsar://host:port")
+    add.add_argument("--admin-url", metavar="URL", help="http://host:port")
+    actions.add_parser("use", help="use one from now on").add_argument("name", metavar="NAME")
+    actions.add_parser("remove", help="forget one").add_argument("name", metavar="NAME")
 
 
 def _add_standalone(parser: argparse.ArgumentParser) -> None:
@@ -144,11 +163,67 @@ def _add_consume(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_url(parser: argparse.ArgumentParser) -> None:
+    _add_profile(parser, argparse.SUPPRESS)
     parser.add_argument(
         "--url",
-        default=DEFAULT_SERVICE_URL,
-        help=f"service URL of the broker ({DEFAULT_SERVICE_URL})",
+        metavar="URL",
+        help="pulsar://host:port of a broker (of the profile)",
     )
+
+
+def _standalone(options: argparse.Namespace) -> int:
+    from broker.cli.standalone_command import run_standalone
+
+    return run_standalone(options)
+
+
+def _produce(options: argparse.Namespace) -> int:
+    from broker.cli.message_commands import run_produce
+
+    return run_produce(options)
+
+
+def _consume(options: argparse.Namespace) -> int:
+    from broker.cli.message_commands import run_consume
+
+    return run_consume(options)
+
+
+def _admin(options: argparse.Namespace) -> int:
+    from broker.cli.admin_command import run_admin
+
+    return run_admin(options)
+
+
+def _profiles(options: argparse.Namespace) -> int:
+    from broker.cli.profiles_command import run_profiles
+
+    return run_profiles(options)
+
+
+def _completion(options: argparse.Namespace) -> int:
+    import shtab
+
+    print(shtab.complete(build_parser(), options.shell))
+    return 0
+
+
+def _version(_: argparse.Namespace) -> int:
+    from broker.cli.version import product_version
+
+    print(product_version())
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "standalone": _standalone,
+    "produce": _produce,
+    "consume": _consume,
+    "admin": _admin,
+    "profiles": _profiles,
+    "completion": _completion,
+    "version": _version,
+}
 
 
 if __name__ == "__main__":

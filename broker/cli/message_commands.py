@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from broker.cli.binary_client import BinaryClient
 from broker.cli.errors import CliError
+from broker.cli.profiles import resolve
 from broker.http.messages import (
     Message,
     OutgoingMessage,
@@ -46,7 +47,8 @@ def run_produce(options: argparse.Namespace) -> int:
         raise CliError("nothing to send: give -m TEXT or -f FILE")
     properties = dict(_pair(text) for text in options.properties)
     topic = _topic(options.topic)
-    with BinaryClient(options.url) as first:
+    url = resolve(options.profile, options.url, None).service_url
+    with BinaryClient(url) as first:
         count = first.partitions(str(topic))
         names = [topic.partition(index) for index in range(count)] if count else [topic]
         clients: dict[str, BinaryClient] = {}
@@ -189,7 +191,8 @@ def run_consume(options: argparse.Namespace) -> int:
     """Receive, print and acknowledge. Exit code 1 when the silence was too long."""
     topic = _topic(options.topic)
     seen = _Seen(options.num_messages)
-    with BinaryClient(options.url) as first:
+    url = resolve(options.profile, options.url, None).service_url
+    with BinaryClient(url) as first:
         count = first.partitions(str(topic))
         if count:
             # One blocking socket holds all partitions of one broker, not those of several.

@@ -68,22 +68,6 @@ async def _in_bundle(
 
 
 @router.get(
-    "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}",
-    summary="Loaded non-persistent topics of one bundle",
-    responses={
-        200: {"content": {"application/json": {"example": ["non-persistent://public/default/a"]}}},
-        404: {"description": "No such namespace"},
-        412: {"description": "No such bundle"},
-    },
-)
-async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Response:
-    await require_namespace(service, namespace, "Namespace not found")
-    await require_bundle(service, namespace, bundle)
-    names = await service.list_topics(namespace, "non-persistent")
-    return JsonResponse(await _in_bundle(service, namespace, names, bundle))
-
-
-@router.get(
     NAMESPACE + "/partitioned",
     summary="Base names of partitioned topics",
     responses={
@@ -97,6 +81,22 @@ async def list_partitioned(
     await require_namespace(service, namespace)
     names = await service.resources.partitioned_topics(namespace, domain)
     return JsonResponse(names if flag(includeSystemTopic) else user_topics(names))
+
+
+@router.get(  # behind the list above: "partitioned" would be a bundle
+    "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}",
+    summary="Loaded non-persistent topics of one bundle",
+    responses={
+        200: {"content": {"application/json": {"example": ["non-persistent://public/default/a"]}}},
+        404: {"description": "No such namespace"},
+        412: {"description": "No such bundle"},
+    },
+)
+async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Response:
+    await require_namespace(service, namespace, "Namespace not found")
+    await require_bundle(service, namespace, bundle)
+    names = await service.list_topics(namespace, "non-persistent")
+    return JsonResponse(await _in_bundle(service, namespace, names, bundle))
 
 
 # --- creation and deletion

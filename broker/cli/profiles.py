@@ -1,0 +1,151 @@
+"""Profiles: the addresses of several clusters by name, in a file that only its owner reads.
+
+What a command talks to is decided here, in this order: its own ``--url`` or ``--admin-url``, the
+profile named by ``--profile``, MAGNETAR_SERVICE_URL and MAGNETAR_ADMIN_URL, the profile named by
+MAGNETAR_PROFILE, the one in use (``magnetar profiles use``), this machine's default ports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from broker.cli.admin_client import AdminClient
+from broker.cli.errors import CliError
+
+__all__ = ["DEFAULT", "Profiles", "Target", "resolve"]
+
+_OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One cluster as the command line reaches it.
+
+    Credentials will have their place here, and only here: `admin_client` and the binary client get
+    all that they send from a target.
+    """
+
+    service_url: str
+    admin_url: str
+
+    def admin_client(self, timeout_s: float) -> AdminClient:
+        return AdminClient(self.admin_url, timeout_s)
+
+
+DEFAULT = Target("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080")
+
+
+class Profiles:
+    """The file; every change is written at once."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it; a missing one is empty.
+
+        Raises:
+            CliError: it can't be read, isn't ours, or others may read it.
+        """
+        self._path = path
+        self.current = ""
+        self.targets: dict[str, Target] = {}
+        try:
+            mode = path.stat().st_mode
+            text = path.read_text("utf-8")
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            raise CliError(f"{path}: {error}") from error
+        if mode & _OTHERS_MAY:
+            raise CliError(f"{path}: others may read or change it: chmod 600 it first")
+        try:
+            content = json.loads(text)
+            self.current = str(content.get("current", ""))
+            self.targets = {
+                str(name): replace(DEFAULT, **fields)
+                for name, fields in content.get("profiles", {}).items()
+            }
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CliError(f"{path}: not a file of profiles: {error}") from error
+
+    @classmethod
+    def of_user(cls, environment: Mapping[str, str]) -> Profiles:
+        home = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        return cls(Path(home) / "magnetar" / "profiles.json")
+
+    def add(self, name: str, target: Target) -> None:
+        """Add or replace one; the first one is in use at once."""
+        self.targets[name] = target
+        self.current = self.current or name
+        self._write()
+
+    def use(self, name: str) -> None:
+        """Raises CliError: there is none of that name."""
+        self.get(name)
+        self.current = name
+        self._write()
+
+    def remove(self, name: str) -> None:
+        """Raises CliError: there is none of that name."""
+        self.get(name)
+        del self.targets[name]
+        self.current = "" if self.current == name else self.current
+        self._write()
+
+    def get(self, name: str) -> Target:
+        """Raises CliError: there is none of that name."""
+        if name not in self.targets:
+            known = ", ".join(sorted(self.targets)) or "none yet"
+            raise CliError(f"no profile {name!r} (there are: {known})")
+        return self.targets[name]
+
+    def _write(self) -> None:
+        content = {
+            "current": self.current,
+            "profiles": {name: asdict(target) for name, target in sorted(self.targets.items())},
+        }
+        folder = self._path.parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Made with mode 600, complete before it has its name: no reader sees half of it.
+            descriptor, name = tempfile.mkstemp(dir=folder, prefix=".profiles-")
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    json.dump(content, file, indent=2)
+                    file.write("\n")
+                os.replace(name, self._path)
+            except BaseException:
+                os.unlink(name)
+                raise
+        except OSError as error:
+            raise CliError(f"{self._path}: {error}") from error
+
+
+def resolve(
+    profile: str | None,
+    service_url: str | None,
+    admin_url: str | None,
+    environment: Mapping[str, str] | None = None,
+) -> Target:
+    """What a command talks to; None: the option wasn't given.
+
+    Raises:
+        CliError: no such profile, or the file can't be used.
+    """
+    environment = os.environ if environment is None else environment
+    variables = (environment.get("MAGNETAR_SERVICE_URL"), environment.get("MAGNETAR_ADMIN_URL"))
+    if profile:
+        target = Profiles.of_user(environment).get(profile)
+    elif all(variables) or (service_url and admin_url):
+        target = DEFAULT  # nothing of it is used
+    else:
+        profiles = Profiles.of_user(environment)
+        name = environment.get("MAGNETAR_PROFILE") or profiles.current
+        target = profiles.get(name) if name else DEFAULT
+    if not profile:
+        target = Target(variables[0] or target.service_url, variables[1] or target.admin_url)
+    return Target(service_url or target.service_url, admin_url or target.admin_url)

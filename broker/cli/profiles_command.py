@@ -1,0 +1,40 @@
+"""``magnetar profiles list|add|use|remove``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import asdict
+
+from broker.cli.output import print_value
+from broker.cli.profiles import DEFAULT, Profiles, Target
+
+__all__ = ["run_profiles"]
+
+
+def run_profiles(options: argparse.Namespace) -> int:
+    """Raises CliError: no such profile, or the file can't be used."""
+    profiles = Profiles.of_user(os.environ)
+    match options.action:
+        case "list":
+            _show(profiles, as_json=options.json)
+        case "add":
+            known = profiles.targets.get(options.name, DEFAULT)
+            target = Target(options.url or known.service_url, options.admin_url or known.admin_url)
+            target.admin_client(1.0)  # refuses what is no URL
+            profiles.add(options.name, target)
+        case "use":
+            profiles.use(options.name)
+        case "remove":
+            profiles.remove(options.name)
+    return 0
+
+
+def _show(profiles: Profiles, *, as_json: bool) -> None:
+    if as_json:
+        known = {name: asdict(target) for name, target in profiles.targets.items()}
+        print_value({"current": profiles.current, "profiles": known}, as_json=True)
+        return
+    for name, target in sorted(profiles.targets.items()):
+        mark = "*" if name == profiles.current else " "
+        print(f"{mark} {name}  {target.service_url}  {target.admin_url}")

@@ -1,0 +1,99 @@
+"""The reference part of docs/cli.md out of the parsers: ``python -m broker.cli.reference FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker.cli.main import build_parser
+from broker.cli.words import GROUPS, words_of
+
+__all__ = ["MARK", "reference"]
+
+MARK = "<!-- written by broker/cli/reference.py -->\n"
+
+
+def reference() -> str:
+    """Commands with their options, then every word of ``admin``."""
+    return "".join(f"{line}\n" for line in _lines())
+
+
+def _lines() -> Iterator[str]:
+    commands = _children(build_parser())
+    for name, parser in commands.items():
+        yield f"\n## magnetar {name}\n"
+        yield f"{parser.description}.\n"
+        actions = _children(parser)
+        if actions and name != "admin":
+            yield from _actions(actions)
+        else:
+            yield from _options(parser)
+    groups = _children(commands["admin"])
+    for name, (_, help) in GROUPS.items():
+        yield f"\n### admin {name}\n"
+        yield f"{help[0].upper()}{help[1:]}.\n"
+        yield "| word and arguments | what it does | call |"
+        yield "|---|---|---|"
+        parsers = _children(groups[name])
+        for word, row in words_of(name).items():
+            usage = _cell(_usage(parsers[word]))
+            yield f"| `{word}{usage}` | {_cell(row.help)} | `{row.method} {row.path}` |"
+
+
+def _children(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield "| argument | what it is |"
+    yield "|---|---|"
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+            continue
+        yield f"| `{_cell(_names(action))}` | {_cell(action.help or '')} |"
+
+
+def _actions(parsers: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
+    yield "| action | arguments |"
+    yield "|---|---|"
+    for name, parser in parsers.items():
+        yield f"| `{name}` | `{_cell(_usage(parser).strip())}` |"
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    parts = [
+        _names(action, brackets=not action.required)
+        for action in parser._actions
+        if not isinstance(action, argparse._HelpAction) and "--json" not in action.option_strings
+    ]
+    return "".join(f" {part}" for part in parts)
+
+
+def _names(action: argparse.Action, *, brackets: bool = False) -> str:
+    metavar = str(action.metavar or action.dest.upper())
+    if not action.option_strings:
+        return (
+            f"[{metavar}]" if action.nargs == "?" else f"{metavar} ..." if action.nargs else metavar
+        )
+    names = "/".join(action.option_strings)
+    text = names if action.nargs == 0 else f"{names} {metavar}"
+    return f"[{text}]" if brackets else text
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("%%", "%")
+
+
+def main(file: Path) -> None:
+    """Replace what is behind the mark in a page."""
+    head, mark, _ = file.read_text().partition(MARK)
+    file.write_text(head + (mark or MARK) + reference())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,140 @@
+"""A word and its arguments as an HTTP request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from broker.cli.errors import CliError
+from broker.cli.words.model import Word
+
+__all__ = ["Arguments", "Request", "request_of", "topic_parts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``path`` is quoted and has no query; ``query`` may hold lists."""
+
+    method: str
+    path: str
+    query: dict[str, Any]
+    body: Any = None
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        if not self.query:
+            return self.path
+        return f"{self.path}?{urlencode({k: _text(v) for k, v in self.query.items()}, doseq=True)}"
+
+    def at(self, path: str, **changes: Any) -> Request:
+        return replace(self, path=path, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a user gave: positionals by name, options by where they go."""
+
+    word: Word
+    positionals: Mapping[str, str]
+    options: Mapping[str, Any]
+
+    def given(self, step: str) -> Any:
+        """Value of an option for the word's own step; None when it isn't there."""
+        return self.options.get(f"step:{step}")
+
+    def segment(self, name: str) -> str:
+        """A positional, or an option that goes into a path, quoted for it; "" when not given."""
+        text = self.positionals.get(name, self.options.get(f"path:{name}"))
+        return "" if text is None else _segment(name, str(text))
+
+    def at_topic(self, topic: str) -> Arguments:
+        """The same of another topic."""
+        return replace(self, positionals={**self.positionals, "topic": topic})
+
+
+def request_of(arguments: Arguments, path: str | None = None) -> Request:
+    """The request of a word that is one plain call.
+
+    Args:
+        path: template to fill in instead of the word's own.
+    Raises:
+        CliError: not a topic name, or not a namespace.
+    """
+    word = arguments.word
+    query: dict[str, Any] = {}
+    fields: dict[str, Any] = dict(word.body)
+    for to, value in arguments.options.items():
+        kind, _, name = to.partition(":")
+        if value is None:
+            continue
+        if kind == "query":
+            query[name] = value
+        elif kind == "field":
+            _put(fields, name, value)
+    template = word.path if path is None else path
+    filled = template.format_map(_Segments(arguments))
+    body = arguments.options.get("body")
+    return Request(word.method, filled, query, body if body is not None else fields or None)
+
+
+def topic_parts(text: str) -> tuple[str, str, str, str]:
+    """Domain, tenant, namespace and local name of a full or short topic name.
+
+    Raises:
+        CliError: it is neither.
+    """
+    domain, separator, rest = text.partition("://")
+    if not separator:
+        domain, rest = "persistent", text
+    parts = rest.split("/", 2)
+    if len(parts) == 1 and not separator:
+        parts = ["public", "default", *parts]
+    if len(parts) != 3 or not all(parts) or domain not in ("persistent", "non-persistent"):
+        raise CliError(f"{text}: not a topic name (domain://tenant/namespace/topic)")
+    return domain, parts[0], parts[1], parts[2]
+
+
+class _Segments(dict[str, str]):
+    """Fills a template: each name is quoted as what it is."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        super().__init__()
+        self._arguments = arguments
+
+    def __missing__(self, name: str) -> str:
+        if name == "plain_topic":
+            return _quoted(topic_parts(self._arguments.positionals["topic"])[1:])
+        text = self._arguments.segment(name)
+        if not text:
+            raise CliError(f"{name} must not be empty")
+        return text
+
+
+def _segment(name: str, text: str) -> str:
+    if name == "topic":
+        return _quoted(topic_parts(text))
+    if name == "namespace":
+        tenant, separator, local = text.partition("/")
+        if not separator or "/" in local or not tenant or not local:
+            raise CliError(f"{text}: not a namespace (tenant/namespace)")
+        return _quoted((tenant, local))
+    # A subscription's name is decoded twice by servers: once as path, once as name.
+    return quote(quote(text, safe=""), safe="") if name == "subscription" else quote(text, safe="")
+
+
+def _quoted(parts: tuple[str, ...]) -> str:
+    return "/".join(quote(part, safe="") for part in parts)
+
+
+def _put(fields: dict[str, Any], name: str, value: Any) -> None:
+    *above, last = name.split(".")
+    for part in above:
+        fields = fields.setdefault(part, {})
+    fields[last] = value
+
+
+def _text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value

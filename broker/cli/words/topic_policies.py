@@ -1,0 +1,237 @@
+"""Words of ``topicPolicies``."""
+
+from __future__ import annotations
+
+from broker.cli.words.model import Option, Word, either
+from broker.cli.words.policies import (
+    BACKLOG_TYPE,
+    Policy,
+    backlog_quota,
+    delayed_delivery,
+    dispatch_rate,
+    inactive_topics,
+    number,
+    offload_policies,
+    persistence,
+    publish_rate,
+    retention,
+    subscribe_rate,
+    switch,
+    words_of_policies,
+)
+
+__all__ = ["WORDS"]
+
+_PATH = "/admin/v2/{topic}"
+_T = ("topic",)
+_GLOBAL = Option(("-g", "--global"), "query:isGlobal", "of all clusters", "true")
+_APPLIED = Option(("-ap", "--applied"), "query:applied", "what is in force", "true")
+_SUB = Option(("-s", "--subscription"), "path:subscription", "of this subscription only")
+
+_POLICIES: tuple[Policy, ...] = (
+    Policy(
+        "message-ttl",
+        "/messageTTL",
+        "seconds until a message counts as consumed",
+        (
+            Option(
+                ("-t", "--ttl"), "query:messageTTL", "60s, 1h (seconds)", "seconds", required=True
+            ),
+        ),
+        applied=True,
+    ),
+    Policy(
+        "retention", "/retention", "how long acknowledged messages stay", retention(), applied=True
+    ),
+    Policy("persistence", "/persistence", "copies of the data", persistence(), applied=True),
+    Policy(
+        "delayed-delivery",
+        "/delayedDelivery",
+        "messages for later",
+        delayed_delivery(),
+        applied=True,
+    ),
+    Policy(
+        "inactive-topic-policies",
+        "/inactiveTopicPolicies",
+        "what happens when it isn't used",
+        inactive_topics(),
+        applied=True,
+    ),
+    Policy(
+        "offload-policies",
+        "/offloadPolicies",
+        "where old data go",
+        offload_policies(),
+        applied=True,
+    ),
+    switch("deduplication", "/deduplicationEnabled", "drop what comes again", applied=True),
+    Policy(
+        "deduplication-snapshot-interval",
+        "/deduplicationSnapshotInterval",
+        "entries between snapshots",
+        number(("-i", "--interval"), help="entries"),
+    ),
+    Policy(
+        "max-producers",
+        "/maxProducers",
+        "most producers",
+        number(("-p", "--max-producers")),
+        applied=True,
+    ),
+    Policy(
+        "max-consumers",
+        "/maxConsumers",
+        "most consumers",
+        number(("-c", "--max-consumers")),
+        applied=True,
+    ),
+    Policy(
+        "max-unacked-messages-per-consumer",
+        "/maxUnackedMessagesOnConsumer",
+        "most unacknowledged messages of a consumer",
+        number(("-m", "--maxNum")),
+        applied=True,
+    ),
+    Policy(
+        "max-unacked-messages-per-subscription",
+        "/maxUnackedMessagesOnSubscription",
+        "most unacknowledged messages of a subscription",
+        number(("-m", "--maxNum")),
+        applied=True,
+    ),
+    Policy(
+        "max-consumers-per-subscription",
+        "/maxConsumersPerSubscription",
+        "most consumers of a subscription",
+        number(("-c", "--max-consumers-per-subscription")),
+    ),
+    Policy(
+        "max-subscriptions-per-topic",
+        "/maxSubscriptionsPerTopic",
+        "most subscriptions",
+        number(("-s", "--max-subscriptions-per-topic")),
+    ),
+    Policy(
+        "max-message-size",
+        "/maxMessageSize",
+        "largest message in bytes",
+        number(("-m", "--max-message-size"), help="bytes, 0: no limit of its own"),
+    ),
+    Policy("publish-rate", "/publishRate", "what its producers may send", publish_rate()),
+    Policy("dispatch-rate", "/dispatchRate", "what it may deliver", dispatch_rate(), applied=True),
+    Policy(
+        "replicator-dispatch-rate",
+        "/replicatorDispatchRate",
+        "what a replicator may send",
+        dispatch_rate(),
+        applied=True,
+    ),
+    Policy(
+        "subscribe-rate",
+        "/subscribeRate",
+        "how often a consumer may come",
+        subscribe_rate(),
+        applied=True,
+    ),
+    Policy(
+        "compaction-threshold",
+        "/compactionThreshold",
+        "backlog that starts a compaction",
+        (Option(("-t", "--threshold"), "body", "10M, 16G (bytes)", "bytes", required=True),),
+        applied=True,
+    ),
+    Policy(
+        "subscription-types-enabled",
+        "/subscriptionTypesEnabled",
+        "subscription types that are allowed",
+        (Option(("-t", "--types"), "body", "Exclusive,Shared,Failover,Key_Shared", "list", True),),
+    ),
+    Policy(
+        "replication-clusters",
+        "/replication",
+        "clusters it is in",
+        (Option(("-c", "--clusters"), "body", "names", "list", required=True),),
+        applied=True,
+    ),
+    Policy(
+        "schema-compatibility-strategy",
+        "/schemaCompatibilityStrategy",
+        "which changes of its schema are allowed",
+        (Option(("-c", "--compatibility"), "body", "the strategy", required=True),),
+        method="PUT",
+        applied=True,
+    ),
+    switch(
+        "schema-validation-enforce",
+        "/schemaValidationEnforced",
+        "refuse producers without a schema",
+        applied=True,
+    ),
+    Policy(
+        "entry-filters-per-topic",
+        "/entryFilters",
+        "filters that messages pass",
+        (
+            Option(
+                ("-efn", "--entry-filters-name"), "field:entryFilterNames", "names", required=True
+            ),
+        ),
+        applied=True,
+    ),
+    Policy(
+        "auto-subscription-creation",
+        "/autoSubscriptionCreation",
+        "clients create subscriptions by using them",
+        either("field:allowAutoSubscriptionCreation", "it"),
+        applied=True,
+    ),
+)
+
+_OTHERS: dict[str, Word] = {
+    "get-backlog-quota": Word(
+        "GET", _PATH + "/backlogQuotaMap", "limits of the backlog", _T, (_APPLIED, _GLOBAL)
+    ),
+    "set-backlog-quota": Word(
+        "POST",
+        _PATH + "/backlogQuota",
+        "set: a limit of the backlog",
+        _T,
+        (*backlog_quota(), _GLOBAL),
+    ),
+    "remove-backlog-quota": Word(
+        "DELETE",
+        _PATH + "/backlogQuota",
+        "unset: a limit of the backlog",
+        _T,
+        (BACKLOG_TYPE, _GLOBAL),
+    ),
+    "get-subscription-dispatch-rate": Word(
+        "GET",
+        _PATH + "/subscriptionDispatchRate",
+        "what a subscription may deliver",
+        _T,
+        (_APPLIED, _SUB, _GLOBAL),
+        step="of_subscription",
+    ),
+    "set-subscription-dispatch-rate": Word(
+        "POST",
+        _PATH + "/subscriptionDispatchRate",
+        "set: what a subscription may deliver",
+        _T,
+        (*dispatch_rate(), _SUB, _GLOBAL),
+        step="of_subscription",
+    ),
+    "remove-subscription-dispatch-rate": Word(
+        "DELETE",
+        _PATH + "/subscriptionDispatchRate",
+        "unset: what a subscription may deliver",
+        _T,
+        (_SUB, _GLOBAL),
+        step="of_subscription",
+    ),
+}
+
+WORDS: dict[str, dict[str, Word]] = {
+    "topicPolicies": {**words_of_policies(_PATH, _T, _POLICIES, (_GLOBAL,)), **_OTHERS}
+}

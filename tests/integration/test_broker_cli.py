@@ -1,0 +1,186 @@
+"""``magnetar admin`` over a real standalone broker, word by word."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import magnetar
+from broker.cli.main import main
+from broker.cli.words import GROUPS, words_of
+from broker.cli.words.model import Word
+from magnetar.embedding import EmbeddedBroker
+
+Admin = Callable[..., list[str]]
+_S_MAX = 30.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with magnetar.embedded(
+        mode="process", forceDeleteNamespaceAllowed=True, forceDeleteTenantAllowed=True
+    ) as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> Admin:
+    """Runs a line; its output's lines. ``fails``: exit code 1, and standard error's lines."""
+
+    def admin(line: str, *, fails: bool = False) -> list[str]:
+        words = ["admin", "--admin-url", broker.web_url, *line.split(" ")]
+        code = main(words)
+        output = capsys.readouterr()
+        assert code == (1 if fails else 0), output.err
+        return (output.err if fails else output.out).splitlines()
+
+    return admin
+
+
+@pytest.fixture
+def namespace(admin: Admin) -> str:
+    tenant = f"cli-{uuid.uuid4().hex[:8]}"
+    admin(f"tenants create {tenant}")
+    admin(f"namespaces create {tenant}/ns -b 4")
+    return f"{tenant}/ns"
+
+
+def value(lines: list[str]) -> Any:
+    return json.loads("\n".join(lines))
+
+
+# --- no word is dead
+
+
+@pytest.fixture(scope="module")
+def document(broker: EmbeddedBroker) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{broker.web_url}/openapi.json", timeout=_S_MAX) as answer:
+        paths: dict[str, Any] = json.loads(answer.read())["paths"]
+        return paths
+
+
+ALL = [(group, name) for group in GROUPS for name in words_of(group)]
+
+
+@pytest.mark.parametrize(("group", "name"), ALL, ids=[f"{g} {n}" for g, n in ALL])
+def test_the_servers_document_has_the_call(document: dict[str, Any], group: str, name: str) -> None:
+    word = words_of(group)[name]
+    assert any(
+        _is_the_path(template, word)
+        for template, call in document.items()
+        if word.method.lower() in call
+    ), f"{word.method} {word.path} is not in the OpenAPI document"
+
+
+def _is_the_path(template: str, word: Word) -> bool:
+    """Whether a path of the document is the word's; a literal segment must be the same there."""
+    path = word.path.replace("{topic}", "persistent/{t}/{n}/{l}").replace(
+        "{plain_topic}", "{t}/{n}/{l}"
+    )
+    if "resource-quotas" not in path:
+        path = path.replace("{namespace}", "{t}/{n}")
+    else:
+        path = path.replace("{namespace}", "{t}/{n}")
+    ours, theirs = path.strip("/").split("/"), template.strip("/").split("/")
+    if len(ours) != len(theirs):
+        return False
+    for one, other in zip(ours, theirs, strict=True):
+        place = re.fullmatch(r"\{(\w+)(:\w+)?\}", other)
+        if one.startswith("{"):
+            if place is None:
+                return False
+        elif one != other and not (place and place[1] == "domain"):
+            return False
+    return True
+
+
+# --- words that exist, at work
+
+
+def test_tenants(admin: Admin) -> None:
+    name = f"cli-{uuid.uuid4().hex[:8]}"
+    assert admin(f"tenants create {name} -r a") == []
+    assert name in admin("tenants list")
+    assert name in value(admin("--json tenants list"))
+    assert name in value(admin("tenants list --json"))
+    admin(f"tenants update {name} -r b,c")
+    assert value(admin(f"tenants get {name}")) == {
+        "adminRoles": ["b", "c"],
+        "allowedClusters": ["standalone"],
+    }
+    assert admin(f"tenants create {name}", fails=True)[0] == "magnetar: HTTP 409"
+    admin(f"tenants delete {name}")
+    first, reason = admin(f"tenants get {name}", fails=True)
+    assert (first, reason) == ("magnetar: HTTP 404", "Reason: Tenant does not exist")
+
+
+def test_several_deletions_tell_what_failed(admin: Admin, namespace: str) -> None:
+    for name in ("a", "b"):
+        admin(f"topics create {namespace}/{name}")
+    said = admin(f"topics delete {namespace}/a {namespace}/none {namespace}/b", fails=True)
+    assert said[0] == "magnetar: 1 of 3 failed"
+    assert said[1].startswith(f"{namespace}/none: HTTP 404")
+    assert admin(f"topics list {namespace}") == []
+
+
+def test_namespaces(admin: Admin, namespace: str) -> None:
+    tenant = namespace.split("/")[0]
+    assert admin(f"namespaces list {tenant}") == [namespace]
+    assert value(admin(f"namespaces policies {namespace}"))["bundles"]["numBundles"] == 4
+    assert admin(f"namespaces get-message-ttl {namespace}") == ["null"]
+    admin(f"namespaces set-message-ttl {namespace} -ttl 2h")
+    assert admin(f"namespaces get-message-ttl {namespace}") == ["7200"]
+    admin(f"namespaces remove-message-ttl {namespace}")
+    assert value(admin(f"namespaces get-message-ttl {namespace} --json")) is None
+    admin(f"namespaces unload {namespace}")
+    admin(f"topics create {namespace}/x")
+    assert admin(f"namespaces topics {namespace}") == [f"persistent://{namespace}/x"]
+    assert admin(f"namespaces delete {namespace}", fails=True)[0] == "magnetar: HTTP 409"
+    admin(f"namespaces delete {namespace} -f")
+    assert admin(f"namespaces list {tenant}") == []
+
+
+def test_topics_and_subscriptions(admin: Admin, namespace: str) -> None:
+    topic = f"{namespace}/p"
+    admin(f"topics create-partitioned-topic {topic} -p 3")
+    assert value(admin(f"topics get-partitioned-topic-metadata {topic}"))["partitions"] == 3
+    admin(f"topics create-subscription {topic} -s one -m earliest")
+    admin(f"subscriptions create {topic} -s two")
+    assert sorted(admin(f"topics subscriptions {topic}")) == ["one", "two"]
+    assert len(admin(f"topics list {namespace}")) == 3
+    assert admin(f"topics list-partitioned-topics {namespace}") == [f"persistent://{topic}"]
+    owners = value(admin(f"topics partitioned-lookup {topic}"))
+    assert set(owners) == {f"persistent://{topic}-partition-{index}" for index in range(3)}
+    by_broker = value(admin(f"topics partitioned-lookup {topic} -s"))
+    assert list(by_broker.values()) == [list(owners)]
+    admin(f"topics clear-backlog {topic} -s one")
+    said = admin(f"topics clear-backlog {topic} -s none", fails=True)
+    assert said[0] == "magnetar: 3 of 3 partitions failed"
+    admin(f"topics reset-cursor {topic} -s one -t 1h")
+    admin(f"topics reset-cursor {topic}-partition-0 -s one -m earliest")
+    assert "either -t or -p" in admin(f"topics expire-messages {topic} -s one", fails=True)[0]
+    admin(f"topics unsubscribe {topic} -s one")
+    admin(f"topics update-partitioned-topic {topic} -p 4")
+    stats = value(admin(f"topics partitioned-stats {topic} --per-partition"))
+    assert len(stats["partitions"]) == 4
+    admin(f"topics delete-partitioned-topic {topic} -f")
+    assert admin(f"topics list {namespace}") == []
+
+
+def test_brokers_and_clusters(admin: Admin) -> None:
+    assert admin("clusters list") == ["standalone"]
+    assert admin("clusters list -c") == ["standalone(*)"]
+    assert admin("brokers list") == admin("brokers list standalone")
+    assert admin("brokers healthcheck") == ["ok"]
+    assert value(admin("brokers get-runtime-config"))["clusterName"] == "standalone"
+
+
+def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["admin", "--admin-url", "http://127.0.0.1:9", "tenants", "list"]) == 1
+    assert "does not answer" in capsys.readouterr().err
