@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from broker.config import BrokerConfig
 
-__all__ = ["FrontDoor"]
+__all__ = ["FrontDoor", "HttpFigures"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,21 @@ _STARTS: Final = frozenset(
 )
 
 
+class HttpFigures:
+    """What the web server counts: for the metrics page."""
+
+    __slots__ = ("active", "answers", "seconds")
+
+    def __init__(self) -> None:
+        self.active = 0  # requests under way
+        self.answers = [0] * 6  # by the first digit of the status; 0: none was sent
+        self.seconds = 0.0  # from head to answer, all requests together
+
+
 class FrontDoor:
     """Gives each request an id (``X-Request-ID``: the client's own, if it is a sane one)."""
 
-    def __init__(self, app: ASGIApp, config: BrokerConfig) -> None:
+    def __init__(self, app: ASGIApp, config: BrokerConfig, figures: HttpFigures) -> None:
         self._app = app
         self._limiter = (
             AddressLimiter(config.http_requests_max_per_second)
@@ -49,7 +60,7 @@ class FrontDoor:
             else None
         )
         self._requests_max = config.max_concurrent_http_requests
-        self._requests = 0
+        self._figures = figures
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
 
@@ -62,21 +73,24 @@ class FrontDoor:
         # Not reset: the task is this request's (a WebSocket's) alone.
         REQUEST_ID.set(request_id)
         answer = _Answer(send, request_id.encode())
-        self._requests += 1
+        if scope["type"] == "websocket":
+            if (refusal := self._refusal(scope)) is not None:
+                await answer.refuse(scope, receive, refusal)
+            else:
+                await self._app(scope, receive, answer.send)
+            return
+        figures, began_s = self._figures, time.perf_counter()
+        figures.active += 1
         try:
             if (refusal := self._refusal(scope)) is not None:
                 await answer.refuse(scope, receive, refusal)
-            elif scope["type"] == "http":
-                await self._serve(scope, receive, answer)
             else:
-                self._requests -= 1  # a WebSocket isn't one request under way, but many or none
-                try:
-                    await self._app(scope, receive, answer.send)
-                finally:
-                    self._requests += 1
+                await self._serve(scope, receive, answer)
         finally:
-            self._requests -= 1
-            if scope.get("method", "GET") not in SAFE_METHODS:
+            figures.active -= 1
+            figures.answers[answer.status // 100] += 1
+            figures.seconds += time.perf_counter() - began_s
+            if scope["method"] not in SAFE_METHODS:
                 audit(scope, answer.status, request_id)
 
     def _id_of(self, scope: Scope) -> str:
@@ -94,7 +108,7 @@ class FrontDoor:
                 response = error_response(429, "Too many requests, httpRequestsMaxPerSecond")
                 response.headers["retry-after"] = str(math.ceil(wait_s))
                 return response
-        if 0 < self._requests_max < self._requests:  # this one is counted
+        if 0 < self._requests_max < self._figures.active:  # this one is counted
             response = error_response(503, "Too many requests at once, maxConcurrentHttpRequests")
             response.headers["retry-after"] = "1"
             return response

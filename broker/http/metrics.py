@@ -10,10 +10,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from broker.cli.version import product_version
+from broker.http.broker_metrics import CacheRates, add_broker_metrics
 from broker.http.health import HEALTH_TOPIC
+from broker.http.metrics_page import MetricsPage, label
 from broker.service.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
+    from broker.http.front import HttpFigures
     from broker.service.broker_service import BrokerService
     from broker.service.topic import Topic
 
@@ -86,67 +90,48 @@ _SUMS = (
     *("pulsar_storage_backlog_size", "pulsar_msg_backlog", "pulsar_storage_write_rate"),
     *("pulsar_storage_read_rate",),
 )
-_BROKER_SUMS = {
-    "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",
-    "pulsar_producers_count": "pulsar_broker_producers_count",
-    "pulsar_consumers_count": "pulsar_broker_consumers_count",
-    "pulsar_rate_in": "pulsar_broker_rate_in",
-    "pulsar_rate_out": "pulsar_broker_rate_out",
-    "pulsar_throughput_in": "pulsar_broker_throughput_in",
-    "pulsar_throughput_out": "pulsar_broker_throughput_out",
-    "pulsar_storage_size": "pulsar_broker_storage_size",
-    "pulsar_storage_logical_size": "pulsar_broker_storage_logical_size",
-    "pulsar_storage_write_rate": "pulsar_broker_storage_write_rate",
-    "pulsar_storage_read_rate": "pulsar_broker_storage_read_rate",
-    "pulsar_msg_backlog": "pulsar_broker_msg_backlog",
-}
+_LATENCY_NAMES = tuple(
+    f"pulsar_storage_write_latency_{each}"
+    for each in (
+        *("le_0_5", "le_1", "le_5", "le_10", "le_20", "le_50", "le_100", "le_200", "le_1000"),
+        "overflow",
+    )
+)
+_SIZE_NAMES = tuple(
+    f"pulsar_entry_size_le_{each}"
+    for each in ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb", "overflow")
+)
 
 
-class _Page:
-    """Series by metric name, as the format wants them grouped."""
-
-    def __init__(self, cluster: str) -> None:
-        self._series: dict[str, list[str]] = {}
-        self.base = label("cluster", cluster)
-
-    def add(self, name: str, labels: str, value: float) -> None:
-        lines = self._series.get(name)
-        if lines is None:
-            lines = self._series[name] = [f"# TYPE {name} gauge"]
-        lines.append(f"{name}{{{labels}}} {float(value)!r}")
-
-    def render(self) -> str:
-        return "\n".join(line for lines in self._series.values() for line in lines) + "\n"
-
-
-def label(name: str, value: str) -> str:
-    """``name="value"`` with the format's escapes."""
-    value = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'{name}="{value}"'
-
-
-async def render_metrics(service: BrokerService) -> str:
+async def render_metrics(service: BrokerService, http: HttpFigures, cache_rates: CacheRates) -> str:
     """The page. Bounded work per turn of the loop, see the module."""
     config = service.config
-    page = _Page(service.cluster)
+    page = MetricsPage(service.cluster)
     of_namespace: dict[str, dict[str, float]] = {}
     turn_ends = time.perf_counter() + SLICE_S
     for topic in list(service.topics.values()):
         if topic.name == HEALTH_TOPIC:  # http-api trap 29: never counts
             continue
         figures = _figures(topic)
-        sums = of_namespace.setdefault(topic.name.namespace, dict.fromkeys(_SUMS, 0.0))
-        sums["topics"] = sums.get("topics", 0.0) + 1
+        sums = of_namespace.setdefault(
+            topic.name.namespace, {"topics": 0, **dict.fromkeys(_SUMS, 0)}
+        )
+        sums["topics"] += 1
         for name in _SUMS:
             sums[name] += figures["sums"][name]
+        for name, value in figures["publish"]:
+            sums[name] = sums.get(name, 0) + value
         if config.expose_topic_level_metrics_in_prometheus:
             _add_topic(page, topic, figures, service)
         if time.perf_counter() > turn_ends:
             await asyncio.sleep(0)
             turn_ends = time.perf_counter() + SLICE_S
     _add_namespaces(page, of_namespace, config.expose_topic_level_metrics_in_prometheus)
-    _add_broker(page, service, of_namespace)
-    return page.render()
+    add_broker_metrics(page, service, http, cache_rates, of_namespace)
+    version = label("version", product_version())
+    page.add("pulsar_version_info", f'{page.base},{version},commit=""', 1)
+    # A large page takes longer to join and encode than the loop may be held.
+    return await asyncio.to_thread(page.render)
 
 
 def _figures(topic: Topic) -> dict[str, Any]:
@@ -162,10 +147,29 @@ def _figures(topic: Topic) -> dict[str, Any]:
     sums["pulsar_consumer_msg_ack_rate"] = sum(
         s.get("messageAckRate", 0) for s in subscriptions.values()
     )
-    return {"stats": stats, "sums": sums}
+    return {"stats": stats, "sums": sums, "publish": _publish_figures(topic)}
 
 
-def _add_topic(page: _Page, topic: Topic, figures: dict[str, Any], service: BrokerService) -> None:
+def _publish_figures(topic: Topic) -> list[tuple[str, float]]:
+    """Write latencies and entry sizes; nothing for a topic that nobody published to."""
+    if not isinstance(topic, PersistentTopic) or not topic.messages_in:
+        return []
+    period_s = topic.service.config.stats_update_frequency_in_secs
+    latency, latency_ms, sizes, size = topic.publish_figures.period(time.monotonic(), period_s)
+    return [
+        *zip(_LATENCY_NAMES, latency, strict=True),
+        ("pulsar_storage_write_latency_count", sum(latency)),
+        ("pulsar_storage_write_latency_sum", latency_ms),
+        *zip(_SIZE_NAMES, sizes, strict=True),
+        ("pulsar_entry_size_overflow", sizes[-1]),  # what older dashboards ask for
+        ("pulsar_entry_size_count", sum(sizes)),
+        ("pulsar_entry_size_sum", size),
+    ]
+
+
+def _add_topic(
+    page: MetricsPage, topic: Topic, figures: dict[str, Any], service: BrokerService
+) -> None:
     config = service.config
     name = topic.name
     labels = f"{page.base},{label('namespace', name.namespace)},"
@@ -175,13 +179,15 @@ def _add_topic(page: _Page, topic: Topic, figures: dict[str, Any], service: Brok
         )
     else:
         labels += label("topic", str(name))
-    for series, value in figures["sums"].items():
-        page.add(series, labels, value)
+    page.add_all(labels, figures["sums"].items())
+    page.add_all(labels, figures["publish"])
     stats = figures["stats"]
     for subscription_name, subscription in stats["subscriptions"].items():
         of_subscription = f"{labels},{label('subscription', subscription_name)}"
-        for series, field in _SUBSCRIPTION_FIELDS:
-            page.add(series, of_subscription, subscription.get(field, 0))
+        page.add_all(
+            of_subscription,
+            [(series, subscription.get(field, 0) + 0) for series, field in _SUBSCRIPTION_FIELDS],
+        )
         consumers = subscription["consumers"]
         page.add("pulsar_subscription_consumers_count", of_subscription, len(consumers))
         if not topic.persistent:
@@ -193,8 +199,10 @@ def _add_topic(page: _Page, topic: Topic, figures: dict[str, Any], service: Brok
                     f"{of_subscription},{label('consumer_name', consumer['consumerName'])},"
                     f'consumer_id="{number}"'
                 )
-                for series, field in _CONSUMER_FIELDS:
-                    page.add(series, of_consumer, consumer.get(field, 0))
+                page.add_all(
+                    of_consumer,
+                    [(series, consumer.get(field, 0) + 0) for series, field in _CONSUMER_FIELDS],
+                )
     if config.expose_producer_level_metrics_in_prometheus:
         for producer in stats["publishers"]:
             of_producer = (
@@ -206,7 +214,7 @@ def _add_topic(page: _Page, topic: Topic, figures: dict[str, Any], service: Brok
 
 
 def _add_namespaces(
-    page: _Page, of_namespace: dict[str, dict[str, float]], topic_level: bool
+    page: MetricsPage, of_namespace: dict[str, dict[str, float]], topic_level: bool
 ) -> None:
     if not of_namespace:  # an idle broker still shows that it serves nothing
         for name in ("pulsar_topics_count", *_SUMS):
@@ -216,37 +224,7 @@ def _add_namespaces(
         page.add("pulsar_topics_count", labels, sums["topics"])
         if topic_level:
             continue  # topic series replace namespace series
-        for name in _SUMS:
-            extra = ',remote_cluster="local"' if name == "pulsar_msg_backlog" else ""
-            page.add(name, labels + extra, sums[name])
-
-
-def _add_broker(
-    page: _Page, service: BrokerService, of_namespace: dict[str, dict[str, float]]
-) -> None:
-    from broker.http.app import product_version
-
-    base = page.base
-    page.add("pulsar_broker_topics_count", base, len(service.topics))
-    for name, broker_name in _BROKER_SUMS.items():
-        page.add(broker_name, base, sum(sums[name] for sums in of_namespace.values()))
-    ledgers = [
-        topic.ledger for topic in service.topics.values() if isinstance(topic, PersistentTopic)
-    ]
-    page.add("pulsar_ml_count", base, len(ledgers))
-    version = label("version", product_version())
-    page.add("pulsar_version_info", f'{base},{version},commit=""', 1)
-    cpu_s, rss_bytes = _process_figures()
-    page.add("process_cpu_seconds_total", base, cpu_s)
-    page.add("process_resident_memory_bytes", base, rss_bytes)
-    page.add("jvm_memory_bytes_used", f'{base},area="heap"', rss_bytes)  # dashboards ask for it
-
-
-def _process_figures() -> tuple[float, int]:
-    """CPU seconds used by this process, and its resident bytes (0 where it can't be told)."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            pages = int(statm.read().split()[1])
-    except (OSError, IndexError, ValueError):
-        pages = 0
-    return time.process_time(), pages * 4096
+        for name, value in sums.items():
+            if name != "topics":
+                extra = ',remote_cluster="local"' if name == "pulsar_msg_backlog" else ""
+                page.add(name, labels + extra, value)

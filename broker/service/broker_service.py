@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.service.cluster_documents import ClusterDocuments
 from broker.service.connection import Connection
 from broker.service.dynamic_configuration import DynamicConfiguration
+from broker.service.figures import BrokerFigures
 from broker.service.file_limit import SocketQuota, file_limit
 from broker.service.load_report import HostUsage
 from broker.service.policy_feed import PolicyFeed
@@ -76,6 +77,7 @@ class BrokerService:
         self.dynamic_configuration = DynamicConfiguration(store, config, self.apply_config)
         self.cluster_documents = ClusterDocuments(store)
         self.host_usage = HostUsage()
+        self.figures = BrokerFigures()
         self.request_shutdown: Callable[[], None] | None = None
         """Ends the process in an orderly way; None where the process isn't this broker's."""
         self.ready = False
@@ -195,19 +197,23 @@ class BrokerService:
     def add_connection(self, connection: Connection) -> str | None:
         """Register a new connection; the reason when it is one too many."""
         ip = connection.ip
+        self.figures.connections_created += 1
         self.connections.add(connection)
         self._connections_per_ip[ip] += 1
         per_ip = self.config.broker_max_connections_per_ip
+        refused = None
         if not self._quota.admits(len(self.connections)):
-            return "Reached the maximum number of connections"
-        if 0 < per_ip < self._connections_per_ip[ip]:
-            return "Reached the maximum number of connections on address " + ip
-        return None
+            refused = "Reached the maximum number of connections"
+        elif 0 < per_ip < self._connections_per_ip[ip]:
+            refused = "Reached the maximum number of connections on address " + ip
+        self.figures.connections_refused += refused is not None
+        return refused
 
     def remove_connection(self, connection: Connection) -> None:
         if connection not in self.connections:
             return
         self.connections.remove(connection)
+        self.figures.connections_closed += 1
         self._paused.discard(connection)
         self._connections_per_ip[connection.ip] -= 1
         if not self._connections_per_ip[connection.ip]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import (
@@ -137,6 +138,7 @@ def on_lookup(connection: Connection, command: pb.CommandLookupTopic) -> None:
 
 async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: TopicName) -> None:
     service = connection.service
+    began_s = perf_counter()
     try:
         listener = command.advertised_listener_name  # "" means unset (trap 32)
         if listener:
@@ -163,9 +165,11 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
         reply.brokerServiceUrlTls = owner.broker.broker_url_tls
     reply.proxy_through_service_url = False
     connection.send(base)
+    service.figures.lookup.record((perf_counter() - began_s) * 1000)
 
 
 def _reply_lookup_error(connection: Connection, request_id: int, error: BrokerError) -> None:
+    connection.service.figures.lookup_failures += 1
     base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     reply = base.lookupTopicResponse
     reply.request_id, reply.response = request_id, _FAILED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bookkeeper.errors import LedgerError
@@ -19,6 +20,7 @@ from broker.errors import (
     TopicTerminatedError,
 )
 from broker.service.backlog_check import BacklogCheck
+from broker.service.figures import PublishFigures
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.subscription import open_subscription, start_position
 from broker.service.topic import RESERVED_SUBSCRIPTIONS, Topic
@@ -65,6 +67,7 @@ class PersistentTopic(Topic):
         super().__init__(service, name, policies)
         self.ledger = ledger
         self.backlog = BacklogCheck(self)
+        self.publish_figures = PublishFigures()
         self._in_flight = 0  # batches given to the ledger and not answered in full
         self._recovering = False
         self._terminating = False
@@ -99,6 +102,8 @@ class PersistentTopic(Topic):
             self._refuse(batch, TopicTerminatedError(f"Topic {self.full_name} is terminated"))
             return
         self._count(batch)
+        self.publish_figures.published(batch.bodies, batch.entry_bytes)
+        batch.published_s = perf_counter()
         self._in_flight += 1
         self.ledger.append(
             batch.heads,
@@ -123,6 +128,9 @@ class PersistentTopic(Topic):
                 self._settled.set_result(None)
         sink = batch.producer.sink
         if error is None:
+            latency_ms = (perf_counter() - batch.published_s) * 1000
+            self.publish_figures.stored(latency_ms, count)
+            self.service.figures.publish.record(latency_ms, count)
             sink.publish_done(batch, offset, count, ledger_id, first_entry_id)
             return
         if isinstance(error, ManagedLedgerTerminatedError):

@@ -86,6 +86,8 @@ class PublishBatch:
     chunked_count: int = 0
     answered: int = 0
     """Entries whose fate was told to the sink."""
+    published_s: float = 0.0
+    """When the topic took it, for the write latency."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,6 +128,7 @@ class Producer:
         "entries_in",
         "epoch",
         "leaving",
+        "message_bytes_max",
         "messages_in",
         "metadata",
         "name",
@@ -161,8 +164,9 @@ class Producer:
         """It ends when what it sent is answered; what it sends now is ignored."""
         self.encryption_required = False
         self.delay_max_ms = 0  # 0: no limit
+        self.message_bytes_max = 0  # of this topic; 0: only the broker's limit
         self.checked = False
-        """Each of its entries needs the checks that depend on the two settings above."""
+        """Each of its entries needs the checks that depend on the settings above."""
         self.sent = 0  # entries handed to the topic
         self.answered = 0  # of these: whose fate the sink knows
         self.on_settled: Callable[[], None] | None = None
@@ -177,10 +181,11 @@ class Producer:
             self.on_ready = None
             on_ready(self, error)
 
-    def require(self, *, encryption: bool, delay_max_ms: int) -> None:
-        """Apply the policies that are checked per entry."""
+    def require(self, *, encryption: bool, delay_max_ms: int, message_bytes_max: int) -> None:
+        """Apply the policies that are checked per entry; 0: no limit."""
         self.encryption_required, self.delay_max_ms = encryption, delay_max_ms
-        self.checked = encryption or delay_max_ms > 0
+        self.message_bytes_max = message_bytes_max
+        self.checked = encryption or delay_max_ms > 0 or message_bytes_max > 0
 
     def stats(self) -> dict[str, Any]:
         """PublisherStats in Pulsar's shape (http-api 3.4)."""

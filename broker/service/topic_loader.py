@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from broker.errors import (
@@ -47,6 +48,11 @@ class TopicLoader:
         self._unloading: dict[str, asyncio.Task[None]] = {}
         self._permits = asyncio.Semaphore(service.config.max_concurrent_topic_load_request)
         self._closed = False
+
+    @property
+    def loading(self) -> int:
+        """Loads under way, and waiting for their turn."""
+        return len(self._loading)
 
     async def load(
         self,
@@ -102,6 +108,7 @@ class TopicLoader:
         self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
     ) -> Topic:
         full = str(name)
+        began_s = perf_counter()
         changes = self._service.policies.changes
         async with self._permits:
             if (leaving := self._unloading.get(full)) is not None:
@@ -124,6 +131,7 @@ class TopicLoader:
                 logger.warning("loading %s failed: %s", full, error)
                 raise PersistenceError(f"Loading {full}: {error}") from error
         self._topics[full] = topic
+        self._service.figures.topic_load.record((perf_counter() - began_s) * 1000)
         self._service.policies.registered(topic, changes)
         return topic
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from broker.http.dependencies import Service
 from broker.http.metrics import render_metrics
@@ -21,5 +21,7 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
         200: {"content": {"text/plain": {"example": 'pulsar_broker_topics_count{cluster="c"} 4'}}}
     },
 )
-async def metrics(service: Service) -> Response:
-    return Response(await render_metrics(service), media_type=_TYPE)
+async def metrics(request: Request, service: Service) -> Response:
+    state = request.app.state
+    page = await render_metrics(service, state.http_figures, state.cache_rates)
+    return Response(page, media_type=_TYPE)

@@ -15,7 +15,7 @@ import pytest
 from broker.config import BrokerConfig
 from broker.http.compression import GzipLayer, accepts_gzip
 from broker.http.errors import ApiError
-from broker.http.front import FrontDoor
+from broker.http.front import FrontDoor, HttpFigures
 from broker.http.rate_limit import AddressLimiter, address_group
 from broker.logs import REQUEST_ID, set_up_logging
 
@@ -168,7 +168,7 @@ def test_pieces_of_a_stream_pass_one_by_one() -> None:
 
 
 def _door(call: _Call, **settings: Any) -> FrontDoor:
-    return FrontDoor(call.app, BrokerConfig(**settings))
+    return FrontDoor(call.app, BrokerConfig(**settings), HttpFigures())
 
 
 def test_a_request_id_is_taken_over_if_it_is_sane() -> None:

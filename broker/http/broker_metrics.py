@@ -1,0 +1,191 @@
+"""Series of the broker and its process: connections, lookups, loads, caches, web server, memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from broker.http.metrics_page import MetricsPage, label
+from broker.service.persistent_topic import PersistentTopic
+from broker.service.rates import RateSampler
+
+if TYPE_CHECKING:
+    from broker.http.front import HttpFigures
+    from broker.service.broker_service import BrokerService
+    from broker.service.figures import Durations
+
+__all__ = ["CacheRates", "add_broker_metrics"]
+
+_BROKER_SUMS: Final = {
+    "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",
+    "pulsar_producers_count": "pulsar_broker_producers_count",
+    "pulsar_consumers_count": "pulsar_broker_consumers_count",
+    "pulsar_rate_in": "pulsar_broker_rate_in",
+    "pulsar_rate_out": "pulsar_broker_rate_out",
+    "pulsar_throughput_in": "pulsar_broker_throughput_in",
+    "pulsar_throughput_out": "pulsar_broker_throughput_out",
+    "pulsar_storage_size": "pulsar_broker_storage_size",
+    "pulsar_storage_logical_size": "pulsar_broker_storage_logical_size",
+    "pulsar_storage_write_rate": "pulsar_broker_storage_write_rate",
+    "pulsar_storage_read_rate": "pulsar_broker_storage_read_rate",
+    "pulsar_msg_backlog": "pulsar_broker_msg_backlog",
+}
+_PUBLISH: Final = ("0.0", "0.5", "0.95", "0.99", "0.999", "0.9999", "1.0")
+_LOAD: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999")
+_LOOKUP: Final = ("0.5", "0.99", "0.999", "1.0")
+_CACHE_PERIOD_MS: Final = 10_000
+
+
+class CacheRates:
+    """Hits and misses of the entry cache per second, over ten seconds or more."""
+
+    def __init__(self) -> None:
+        self._sampler = RateSampler()
+        self._next_ms = 0
+
+    def sample(self, now_ms: int, hits: int, misses: int) -> tuple[float, float]:
+        if now_ms >= self._next_ms:
+            self._sampler.sample(now_ms, (hits, misses, 0, 0))
+            self._next_ms = now_ms + _CACHE_PERIOD_MS
+        hit_rate, miss_rate, _, _ = self._sampler.rates
+        return hit_rate, miss_rate
+
+
+def add_broker_metrics(
+    page: MetricsPage,
+    service: BrokerService,
+    http: HttpFigures,
+    cache_rates: CacheRates,
+    of_namespace: dict[str, dict[str, float]],
+) -> None:
+    base = page.base
+    page.add("pulsar_broker_topics_count", base, len(service.topics))
+    for name, broker_name in _BROKER_SUMS.items():
+        page.add(broker_name, base, sum(sums[name] for sums in of_namespace.values()))
+    _add_connections(page, service)
+    _add_durations(page, service)
+    _add_storage(page, service, cache_rates)
+    _add_ledgers(page, of_namespace)
+    _add_load(page, service)
+    _add_http(page, http)
+    _add_process(page)
+
+
+def _add_connections(page: MetricsPage, service: BrokerService) -> None:
+    figures = service.figures
+    labels = f'{page.base},{label("broker", service.broker_id)},metric="broker_connection"'
+    created, refused = figures.connections_created, figures.connections_refused
+    page.add("pulsar_active_connections", labels, len(service.connections))
+    page.add("pulsar_connection_created_total_count", labels, created)
+    page.add("pulsar_connection_create_success_count", labels, created - refused)
+    page.add("pulsar_connection_create_fail_count", labels, refused)
+    page.add("pulsar_connection_closed_total_count", labels, figures.connections_closed)
+
+
+def _add_durations(page: MetricsPage, service: BrokerService) -> None:
+    figures, period_s = service.figures, service.config.stats_update_frequency_in_secs
+    now_s = time.monotonic()
+
+    def summary(name: str, durations: Durations, wanted: tuple[str, ...]) -> None:
+        values = durations.quantiles([float(each) for each in wanted], now_s, period_s)
+        pairs = list(zip(wanted, values, strict=True))
+        page.add_summary(name, pairs, durations.count, durations.sum_ms)
+
+    summary("pulsar_topic_load_times", figures.topic_load, _LOAD)
+    summary("pulsar_broker_publish_latency", figures.publish, _PUBLISH)
+    summary("pulsar_broker_lookup", figures.lookup, _LOOKUP)
+    base = page.base
+    page.add("pulsar_broker_lookup_answers_total", base, figures.lookup.count, "counter")
+    page.add("pulsar_broker_lookup_failures_total", base, figures.lookup_failures, "counter")
+    # One broker owns everything it answers for, so that no lookup is redirected.
+    page.add("pulsar_broker_lookup_redirects_total", base, 0, "counter")
+    page.add("pulsar_broker_lookup_pending_requests", base, service.lookups)
+    page.add("pulsar_broker_topic_load_pending_requests", base, service.loader.loading)
+    page.add("topic_load_times_count", base, figures.topic_load.count)  # the name before 4.0
+
+
+def _add_storage(page: MetricsPage, service: BrokerService, cache_rates: CacheRates) -> None:
+    base = page.base
+    ledgers = sum(isinstance(topic, PersistentTopic) for topic in service.topics.values())
+    page.add("pulsar_ml_count", base, ledgers)
+    cache = service.ledgers.cache
+    hit_rate, miss_rate = cache_rates.sample(service.clock(), cache.hits, cache.misses)
+    page.add("pulsar_ml_cache_used_size", base, cache.size)
+    page.add("pulsar_ml_cache_hits_rate", base, hit_rate)
+    page.add("pulsar_ml_cache_misses_rate", base, miss_rate)
+
+
+def _add_ledgers(page: MetricsPage, of_namespace: dict[str, dict[str, float]]) -> None:
+    """Managed ledgers by namespace, which is ``tenant/namespace/persistent`` here (trap 41)."""
+    for namespace, sums in of_namespace.items():
+        labels = f"{page.base},{label('namespace', f'{namespace}/persistent')}"
+        page.add("pulsar_ml_AddEntryMessagesRate", labels, sums["pulsar_rate_in"])
+        page.add("pulsar_ml_AddEntryBytesRate", labels, sums["pulsar_throughput_in"])
+        page.add("pulsar_ml_NumberOfMessagesInBacklog", labels, sums["pulsar_msg_backlog"])
+        page.add("pulsar_ml_StoredMessagesSize", labels, sums["pulsar_storage_logical_size"])
+
+
+def _add_load(page: MetricsPage, service: BrokerService) -> None:
+    labels = f'{page.base},{label("broker", service.broker_id)},metric="loadBalancing"'
+    sample = service.host_usage.sample()
+    for name, resource in (
+        ("pulsar_lb_cpu_usage", "cpu"),
+        ("pulsar_lb_memory_usage", "memory"),
+        ("pulsar_lb_bandwidth_in_usage", "bandwidthIn"),
+        ("pulsar_lb_bandwidth_out_usage", "bandwidthOut"),
+    ):
+        figures = sample[resource]
+        if figures["limit"] > 0:  # else this machine doesn't tell
+            page.add(name, labels, 100 * figures["usage"] / figures["limit"])
+
+
+def _add_http(page: MetricsPage, http: HttpFigures) -> None:
+    base = page.base
+    page.add("jetty_requests_total", base, sum(http.answers), "counter")
+    page.add("jetty_requests_active", base, http.active)
+    for number, count in enumerate(http.answers):
+        if number:  # 0: left before there was an answer
+            page.add("jetty_responses_total", f'{base},code="{number}xx"', count, "counter")
+    page.add("jetty_request_time_seconds_total", base, http.seconds, "counter")
+
+
+def _add_process(page: MetricsPage) -> None:
+    base = page.base
+    virtual, resident = _memory_bytes()
+    page.add("process_cpu_seconds_total", base, time.process_time(), "counter")
+    page.add("process_resident_memory_bytes", base, resident)
+    page.add("process_virtual_memory_bytes", base, virtual)
+    page.add("process_start_time_seconds", base, _STARTED_S)
+    page.add("process_open_fds", base, _open_files())
+    page.add("jvm_threads_current", base, threading.active_count())
+    for generation, figures in enumerate(gc.get_stats()):
+        labels = f'{base},gc="generation {generation}"'
+        page.add("jvm_gc_collection_seconds_count", labels, figures["collections"], "counter")
+    # Dashboards fill their variables from this one.
+    page.add("jvm_memory_bytes_used", f'{base},area="heap"', resident)
+
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_STARTED_S: Final = psutil.Process().create_time()
+
+
+def _memory_bytes() -> tuple[int, int]:
+    """Virtual and resident bytes (0 where it can't be told)."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            virtual, resident = statm.read().split()[:2]
+            return int(virtual) * _PAGE_BYTES, int(resident) * _PAGE_BYTES
+    except (OSError, ValueError):
+        return 0, 0
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0

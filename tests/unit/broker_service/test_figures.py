@@ -1,0 +1,77 @@
+"""Durations and buckets behind the metrics page."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from broker.service.figures import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, PublishFigures
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_quantiles_are_right_to_within_a_step(seed: int) -> None:
+    rng, durations = random.Random(seed), Durations()
+    values = sorted(rng.lognormvariate(0, 2) for _ in range(1000))
+    for value in values:
+        durations.record(value)
+    wanted = [0.0, 0.5, 0.95, 0.99, 0.999, 1.0]
+    found = durations.quantiles(wanted, 10.0, 60.0)
+    for share, shown in zip(wanted, found, strict=True):
+        true = values[max(math.ceil(share * 1000) - 1, 0)]
+        assert true <= shown * (1 + 1e-9) <= true * 2 ** (1 / 8) * (1 + 1e-9)
+    assert durations.count == 1000
+    assert durations.sum_ms == pytest.approx(sum(values))
+
+
+def test_quantiles_forget_after_two_periods() -> None:
+    durations = Durations()
+    durations.record(100.0)
+    assert durations.quantiles([1.0], 0.5, 60.0)[0] >= 100
+    durations.record(1.0, 5)
+    assert durations.quantiles([1.0], 59.0, 60.0)[0] >= 100
+    assert durations.quantiles([1.0], 61.0, 60.0)[0] == pytest.approx(1.0, rel=0.1)
+    assert math.isnan(durations.quantiles([1.0], 122.0, 60.0)[0])
+    durations.record(7.0)
+    assert math.isnan(durations.quantiles([1.0], 500.0, 60.0)[0]), "recorded before the silence"
+    assert durations.count == 7
+
+
+@pytest.mark.parametrize("ms", [0.0, -1.0, 1e-9, 1e12])
+def test_any_duration_is_taken(ms: float) -> None:
+    durations = Durations()
+    durations.record(ms)
+    assert durations.quantiles([0.5], 0.0, 60.0)[0] > 0
+
+
+def test_latency_buckets_include_their_limit() -> None:
+    figures = PublishFigures()
+    for limit in LATENCY_LIMITS_MS:
+        figures.stored(limit, 1)
+        figures.stored(limit * 1.001, 2)
+    latency, total_ms, _, _ = figures.period(0.0, 60.0)
+    assert latency == [1, *[3] * (len(LATENCY_LIMITS_MS) - 1), 2]
+    assert total_ms == pytest.approx(sum(LATENCY_LIMITS_MS) * 3.002)
+
+
+def test_entry_sizes_of_a_mixed_batch() -> None:
+    figures = PublishFigures()
+    sizes = [1, *(limit + extra for limit in SIZE_LIMITS for extra in (0, 1))]
+    figures.published([b"x" * size for size in sizes], sum(sizes))
+    figures.published([b"x"] * 10, 10)
+    _, _, counts, total = figures.period(0.0, 60.0)
+    assert counts == [12, *[2] * (len(SIZE_LIMITS) - 1), 1]
+    assert total == sum(sizes) + 10
+
+
+def test_a_period_shows_the_last_whole_one() -> None:
+    figures = PublishFigures()
+    figures.stored(1.0, 3)
+    assert sum(figures.period(0.0, 60.0)[0]) == 3, "the running one, while there is no other"
+    figures.stored(1.0, 2)
+    assert sum(figures.period(60.0, 60.0)[0]) == 5
+    figures.stored(1.0, 1)
+    assert sum(figures.period(90.0, 60.0)[0]) == 5
+    assert sum(figures.period(120.0, 60.0)[0]) == 1
+    assert sum(figures.period(180.0, 60.0)[0]) == 0
