@@ -40,6 +40,7 @@ __all__ = ["Delivery", "Feed", "MessageKey"]
 
 logger = logging.getLogger(__name__)
 
+CONSUME, DISCARD = "CONSUME", "DISCARD"  # cryptoFailureAction of Pulsar's clients
 PARTIAL_MAX = 20_000  # batches acknowledged in part, per source
 CHUNK_POSITIONS_MAX = 200_000  # of chunked messages that aren't acknowledged, per source
 LEAVING_S = 0.2  # how long a rival for an exclusive subscription waits for a session to end
@@ -94,6 +95,7 @@ class _Source:
         # All positions of chunked messages that the client has, by the last one.
         self.chunked: dict[Position, tuple[Position, ...]] = {}
         self.chunked_positions = 0
+        self.met_encrypted = False
         self.returning: deque[tuple[int, list[Position]]] = deque()  # chunks, by deadline (ms)
 
     @property
@@ -174,6 +176,9 @@ class Feed:
         self.buffered_bytes = 0
         self.credit = 0
         self.closed = False
+        self.crypto_action = CONSUME
+        """With encrypted messages: CONSUME passes them on as they are, DISCARD acknowledges them,
+        FAIL leaves them unacknowledged. Nothing here has keys."""
         self.ended = asyncio.Event()
         self.ready: deque[Delivery] = deque()
         self._sources: list[_Source] = []
@@ -225,6 +230,9 @@ class Feed:
         first_chunk: Position | None = None
         try:
             metadata, payload = open_entry(body)
+            if metadata.encryption_keys and self.crypto_action != CONSUME:
+                self._refuse_encrypted(source, (ledger_id, entry_id))
+                return
             if is_chunk(metadata):
                 position = (ledger_id, entry_id)
                 positions, joined = self._join(source, metadata, payload, position)
@@ -253,6 +261,14 @@ class Feed:
                     source.partition, ledger_id, entry_id, message, redelivery_count, first_chunk
                 )
             )
+
+    def _refuse_encrypted(self, source: _Source, position: Position) -> None:
+        if self.crypto_action == DISCARD:
+            source.acked.append(position)
+        elif not source.met_encrypted:
+            source.met_encrypted = True
+            logger.warning("%s: %d:%d is encrypted: not delivered", source.topic_name, *position)
+        self._flush_soon()  # it used up a permit
 
     def _join(
         self,

@@ -91,6 +91,8 @@ class OutgoingMessage:
     """``key`` stands for bytes: of a separated KEY_VALUE schema."""
     schema_version: bytes = b""
     """As ``version_bytes`` makes it; empty: no schema."""
+    encryption: pb.MessageMetadata | None = None
+    """Set: the payload is compressed and encrypted already; its keys and how it was made."""
 
 
 def decode_entry(body: bytes | memoryview, payload_bytes_max: int) -> list[Message]:
@@ -319,6 +321,9 @@ def encode_single(
             metadata.properties.add(key=key, value=value)
     if message.event_time_ms:
         metadata.event_time = message.event_time_ms
+    if message.encryption is not None:
+        metadata.MergeFrom(message.encryption)
+        return metadata, encode_body(metadata, message.payload)
     return metadata, encode_body(metadata, _compress_into(metadata, message.payload, kind))
 
 

@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from broker.http.messages import parse_message_id
 
-TIMEOUT_S = 20
+TIMEOUT_S = 30
 
 
 @pytest.fixture
@@ -179,23 +179,38 @@ def test_a_negative_acknowledgement_brings_it_again(ws_url: str, topic: str) -> 
 
 
 def test_dead_letters(ws_url: str, topic: str) -> None:
-    query = "subscriptionType=Shared&negativeAckRedeliveryDelay=100&maxRedeliverCount=1"
+    """Redelivered maxRedeliverCount times and refused once more, it is buried."""
+    query = "subscriptionType=Shared&negativeAckRedeliveryDelay=1000&maxRedeliverCount=1"
     dead = f"{topic}-s-DLQ"
     with (
         open_socket(f"{ws_url}/consumer/{topic}/s?{query}") as consumer,
         open_socket(f"{ws_url}/consumer/{dead}/d") as dead_consumer,
         open_socket(f"{ws_url}/producer/{topic}") as producer,
     ):
-        publish(producer, b"poison")
-        first = receive(consumer)
-        nack = {"type": "negativeAcknowledge", "messageId": first["messageId"]}
-        consumer.send(json.dumps(nack))
+        sent = publish(producer, b"poison", key="k", properties={"a": "b"})
+        for redelivered in (0, 1):
+            message = receive(consumer)
+            assert message["redeliveryCount"] == redelivered
+            nack = {"type": "negativeAcknowledge", "messageId": message["messageId"]}
+            consumer.send(json.dumps(nack))
         buried = receive(dead_consumer)
-        assert content(buried) == b"poison"
-        assert buried["properties"]["REAL_SUBSCRIPTION"] == "s"
+        assert (content(buried), buried["key"]) == (b"poison", "k")
+        ledger_id, entry_id, _ = place(sent)
+        origin = f"{ledger_id}:{entry_id}:-1"
+        assert buried["properties"] == {
+            "a": "b",
+            "REAL_TOPIC": topic.replace("/", "://", 1),
+            "REAL_SUBSCRIPTION": "s",
+            "ORIGIN_MESSAGE_ID": origin,
+            "ORIGIN_MESSAGE_IDY_TIME": origin,
+        }
 
 
-def test_a_reader_starts_behind_a_message(ws_url: str, topic: str) -> None:
+def test_a_reader_starts_behind_a_message(ws_url: str, topic: str, admin_url: str) -> None:
+    # Without a subscription whole ledgers may be trimmed before the reader comes.
+    kept = f"{admin_url}/admin/v2/{topic}/subscription/kept"
+    answer = httpx.put(kept, json={"ledgerId": -1, "entryId": -1}, timeout=TIMEOUT_S)
+    assert answer.status_code == 204
     with open_socket(f"{ws_url}/producer/{topic}") as producer:
         ids = [publish(producer, str(i).encode())["messageId"] for i in range(3)]
     start = httpx.QueryParams({"messageId": ids[0]})

@@ -167,8 +167,10 @@ async def take_messages(
     request: Request,
     topic: Topic,
     wanted: Wanted,
-    max: Annotated[int, Query(ge=1, le=MESSAGES_MAX)] = 100,
-    waitMs: Annotated[int, Query(ge=0, le=WAIT_MS_MAX)] = 5_000,
+    max: Annotated[int, Query(description="Messages at most", ge=1, le=MESSAGES_MAX)] = 100,
+    waitMs: Annotated[
+        int, Query(description="How long to wait for the first one", ge=0, le=WAIT_MS_MAX)
+    ] = 5_000,
     payload: Payload = "text",
     decode: Decode = False,
 ) -> Response:

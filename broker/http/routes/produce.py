@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 
 from broker.http.dependencies import Authoritative, Topic, body_doc, read_json
 from broker.http.errors import ApiError
@@ -104,7 +104,10 @@ async def produce(request: Request, topic: Topic, authoritative: Authoritative =
     responses=_RESPONSES,
 )
 async def produce_to_partition(
-    request: Request, topic: Topic, partition: int, authoritative: Authoritative = None
+    request: Request,
+    topic: Topic,
+    partition: Annotated[int, Path(description="Number of the partition, from 0", examples=[0])],
+    authoritative: Authoritative = None,
 ) -> Response:
     if topic.is_partition:
         raise ApiError(400, "The topic name must be without a partition here")

@@ -45,7 +45,9 @@ _PUSH_AT_ONCE = 64  # deliveries per turn: the loop is free again after about a 
 
 
 def iso_millis(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    """As Pulsar's clients write it: UTC is Z."""
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def message_json(delivery: Delivery) -> dict[str, Any]:
@@ -93,10 +95,13 @@ def _encryption_context(metadata: pb.MessageMetadata) -> dict[str, Any]:
             for key in metadata.encryption_keys
         },
         "param": b64encode(metadata.encryption_param).decode(),
-        "algorithm": metadata.encryption_algo,
         "compressionType": pb.CompressionType.Name(metadata.compression),
         "uncompressedMessageSize": metadata.uncompressed_size,
+        "batchSize": None,
+        "encrypted": True,
     }
+    if metadata.encryption_algo:
+        context["algorithm"] = metadata.encryption_algo
     if metadata.HasField("num_messages_in_batch"):
         context["batchSize"] = metadata.num_messages_in_batch
     return context
@@ -197,6 +202,7 @@ class ConsumerSession(_Session):
         self._timer: asyncio.TimerHandle | None = None
         self._dead_letters: Publisher | None = None
         self._dead_letter_tasks: set[asyncio.Task[None]] = set()
+        self.feed.crypto_action = parameters.crypto_action
 
     async def open(self, remote: str, client_version: str) -> None:
         """Subscribe.
@@ -380,6 +386,7 @@ class ReaderSession(_Session):
     ) -> None:
         super().__init__(service, name, parameters.queue_size)
         self._parameters = parameters
+        self.feed.crypto_action = parameters.crypto_action
 
     async def open(self, remote: str, client_version: str) -> None:
         """Subscribe at the start message.

@@ -9,6 +9,7 @@ from broker.http.errors import ApiError
 from broker.http.local_producer import java_string_hash, murmur_hash
 from broker.http.messages import COMPRESSIONS, MessageIdError, parse_message_id
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ def _choice(query: Mapping[str, str], name: str, default: T, choices: Mapping[st
     return choices[text]
 
 
+def _queue_size(query: Mapping[str, str]) -> int:
+    """The push window; 0 means one at a time, as in Pulsar."""
+    return min(max(_number(query, "receiverQueueSize", QUEUE_SIZE_MAX), 1), QUEUE_SIZE_MAX)
+
+
 def _true(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "").lower() == "true"
 
@@ -73,13 +79,19 @@ class ProducerParameters:
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> ProducerParameters:
         """Raises ApiError 400 for the first wrong one."""
-        _number(query, "batchingMaxPublishDelay", 10, 1)  # checked, not used: see producer.py
-        if query.get("encryptionKeys"):
+        batching = _true(query, "batchingEnabled")
+        # As Pulsar: these two are looked at with batching only.
+        messages_max = _number(query, "batchingMaxMessages", 1000, 2) if batching else 1
+        if batching:
+            _number(query, "batchingMaxPublishDelay", 10, 1)  # checked, not used: see producer.py
+        if query.get("producerName") == "":
+            raise ApiError(400, "Invalid query parameter producerName: empty")
+        if "encryptionKeys" in query:
             raise ApiError(400, "encryptionKeys needs a key reader, which this broker doesn't have")
         return cls(
             query.get("producerName", ""),
-            _true(query, "batchingEnabled"),
-            _number(query, "batchingMaxMessages", 1000, 2),
+            batching,
+            messages_max,
             _number(query, "maxPendingMessages", 1000, 1, 1_000_000),
             _number(query, "sendTimeoutMillis", 30_000),
             _number(query, "initialSequenceId", -1, -1, 2**62),
@@ -112,6 +124,7 @@ class ConsumerParameters:
     redeliver_max: int  # 0: no dead letter topic
     dead_letter_topic: str
     earliest: bool
+    crypto_action: str
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> ConsumerParameters:
@@ -119,21 +132,30 @@ class ConsumerParameters:
         ack_timeout_ms = _number(query, "ackTimeoutMillis", 0)
         if 0 < ack_timeout_ms < 1000:
             raise ApiError(400, "Invalid query parameter ackTimeoutMillis: at least 1000")
-        _choice(query, "cryptoFailureAction", "FAIL", _CRYPTO)
+        redeliver_max = _number(query, "maxRedeliverCount", 0, 1)
+        dead_letter_topic = query.get("deadLetterTopic", "")
+        if dead_letter_topic:
+            if not redeliver_max:
+                raise ApiError(400, "deadLetterTopic needs maxRedeliverCount, at least 1")
+            try:
+                TopicName.parse(dead_letter_topic)
+            except InvalidTopicNameError as error:
+                raise ApiError(400, f"Invalid query parameter deadLetterTopic: {error}") from error
         return cls(
             _choice(query, "subscriptionType", EXCLUSIVE, _SUB_TYPES),
             _choice(query, "subscriptionMode", True, {"Durable": True, "NonDurable": False}),
             query.get("consumerName", ""),
-            min(_number(query, "receiverQueueSize", QUEUE_SIZE_MAX, 1), QUEUE_SIZE_MAX),
+            _queue_size(query),
             _number(query, "priorityLevel", 0),
             ack_timeout_ms,
             _number(query, "negativeAckRedeliveryDelay", 60_000),
             _true(query, "pullMode"),
-            _number(query, "maxRedeliverCount", 0),
-            query.get("deadLetterTopic", ""),
+            redeliver_max,
+            dead_letter_topic,
             _choice(
                 query, "subscriptionInitialPosition", False, {"Latest": False, "Earliest": True}
             ),
+            _choice(query, "cryptoFailureAction", "FAIL", _CRYPTO),
         )
 
 
@@ -142,11 +164,11 @@ class ReaderParameters:
     reader_name: str
     queue_size: int
     start: pb.MessageIdData | str  # "latest", "earliest" or an id
+    crypto_action: str
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> ReaderParameters:
         """Raises ApiError 400 for the first wrong one."""
-        _choice(query, "cryptoFailureAction", "FAIL", _CRYPTO)
         # An unencoded + of base64 has become a space on the way.
         text = query.get("messageId", "").replace(" ", "+") or "latest"
         start: pb.MessageIdData | str = text
@@ -157,6 +179,7 @@ class ReaderParameters:
                 raise ApiError(400, f"Invalid query parameter messageId: {error}") from error
         return cls(
             query.get("readerName", ""),
-            min(_number(query, "receiverQueueSize", QUEUE_SIZE_MAX, 1), QUEUE_SIZE_MAX),
+            _queue_size(query),
             start,
+            _choice(query, "cryptoFailureAction", "FAIL", _CRYPTO),
         )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.http.errors import ApiError
+from broker.http.messages import COMPRESSIONS
 from broker.http.partitioned_stats import sum_topic_stats
 from broker.http.raw_path import form_decode
 from broker.http.rest_produce import parse_messages
@@ -36,8 +37,13 @@ def test_the_queue_size_is_capped() -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        {"receiverQueueSize": "0"},
+        {"receiverQueueSize": "-1"},
         {"receiverQueueSize": "x"},
+        {"maxRedeliverCount": "0"},
+        {"deadLetterTopic": "dead"},
+        {"deadLetterTopic": "bad://", "maxRedeliverCount": "1"},
+        {"negativeAckRedeliveryDelay": "-1"},
+        {"subscriptionInitialPosition": "earliest"},
         {"ackTimeoutMillis": "999"},
         {"subscriptionType": "shared"},
         {"subscriptionMode": "x"},
@@ -50,6 +56,47 @@ def test_bad_consumer_parameters(query: dict[str, str]) -> None:
         ConsumerParameters.parse(query)
     assert refused.value.status == 400
     assert next(iter(query)) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"sendTimeoutMillis": "-1"},
+        {"maxPendingMessages": "0"},
+        {"messageRoutingMode": "roundrobinpartition"},
+        {"hashingScheme": "x"},
+        {"compressionType": "lz4"},
+        {"initialSequenceId": "x"},
+        {"producerName": ""},
+        {"encryptionKeys": "k1"},
+        {"encryptionKeys": ""},
+        {"batchingMaxMessages": "1", "batchingEnabled": "true"},
+        {"batchingMaxPublishDelay": "x", "batchingEnabled": "true"},
+    ],
+    ids=str,
+)
+def test_bad_producer_parameters(query: dict[str, str]) -> None:
+    with pytest.raises(ApiError) as refused:
+        ProducerParameters.parse(query)
+    assert refused.value.status == 400
+    assert next(iter(query)) in str(refused.value)
+
+
+def test_batching_parameters_count_with_batching_only() -> None:
+    query = {"batchingMaxMessages": "1", "batchingMaxPublishDelay": "x"}
+    assert not ProducerParameters.parse(query).batching
+    query = {"batchingEnabled": "true", "batchingMaxMessages": "7"}
+    assert ProducerParameters.parse(query).batch_messages_max == 7
+
+
+def test_what_pulsar_takes_is_taken() -> None:
+    assert ConsumerParameters.parse({"receiverQueueSize": "0"}).queue_size == 1
+    assert ConsumerParameters.parse({}).crypto_action == "FAIL"
+    assert ReaderParameters.parse({"cryptoFailureAction": "CONSUME"}).crypto_action == "CONSUME"
+    for compression in COMPRESSIONS:
+        ProducerParameters.parse({"compressionType": compression})
+    dead = {"maxRedeliverCount": "2", "deadLetterTopic": "persistent://a/b/c"}
+    assert ConsumerParameters.parse(dead).redeliver_max == 2
 
 
 def test_a_space_in_a_message_id_was_a_plus() -> None:
