@@ -23,7 +23,8 @@ def admin(admin_url: str) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
+def client(service_url: str, namespace: str) -> Iterator[pulsar.Client]:
+    """Closed before the namespace is deleted: a connected one would make its topics again."""
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=30)
     yield client
