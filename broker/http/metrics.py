@@ -103,7 +103,9 @@ _SIZE_NAMES = tuple(
 )
 
 
-async def render_metrics(service: BrokerService, http: HttpFigures, cache_rates: CacheRates) -> str:
+async def render_metrics(
+    service: BrokerService, http: HttpFigures, cache_rates: CacheRates
+) -> bytes:
     """The page. Bounded work per turn of the loop, see the module."""
     config = service.config
     page = MetricsPage(service.cluster)

@@ -54,8 +54,8 @@ class MetricsPage:
         lines.append(f"{name}_count{{{labels}}} {count}")
         lines.append(f"{name}_sum{{{labels}}} {total}")
 
-    def render(self) -> str:
-        return "\n".join(line for lines in self._series.values() for line in lines) + "\n"
+    def render(self) -> bytes:
+        return b"".join("\n".join(lines).encode() + b"\n" for lines in self._series.values())
 
 
 def label(name: str, value: str) -> str:
