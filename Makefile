@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check bench simulate interop-clients format clean
+.PHONY: help setup standalone test check bench bench-admin simulate interop-clients format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -35,6 +35,9 @@ check: $(STAMP)  ## format, lint, types, generated code
 format: $(STAMP)  ## rewrite sources in our format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench-admin: $(STAMP)  ## topic statistics and lists of 10,000 topics
+	$(BIN)/python -m benchmarks.micro.http_admin
 
 bench: $(STAMP)  ## micro benchmarks and a short yardstick run, for us alone
 	$(BIN)/python benchmarks/run.py --seconds $(SECONDS_PER_LOAD)

@@ -96,6 +96,7 @@ def create_app(service: BrokerService) -> FastAPI:
     for module in (
         produce,
         consume,
+        topic_statistics,  # early: routes are tried in turn, and these are asked for most
         tenants,
         clusters,
         namespaces,
@@ -104,7 +105,6 @@ def create_app(service: BrokerService) -> FastAPI:
         namespace_backlogs,
         topics,
         topic_partitions,
-        topic_statistics,
         topic_processes,
         topic_properties,
         topic_permissions,

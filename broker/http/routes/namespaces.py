@@ -20,6 +20,7 @@ from broker.http.policy_access import JsonBody, require_local
 from broker.http.responses import JsonResponse, no_content
 from broker.http.routes.namespace_content import check_clusters
 from broker.http.routes.tenants import delete_namespace_with_topics
+from broker.http.topic_access import user_topics
 from broker.policies.documents import parse_namespace
 from broker.policies.quotas import QUOTA_SCHEMA, QUOTAS
 from broker.policies.table import POLICIES
@@ -173,7 +174,7 @@ async def delete_namespace(
         await delete_namespace_with_topics(service, namespace)
         return no_content()
     topics = await service.list_topics(namespace, "all")
-    users = [name for name in topics if not TopicName.parse(name).is_system]
+    users = user_topics(topics)
     partitioned = [
         *await service.resources.partitioned_topics(namespace),
         *await service.resources.partitioned_topics(namespace, "non-persistent"),
@@ -211,7 +212,7 @@ async def list_topics(
         raise ApiError(404, f"mode {mode!r:.50} is none of PERSISTENT, NON_PERSISTENT, ALL")
     names = await service.list_topics(namespace, kind)
     if not flag(includeSystemTopic):
-        names = [name for name in names if not TopicName.parse(name).is_system]
+        names = user_topics(names)
     return JsonResponse(names)
 
 

@@ -44,30 +44,46 @@ router = APIRouter(tags=["topics"])
 _Text = str | None
 
 
-class StatsOptions:
-    """What of the statistics a caller wants (http-api 2.4); the rest is left out or -1."""
+def _switch(name: str, default: bool | str, description: str) -> dict[str, Any]:
+    """OpenAPI of a switch in the query."""
+    schema = {"type": "boolean"} | ({"default": default} if isinstance(default, bool) else {})
+    return {"name": name, "in": "query", "description": description, "schema": schema}
 
-    def __init__(
-        self,
-        request: Request,
-        getPreciseBacklog: Annotated[
-            _Text, Query(description="Accepted; backlogs are always exact here")
-        ] = None,
-        subscriptionBacklogSize: Annotated[
-            _Text,
-            Query(description="Bytes per subscription; by default for persistent topics only"),
-        ] = None,
-        getEarliestTimeInBacklog: Annotated[
-            _Text, Query(description="Publish time of each backlog's first message: one read each")
-        ] = None,
-        excludePublishers: _Text = None,
-        excludeConsumers: _Text = None,
-    ) -> None:
+
+_SWITCHES = [
+    _switch("getPreciseBacklog", False, "Accepted; backlogs are always exact here"),
+    _switch(
+        "subscriptionBacklogSize",
+        "by domain",
+        "Bytes of each subscription's backlog; by default for persistent topics only",
+    ),
+    _switch(
+        "getEarliestTimeInBacklog", False, "When each backlog's first message was published: a read"
+    ),
+    _switch("excludePublishers", False, "Leave the list of publishers empty"),
+    _switch("excludeConsumers", False, "Leave the lists of consumers empty"),
+    _switch("authoritative", False, "Accepted for Pulsar's clients"),
+]
+_PER_PARTITION = _switch("perPartition", True, "Also each partition's statistics")
+
+
+class StatsOptions:
+    """What of the statistics a caller wants (http-api 2.4); the rest is left out or -1.
+
+    Read from the query as it is, and so documented by hand: as declared parameters the switches
+    would cost as much as the statistics themselves.
+    """
+
+    __slots__ = ("backlog_size", "consumers", "earliest_time", "per_partition", "publishers")
+
+    def __init__(self, request: Request) -> None:
+        query = request.query_params
         is_persistent = request.path_params["domain"] == "persistent"
-        self.backlog_size = flag(subscriptionBacklogSize, default=is_persistent)
-        self.earliest_time = flag(getEarliestTimeInBacklog)
-        self.publishers = not flag(excludePublishers)
-        self.consumers = not flag(excludeConsumers)
+        self.backlog_size = flag(query.get("subscriptionBacklogSize"), default=is_persistent)
+        self.earliest_time = flag(query.get("getEarliestTimeInBacklog"))
+        self.publishers = not flag(query.get("excludePublishers"))
+        self.consumers = not flag(query.get("excludeConsumers"))
+        self.per_partition = flag(query.get("perPartition"), default=True)
 
     async def of(self, service: BrokerService, name: TopicName) -> dict[str, Any]:
         """TopicStats of one topic, loaded if need be."""
@@ -86,8 +102,8 @@ class StatsOptions:
         return stats
 
 
-async def _options(options: Annotated[StatsOptions, Depends(StatsOptions)]) -> StatsOptions:
-    return options
+async def _options(request: Request) -> StatsOptions:
+    return StatsOptions(request)
 
 
 Options = Annotated[StatsOptions, Depends(_options)]
@@ -96,6 +112,7 @@ Options = Annotated[StatsOptions, Depends(_options)]
 @router.get(
     TOPIC + "/stats",
     summary="Statistics of one topic",
+    openapi_extra={"parameters": _SWITCHES},
     responses={
         200: {
             "content": {
@@ -107,9 +124,7 @@ Options = Annotated[StatsOptions, Depends(_options)]
         **NOT_FOUND,
     },
 )
-async def stats(
-    service: Service, topic: Topic, options: Options, authoritative: Authoritative = None
-) -> Response:
+async def stats(service: Service, topic: Topic, options: Options) -> Response:
     return JsonResponse(await options.of(service, topic))
 
 
@@ -132,15 +147,10 @@ async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
 @router.get(
     TOPIC + "/partitioned-stats",
     summary="Sum over all partitions, and each one's statistics",
+    openapi_extra={"parameters": [*_SWITCHES, _PER_PARTITION]},
     responses={**NOT_FOUND, 412: {"description": "The name is a partition's"}},
 )
-async def partitioned_stats(
-    service: Service,
-    topic: Topic,
-    options: Options,
-    perPartition: Annotated[_Text, Query(description="Default true: with each partition's")] = None,
-    authoritative: Authoritative = None,
-) -> Response:
+async def partitioned_stats(service: Service, topic: Topic, options: Options) -> Response:
     record = await _record(service, topic)
 
     async def ask(index: int) -> dict[str, Any] | None:
@@ -158,7 +168,7 @@ async def partitioned_stats(
     total = sum_topic_stats(list(parts.values()))
     total["metadata"] = partitioned_metadata(record)
     total["partitions"] = {}
-    if flag(perPartition, default=True):
+    if options.per_partition:
         # http-api trap 19: one empty entry, so that clients see that the topic is there.
         total["partitions"] = parts or {str(topic): empty_topic_stats(service.broker_id)}
     return JsonResponse(total)
