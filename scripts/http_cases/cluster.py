@@ -71,6 +71,7 @@ def _clusters(c: str) -> list[Case]:
         ("GET", f"{domains}/d1", None, ""),
         ("POST", f"{C}/{c}x/failureDomains/d1", {"brokers": ["a:1"]}, ""),
         ("DELETE", f"{domains}/d1", None, "known: 204"),
+        ("DELETE", f"{domains}/d3", None, "known: 204"),  # else Pulsar lists the cluster for ever
         ("DELETE", f"{domains}/d1", None, ""),
         ("DELETE", f"{C}/{c}x/failureDomains/d1", None, ""),
     ]
