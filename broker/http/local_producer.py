@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import mmh3
 
-from broker.errors import ServiceNotReadyError
+from broker.errors import (
+    BrokerError,
+    BrokerMetadataError,
+    NotAllowedError,
+    ServiceNotReadyError,
+)
 from broker.protocol.entry_head import make_head
-from broker.service.producer import SHARED, Producer, ProducerRequest, PublishBatch
+from broker.service.producer import SHARED, TOO_LARGE, Producer, ProducerRequest, PublishBatch
 from broker.service.schemas.admission import admit_producer
 
 if TYPE_CHECKING:
@@ -40,6 +45,34 @@ class Ticket(Protocol):
 
     def failed(self, index: int, count: int, error: Exception) -> None:
         """Those entries were not stored and won't be."""
+
+
+class _PartTicket:
+    """The ticket of a part of a call's entries."""
+
+    def __init__(self, ticket: Ticket, first: int) -> None:
+        self._ticket, self._first = ticket, first
+
+    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
+        self._ticket.done(self._first + index, count, ledger_id, first_entry_id)
+
+    def failed(self, index: int, count: int, error: Exception) -> None:
+        self._ticket.failed(self._first + index, count, error)
+
+
+def _refusal(
+    producer: Producer, metadata: pb.MessageMetadata, body: bytes, now_ms: int
+) -> BrokerError | None:
+    """Why a policy forbids an entry, as for those that come by the binary protocol."""
+    if producer.encryption_required and not metadata.encryption_keys:
+        return BrokerMetadataError("Messages must be encrypted")
+    if 0 < producer.message_bytes_max < len(body):
+        return NotAllowedError(TOO_LARGE)
+    if 0 < producer.delay_max_ms < metadata.deliver_at_time - now_ms:
+        return NotAllowedError(
+            f"Exceeds max allowed delivery delay of {producer.delay_max_ms} milliseconds"
+        )
+    return None
 
 
 class LocalProducer:
@@ -142,6 +175,34 @@ class LocalProducer:
         if self.closed or topic is None or producer is None:
             ticket.failed(0, len(entries), ServiceNotReadyError("The topic was closed or moved"))
             return
+        if producer.checked:
+            self._publish_checked(topic, producer, entries, ticket)
+        else:
+            self._publish(topic, producer, entries, ticket)
+        if self._line:
+            self._wake_next()
+
+    def _publish_checked(
+        self, topic: Topic, producer: Producer, entries: Sequence[Entry], ticket: Ticket
+    ) -> None:
+        """Refuse what a policy forbids; what is between goes on in parts."""
+        first = 0
+        for index, (metadata, body) in enumerate(entries):
+            if (refusal := _refusal(producer, metadata, body, topic.service.clock())) is None:
+                continue
+            if index > first:
+                part = entries[first:index]
+                self._publish(topic, producer, part, _PartTicket(ticket, first))
+            ticket.failed(index, 1, refusal)
+            first = index + 1
+        if first == 0:
+            self._publish(topic, producer, entries, ticket)
+        elif first < len(entries):
+            self._publish(topic, producer, entries[first:], _PartTicket(ticket, first))
+
+    def _publish(
+        self, topic: Topic, producer: Producer, entries: Sequence[Entry], ticket: Ticket
+    ) -> None:
         bodies = [body for _, body in entries]
         metadatas = [metadata for metadata, _ in entries]
         batch = PublishBatch(
@@ -156,8 +217,6 @@ class LocalProducer:
         self._waiting.append((batch, ticket))
         self.in_flight += len(bodies)
         topic.publish(producer, batch)
-        if self._line:
-            self._wake_next()
 
     def close(self) -> None:
         """Unregister; entries under way are still answered."""
@@ -194,6 +253,9 @@ class LocalProducer:
 
     def _release_all(self) -> None:
         """Nothing is published any more: whoever waits is told so by `publish`."""
+        for limit in self._over_rate:
+            limit.leave(self)
+        self._over_rate.clear()
         line, self._line = self._line, deque()
         for turn in line:
             if not turn.done():

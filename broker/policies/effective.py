@@ -347,11 +347,8 @@ class Policies:
         self.max_unacked_per_subscription = integer(
             "max_unacked_messages_per_subscription", config.max_unacked_messages_per_subscription
         )
-        own_size = integer("max_message_size", 0)
-        self.max_message_size = (
-            min(own_size, config.max_message_size) if own_size > 0 else config.max_message_size
-        )
-        """Bytes of one message; never above the broker's setting, which clients are told."""
+        self.max_message_size = max(0, integer("max_message_size", 0))
+        """Bytes of one message, chunks aside; 0: as many as the broker takes."""
 
     def _read_rest(self) -> None:
         config = self.config

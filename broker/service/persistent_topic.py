@@ -211,6 +211,7 @@ class PersistentTopic(Topic):
         self._check_open()
         if name in self.subscriptions or name in self._opening:
             raise AlreadyExistsError(f"Subscription {name} already exists for topic")
+        self._check_subscription_count(name)
         try:
             return await self._create_durable(name, initial, properties)
         except STORAGE_ERRORS as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.service.rates import RateSampler, iso_time
 
@@ -20,12 +20,15 @@ __all__ = [
     "EXCLUSIVE",
     "EXCLUSIVE_WITH_FENCING",
     "SHARED",
+    "TOO_LARGE",
     "WAIT_FOR_EXCLUSIVE",
     "Producer",
     "ProducerRequest",
     "ProducerSink",
     "PublishBatch",
 ]
+
+TOO_LARGE: Final = "Exceed maximum message size"
 
 # PulsarApi.proto ProducerAccessMode
 SHARED, EXCLUSIVE, WAIT_FOR_EXCLUSIVE, EXCLUSIVE_WITH_FENCING = range(4)

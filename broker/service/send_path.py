@@ -19,7 +19,7 @@ from broker.errors import BrokerError, TopicFencedError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_head import FLAG_CHUNK, FLAG_ENCRYPTED, FLAG_TRANSACTION, make_head
 from broker.protocol.framing import MalformedFrameError
-from broker.service.producer import Producer, PublishBatch
+from broker.service.producer import TOO_LARGE, Producer, PublishBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,7 @@ class SendPath:
             raise MalformedFrameError("message metadata lacks a required field")
         head = make_head(_metadata, end - payload_from)
         if head[3] & _SLOW_FLAGS or batch.producer.checked:
-            if not self._allowed(batch, head):
+            if not self._allowed(batch, head, len(body)):
                 return
             if head[3] & FLAG_CHUNK:
                 batch.chunked_count += 1
@@ -128,7 +128,7 @@ class SendPath:
         batch.message_count += messages if 0 < messages <= len(body) else 1  # statistics only
         batch.entry_bytes += len(body)
 
-    def _allowed(self, batch: PublishBatch, head: bytes) -> bool:
+    def _allowed(self, batch: PublishBatch, head: bytes, size: int) -> bool:
         """Checks that only some entries or some producers need."""
         producer = batch.producer
         if head[3] & FLAG_TRANSACTION:
@@ -136,6 +136,9 @@ class SendPath:
             return False
         if producer.encryption_required and not head[3] & FLAG_ENCRYPTED:
             self._fault(batch, pb.MetadataError, "Messages must be encrypted")
+            return False
+        if 0 < producer.message_bytes_max < size and not head[3] & FLAG_CHUNK:
+            self._fault(batch, pb.NotAllowedError, TOO_LARGE)
             return False
         delay_max_ms = producer.delay_max_ms
         if delay_max_ms and (

@@ -122,6 +122,7 @@ class Subscription(ABC):
         if request.sub_type == KEY_SHARED and not config.subscription_key_shared_enable:
             raise NotAllowedError("Key_Shared subscriptions are switched off")
         connected = len(self.consumers)
+        self.topic.check_consumer_count()  # again: others came while we waited
         if 0 < self.topic.policies.max_consumers_per_subscription <= connected:
             raise ConsumerBusyError("Subscription reached max consumers limit")
         if connected and request.sub_type != self.sub_type:

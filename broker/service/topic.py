@@ -106,11 +106,14 @@ class Topic(ABC):
         self._check_open()
         self._check_encryption(request)  # the policy may have come while we waited
         self._require(producer)
-        limit = self.policies.max_producers
-        if 0 < limit <= sum(1 for _ in self.registry):
+        producers_max = self.policies.max_producers
+        if 0 < producers_max <= sum(1 for _ in self.registry) and not self.name.is_system:
             raise ProducerBusyError("Topic reached max producers limit")
         await self._admit(producer)
         self.active_ms = self.service.clock()
+        for limit in (self.rate_limits.publish, self.service.publish_throttle):
+            if limit is not None:
+                limit.enter(producer.sink)
         return producer
 
     async def _check_backlog_quota(self) -> None:  # noqa: B027 - only stored topics have a backlog
@@ -125,6 +128,7 @@ class Topic(ABC):
         producer.require(
             encryption=self.policies.encryption_required,
             delay_max_ms=self.policies.delayed_delivery.delay_max_ms,
+            message_bytes_max=self.policies.max_message_size,
         )
 
     async def _free_name(self, producer: Producer) -> None:
@@ -297,12 +301,23 @@ class Topic(ABC):
             raise NotAllowedError(
                 f"Subscription of type {SUB_TYPE_NAMES[request.sub_type]} is disabled"
             )
-        consumer_count = sum(len(s.consumers) for s in self.subscriptions.values())
-        if 0 < policies.max_consumers <= consumer_count:
-            raise ConsumerBusyError("Topic reached max consumers limit")
-        if request.subscription in self.subscriptions:
+        self.check_consumer_count()
+        if request.subscription not in self.subscriptions:
+            self._check_subscription_count(request.subscription)
+
+    def check_consumer_count(self) -> None:
+        """Raises ConsumerBusyError: one more consumer is one too many."""
+        limit = self.policies.max_consumers
+        if limit <= 0 or self.name.is_system:
             return
-        if 0 < policies.max_subscriptions <= len(self.subscriptions):
+        if sum(len(s.consumers) for s in self.subscriptions.values()) >= limit:
+            raise ConsumerBusyError("Topic reached max consumers limit")
+
+    def _check_subscription_count(self, name: str) -> None:
+        """Raises NotAllowedError: one more subscription is one too many."""
+        limit = self.policies.max_subscriptions
+        opening = self._opening.keys() - self.subscriptions.keys() - {name}
+        if 0 < limit <= len(self.subscriptions) + len(opening) and not self.name.is_system:
             raise NotAllowedError(
                 f"Exceed the maximum number of subscriptions of the topic: {self.full_name}"
             )

@@ -137,6 +137,9 @@ class TopicDirectory:
         await self._check_namespace(name)
         if await self.exists(name):
             raise AlreadyExistsError("This topic already exists")
+        if name.is_persistent and await self.partitions(name) is None:
+            policies = await self._service.policies.of(name)
+            await self._service.loader.check_room(name, policies, partitions)
         try:
             await self._service.resources.create_partitioned(name, partitions, properties)
         except MetadataError as error:
@@ -155,6 +158,9 @@ class TopicDirectory:
             raise PreconditionFailedError(
                 f"Number of partitions should be less than or equal to {limit}"
             )
+        if name.is_persistent and partitions > current:
+            policies = await self._service.policies.of(name)
+            await self._service.loader.check_room(name, policies, partitions - current)
         await self._service.resources.update_partitioned(
             name,
             lambda record: {**record, "partitions": max(partitions, record.get("partitions", 0))},

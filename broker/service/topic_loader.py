@@ -18,6 +18,7 @@ from broker.errors import (
     TopicFencedError,
     TopicNotFoundError,
 )
+from broker.protocol.topic_name import TopicName
 from broker.service.non_persistent_topic import NonPersistentTopic
 from broker.service.persistent_topic import PersistentTopic
 from bundles.errors import BundleError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from broker.policies.effective import Policies
-    from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
     from broker.service.topic import Topic
 
@@ -46,6 +46,7 @@ class TopicLoader:
         self._topics = service.topics
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         self._unloading: dict[str, asyncio.Task[None]] = {}
+        self._creating: dict[str, set[str]] = {}  # full names, by namespace
         self._permits = asyncio.Semaphore(service.config.max_concurrent_topic_load_request)
         self._closed = False
 
@@ -153,8 +154,16 @@ class TopicLoader:
         if not exists:
             if not (forced or declared or (create and policies.auto_topic_creation.allowed)):
                 raise TopicNotFoundError(f"Topic {name} does not exist")
-            await self._check_topic_count(name, policies)
-        ledger = await service.ledgers.open(name.ml_name, self.ledger_config(policies))
+            await self.check_room(name, policies)
+        # Until it is stored, it counts for those that ask for room meanwhile.
+        creating = self._creating.setdefault(name.namespace, set())
+        creating.add(name.full)
+        try:
+            ledger = await service.ledgers.open(name.ml_name, self.ledger_config(policies))
+        finally:
+            creating.discard(name.full)
+            if not creating:
+                self._creating.pop(name.namespace, None)
         if not exists and properties:
             await ledger.set_properties(dict(properties))
         return PersistentTopic(service, name, ledger, policies)
@@ -175,11 +184,19 @@ class TopicLoader:
             raise NotAllowedError(f"{name.base} has only {record.get('partitions', 0)} partitions")
         return True
 
-    async def _check_topic_count(self, name: TopicName, policies: Policies) -> None:
+    async def check_room(self, name: TopicName, policies: Policies, count: int = 1) -> None:
+        """Whether the namespace may have ``count`` more stored topics.
+
+        Raises:
+            PreconditionFailedError.
+        """
         limit = policies.max_topics
         if limit <= 0 or name.is_system:
             return
-        if len(await self._service.resources.stored_topics(name.namespace)) >= limit:
+        stored = await self._service.resources.stored_topics(name.namespace)
+        there = {full for full in stored if "__" not in full or not TopicName.parse(full).is_system}
+        there |= self._creating.get(name.namespace, set())
+        if len(there - {name.full}) + count > limit:
             raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
 
     def ledger_config(self, policies: Policies) -> ManagedLedgerConfig:

@@ -45,6 +45,9 @@ class FakeTopic:
     def policies(self) -> Policies:
         return Policies({}, self.service.config)
 
+    def check_consumer_count(self) -> None:
+        """No topic here has a limit."""
+
     def forget_subscription(self, name: str) -> None:
         self.forgotten.append(name)
         self.subscriptions.pop(name, None)
