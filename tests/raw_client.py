@@ -33,7 +33,7 @@ class ConnectionClosedError(Exception):
 class RawClient:
     """One TCP connection. Answers PING by itself; everything else is handed to the caller."""
 
-    def __init__(self, service_url: str, *, connect: bool = True, timeout_s: float = 15.0) -> None:
+    def __init__(self, service_url: str, *, connect: bool = True, timeout_s: float = 30.0) -> None:
         host, port = service_url.removeprefix("pulsar://").split(":")
         self._socket = socket.create_connection((host, int(port)), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -117,7 +117,7 @@ class RawClient:
             if wanted(frame[0]):
                 return frame
 
-    def expect_closed(self, timeout_s: float = 10.0) -> list[pb.BaseCommand]:
+    def expect_closed(self, timeout_s: float = 30.0) -> list[pb.BaseCommand]:
         """Read until the server closes; what it still said."""
         said = []
         while True:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 MAGNETAR = ("broker.cli.main",)
-_READY_S_MAX = 30.0
+_READY_S_MAX = 60.0
 _READY = re.compile(r"^magnetar standalone: (\S+) (\S+) ready$", re.MULTILINE)
 
 
@@ -140,7 +140,7 @@ class StandaloneProcess:
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
         return process
 
-    def wait_for_end(self, seconds_max: float = 20.0) -> int:
+    def wait_for_end(self, seconds_max: float = 60.0) -> int:
         """The exit code of a process that ends by itself."""
         assert self._process is not None
         code = self._process.wait(seconds_max)
@@ -171,7 +171,7 @@ class StandaloneProcess:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-    def stop(self, seconds_max: float = 20.0) -> int:
+    def stop(self, seconds_max: float = 60.0) -> int:
         """SIGTERM and wait; returns the exit code."""
         assert self._process is not None
         process, self._process = self._process, None

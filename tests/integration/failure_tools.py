@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import subprocess
@@ -20,7 +21,7 @@ def new_topic() -> str:
     return f"persistent://public/default/failures-{secrets.token_hex(6)}"
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds_max: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds_max: float = 30.0) -> None:
     """Poll until ``condition`` is true."""
     deadline = time.monotonic() + seconds_max
     while not condition():
@@ -117,9 +118,15 @@ def fill(disk: Path) -> Path:
     """Take all space that is left; removing the returned file gives it back."""
     path = disk / "filler"
     with path.open("wb") as file:
-        left = os.statvfs(disk)
-        os.posix_fallocate(file.fileno(), 0, left.f_bavail * left.f_frsize)
-    return path
+        while True:
+            left = os.statvfs(disk)
+            try:
+                os.posix_fallocate(file.fileno(), 0, left.f_bavail * left.f_frsize)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:  # else the process took some meanwhile
+                    raise
+            else:
+                return path
 
 
 def flip_byte(path: Path, offset: int) -> None:

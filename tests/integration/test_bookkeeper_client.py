@@ -67,7 +67,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await cluster.close()
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "never became true"

@@ -17,7 +17,7 @@ DEADLINE_S = 30.0
 @pytest.fixture
 def client(service_url: str) -> Iterator[pulsar.Client]:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=15)
+    client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=30)
     yield client
     client.close()
 

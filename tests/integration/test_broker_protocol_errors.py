@@ -8,8 +8,11 @@ Source: wire-protocol 1.4, 3.1, 4 and the traps of section 9.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from crc32c import crc32c
@@ -46,6 +49,25 @@ def connect() -> pb.BaseCommand:
     command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
     command.connect.client_version = "test"
     return command
+
+
+@contextlib.contextmanager
+def answering_pings(client: RawClient) -> Iterator[None]:
+    """Answer every PING, however late it comes, while the block waits for something else."""
+    stopped = threading.Event()
+
+    def answer() -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                client.receive(0.05)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def producer_and_topic(service_url: str) -> tuple[RawClient, str]:
@@ -228,10 +250,8 @@ def test_a_duplicate_producer_name_is_busy_while_the_first_answers(service_url: 
         command.producer.topic, command.producer.producer_id = topic, 1
         command.producer.request_id, command.producer.producer_name = 99, "same"
         two.send(command)
-        one.answers_pings = True
-        with pytest.raises(TimeoutError):
-            one.receive(0.5)  # reads the PING and answers it
-        assert two.expect(pb.BaseCommand.ERROR)[0].error.error == pb.ProducerBusy
+        with answering_pings(one):
+            assert two.expect(pb.BaseCommand.ERROR)[0].error.error == pb.ProducerBusy
 
 
 def test_access_modes(service_url: str) -> None:
@@ -338,13 +358,13 @@ def test_non_persistent_receipts_carry_id_zero(service_url: str) -> None:
 
 def test_a_half_open_client_loses_its_producer_to_a_new_one(service_url: str) -> None:
     topic = new_topic()
-    dead, alive = RawClient(service_url), RawClient(service_url, timeout_s=20)
+    dead, alive = RawClient(service_url), RawClient(service_url, timeout_s=30)
     with dead, alive:
         first = dead.create_producer(topic, producer_name="same")
         assert isinstance(first, pb.CommandProducerSuccess)
         started = time.monotonic()
         second = alive.create_producer(topic, producer_name="same")  # dead never answers PING
         assert isinstance(second, pb.CommandProducerSuccess)
-        assert 4 < time.monotonic() - started < 10
+        assert 4 < time.monotonic() - started < 25
         dead.answers_pings = False
-        assert [command.type for command in dead.expect_closed(5)] == [pb.BaseCommand.PING]
+        assert [command.type for command in dead.expect_closed()] == [pb.BaseCommand.PING]

@@ -15,7 +15,7 @@ import pytest
 @pytest.fixture
 def client(service_url: str) -> Iterator[pulsar.Client]:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=15)
+    client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=30)
     yield client
     client.close()
 
@@ -23,7 +23,7 @@ def client(service_url: str) -> Iterator[pulsar.Client]:
 def call(admin_url: str, method: str, path: str) -> int:
     url = urlsplit(admin_url)
     assert url.hostname is not None
-    connection = HTTPConnection(url.hostname, url.port, timeout=20)
+    connection = HTTPConnection(url.hostname, url.port, timeout=30)
     try:
         connection.request(method, f"/admin/v2/{path}")
         return connection.getresponse().status
@@ -55,7 +55,7 @@ def test_unloads_in_mid_stream_lose_nothing_and_keep_the_order(
     assert failures == []
     seen: list[int] = []
     while len(set(seen)) < count:
-        message = consumer.receive(20_000)
+        message = consumer.receive(30_000)
         consumer.acknowledge(message)
         seen.append(int(message.data()))
     # At least once: a repetition may come, but never a gap or a step back past what was confirmed.
@@ -73,5 +73,5 @@ def test_a_producer_survives_the_deletion_of_its_topic(
     assert call(admin_url, "DELETE", path) == 204
     producer.send(b"after")  # the topic is created again, as it was the first time
     reader = client.create_reader(local, pulsar.MessageId.earliest)
-    assert reader.read_next(10_000).data() == b"after"
+    assert reader.read_next(30_000).data() == b"after"
     assert not reader.has_message_available()

@@ -121,7 +121,7 @@ def test_a_changed_byte_in_an_entry_log_hurts_the_readers_of_that_entry_only(
                 take_receipts(producer, 10)
         # An operator moves the subscription over the bad entry.
         path = topic.replace("://", "/") + "/subscription/keeper/skip/101"
-        assert httpx.post(f"{process.admin_url}/admin/v2/{path}").status_code == 204
+        assert httpx.post(f"{process.admin_url}/admin/v2/{path}", timeout=30).status_code == 204
         with RawClient(process.service_url) as keeper:
             keeper.subscribe(topic, "keeper")
             assert read_numbers(keeper, 99) == list(range(101, 200))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.integration.failure_tools import (
     take_receipts,
     wait_until,
 )
-from tests.raw_client import Position, RawClient
+from tests.raw_client import ConnectionClosedError, Position, RawClient
 from tests.standalone_process import StandaloneProcess
 
 # Above the reserve of free space (256 MiB) below which a bookie is read-only
@@ -72,7 +73,9 @@ def test_on_a_full_disk_writers_wait_readers_read_and_space_heals(disk: Path) ->
             before = process.cpu_seconds()
             time.sleep(1)  # the time over which the CPU is measured
             assert process.cpu_seconds() - before < 0.2
-            assert httpx.get(f"{process.admin_url}/admin/v2/clusters").status_code == 200
+            assert (
+                httpx.get(f"{process.admin_url}/admin/v2/clusters", timeout=30).status_code == 200
+            )
             filler.unlink()
             receipts |= take_receipts(producer, count - len(receipts))
             assert list(receipts) == list(range(count))
@@ -158,8 +161,14 @@ def test_a_failing_entry_log_ends_the_process_and_the_journal_has_it_all(tmp_pat
     options = ("--set", "flush_interval_ms=300")
     with StandaloneProcess(tmp_path / "data", *options, command=command) as process:
         keep(process.service_url, topic)
-        trigger.touch()
-        receipts = publish(process.service_url, topic, range(200))
+        with open_producer(process.service_url, topic) as producer:
+            send_all(producer, range(200))
+            receipts = take_receipts(producer, 200)
+            trigger.touch()
+            with contextlib.suppress(ConnectionClosedError):
+                for number in itertools.count(200):  # until a flush has met the fault
+                    send_all(producer, [number])
+                    receipts |= take_receipts(producer, 1)
         assert process.wait_for_end() == 3
         assert "magnetar: storage failed" in process.log
         assert "Input/output error" in process.log

@@ -122,7 +122,7 @@ def test_mutated_conversations(victim: StandaloneProcess, seed: int) -> None:
             for at, frame in enumerate(frames)
         )
         with (
-            socket.create_connection(("127.0.0.1", victim.port), 5) as client,
+            socket.create_connection(("127.0.0.1", victim.port), 30) as client,
             contextlib.suppress(OSError),  # closed by the server: fine
         ):
             client.sendall(data)

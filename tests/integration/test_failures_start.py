@@ -95,7 +95,7 @@ def test_a_clock_that_jumps_back_keeps_order_and_receipts(tmp_path: Path) -> Non
         with reader_of(url, topic) as reader:
             started = time.monotonic()
             assert read_numbers(reader, 400) == list(range(400))
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 25
         process.kill()
         process.start()
         check_history(process.service_url, topic, receipts)

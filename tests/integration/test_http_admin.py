@@ -48,7 +48,7 @@ def test_a_body_without_a_length_does_not_spoil_the_request_before_it(admin: htt
     """Node's http module sends the body of a DELETE like this."""
     url = admin.base_url
     request = f"DELETE /admin/v2/tenants/no-such-tenant HTTP/1.1\r\nHost: {url.host}\r\n\r\n{{}}"
-    with socket.create_connection((url.host, url.port or 80), 10) as connection:
+    with socket.create_connection((url.host, url.port or 80), 30) as connection:
         connection.sendall(request.encode())
         answer = b"".join(iter(lambda: connection.recv(65_536), b""))
     assert answer.startswith(b"HTTP/1.1 404 "), answer

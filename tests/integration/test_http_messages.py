@@ -49,7 +49,7 @@ def produce(http: httpx.Client, topic: str, *messages: dict[str, Any]) -> list[d
 def take(http: httpx.Client, path: str, count: int, **query: Any) -> list[dict[str, Any]]:
     """Poll until that many messages came."""
     messages: list[dict[str, Any]] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     while len(messages) < count:
         assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came"
         params = {"max": count - len(messages), "waitMs": 1000, **query}

@@ -35,7 +35,7 @@ def answer(connection: socket.socket) -> bytes:
 def test_a_body_behind_an_offer_of_http2_arrives(admin_url: str, parts: str) -> None:
     names = [f"public/default/offer-{secrets.token_hex(5)}" for _ in range(2)]
     at = urlsplit(admin_url)
-    with socket.create_connection((at.hostname, at.port), timeout=10) as connection:
+    with socket.create_connection((at.hostname, at.port), timeout=30) as connection:
         for name in names:  # the second one: the connection stays in order
             head, body = request(f"/admin/v2/persistent/{name}/partitions", b"3")
             if parts == "together":
@@ -47,5 +47,5 @@ def test_a_body_behind_an_offer_of_http2_arrives(admin_url: str, parts: str) -> 
             assert answer(connection).startswith(b"HTTP/1.1 204 ")
     for name in names:
         url = f"{admin_url}/admin/v2/persistent/{name}/partitions"
-        assert json.loads(httpx.get(url).content)["partitions"] == 3
-        assert httpx.delete(url).status_code == 204
+        assert json.loads(httpx.get(url, timeout=30).content)["partitions"] == 3
+        assert httpx.delete(url, timeout=30).status_code == 204
