@@ -35,7 +35,7 @@ def client(service_url: str, namespace: str) -> Iterator[pulsar.Client]:
 def namespace(admin: httpx.Client) -> Iterator[str]:
     """A namespace of one bundle, in a tenant of its own."""
     tenant = f"bundles-{secrets.token_hex(4)}"
-    cluster = admin.get("/clusters").json()[0]
+    cluster = admin.get("/brokers/configuration/runtime").json()["clusterName"]
     assert admin.put(f"/tenants/{tenant}", json={"allowedClusters": [cluster]}).is_success
     name = f"{tenant}/ns"
     assert admin.put(f"/namespaces/{name}", json={"bundles": {"numBundles": 1}}).is_success
