@@ -33,6 +33,9 @@ def sum_topic_stats(parts: list[dict[str, Any]]) -> dict[str, Any]:
         )
         for name in names
     }
+    oldest = max(parts, key=lambda part: int(part["oldestBacklogMessageAgeSeconds"]))
+    if (name := oldest.get("oldestBacklogMessageSubscriptionName")) is not None:
+        total["oldestBacklogMessageSubscriptionName"] = name
     messages = total.get("msgRateIn", 0.0)
     total["averageMsgSize"] = total.get("msgThroughputIn", 0.0) / messages if messages else 0.0
     return total

@@ -91,9 +91,7 @@ async def _unsubscribe(
     for topic in topics:
         one = topic.subscriptions.get(subscription)
         if one is not None and one.consumers:
-            raise ApiError(
-                412, f"Subscription {subscription} has active connected consumers on {topic.name}"
-            )
+            raise ApiError(412, "Subscription has active connected consumers")
 
     async def delete(topic: LoadedTopic) -> BrokerError | None:
         try:

@@ -1,0 +1,130 @@
+"""Sums over partitions, shapes of internal statistics: pure parts of the topics' routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.http.partitioned_stats import sum_topic_stats
+from broker.http.topic_access import partitioned_metadata, user_topics
+from broker.http.topic_internals import format_ranges, ledger_info
+from broker.protocol.topic_name import TopicName
+from broker.service.topic_stats import empty_topic_stats
+from managed_ledger.cursor.cursor_store import CursorNode
+from managed_ledger.ledger_list import LedgerInfo, ManagedLedgerInfo
+from managed_ledger.stored_info import StoredCursor, StoredLedger
+from metadata.store import Stat
+
+
+@st.composite
+def topic_figures(draw: st.DrawFn) -> dict[str, Any]:
+    stats = empty_topic_stats("host:1")
+    for field, value in stats.items():
+        if isinstance(value, bool):
+            stats[field] = draw(st.booleans())
+        elif isinstance(value, int):
+            stats[field] = draw(st.integers(-1, 2**40))
+        elif isinstance(value, float):
+            stats[field] = float(draw(st.integers(0, 1000)))
+    names = draw(st.sets(st.sampled_from("abc")))
+    stats["subscriptions"] = {
+        name: {
+            "msgBacklog": draw(st.integers(0, 100)),
+            "earliestMsgPublishTimeInBacklog": draw(st.sampled_from([-1, 0, 5, 7])),
+            "consumers": [],
+        }
+        for name in names
+    }
+    return stats
+
+
+@given(st.lists(topic_figures(), max_size=4))
+def test_a_sum_has_every_field_with_its_type(parts: list[dict[str, Any]]) -> None:
+    total = sum_topic_stats(parts)
+    empty = empty_topic_stats("")
+    assert {"ownerBroker", "deduplicationStatus"} == empty.keys() - total.keys()
+    for field, value in total.items():
+        assert type(value) is type(empty[field]), field
+    for field in ("msgInCounter", "storageSize", "backlogSize", "msgRateOut"):
+        assert total[field] == sum(part[field] for part in parts)
+    times = [part["earliestMsgPublishTimeInBacklogs"] for part in parts]
+    assert total["earliestMsgPublishTimeInBacklogs"] == min(
+        (time for time in times if time > 0), default=0
+    )
+    assert total["lastPublishTimeStamp"] == max(
+        part["lastPublishTimeStamp"] for part in [empty, *parts]
+    )
+    names = {name for part in parts for name in part["subscriptions"]}
+    assert set(total["subscriptions"]) == names
+    for name in names:
+        backlogs = [p["subscriptions"].get(name, {}).get("msgBacklog", 0) for p in parts]
+        assert total["subscriptions"][name]["msgBacklog"] == sum(backlogs)
+
+
+def test_the_name_of_the_oldest_backlog_comes_from_its_partition() -> None:
+    young, old = empty_topic_stats(""), empty_topic_stats("")
+    young |= {"oldestBacklogMessageAgeSeconds": 3, "oldestBacklogMessageSubscriptionName": "y"}
+    old |= {"oldestBacklogMessageAgeSeconds": 9, "oldestBacklogMessageSubscriptionName": "o"}
+    for parts in ([young, old], [old, young]):
+        total = sum_topic_stats(parts)
+        assert total["oldestBacklogMessageAgeSeconds"] == 9
+        assert total["oldestBacklogMessageSubscriptionName"] == "o"
+
+
+def test_ranges_are_open_below_and_closed_above() -> None:
+    assert format_ranges([], 0) == "[]"
+    ranges = [((3, 4), (3, 6)), ((3, 7), (3, 8))]
+    assert format_ranges(ranges, 2) == "[(3:4..3:6],(3:7..3:8]]"
+    assert format_ranges(ranges, 9) == "[(3:4..3:6],(3:7..3:8],and 7 more]"
+
+
+def test_stored_ledgers_and_cursors() -> None:
+    stat = Stat(4, 1_700_000_000_000, 1_700_000_000_500, False, False)
+    info = ManagedLedgerInfo(
+        ledgers=(LedgerInfo(3, 10, 100, 1_700_000_000_100), LedgerInfo(5)),
+        properties={"a": "b"},
+        terminated=(5, 2),
+    )
+    cursor = StoredCursor(CursorNode((3, 4), 7, {"p": 1}), stat)
+    answer = ledger_info(StoredLedger(info, stat, {"s": cursor}))
+    assert answer["version"] == 4
+    assert answer["creationDate"] == "2023-11-14T22:13:20.000Z"
+    assert answer["modificationDate"] == "2023-11-14T22:13:20.500Z"
+    assert answer["ledgers"] == [
+        {
+            "ledgerId": 3,
+            "isOffloaded": False,
+            "entries": 10,
+            "size": 100,
+            "timestamp": 1_700_000_000_100,
+        },
+        {"ledgerId": 5, "isOffloaded": False},
+    ]
+    assert answer["terminatedPosition"] == {"ledgerId": 5, "entryId": 2}
+    assert answer["properties"] == {"a": "b"}
+    assert answer["cursors"]["s"]["cursorsLedgerId"] == 7
+    assert answer["cursors"]["s"]["markDelete"] == {"ledgerId": 3, "entryId": 4}
+    assert answer["cursors"]["s"]["properties"] == {"p": 1}
+
+
+def test_metadata_of_a_partitioned_topic() -> None:
+    assert partitioned_metadata({"partitions": 2}) == {"partitions": 2, "deleted": False}
+    assert partitioned_metadata({"partitions": 2, "properties": {}, "own": 1}) == {
+        "partitions": 2,
+        "deleted": False,
+        "properties": {},
+    }
+
+
+@given(
+    st.sampled_from(["public/default", "pulsar/system", "pulsar/standalone", "t/n__s"]),
+    st.sampled_from(
+        ["a", "__change_events", "x__transaction_pending_ack", "healthcheck", "a__b", "__x"]
+    ),
+    st.sampled_from(["", "-partition-3"]),
+)
+def test_system_topics_are_known_by_their_names(namespace: str, local: str, suffix: str) -> None:
+    name = f"persistent://{namespace}/{local}{suffix}"
+    assert user_topics([name]) == ([] if TopicName.parse(name).is_system else [name])
