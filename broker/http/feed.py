@@ -96,7 +96,7 @@ class _Source:
         self.chunked: dict[Position, tuple[Position, ...]] = {}
         self.chunked_positions = 0
         self.met_encrypted = False
-        self.returning: deque[tuple[int, list[Position]]] = deque()  # chunks, by deadline (ms)
+        self.returning: list[tuple[int, list[Position]]] = []  # chunks, by deadline (ms); few
 
     @property
     def writable(self) -> bool:
@@ -150,7 +150,7 @@ class _Source:
         # Who closes a WebSocket and connects again may be here before the old session has heard of
         # its close frame, which the protocol below answers by itself.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.feed.ended.wait(), LEAVING_S)
+            await asyncio.wait_for(self.feed.wait_for_end(), LEAVING_S)
         return not self.feed.closed
 
 
@@ -179,7 +179,7 @@ class Feed:
         self.crypto_action = CONSUME
         """With encrypted messages: CONSUME passes them on as they are, DISCARD acknowledges them,
         FAIL leaves them unacknowledged. Nothing here has keys."""
-        self.ended = asyncio.Event()
+        self._ended: asyncio.Event | None = None  # made when somebody waits
         self.ready: deque[Delivery] = deque()
         self._sources: list[_Source] = []
         self._by_partition: dict[int, _Source] = {}
@@ -326,7 +326,7 @@ class Feed:
                 self._settle_chunks(source, now_ms)
             due: list[Position] = []
             while source.returning and source.returning[0][0] <= now_ms:
-                due += source.returning.popleft()[1]
+                due += source.returning.pop(0)[1]
             if due and (consumer := source.consumer) is not None:
                 consumer.subscription.redeliver(consumer, sorted(due))
         self._arm_chunks()
@@ -463,6 +463,12 @@ class Feed:
         if not self.closed:
             self._on_lost()
 
+    async def wait_for_end(self) -> None:
+        if not self.closed:
+            if self._ended is None:
+                self._ended = asyncio.Event()
+            await self._ended.wait()
+
     def close(self) -> None:
         """Leave the subscription: what isn't acknowledged goes to others at once."""
         if self.closed:
@@ -472,7 +478,8 @@ class Feed:
         except BrokerError as error:  # a topic that is being closed takes no more acks
             logger.info("acknowledgements lost at close: %s", error)
         self.closed = True
-        self.ended.set()
+        if self._ended is not None:
+            self._ended.set()
         if self._chunk_timer is not None:
             self._chunk_timer.cancel()
         for source in self._sources:

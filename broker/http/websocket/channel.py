@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING
 
 from starlette.websockets import WebSocketDisconnect
@@ -17,6 +16,7 @@ __all__ = ["Channel"]
 
 # RFC 6455 forbids Pulsar's close codes 1 to 8 on the wire (http-api 6.4): ours are 4001 to 4008.
 CLOSE_BASE = 4000
+_UNSENT_MAX = 4096  # frames
 GOING_AWAY, TOO_BIG, INTERNAL, RESTART = 1001, 1009, 1011, 1012
 
 
@@ -30,18 +30,21 @@ class Channel:
         self._websocket = websocket
         self._idle_timeout_s = idle_timeout_s
         self._text_bytes_max = text_bytes_max
-        self._queue: deque[tuple[str, Callable[[], None] | None]] = deque()
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        # Lists and futures, made when somebody waits: an idle socket is to cost little, and a
+        # deque or an asyncio.Event (which has one) takes 760 bytes.
+        self._queue: list[tuple[str, Callable[[], None] | None]] = []
+        self._unsent = 0  # queued, or taken by the writer and not yet sent
+        self._writer: asyncio.Future[None] | None = None  # waits for something to write
+        self._reader: asyncio.Future[None] | None = None  # waits for room
         self._last_frame_s = asyncio.get_running_loop().time()
+        self._idle_timer: asyncio.TimerHandle | None = None
         self.closed = False
         self._close_code: int | None = None
         self._close_reason = ""
 
     @property
     def queued(self) -> int:
-        return len(self._queue)
+        return self._unsent
 
     @property
     def ending(self) -> bool:
@@ -51,13 +54,14 @@ class Channel:
     def send(self, text: str, on_sent: Callable[[], None] | None = None) -> None:
         """Queue one text frame; ``on_sent`` is called when the socket has taken it."""
         self._queue.append((text, on_sent))
-        self._wake.set()
+        self._unsent += 1
+        _finish(self._writer)
 
     def close_soon(self, code: int, reason: str) -> None:
         """End the session after what is queued; only the first call counts."""
         if self._close_code is None:
             self._close_code, self._close_reason = code, reason
-            self._wake.set()
+            _finish(self._writer)
 
     async def receive(self) -> str | None:
         """The next text frame; None when the session is over."""
@@ -76,42 +80,52 @@ class Channel:
             if len(text) > self._text_bytes_max:
                 self.close_soon(TOO_BIG, f"Frame larger than {self._text_bytes_max} bytes")
                 return None
-            if len(self._queue) > 4096:  # a client that sends and never reads
-                self._room.clear()
-                await self._room.wait()
+            if self._unsent > _UNSENT_MAX:  # a client that sends and never reads
+                self._reader = asyncio.get_running_loop().create_future()
+                await self._reader
             return str(text)
         return None
 
     async def run_writer(self) -> None:
         """Write what is queued until the session ends; cancelled by the session's owner."""
-        queue, websocket = self._queue, self._websocket
+        websocket = self._websocket
         loop = asyncio.get_running_loop()
         while True:
-            while queue:
-                text, on_sent = queue.popleft()
-                await websocket.send({"type": "websocket.send", "text": text})
-                if on_sent is not None:
-                    on_sent()
+            while self._queue:
+                batch, self._queue = self._queue, []
+                for text, on_sent in batch:
+                    await websocket.send({"type": "websocket.send", "text": text})
+                    self._unsent -= 1
+                    if on_sent is not None:
+                        on_sent()
             self._last_frame_s = loop.time()
-            self._room.set()
+            _finish(self._reader)
             if self._close_code is not None:
                 await self._close()
                 return
-            self._wake.clear()
-            await self._wake.wait()
+            self._writer = loop.create_future()
+            await self._writer
 
-    async def watch_idle(self) -> None:
+    def watch_idle(self) -> None:
         """End the session when no frame went either way for the idle timeout."""
         loop = asyncio.get_running_loop()
-        while True:
-            left = self._last_frame_s + self._idle_timeout_s - loop.time()
-            if left <= 0:
-                self.close_soon(GOING_AWAY, "Idle for too long")
-                return
-            await asyncio.sleep(left)
+        left_s = self._last_frame_s + self._idle_timeout_s - loop.time()
+        if left_s <= 0:
+            self.close_soon(GOING_AWAY, "Idle for too long")
+        else:
+            self._idle_timer = loop.call_later(left_s, self.watch_idle)
+
+    def stop_watching(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
 
     async def _close(self) -> None:
         if not self.closed:
             self.closed = True
             assert self._close_code is not None
             await self._websocket.close(self._close_code, self._close_reason[:120])
+
+
+def _finish(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)

@@ -109,6 +109,7 @@ class ProducerSession:
         self._collected: list[tuple[OutgoingMessage, str | None]] = []
         self._flush_scheduled = False
         self._pending = 0  # messages taken and not answered
+        self._watch: asyncio.TimerHandle | None = None
         self._sent: deque[_Sent] = deque()  # only kept while a send timeout is set
 
     async def open(self, remote: str, client_version: str) -> None:
@@ -132,19 +133,17 @@ class ProducerSession:
     async def run(self, channel: Channel) -> None:
         """Serve until the client leaves."""
         self._channel = channel
-        watch = asyncio.create_task(self._watch_timeouts())
-        try:
-            while (text := await channel.receive()) is not None:
-                self._on_text(text)
-                if self._publisher is not None and self._publisher.held:
-                    await self._publisher.ready()  # unread messages stay with the client
-        finally:
-            watch.cancel()
+        while (text := await channel.receive()) is not None:
+            self._on_text(text)
+            if self._publisher is not None and self._publisher.held:
+                await self._publisher.ready()  # unread messages stay with the client
 
     def close(self) -> None:
         if self._publisher is not None:
             self._flush()
             self._publisher.close()
+        if self._watch is not None:
+            self._watch.cancel()
 
     # --- messages
 
@@ -207,6 +206,8 @@ class ProducerSession:
             if timeout_ms:
                 self._sent.append(sent)
             publisher.producers[index].publish(entries, sent)
+        if timeout_ms and self._watch is None:
+            self._watch_timeouts()
         while self._sent and not self._sent[0].waiting:
             self._sent.popleft()
 
@@ -282,20 +283,19 @@ class ProducerSession:
         if self._channel is not None:
             self._channel.close_soon(1012, "The topic was closed or moved: connect again")
 
-    async def _watch_timeouts(self) -> None:
+    def _watch_timeouts(self) -> None:
         """End the session when the storage doesn't answer within ``sendTimeoutMillis``."""
-        if not self._parameters.send_timeout_ms:
-            return
+        self._watch = None
+        while self._sent and not self._sent[0].waiting:
+            self._sent.popleft()
+        if not self._sent:
+            return  # armed again with the next message: an idle socket has no timer
         loop = asyncio.get_running_loop()
-        while True:
-            while self._sent and not self._sent[0].waiting:
-                self._sent.popleft()
-            if self._sent and self._sent[0].deadline_s <= loop.time():
-                assert self._channel is not None
-                self._channel.close_soon(1011, "The storage did not answer in time")
-                return
-            left = self._sent[0].deadline_s - loop.time() if self._sent else 0.0
-            await asyncio.sleep(max(left, self._parameters.send_timeout_ms / 1000))
+        left_s = self._sent[0].deadline_s - loop.time()
+        if left_s > 0:
+            self._watch = loop.call_later(left_s, self._watch_timeouts)
+        elif self._channel is not None:
+            self._channel.close_soon(1011, "The storage did not answer in time")
 
 
 def _parse_options(item: dict[str, Any], message: OutgoingMessage, now_ms: int) -> None:

@@ -123,7 +123,7 @@ async def _run(websocket: WebSocket, session: _Session, service: BrokerService) 
     )
     reader = asyncio.create_task(session.run(channel))
     writer = asyncio.create_task(channel.run_writer())
-    idle = asyncio.create_task(channel.watch_idle())
+    channel.watch_idle()
     try:
         # Either the client leaves (reader ends) or we close it (writer ends).
         done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
@@ -135,9 +135,10 @@ async def _run(websocket: WebSocket, session: _Session, service: BrokerService) 
         if reader in done and not writer.done():
             await asyncio.wait((writer,), timeout=CLOSE_S if channel.ending else 0)
     finally:
-        for task in (reader, writer, idle):
+        channel.stop_watching()
+        for task in (reader, writer):
             task.cancel()
-        await asyncio.gather(reader, writer, idle, return_exceptions=True)
+        await asyncio.gather(reader, writer, return_exceptions=True)
 
 
 async def _refuse(websocket: WebSocket, error: Exception) -> None:

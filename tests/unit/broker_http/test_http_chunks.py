@@ -196,6 +196,14 @@ async def backlog(http: httpx.AsyncClient) -> int:
     return int(stats["msgBacklog"])
 
 
+async def wait_for_no_backlog(http: httpx.AsyncClient) -> None:
+    for _ in range(600):
+        if await backlog(http) == 0:
+            return
+        assert await take(http, max=1, waitMs=50) == []
+    assert await backlog(http) == 0
+
+
 async def test_a_chunked_message_is_one_message(broker: Broker, http: httpx.AsyncClient) -> None:
     await http.put(f"{BASE}/session")
     chunks = [("a", 0, 3, b"one "), ("b", 0, 2, b"x"), ("a", 1, 3, b"two "), ("a", 2, 3, b"three")]
@@ -217,7 +225,7 @@ async def test_a_chunked_message_is_one_message(broker: Broker, http: httpx.Asyn
     assert other["payload"] == "xy"
     await http.post(f"{BASE}/ack", json={"tokens": [other["token"]]})
     assert await take(http, max=1, waitMs=0) == []
-    assert await backlog(http) == 0
+    await wait_for_no_backlog(http)
 
 
 async def test_an_incomplete_message_is_given_up(
@@ -229,11 +237,7 @@ async def test_an_incomplete_message_is_given_up(
     await http.put(f"{BASE}/session")
     await publish(broker, ("a", 0, 3, b"1"), ("a", 1, 3, b"2"))
     assert await take(http, max=1, waitMs=0) == []
-    for _ in range(600):
-        if await backlog(http) == 0:
-            break
-        assert await take(http, max=1, waitMs=50) == []
-    assert await backlog(http) == 0
+    await wait_for_no_backlog(http)
 
 
 async def test_compressed_chunks(broker: Broker, http: httpx.AsyncClient) -> None:
