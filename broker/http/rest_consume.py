@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["RestSession", "RestSessions", "SessionOptions", "message_of"]
+__all__ = ["RestSession", "RestSessions", "SessionOptions", "message_of", "parse_token"]
 
 logger = logging.getLogger(__name__)
 
@@ -177,14 +177,13 @@ class RestSession:
             self._unacked.move_to_end(delivery.key)
         return deliveries
 
-    def acknowledge(self, tokens: list[str], *, negative: bool) -> int:
+    def acknowledge(self, keys: list[MessageKey], *, negative: bool) -> int:
         """Acknowledge, or give back for delivery to anyone; how many.
 
         Raises:
-            ApiError: 400 a token isn't one; nothing is done then.
+            ApiError: 400 the topic has no such partition.
         """
         self.last_used_s = asyncio.get_running_loop().time()
-        keys = [_parse_token(token) for token in tokens]
         for key in keys:
             self._unacked.pop(key, None)
         try:
@@ -348,7 +347,8 @@ def message_of(
     return item
 
 
-def _parse_token(token: Any) -> MessageKey:
+def parse_token(token: Any) -> MessageKey:
+    """The message that a token names. Raises ApiError: 400."""
     if not isinstance(token, str):
         raise ApiError(400, f"A token must be a string, not {token!r:.50}")
     try:

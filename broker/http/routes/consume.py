@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 
 from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, read_json
 from broker.http.errors import ApiError
+from broker.http.feed import MessageKey
 from broker.http.responses import JsonResponse, no_content
 from broker.http.rest_consume import (
     MESSAGES_MAX,
@@ -21,6 +22,7 @@ from broker.http.rest_consume import (
     RestSessions,
     SessionOptions,
     message_of,
+    parse_token,
 )
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import EXCLUSIVE, FAILOVER, SHARED
@@ -268,15 +270,15 @@ class _Shown:
         ]
 
 
-async def _tokens(request: Request) -> list[Any]:
+async def _tokens(request: Request) -> list[MessageKey]:
     body = await read_json(request)
     tokens = body.get("tokens") if isinstance(body, dict) else None
     if not isinstance(tokens, list) or not tokens:
         raise ApiError(400, "The body must be an object with a non-empty array tokens")
-    return tokens
+    return [parse_token(token) for token in tokens]
 
 
-Tokens = Annotated[list[Any], Depends(_tokens)]
+Tokens = Annotated[list[MessageKey], Depends(_tokens)]
 
 
 @router.post(

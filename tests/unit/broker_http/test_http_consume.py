@@ -13,7 +13,13 @@ import pytest
 from broker.http.app import create_app
 from broker.http.feed import Delivery
 from broker.http.messages import Message, OutgoingMessage
-from broker.http.rest_consume import RestSession, RestSessions, SessionOptions, message_of
+from broker.http.rest_consume import (
+    RestSession,
+    RestSessions,
+    SessionOptions,
+    message_of,
+    parse_token,
+)
 from broker.http.rest_produce import RestPublishers
 from broker.http.value_schemas import STRING, Decoded, ValueSchemas
 from broker.protocol import pulsar_api_pb2 as pb
@@ -162,9 +168,9 @@ async def test_the_window_bounds_a_stream(broker: Broker, session: RestSession) 
     assert texts(first) == ["1", "2"]
     assert await asyncio.wait_for(anext(stream), 30) == []  # a sign of life, and no message
     tokens = [message_of(each, as_base64=False)["token"] for each in first]
-    session.acknowledge(tokens[:1], negative=False)
+    session.acknowledge([parse_token(tokens[0])], negative=False)
     assert texts(await batch(stream, 1)) == ["3"]
-    session.acknowledge(tokens[1:], negative=True)
+    session.acknowledge([parse_token(each) for each in tokens[1:]], negative=True)
     again = await batch(stream, 1)
     assert (texts(again)[0] in "24", session.busy) == (True, True)
     await stream.aclose()
