@@ -43,9 +43,9 @@ def main() -> int:
             ("unbatched-1k", 1024, False),
             ("unbatched-128k", 131_072, False),
         ):
-            _print(name, _produce(client, size, batching, options.seconds), pid)
-        _print("sync-1k", _synchronous(client, 1024, options.seconds), pid)
-        _print("in-and-out-1k", _in_and_out(client, 1024, options.seconds), pid)
+            _print(name, produce(client, size, batching, options.seconds), pid)
+        _print("sync-1k", synchronous(client, 1024, options.seconds), pid)
+        _print("in-and-out-1k", in_and_out(client, 1024, options.seconds), pid)
         client.close()
     return 0
 
@@ -83,7 +83,7 @@ def _producer(client: pulsar.Client, topic: str, batching: bool) -> pulsar.Produ
     )
 
 
-def _produce(client: pulsar.Client, size: int, batching: bool, seconds: float) -> dict[str, float]:
+def produce(client: pulsar.Client, size: int, batching: bool, seconds: float) -> dict[str, float]:
     producer = _producer(client, _topic(), batching)
     payload, sent = b"x" * size, 0
     start = time.perf_counter()
@@ -97,7 +97,7 @@ def _produce(client: pulsar.Client, size: int, batching: bool, seconds: float) -
     return {"msg_per_s": sent / elapsed, "MB_per_s": sent * size / elapsed / 1e6}
 
 
-def _synchronous(client: pulsar.Client, size: int, seconds: float) -> dict[str, float]:
+def synchronous(client: pulsar.Client, size: int, seconds: float) -> dict[str, float]:
     producer = _producer(client, _topic(), False)
     payload, latencies = b"x" * size, []
     end = time.perf_counter() + seconds
@@ -113,7 +113,7 @@ def _synchronous(client: pulsar.Client, size: int, seconds: float) -> dict[str, 
     }
 
 
-def _in_and_out(client: pulsar.Client, size: int, seconds: float) -> dict[str, float]:
+def in_and_out(client: pulsar.Client, size: int, seconds: float) -> dict[str, float]:
     topic = _topic()
     consumer = client.subscribe(topic, "s", receiver_queue_size=1000)
     producer = _producer(client, topic, True)
