@@ -65,6 +65,25 @@ _PATH_NAMES: Final = {
     "subscription": ("Subscription name, percent-encoded once or twice", "billing"),
 }
 """What dependencies.py takes out of paths."""
+_PARAMETERS: Final = {
+    "bundle": "Hash range of a bundle, `0x00000000_0x08000000`",
+    "checkAllowAutoCreation": "Answer 404 where the topic may not be created either",
+    "count": "Number of messages",
+    "createLocalTopicOnly": "Accepted for Pulsar's clients; there is one cluster here",
+    "updateLocalTopicOnly": "Accepted for Pulsar's clients; there is one cluster here",
+    "entry_id": "Entry within the ledger",
+    "includeSystemTopic": "Also topics of the broker's own",
+    "index": "Index of a message in the topic",
+    "initialPosition": "Count from `earliest` or from `latest`",
+    "ledger_id": "Ledger of the message",
+    "max": "Messages at most",
+    "messagePosition": "From 1",
+    "nth": "From 1",
+    "partition": "From 0",
+    "timestamp": "Milliseconds since 1970",
+    "waitMs": "How long to wait for the first message, in milliseconds",
+}
+"""What query and path parameters mean wherever they occur, unless the route says it better."""
 _ERROR: Final = {
     "title": "Error",
     "type": "object",
@@ -124,6 +143,9 @@ def _complete(document: dict[str, Any]) -> None:
         responses = operation["responses"]
         if "HTTPValidationError" in str(responses.get("422")):
             del responses["422"]
+        if operation.get("summary", "").startswith("Refused: "):
+            for status in [each for each in responses if each < "300"]:
+                del responses[status]  # FastAPI's: there is no success
         for status, description in _COMMON.items():
             responses.setdefault(status, {"description": description})
         for status, response in responses.items():
@@ -137,6 +159,10 @@ def _complete(document: dict[str, Any]) -> None:
 def _complete_parameters(path: str, operation: dict[str, Any]) -> None:
     """Describe the names in the path that the route leaves to a dependency."""
     given = operation.setdefault("parameters", [])
+    for each in given:
+        description = _PATH_NAMES.get(each["name"], ("",))[0] or _PARAMETERS.get(each["name"])
+        if description and not each.get("description"):
+            each["description"] = description
     documented = {each["name"] for each in given if each["in"] == "path"}
     made = []
     for name in re.findall(r"\{([a-z_A-Z]+)\}", path):
@@ -171,6 +197,10 @@ def _complete_response(status: str, response: dict[str, Any]) -> None:
             "schema": {"type": "integer"},
         }
     if status < "400":
+        content = response.get("content", {})
+        # FastAPI's default beside what the route says that it answers.
+        if len(content) > 1 and content.get("application/json") in ({}, {"schema": {}}):
+            del content["application/json"]
         if status == "204":
             response.pop("content", None)
         return

@@ -36,10 +36,11 @@ _MESSAGE: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Payload after decompression; a batch stays framed, see "
         "`X-Pulsar-num-batch-message`. Metadata is in `X-Pulsar-*` headers.",
-        "content": {"application/octet-stream": {}},
+        "content": {"application/octet-stream": {"example": "the payload's bytes"}},
     },
     404: {"description": "No such topic or message"},
 }
+_ID_EXAMPLE = {"ledgerId": 12, "entryId": 4, "partitionIndex": -1}
 _TEXT_FIELDS = (
     *("producer_name", "sequence_id", "highest_sequence_id", "replicated_from", "partition_key"),
     *("partition_key_b64_encoded", "null_value", "null_partition_key", "uncompressed_size"),
@@ -159,7 +160,10 @@ async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Posit
 @router.get(
     TOPIC + "/messageid/{timestamp}",
     summary="Id of the first message published at that time (ms) or later, or else of the next one",
-    responses={404: {"description": "No such topic"}},
+    responses={
+        200: {"content": {"application/json": {"example": _ID_EXAMPLE}}},
+        404: {"description": "No such topic"},
+    },
 )
 async def id_by_time(
     service: Service, topic: Topic, timestamp: int, authoritative: Authoritative = None

@@ -64,6 +64,13 @@ _SWITCHES = [
     _switch("excludeConsumers", False, "Leave the lists of consumers empty"),
     _switch("authoritative", False, "Accepted for Pulsar's clients"),
 ]
+_PARTITIONED_EXAMPLE = {
+    "msgRateIn": 0.0,
+    "msgInCounter": 24,
+    "subscriptions": {},
+    "metadata": {"partitions": 2, "deleted": False},
+    "partitions": {"persistent://public/default/orders-partition-0": {"msgInCounter": 12}},
+}
 _PER_PARTITION = _switch("perPartition", True, "Also each partition's statistics")
 
 
@@ -148,7 +155,11 @@ async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
     TOPIC + "/partitioned-stats",
     summary="Sum over all partitions, and each one's statistics",
     openapi_extra={"parameters": [*_SWITCHES, _PER_PARTITION]},
-    responses={**NOT_FOUND, 412: {"description": "The name is a partition's"}},
+    responses={
+        200: {"content": {"application/json": {"example": _PARTITIONED_EXAMPLE}}},
+        **NOT_FOUND,
+        412: {"description": "The name is a partition's"},
+    },
 )
 async def partitioned_stats(service: Service, topic: Topic, options: Options) -> Response:
     record = await _record(service, topic)
@@ -218,7 +229,24 @@ async def _internal_stats(
 @router.get(
     TOPIC + "/partitioned-internalStats",
     summary="Ledgers and cursors of all partitions",
-    responses=NOT_FOUND,
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {
+                        "metadata": {"partitions": 2, "deleted": False},
+                        "partitions": {
+                            "persistent://public/default/orders-partition-0": {
+                                "numberOfEntries": 5,
+                                "state": "LedgerOpened",
+                            }
+                        },
+                    }
+                }
+            }
+        },
+        **NOT_FOUND,
+    },
 )
 async def partitioned_internal_stats(
     service: Service, topic: Topic, authoritative: Authoritative = None
@@ -290,7 +318,16 @@ async def _stored_info(service: BrokerService, name: TopicName) -> dict[str, Any
 @router.get(
     TOPIC + "/backlog",
     summary="Size, backlog and ledgers at one glance",
-    responses=OF_PARTITIONED,
+    responses={
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {"storageSize": 4096, "totalMessages": 12, "messageBacklog": 3}
+                }
+            }
+        },
+        **OF_PARTITIONED,
+    },
 )
 async def backlog(service: Service, topic: Topic, authoritative: Authoritative = None) -> Response:
     found = await persistent(service, topic, "Backlog statistics")
