@@ -177,7 +177,7 @@ async def get_all(
 
 _METADATA = {
     "info": {"ledgerId": -1, "entryId": -1, "version": 1},
-    "indexes": [
+    "index": [
         {"ledgerId": -1, "entryId": -1, "version": 0},
         {"ledgerId": -1, "entryId": -1, "version": 1},
     ],
@@ -195,8 +195,8 @@ async def get_metadata(
     live = (await service.schemas.history(topic)).live
     if not live:
         raise ApiError(404, "Schema not found")
-    indexes = [{"ledgerId": -1, "entryId": -1, "version": each.version} for each in live]
-    return JsonResponse({"info": indexes[-1], "indexes": indexes})
+    index = [{"ledgerId": -1, "entryId": -1, "version": each.version} for each in live]
+    return JsonResponse({"info": index[-1], "index": index})
 
 
 @router.post(

@@ -38,6 +38,7 @@ def told(response: httpx.Response) -> tuple[int, Any]:
 async def test_life_of_a_schema(admin: httpx.AsyncClient) -> None:
     assert told(await admin.get(f"{BASE}/schema")) == (404, {"reason": "Schema not found"})
     assert (await admin.get(f"{BASE}/schemas")).status_code == 404
+    assert (await admin.get(f"{BASE}/metadata")).status_code == 404
     first = await admin.post(f"{BASE}/schema", json=payload(record("a"), owner="me"))
     assert told(first) == (202, {"version": 0})
     wider = payload(record("a", optional("b")))
@@ -50,6 +51,9 @@ async def test_life_of_a_schema(admin: httpx.AsyncClient) -> None:
     assert older["properties"] == {"owner": "me"}
     listed = (await admin.get(f"{BASE}/schemas")).json()["getSchemaResponses"]
     assert [each["version"] for each in listed] == [0, 1]
+    index = [{"ledgerId": -1, "entryId": -1, "version": version} for version in (0, 1)]
+    where = {"info": index[1], "index": index}
+    assert told(await admin.get(f"{BASE}/metadata")) == (200, where)
     for version in (2, -1, 2**70):
         assert (await admin.get(f"{BASE}/schema/{version}")).status_code == 404
     assert (await admin.get(f"{BASE}/schema/x")).status_code == 400
