@@ -199,8 +199,9 @@ def _complete_response(status: str, response: dict[str, Any]) -> None:
     if status < "400":
         content = response.get("content", {})
         # FastAPI's default beside what the route says that it answers.
-        if len(content) > 1 and content.get("application/json") in ({}, {"schema": {}}):
-            del content["application/json"]
+        json_kind = content.get("application/json", {})
+        if len(content) > 1 and not {"example", "examples"} & json_kind.keys():
+            content.pop("application/json", None)
         if status == "204":
             response.pop("content", None)
         return
