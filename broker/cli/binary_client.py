@@ -27,6 +27,7 @@ __all__ = ["BinaryClient"]
 
 PROTOCOL_VERSION = 21
 RECEIVE_BYTES = 256 * 1024
+MESSAGE_BYTES_MAX = 5 * 1024 * 1024  # of brokers that don't tell theirs
 REDIRECTS_MAX = 20
 
 Frame = tuple[pb.BaseCommand, bytes]
@@ -62,13 +63,22 @@ class BinaryClient:
         connect.connect.client_version = "magnetar-cli"
         connect.connect.protocol_version = PROTOCOL_VERSION
         self.send(encode_command(connect))
-        self._wait(lambda command: command.type == pb.BaseCommand.CONNECTED)
+        connected, _ = self._wait(lambda command: command.type == pb.BaseCommand.CONNECTED)
+        self.message_bytes_max = connected.connected.max_message_size or MESSAGE_BYTES_MAX
+        """Largest message with its metadata that the broker takes."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._socket.close()
+
+    def fileno(self) -> int:
+        """The socket's, for selectors."""
+        return self._socket.fileno()
 
     # --- calls
 
@@ -96,7 +106,7 @@ class BinaryClient:
             request.authoritative = authoritative
             answer = client.call(command, request.request_id).lookupTopicResponse
             if client is not self:
-                client._socket.close()
+                client.close()
             if answer.response == pb.CommandLookupTopicResponse.Failed:
                 raise CliError(f"{topic}: {answer.message}")
             if answer.response == pb.CommandLookupTopicResponse.Connect:
@@ -105,6 +115,26 @@ class BinaryClient:
             authoritative = answer.authoritative
             client = BinaryClient(answer.brokerServiceUrl, self.timeout_s)
         raise CliError(f"{topic}: too many redirects")
+
+    def topics(self, namespace: str, *, persistent: bool) -> list[str]:
+        """Full names of the topics in a namespace, each partition on its own."""
+        command = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE)
+        request = command.getTopicsOfNamespace
+        request.namespace, request.request_id = namespace, self.next_id()
+        modes = pb.CommandGetTopicsOfNamespace
+        request.mode = modes.PERSISTENT if persistent else modes.NON_PERSISTENT
+        answer = self.call(command, request.request_id)
+        return list(answer.getTopicsOfNamespaceResponse.topics)
+
+    def schema(self, topic: str, version: bytes) -> pb.Schema | None:
+        """A version of a topic's schema; None: there is none."""
+        command = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA)
+        request = command.getSchema
+        request.topic, request.request_id = topic, self.next_id()
+        if version:
+            request.schema_version = version
+        answer = self.call(command, request.request_id).getSchemaResponse
+        return answer.schema if answer.HasField("schema") else None
 
     def call(self, command: pb.BaseCommand, request_id: int) -> pb.BaseCommand:
         """Send and wait for the answer with that request id.
@@ -146,6 +176,11 @@ class BinaryClient:
             for frame in self._receive(left):
                 self._handle(frame)
         return queue.popleft()
+
+    def receive_ready(self) -> None:
+        """Take in what has arrived; call it when the socket is readable."""
+        for frame in self._receive(self.timeout_s):
+            self._handle(frame)
 
     def _wait(self, matches: Callable[[pb.BaseCommand], bool]) -> Frame:
         deadline = time.monotonic() + self.timeout_s
@@ -214,4 +249,8 @@ def _request_id_of(command: pb.BaseCommand) -> int | None:
             return command.lookupTopicResponse.request_id
         case pb.BaseCommand.PARTITIONED_METADATA_RESPONSE:
             return command.partitionMetadataResponse.request_id
+        case pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE:
+            return command.getTopicsOfNamespaceResponse.request_id
+        case pb.BaseCommand.GET_SCHEMA_RESPONSE:
+            return command.getSchemaResponse.request_id
     return None

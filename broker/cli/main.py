@@ -55,8 +55,7 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
         return commands.add_parser(name, help=help, description=help, allow_abbrev=False)
 
     _add_standalone(add("standalone", "run everything in one process"))
-    _add_produce(add("produce", "send messages to a topic"))
-    _add_consume(add("consume", "receive messages of a subscription"))
+    _add_clients(add)
     _add_admin(add("admin", "tenants, namespaces, topics, brokers over HTTP"), arguments)
     _add_profiles(add("profiles", "addresses of several clusters"))
     completion = add("completion", "print a script that completes commands in a shell")
@@ -115,60 +114,20 @@ def _add_standalone(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_produce(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    _add_url(parser)
-    add("topic", metavar="TOPIC")
-    add("-m", "--messages", action="append", default=[], metavar="TEXT", help="may be repeated")
-    add("-f", "--file", action="append", default=[], metavar="FILE", help="its bytes: one message")
-    add("-s", "--separator", default=",", help="splits TEXT into messages; empty: never (,)")
-    add("-n", "--num-produce", type=int, default=1, metavar="COUNT", help="times to send all (1)")
-    add("-k", "--key", help="key of every message")
-    add(
-        "-p",
-        "--properties",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="property of every message; may be repeated",
-    )
-    add("-r", "--rate", type=float, default=0.0, help="messages a second, 0: as fast as possible")
+def _add_clients(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    from broker.cli.client_words import add_consume, add_produce, add_read
 
-
-def _add_consume(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    _add_url(parser)
-    add("topic", metavar="TOPIC")
-    add("-s", "--subscription-name", required=True, metavar="NAME")
-    add("-n", "--num-messages", type=int, default=1, metavar="COUNT", help="0: forever (1)")
-    add(
-        "-t",
-        "--subscription-type",
-        default="Exclusive",
-        choices=("Exclusive", "Shared", "Failover", "Key_Shared"),
-    )
-    add(
-        "-p",
-        "--subscription-position",
-        type=lambda text: text.capitalize(),
-        default="Latest",
-        choices=("Latest", "Earliest"),
-        metavar="latest|earliest",
-        help="where a new subscription starts (latest)",
-    )
-    add("-q", "--queue-size", type=int, default=1000, help="messages fetched ahead (1000)")
-    add("--hex", action="store_true", help="show contents in hexadecimal")
-    add("--hide-content", action="store_true", help="show only the number of messages")
-    add("--timeout", type=float, default=0.0, help="give up after so many seconds of silence")
-
-
-def _add_url(parser: argparse.ArgumentParser) -> None:
-    _add_profile(parser, argparse.SUPPRESS)
-    parser.add_argument(
-        "--url",
-        metavar="URL",
-        help="pulsar://host:port of a broker (of the profile)",
-    )
+    for name, help, fill in (
+        ("produce", "send messages to a topic", add_produce),
+        ("consume", "receive messages of a subscription", add_consume),
+        ("read", "receive messages from one on, without a subscription", add_read),
+    ):
+        parser = add(name, help)
+        _add_profile(parser, argparse.SUPPRESS)
+        parser.add_argument(
+            "--url", metavar="URL", help="pulsar://host:port of a broker (of the profile)"
+        )
+        fill(parser)
 
 
 def _standalone(options: argparse.Namespace) -> int:
@@ -178,15 +137,21 @@ def _standalone(options: argparse.Namespace) -> int:
 
 
 def _produce(options: argparse.Namespace) -> int:
-    from broker.cli.message_commands import run_produce
+    from broker.cli.produce_command import run_produce
 
     return run_produce(options)
 
 
 def _consume(options: argparse.Namespace) -> int:
-    from broker.cli.message_commands import run_consume
+    from broker.cli.consume_command import run_consume
 
     return run_consume(options)
+
+
+def _read(options: argparse.Namespace) -> int:
+    from broker.cli.consume_command import run_read
+
+    return run_read(options)
 
 
 def _admin(options: argparse.Namespace) -> int:
@@ -219,6 +184,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "standalone": _standalone,
     "produce": _produce,
     "consume": _consume,
+    "read": _read,
     "admin": _admin,
     "profiles": _profiles,
     "completion": _completion,

@@ -320,11 +320,13 @@ def _show_messages(run: AdminRun, headers: Any, body: bytes) -> None:
     """One message, or the messages of a batch."""
     message_id = headers.get("x-pulsar-message-id", "?")
     facts: dict[str, Any] = {name: headers[key] for key, name in _FACTS.items() if key in headers}
+    if facts.get("encrypted") == "false":
+        del facts["encrypted"]
     properties = json.loads(headers.get("x-pulsar-property", "{}"))
     if properties:
         facts["properties"] = properties
     count = int(headers.get("x-pulsar-num-batch-message", 0))
-    if not count or facts.get("encrypted") == "true":
+    if not count or "encrypted" in facts:
         print_message(message_id, body, facts, as_json=run.as_json)
         return
     from broker.cli.batches import messages_of_batch

@@ -1,0 +1,353 @@
+"""``magnetar consume`` and ``magnetar read``: one topic, its partitions, or all that match."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broker.cli.binary_client import BinaryClient, Frame
+from broker.cli.chunks import ChunkAssembler, Origin
+from broker.cli.cluster import Cluster, topic_name
+from broker.cli.errors import CliError
+from broker.cli.profiles import resolve
+from broker.cli.progress import progress
+from broker.cli.typed_values import Decoder
+from broker.http.messages import Message, UndecodableEntryError, decode_entry
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import encode_command, parse_entry_body
+from broker.protocol.topic_name import TopicName
+
+__all__ = ["run_consume", "run_read"]
+
+PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
+LOOK_FOR_TOPICS_S = 10.0
+"""How often a pattern is compared with the topics that there are."""
+_LATEST = 2**63 - 1
+_PARTITION = re.compile(r"-partition-\d+$")
+
+
+@dataclass(slots=True)
+class _Consumer:
+    topic: TopicName
+    client: BinaryClient
+
+
+def run_consume(options: argparse.Namespace) -> int:
+    """Receive, show and acknowledge. Exit code 1 when the silence was too long."""
+
+    def fill(request: pb.CommandSubscribe) -> None:
+        subscribe = pb.CommandSubscribe
+        request.subscription = options.subscription_name
+        request.subType = subscribe.SubType.Value(options.subscription_type)
+        request.durable = options.subscription_mode == "Durable"
+        request.initialPosition = subscribe.InitialPosition.Value(options.subscription_position)
+        if options.replicated:
+            request.replicate_subscription_state = True
+
+    return _run(options, fill, regex=options.regex, done="consumed")
+
+
+def run_read(options: argparse.Namespace) -> int:
+    """Receive and show from a message on, without a subscription that stays."""
+    start = _start_of(options)
+
+    def fill(request: pb.CommandSubscribe) -> None:
+        request.subscription = f"reader-{uuid.uuid4().hex[:10]}"
+        request.subType = pb.CommandSubscribe.Exclusive
+        request.durable = False
+        request.read_compacted = options.readCompacted
+        request.start_message_id.CopyFrom(start)
+
+    if start.entryId >= _LATEST:
+        return _run(options, fill, regex=False, done="read")
+    after = None if options.start_message_id_inclusive else (start.ledgerId, start.entryId)
+    return _run(options, fill, regex=False, done="read", one_part=True, after=after)
+
+
+def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
+    text = options.start_message_id.lower()
+    if text == "latest":
+        return pb.MessageIdData(ledgerId=_LATEST, entryId=_LATEST)
+    if text == "earliest":
+        return pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+    try:
+        ledger, entry = map(int, text.split(":"))
+        start = pb.MessageIdData(ledgerId=ledger, entryId=entry)
+    except ValueError:
+        raise CliError(f"-m {text}: not a message id (latest, earliest or ledger:entry)") from None
+    if options.start_message_id_inclusive:
+        start.batch_index = 0  # a broker then starts with the entry itself
+    return start
+
+
+def _run(
+    options: argparse.Namespace,
+    fill: Callable[[pb.CommandSubscribe], None],
+    *,
+    regex: bool,
+    done: str,
+    one_part: bool = False,
+    after: tuple[int, int] | None = None,
+) -> int:
+    url = resolve(options.profile, options.url, None).service_url
+    with Cluster(url) as cluster:
+        receiver = _Receiver(cluster, options, fill, after)
+        pattern = _Pattern(options.topic) if regex else None
+        if pattern is None:
+            parts = cluster.parts(topic_name(options.topic))
+            if len(parts) > 1 and one_part:
+                raise CliError("a message id belongs to one partition: read that one")
+            receiver.subscribe(parts)
+        with progress("messages", options.num_messages or None) as advance:
+            silent = receiver.receive(pattern, advance if options.hide_content else None)
+        receiver.close()
+    if silent:
+        print(f"{receiver.count} messages received, then silence", file=sys.stderr)
+        return 1
+    print(f"{receiver.count} messages successfully {done}")
+    return 0
+
+
+class _Pattern:
+    """A regular expression of topic names in one namespace."""
+
+    def __init__(self, text: str) -> None:
+        """Raises CliError: not domain://tenant/namespace/expression."""
+        domain, separator, rest = text.partition("://")
+        if not separator:
+            domain, rest = "persistent", text
+        parts = rest.split("/", 2)
+        if len(parts) == 1:
+            parts = ["public", "default", *parts]
+        if len(parts) != 3 or domain not in ("persistent", "non-persistent"):
+            raise CliError(f"{text}: not a pattern (tenant/namespace/expression)")
+        self.namespace = f"{parts[0]}/{parts[1]}"
+        self.persistent = domain == "persistent"
+        try:
+            self._expression = re.compile(parts[2])
+        except re.error as error:
+            raise CliError(f"{parts[2]}: not an expression: {error}") from error
+
+    def topics(self, client: BinaryClient) -> list[TopicName]:
+        """What matches now; partitions match by the name of their topic."""
+        names = map(TopicName.parse, client.topics(self.namespace, persistent=self.persistent))
+        return [
+            name for name in names if self._expression.fullmatch(_PARTITION.sub("", name.local))
+        ]
+
+
+class _Receiver:
+    """All consumers of one command: shows what comes until it is enough."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: argparse.Namespace,
+        fill: Callable[[pb.CommandSubscribe], None],
+        after: tuple[int, int] | None,
+    ) -> None:
+        """``after``: entries up to this one aren't wanted; a broker starts with the named one."""
+        self.count = 0
+        self._after = after
+        self._wanted: int = options.num_messages
+        self._cluster = cluster
+        self._options = options
+        self._fill = fill
+        self._queue = max(1, min(options.queue_size, options.num_messages or options.queue_size))
+        self._consumers: dict[tuple[BinaryClient, int], _Consumer] = {}
+        self._topics: set[str] = set()
+        self._chunks = ChunkAssembler(options.max_chunked_msg)
+        self._decoder: Decoder | None = None
+        if options.schema_type == "auto_consume":
+            self._decoder = Decoder(cluster.first.schema)
+        self._started = time.monotonic()
+
+    @property
+    def _enough(self) -> bool:
+        return 0 < self._wanted <= self.count
+
+    def subscribe(self, topics: list[TopicName]) -> None:
+        """Those that aren't consumed yet. Raises CliError: refused."""
+        for topic in topics:
+            if str(topic) in self._topics:
+                continue
+            client = self._cluster.client_for(topic)
+            command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+            request = command.subscribe
+            request.topic = str(topic)
+            request.consumer_id, request.request_id = client.next_id(), client.next_id()
+            self._fill(request)
+            client.call(command, request.request_id)
+            self._topics.add(str(topic))
+            self._consumers[client, request.consumer_id] = _Consumer(topic, client)
+            _flow(client, request.consumer_id, self._queue)
+
+    def receive(self, pattern: _Pattern | None, advance: Callable[[int], None] | None) -> bool:
+        """Until it is enough; True: the silence was too long.
+
+        Args:
+            pattern: topics to look for again and again.
+            advance: told how many messages came, where they aren't shown.
+        """
+        timeout_s = self._options.timeout if self._options.timeout > 0 else None
+        heard = time.monotonic()
+        look_at = 0.0
+        while not self._enough:
+            if pattern is not None and time.monotonic() >= look_at:
+                self.subscribe(pattern.topics(self._cluster.first))
+                look_at = time.monotonic() + LOOK_FOR_TOPICS_S
+            limits = [heard + timeout_s] if timeout_s is not None else []
+            limits += [look_at] if pattern is not None else []
+            wait_s = max(0.0, min(limits) - time.monotonic()) if limits else None
+            arrived = self._cluster.next_message(wait_s)
+            if arrived is not None:
+                before = self.count
+                self._take(*arrived)
+                heard = time.monotonic()
+                if advance is not None:
+                    advance(self.count - before)
+            elif timeout_s is not None and time.monotonic() >= heard + timeout_s:
+                return True
+        return False
+
+    def close(self) -> None:
+        """Returns when the brokers have all acknowledgements."""
+        for client, consumer_id in self._consumers:
+            command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
+            command.close_consumer.consumer_id = consumer_id
+            command.close_consumer.request_id = client.next_id()
+            client.call(command, command.close_consumer.request_id)
+
+    # --- one entry
+
+    def _take(self, client: BinaryClient, frame: Frame) -> None:
+        command, body = frame
+        delivered = command.message
+        consumer = self._consumers[client, delivered.consumer_id]
+        message_id = delivered.message_id
+        origin: Origin = (delivered.consumer_id, message_id)
+        if self._after and (message_id.ledgerId, message_id.entryId) <= self._after:
+            _flow(client, delivered.consumer_id, 1)
+            return
+        try:
+            metadata, payload = parse_entry_body(body)
+            if metadata.num_chunks_from_msg > 1:
+                _flow(client, delivered.consumer_id, 1)
+                whole = self._chunks.add(metadata, bytes(payload), origin)
+                self._drop(client)
+                if whole is not None:
+                    self._show(consumer, whole.body, metadata)
+                    for piece in whole.origins:
+                        _acknowledge(client, *piece)
+                return
+            if metadata.encryption_keys and self._refuse_encrypted(consumer, origin):
+                return
+            size, left = self._show(consumer, body, metadata, list(delivered.ack_set))
+        except (UndecodableEntryError, ValueError) as error:
+            print(f"skipped {message_id.ledgerId}:{message_id.entryId}: {error}", file=sys.stderr)
+            size, left = 1, []
+        _acknowledge(client, *origin, left)
+        _flow(client, delivered.consumer_id, max(1, size))
+
+    def _refuse_encrypted(self, consumer: _Consumer, origin: Origin) -> bool:
+        """Whether it is skipped. Raises CliError: such a message ends the command."""
+        action = self._options.crypto_failure_action
+        if action == "FAIL":
+            raise CliError(
+                f"{consumer.topic}: an encrypted message (-ca CONSUME shows it as it is)"
+            )
+        if action == "CONSUME":
+            return False
+        _acknowledge(consumer.client, *origin)
+        _flow(consumer.client, origin[0], 1)
+        return True
+
+    def _drop(self, client: BinaryClient) -> None:
+        dropped, self._chunks.dropped = self._chunks.dropped, []
+        if self._options.auto_ack_chunk_q_full:
+            for consumer_id, message_id in dropped:
+                _acknowledge(client, consumer_id, message_id)
+
+    def _show(
+        self,
+        consumer: _Consumer,
+        body: bytes,
+        metadata: pb.MessageMetadata,
+        ack_set: Sequence[int] = (),
+    ) -> tuple[int, list[int]]:
+        """Show an entry's messages; their number, and the batch indexes that weren't wanted.
+
+        Args:
+            ack_set: words whose bits are the messages that aren't acknowledged; (): all of them.
+        Raises:
+            UndecodableEntryError: it can't be taken apart.
+        """
+        messages = decode_entry(body, PAYLOAD_BYTES_MAX)
+        if ack_set:
+            messages = [message for message in messages if _has_bit(ack_set, message.batch_index)]
+        for position, message in enumerate(messages):
+            if self._enough:
+                # The rest comes again, where the broker keeps batch index acks.
+                return len(messages), [left.batch_index for left in messages[position:]]
+            self._pace()
+            self.count += 1
+            if not self._options.hide_content:
+                print("----- got message -----")
+                print(self._describe(consumer, message, metadata.schema_version), flush=True)
+        return len(messages), []
+
+    def _pace(self) -> None:
+        rate = self._options.rate
+        if rate > 0:
+            time.sleep(max(0.0, self._started + self.count / rate - time.monotonic()))
+
+    def _describe(self, consumer: _Consumer, message: Message, version: bytes) -> str:
+        if self._options.hex:
+            content = message.payload.hex(" ")
+        elif self._decoder is not None:
+            topic = _PARTITION.sub("", str(consumer.topic))
+            content = self._decoder.decode(topic, version, message.key, message.payload)
+        else:
+            content = message.payload.decode(errors="replace")
+        properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
+        return (
+            f"publishTime:[{message.publish_time_ms}], eventTime:[{message.event_time_ms}], "
+            f"key:[{message.key if message.key is not None else 'null'}], "
+            f"properties:[{properties}], content:{content}"
+        )
+
+
+def _has_bit(words: Sequence[int], index: int) -> bool:
+    return index >> 6 < len(words) and bool(words[index >> 6] >> (index & 63) & 1)
+
+
+def _flow(client: BinaryClient, consumer_id: int, permits: int) -> None:
+    command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+    command.flow.consumer_id, command.flow.messagePermits = consumer_id, permits
+    client.send(encode_command(command))
+
+
+def _acknowledge(
+    client: BinaryClient,
+    consumer_id: int,
+    message_id: pb.MessageIdData,
+    left: list[int] | None = None,
+) -> None:
+    """Acknowledge an entry, or all of it but the batch indexes that are left."""
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK)
+    command.ack.consumer_id = consumer_id
+    command.ack.ack_type = pb.CommandAck.Individual
+    acked = command.ack.message_id.add()
+    acked.CopyFrom(message_id)
+    del acked.ack_set[:]
+    if left:
+        words = [0] * ((max(left) >> 6) + 1)
+        for index in left:
+            words[index >> 6] |= 1 << (index & 63)
+        acked.ack_set.extend(word - 2**64 if word >= 2**63 else word for word in words)
+    client.send(encode_command(command))

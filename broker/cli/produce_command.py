@@ -1,0 +1,236 @@
+"""``magnetar produce``: batches, pieces of large messages, schemas, a rate."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from broker.cli.binary_client import BinaryClient
+from broker.cli.cluster import Cluster, topic_name
+from broker.cli.errors import CliError
+from broker.cli.profiles import resolve
+from broker.cli.progress import progress
+from broker.cli.typed_values import Encoder
+from broker.http.messages import OutgoingMessage, encode_batch, encode_single
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import encode_body, encode_payload_command
+from broker.protocol.topic_name import TopicName
+from broker.service.schemas.definition import fill_wire
+
+__all__ = ["run_produce"]
+
+BATCH_MESSAGES_MAX = 100
+BATCH_BYTES_MAX = 128 * 1024
+IN_FLIGHT_MAX = 64  # entries
+METADATA_BYTES = 16 * 1024
+"""Room that a piece leaves for its metadata."""
+
+Group: TypeAlias = list[OutgoingMessage]
+
+
+def run_produce(options: argparse.Namespace) -> int:
+    """Send; prints how many arrived. Raises CliError when one didn't."""
+    contents = _contents(options)
+    if not contents:
+        raise CliError("nothing to send: give -m TEXT or -f FILE")
+    encoder = Encoder(options.value_schema, options.key_schema, options.key_value_encoding_type)
+    messages = [_outgoing(content, encoder, options) for content in contents]
+    topic = topic_name(options.topic)
+    url = resolve(options.profile, options.url, None).service_url
+    with Cluster(url) as cluster:
+        producers = _producers(cluster, topic, encoder, options)
+        total = len(messages) * options.num_produce
+        with progress("messages", total) as advance:
+            for turn, group in enumerate(_paced(_groups(messages, options), options.rate)):
+                producers[turn % len(producers)].send(group)
+                advance(len(group))
+            for producer in producers:
+                producer.finish()
+    print(f"{total} messages successfully produced")
+    return 0
+
+
+# --- what to send
+
+
+def _contents(options: argparse.Namespace) -> list[bytes]:
+    texts = [
+        part
+        for text in options.messages
+        for part in (text.split(options.separator) if options.separator else [text])
+    ]
+    contents = [text.encode(errors="surrogateescape") for text in texts]
+    for name in [part for names in options.files for part in names.split(",")]:
+        try:
+            with open(name, "rb") as file:
+                contents.append(file.read())
+        except OSError as error:
+            raise CliError(str(error)) from error
+    return contents
+
+
+def _outgoing(content: bytes, encoder: Encoder, options: argparse.Namespace) -> OutgoingMessage:
+    properties = dict(
+        _pair(part) for text in options.properties for part in text.split(",") if part
+    )
+    payload, key, key_is_base64 = encoder.encode(content, options.key)
+    message = OutgoingMessage(payload, 0, key, properties)
+    message.key_is_base64 = key_is_base64
+    if options.disable_replication:
+        message.replicate_to = ["__local__"]
+    return message
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise CliError(f"-p {text}: KEY=VALUE is expected")
+    return key, value
+
+
+def _groups(messages: list[OutgoingMessage], options: argparse.Namespace) -> Iterator[Group]:
+    """Batches; with a rate, or what can't share an entry, every message goes alone."""
+    alone = options.disable_batching or options.chunking or options.rate > 0
+    alone = alone or options.disable_replication or messages[0].key_is_base64
+    group: Group = []
+    size = 0
+    rounds = itertools.repeat(messages, options.num_produce)
+    for message in itertools.chain.from_iterable(rounds):
+        length = len(message.payload)
+        full = len(group) == BATCH_MESSAGES_MAX or size + length > BATCH_BYTES_MAX
+        if group and (alone or full):
+            yield group
+            group, size = [], 0
+        group.append(replace(message))  # each has its own sequence id
+        size += length
+    if group:
+        yield group
+
+
+def _paced(groups: Iterable[Group], rate: float) -> Iterator[Group]:
+    start, sent = time.monotonic(), 0
+    for group in groups:
+        if rate > 0:
+            time.sleep(max(0.0, start + sent / rate - time.monotonic()))
+        yield group
+        sent += len(group)
+
+
+# --- producers
+
+
+def _producers(
+    cluster: Cluster, topic: TopicName, encoder: Encoder, options: argparse.Namespace
+) -> list[_Producer]:
+    """Of all partitions in turn; of one where a key must stay in order."""
+    parts = cluster.parts(topic)
+    if options.key is not None:
+        parts = [parts[(_java_hash(options.key) & 0x7FFFFFFF) % len(parts)]]
+    windows: dict[BinaryClient, _Window] = {}
+    producers: list[_Producer] = []
+    for part in parts:
+        client = cluster.client_for(part)
+        window = windows.setdefault(client, _Window())
+        producers.append(_Producer(client, str(part), window, encoder, options.chunking))
+    return producers
+
+
+def _java_hash(text: str) -> int:
+    """``String.hashCode``, by which the Java tool routes keys; 32 bits, unsigned."""
+    value = 0
+    data = text.encode("utf-16-be")
+    for high, low in zip(data[::2], data[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value
+
+
+@dataclass(slots=True)
+class _Window:
+    """Entries in flight on one connection, of all its producers."""
+
+    in_flight: int = 0
+
+
+class _Producer:
+    """One producer; the entries in flight on its connection are bounded."""
+
+    def __init__(
+        self, client: BinaryClient, topic: str, window: _Window, encoder: Encoder, chunking: bool
+    ) -> None:
+        """Raises CliError: the broker doesn't want it, or not with this schema."""
+        self._client = client
+        self._window = window
+        self._chunking = chunking
+        self._id = client.next_id()
+        self._next_sequence_id = 0
+        command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
+        request = command.producer
+        request.topic, request.producer_id, request.request_id = topic, self._id, client.next_id()
+        request.user_provided_producer_name = False
+        if encoder.definition is not None:
+            fill_wire(request.schema, "", encoder.definition)
+        answer = client.call(command, request.request_id).producer_success
+        self._name = answer.producer_name
+        self._schema_version = b"" if encoder.definition is None else answer.schema_version
+
+    def send(self, messages: Group) -> None:
+        for message in messages:
+            message.sequence_id = self._next_sequence_id
+            message.schema_version = self._schema_version
+            self._next_sequence_id += 1
+        now_ms = int(time.time() * 1000)
+        if len(messages) > 1:
+            metadata, body = encode_batch(self._name, messages, now_ms)
+        else:
+            metadata, body = encode_single(self._name, messages[0], now_ms)
+        limit = self._client.message_bytes_max
+        if len(body) <= limit:
+            self._send(metadata, body, len(messages))
+        elif self._chunking:
+            self._send_in_pieces(metadata, messages[0].payload, limit - METADATA_BYTES)
+        else:
+            raise CliError(f"{len(body)} bytes, the broker takes {limit}: cut it with -c")
+
+    def _send_in_pieces(self, metadata: pb.MessageMetadata, payload: bytes, size: int) -> None:
+        count = -(-len(payload) // size)
+        metadata.uuid = f"{self._name}-{metadata.sequence_id}"
+        metadata.num_chunks_from_msg, metadata.total_chunk_msg_size = count, len(payload)
+        for index in range(count):
+            metadata.chunk_id = index
+            body = encode_body(metadata, payload[index * size : (index + 1) * size])
+            self._send(metadata, body, 1, is_chunk=True)
+
+    def _send(
+        self, metadata: pb.MessageMetadata, body: bytes, count: int, *, is_chunk: bool = False
+    ) -> None:
+        command = pb.BaseCommand(type=pb.BaseCommand.SEND)
+        command.send.producer_id = self._id
+        command.send.sequence_id = metadata.sequence_id
+        if metadata.HasField("highest_sequence_id"):
+            command.send.highest_sequence_id = metadata.highest_sequence_id
+        command.send.num_messages = count
+        if is_chunk:
+            command.send.is_chunk = True
+        self._client.send(encode_payload_command(command, body))
+        self._window.in_flight += 1
+        while self._window.in_flight >= IN_FLIGHT_MAX:
+            self._take_receipt()
+
+    def finish(self) -> None:
+        while self._window.in_flight:
+            self._take_receipt()
+
+    def _take_receipt(self) -> None:
+        client = self._client
+        frame = client.wait_for(client.receipts, client.timeout_s)
+        if frame is None:
+            raise CliError(f"no receipt within {client.timeout_s:.0f} s")
+        command = frame[0]
+        if command.type == pb.BaseCommand.SEND_ERROR:
+            name = pb.ServerError.Name(command.send_error.error)
+            raise CliError(f"{name}: {command.send_error.message}")
+        self._window.in_flight -= 1
