@@ -132,8 +132,15 @@ def wait_for_backlog(http: httpx.Client, topic: str, subscription: str, count: i
 
 
 def test_chunks_reach_websockets_as_one_message(
-    client: pulsar.Client, http: httpx.Client, admin_url: str, topic: str, large: bytes
+    client: pulsar.Client,
+    http: httpx.Client,
+    admin_url: str,
+    topic: str,
+    large: bytes,
+    external_server: tuple[str, str] | None,
 ) -> None:
+    if external_server is not None:
+        pytest.skip("the oracle's set-up doesn't confirm entries of 5 MiB within the send timeout")
     url = admin_url.replace("http", "ws") + f"/ws/v2/consumer/persistent/{topic}/w"
     with connect(url, compression=None, max_size=None, open_timeout=TIMEOUT_S) as socket:
         send_chunked(client, topic, large)

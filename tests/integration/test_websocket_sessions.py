@@ -206,11 +206,11 @@ def test_dead_letters(ws_url: str, topic: str) -> None:
         }
 
 
-def test_a_reader_starts_behind_a_message(ws_url: str, topic: str, admin_url: str) -> None:
-    # Without a subscription whole ledgers may be trimmed before the reader comes.
-    kept = f"{admin_url}/admin/v2/{topic}/subscription/kept"
-    answer = httpx.put(kept, json={"ledgerId": -1, "entryId": -1}, timeout=TIMEOUT_S)
-    assert answer.status_code == 204
+def test_a_reader_starts_behind_a_message(
+    ws_url: str, topic: str, external_server: tuple[str, str] | None
+) -> None:
+    if external_server is not None:
+        pytest.skip("Pulsar's reader stands still behind a closed ledger: docs/http-differences.md")
     with open_socket(f"{ws_url}/producer/{topic}") as producer:
         ids = [publish(producer, str(i).encode())["messageId"] for i in range(3)]
     start = httpx.QueryParams({"messageId": ids[0]})
@@ -278,3 +278,35 @@ def test_a_broken_acknowledgement_ends_the_session(
             consumer.recv(timeout=TIMEOUT_S)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 4003
+
+
+def test_encrypted_payloads_pass_through(
+    ws_url: str, topic: str, external_server: tuple[str, str] | None
+) -> None:
+    """Who has keys sends and gets the context; the others are asked what they want."""
+    if external_server is not None:
+        pytest.skip("Pulsar's ids of such messages differ")
+    context = {
+        "keys": {"k1": {"keyValue": "a2V5", "metadata": {"v": "1"}}},
+        "param": "cGFyYW0=",
+        "compressionType": "ZSTD",
+        "uncompressedMessageSize": 120,
+        "batchSize": None,
+        "encrypted": True,
+    }
+    url = f"{ws_url}/consumer/{topic}"
+    with (
+        open_socket(f"{url}/a?cryptoFailureAction=CONSUME") as taker,
+        open_socket(f"{url}/b?cryptoFailureAction=DISCARD") as discarder,
+        open_socket(f"{url}/c") as failing,
+        open_socket(f"{ws_url}/producer/{topic}?batchingEnabled=true") as producer,
+    ):
+        assert publish(producer, b"secret", encryptionContext=context)["result"] == "ok"
+        assert publish(producer, b"open")["result"] == "ok"
+        message = receive(taker)
+        assert (content(message), message["encryptionContext"]) == (b"secret", context)
+        for socket in (taker, discarder, failing):
+            assert content(receive(socket)) == b"open"
+        for wrong in (5, {}, {"keys": {}, "param": ""}, {**context, "batchSize": 10**6}):
+            refused = publish(producer, b"secret", encryptionContext=wrong)
+            assert refused["result"] == "send-error:7"
