@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check bench bench-admin simulate interop-clients format clean
+.PHONY: help setup standalone test check bench bench-admin simulate fuzz interop-clients format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -44,6 +44,10 @@ bench: $(STAMP)  ## micro benchmarks and a short yardstick run, for us alone
 
 simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: long seeded simulation, prints a failing seed
 	MAGNETAR_SEEDS=$(SEEDS) MAGNETAR_SEED=$(or $(SEED),0) $(BIN)/python -m pytest tests/simulation -n 2
+
+fuzz: $(STAMP)  ## make fuzz [EXAMPLES=N] [SEED=N] [ONLY=part of a path]: random HTTP requests
+	MAGNETAR_FUZZ_EXAMPLES=$(or $(EXAMPLES),100) MAGNETAR_FUZZ_SEED=$(or $(SEED),$$(date +%s)) \
+		MAGNETAR_FUZZ_ONLY=$(ONLY) $(BIN)/python -m pytest tests/integration/test_http_fuzz.py -s
 
 interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, ONLY=java); needs Go, Java 17, Maven
 	ONLY=$(ONLY) scripts/interop_clients
