@@ -38,6 +38,8 @@ def add_produce(parser: argparse.ArgumentParser) -> None:
         metavar="separated|inline",
         help="messages are pairs of -k and TEXT",
     )
+    add("-ekn", "--encryption-key-name", metavar="NAME", help="refused: not in this version")
+    _encryption(parser)
     add("-dr", "--disable-replication", action="store_true", help="keep them in this cluster")
 
 
@@ -127,7 +129,14 @@ def _receiving(parser: argparse.ArgumentParser) -> None:
         metavar="FAIL|DISCARD|CONSUME",
         help="encrypted messages end the command, are skipped, or shown as they are (FAIL)",
     )
+    _encryption(parser)
     add("-pm", "--pool-messages", action="store_true", help="for Java's sake; changes nothing")
+
+
+def _encryption(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        *("-ekv", "--encryption-key-value"), metavar="KEY", help="refused: not in this version"
+    )
 
 
 def _repeated(parser: argparse.ArgumentParser, short: str, long: str, form: str, help: str) -> None:

@@ -94,6 +94,8 @@ def _run(
     one_part: bool = False,
     after: tuple[int, int] | None = None,
 ) -> int:
+    if options.encryption_key_value:
+        raise CliError("-ekv: this command can't decrypt (-ca CONSUME shows what came)")
     url = resolve(options.profile, options.url, None).service_url
     with Cluster(url) as cluster:
         receiver = _Receiver(cluster, options, fill, after)

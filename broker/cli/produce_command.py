@@ -34,6 +34,8 @@ Group: TypeAlias = list[OutgoingMessage]
 
 def run_produce(options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
+    if options.encryption_key_name or options.encryption_key_value:
+        raise CliError("-ekn and -ekv: this command can't encrypt")
     contents = _contents(options)
     if not contents:
         raise CliError("nothing to send: give -m TEXT or -f FILE")

@@ -17,6 +17,12 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_0
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MIB = 1 << 20
 _LATEST = 2**63 - 1
+_OLD_STRATEGIES = {
+    "full": "Full",
+    "backward": "Backward",
+    "forward": "Forward",
+    "none": "AlwaysCompatible",
+}
 
 
 def _with_unit(text: str, units: dict[str, int], what: str) -> int:
@@ -85,6 +91,13 @@ def _map(text: str) -> dict[str, str]:
     return pairs
 
 
+def _old_strategy(text: str) -> str:
+    name = _OLD_STRATEGIES.get(text.lower())
+    if name is None:
+        raise ArgumentTypeError(f"{text!r} is not one of Full, Backward, Forward, None")
+    return name
+
+
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
@@ -119,6 +132,8 @@ def parse_time(text: str) -> int:
 
 PARSERS: dict[str, Callable[[str], Any]] = {
     "text": str,
+    "upper": str.upper,
+    "old-strategy": _old_strategy,
     "int": int,
     "float": float,
     "list": _list,

@@ -264,6 +264,9 @@ def test_an_encrypted_message(cli: Cli, client: pulsar.Client, topic: str, tmp_p
     assert "an encrypted message" in cli(*line, "fail", fails=True)[0]
     assert contents(cli(*line, "discard", "-ca", "DISCARD")) == ["plain"]
     assert len(contents(cli(*line, "show", "-ca", "CONSUME", "-n", "2"))) == 2
+    assert "can't decrypt" in cli(*line, "never", "-ekv", "file:k", fails=True)[0]
+    assert "can't encrypt" in cli("produce", topic, "-m", "x", "-ekn", "k", fails=True)[0]
+    assert "never" not in cli("admin", "topics", "subscriptions", topic)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ __all__ = ["KINDS", "Option", "Word", "either"]
 
 KINDS: dict[str, str] = {
     "text": "TEXT",
+    "upper": "NAME",
+    "old-strategy": "NAME",
     "int": "NUMBER",
     "float": "NUMBER",
     "true": "",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from broker.cli.words.model import Option, Word, either
 from broker.cli.words.policies import (
     BACKLOG_TYPE,
+    ENTRY_FILTERS,
+    STRATEGY,
     Policy,
     backlog_quota,
     delayed_delivery,
@@ -127,7 +129,7 @@ _LIFE_CYCLE: dict[str, Word] = {
         (
             Option(("-s", "--sub"), "path:subscription", "only of this subscription"),
             _BUNDLE,
-            Option(("-f", "--force"), "step:force", "don't ask", "true"),
+            Option(("-f", "-force", "--force"), "step:force", "don't ask", "true"),
         ),
         step="clear_namespace_backlog",
     ),
@@ -315,7 +317,10 @@ _LIMITS: tuple[Policy, ...] = (
         "max-unacked-messages-per-consumer",
         "/maxUnackedMessagesPerConsumer",
         "most unacknowledged messages of a consumer",
-        number(("-c", "--max-unacked-messages-per-consumer")),
+        number(
+            # The third is pulsar-admin's own name for it.
+            ("-c", "--max-unacked-messages-per-consumer", "--max-unacked-messages-per-topic")
+        ),
     ),
     Policy(
         "max-unacked-messages-per-subscription",
@@ -327,7 +332,7 @@ _LIMITS: tuple[Policy, ...] = (
         "max-subscriptions-per-topic",
         "/maxSubscriptionsPerTopic",
         "most subscriptions of a topic",
-        number(("-m", "--max-subscriptions-per-topic")),
+        number(("-m", "--max-subscriptions-per-topic", "--maxSubscriptionsPerTopic")),
     ),
     Policy(
         "max-topics-per-namespace",
@@ -394,7 +399,7 @@ _SCHEMAS: tuple[Policy, ...] = (
         "schema-compatibility-strategy",
         "/schemaCompatibilityStrategy",
         "which changes of schemas are allowed",
-        (Option(("-c", "--compatibility"), "body", "the strategy", required=True),),
+        (STRATEGY,),
         method="PUT",
         remove="",
     ),
@@ -403,7 +408,14 @@ _SCHEMAS: tuple[Policy, ...] = (
         "/schemaAutoUpdateCompatibilityStrategy",
         "the same by its old name",
         (
-            Option(("-c", "--compatibility"), "body", "the strategy", required=True, group="s"),
+            Option(
+                ("-c", "--compatibility"),
+                "body",
+                "Full, Backward, Forward or None",
+                "old-strategy",
+                required=True,
+                group="s",
+            ),
             Option(
                 ("-d", "--disabled"),
                 "body",
@@ -440,11 +452,7 @@ _SCHEMAS: tuple[Policy, ...] = (
         "entry-filters",
         "/entryFilters",
         "filters that messages pass",
-        (
-            Option(
-                ("-efn", "--entry-filters-name"), "field:entryFilterNames", "names", required=True
-            ),
-        ),
+        (ENTRY_FILTERS,),
     ),
     switch(
         "replicate-subscription-state",

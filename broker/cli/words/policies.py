@@ -9,6 +9,7 @@ from broker.cli.words.model import Option, Word, either
 __all__ = [
     "BACKLOG_TYPE",
     "ENTRY_FILTERS",
+    "STRATEGY",
     "Policy",
     "backlog_quota",
     "delayed_delivery",
@@ -34,6 +35,14 @@ BACKLOG_TYPE = Option(
 
 ENTRY_FILTERS = Option(
     ("-efn", "--entry-filters-name"), "field:entryFilterNames", "their names", required=True
+)
+
+STRATEGY = Option(
+    ("-c", "--compatibility"),
+    "body",
+    "FULL, BACKWARD, FORWARD, each also with _TRANSITIVE, ALWAYS_COMPATIBLE, ALWAYS_INCOMPATIBLE",
+    "upper",
+    required=True,
 )
 
 
@@ -291,6 +300,12 @@ def offload_policies() -> tuple[Option, ...]:
         Option(("-r", "--region"), "field:managedLedgerOffloadRegion", "region of the bucket"),
         Option(("-b", "--bucket"), "field:managedLedgerOffloadBucket", "bucket"),
         Option(("-e", "--endpoint"), "field:managedLedgerOffloadServiceEndpoint", "address"),
+        Option(("-i", "--aws-id"), "field:s3ManagedLedgerOffloadCredentialId", "id of the key"),
+        Option(
+            ("-s", "--aws-secret"),
+            "field:s3ManagedLedgerOffloadCredentialSecret",
+            "the key (other users of this machine see it while the command runs)",
+        ),
         Option(
             ("-oat", "--offloadAfterThreshold"),
             "field:managedLedgerOffloadThresholdInBytes",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from broker.cli.words.model import Option, Word, either
 from broker.cli.words.policies import (
     BACKLOG_TYPE,
+    ENTRY_FILTERS,
+    STRATEGY,
     Policy,
     backlog_quota,
     delayed_delivery,
@@ -158,7 +160,7 @@ _POLICIES: tuple[Policy, ...] = (
         "schema-compatibility-strategy",
         "/schemaCompatibilityStrategy",
         "which changes of its schema are allowed",
-        (Option(("-c", "--compatibility"), "body", "the strategy", required=True),),
+        (STRATEGY,),
         method="PUT",
         applied=True,
     ),
@@ -172,11 +174,7 @@ _POLICIES: tuple[Policy, ...] = (
         "entry-filters-per-topic",
         "/entryFilters",
         "filters that messages pass",
-        (
-            Option(
-                ("-efn", "--entry-filters-name"), "field:entryFilterNames", "names", required=True
-            ),
-        ),
+        (ENTRY_FILTERS,),
         applied=True,
     ),
     Policy(

@@ -112,6 +112,18 @@ def test_every_step_and_kind_is_used() -> None:
             ),
         ),
         (
+            "namespaces set-schema-autoupdate-strategy t/n -c none",
+            (
+                "PUT",
+                "/admin/v2/namespaces/t/n/schemaAutoUpdateCompatibilityStrategy",
+                "AlwaysCompatible",
+            ),
+        ),
+        (
+            "namespaces set-schema-compatibility-strategy t/n -c full",
+            ("PUT", "/admin/v2/namespaces/t/n/schemaCompatibilityStrategy", "FULL"),
+        ),
+        (
             "namespaces get-schema-validation-enforce t/n -ap",
             ("GET", "/admin/v2/namespaces/t/n/schemaValidationEnforced?applied=true", None),
         ),
