@@ -16,6 +16,8 @@ from broker.service.broker_service import BrokerService
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from broker.http.front import HttpFigures
+
 __all__ = [
     "Authoritative",
     "Flag",
@@ -31,6 +33,8 @@ __all__ = [
     "read_json",
 ]
 
+_LARGE_BODY = 64 * 1024
+"""Bytes; smaller bodies are bounded by the number of connections."""
 _DOMAINS = ("persistent", "non-persistent")
 
 
@@ -107,7 +111,7 @@ async def read_json(request: Request) -> Any:
     """The body's JSON; None for an empty body and for ``null``.
 
     Raises:
-        ApiError: 400 not JSON, 413 larger than ``httpMaxRequestSize``.
+        ApiError: 400 not JSON, or larger than ``httpMaxRequestSize``; 503 see ``_charge``.
     """
     body = await read_body(request)
     if not body or body.isspace():
@@ -121,20 +125,37 @@ async def read_json(request: Request) -> Any:
 async def read_body(request: Request) -> bytes:
     """The whole body, refused as soon as it is known to be too large."""
     limit: int = request.app.state.service.config.http_max_request_size
-    if limit < 0:
-        return await request.body()
-    length = request.headers.get("content-length")
-    if length is not None and length.isdigit() and int(length) > limit:
-        raise ApiError(400, f"Request of {length} bytes is larger than httpMaxRequestSize {limit}")
-    if length is not None:
-        return await request.body()
+    length = request.headers.get("content-length", "")
+    if length.isdigit():
+        if 0 <= limit < int(length):
+            raise ApiError(
+                400, f"Request of {length} bytes is larger than httpMaxRequestSize {limit}"
+            )
+        if int(length) < _LARGE_BODY:
+            return await request.body()
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > limit:
+        if 0 <= limit < size:
             raise ApiError(400, f"Request is larger than httpMaxRequestSize {limit}")
+        _charge(request, len(part))
         parts.append(part)
     return b"".join(parts)
+
+
+def _charge(request: Request, size: int) -> None:
+    """Count bytes of a body, as they come, until its request is answered (front.py).
+
+    Raises:
+        ApiError: 503, all bodies together are more than publishes may take in memory.
+    """
+    state = request.app.state
+    figures: HttpFigures = state.http_figures
+    if figures.body_bytes + size > state.service.publish_buffer_max:
+        raise ApiError(503, "Too many large requests at once, maxMessagePublishBufferSizeInMB")
+    figures.body_bytes += size
+    charged = request.scope["state"]
+    charged["body_bytes"] = charged.get("body_bytes", 0) + size
 
 
 def json_body(kind: Any) -> Callable[[Request], Awaitable[Any]]:

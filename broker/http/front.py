@@ -41,11 +41,12 @@ _STARTS: Final = frozenset(
 class HttpFigures:
     """What the web server counts: for the metrics page."""
 
-    __slots__ = ("active", "answers", "seconds")
+    __slots__ = ("active", "answers", "body_bytes", "seconds")
 
     def __init__(self) -> None:
         self.active = 0  # requests under way
         self.answers = [0] * 6  # by the first digit of the status; 0: none was sent
+        self.body_bytes = 0  # of large bodies of requests under way
         self.seconds = 0.0  # from head to answer, all requests together
 
 
@@ -88,6 +89,7 @@ class FrontDoor:
                 await self._serve(scope, receive, answer)
         finally:
             figures.active -= 1
+            figures.body_bytes -= scope["state"].get("body_bytes", 0)
             figures.answers[answer.status // 100] += 1
             figures.seconds += time.perf_counter() - began_s
             if scope["method"] not in SAFE_METHODS:

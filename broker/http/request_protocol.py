@@ -24,7 +24,7 @@ _OFFER = frozenset((b"upgrade", b"http2-settings"))
 _IDLE, _HEAD, _BODY = range(3)
 _BODY_CHECK_S = 5.0
 _LINGER_S = 2.0
-_LINGER_BYTES_MAX = 1024 * 1024
+_LINGER_BYTES_MAX = 16 * 1024 * 1024
 """How long, and for how many bytes, a refused client is listened to: closing at once while it is
 still sending would reset the connection and destroy the answer."""
 
@@ -66,6 +66,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
     _head_fed = 0  # bytes of whole reads that belong to it
     _head_began = False  # in the read being parsed
     _body_bytes = _body_mark = 0
+    _discarded_bytes = 0  # of a body that the answer didn't need, or after a refusal
     _refusal: tuple[int, str] | None = None
     _lingering = False
 
@@ -85,8 +86,8 @@ class LenientHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._lingering:
-            self._body_bytes += len(data)
-            if self._body_bytes > _LINGER_BYTES_MAX:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > _LINGER_BYTES_MAX:
                 self.transport.close()
             return
         self._head_began = False
@@ -116,7 +117,8 @@ class LenientHttpProtocol(HttpToolsProtocol):
         # Here and not at each read: empty lines between requests are no sign of life.
         self._unset_keepalive_if_required()
         self._state, self._head_began = _HEAD, True
-        self._head_bytes = self._head_fed = self._body_bytes = self._body_mark = 0
+        self._head_bytes = self._head_fed = 0
+        self._body_bytes = self._body_mark = self._discarded_bytes = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -146,8 +148,11 @@ class LenientHttpProtocol(HttpToolsProtocol):
         if self._refusal is not None:
             return
         self._body_bytes += len(body)
-        super().on_body(body)
-        if self.cycle.response_complete and self._body_bytes > _LINGER_BYTES_MAX:
+        if not self.cycle.response_complete:
+            super().on_body(body)
+            return
+        self._discarded_bytes += len(body)
+        if self._discarded_bytes > _LINGER_BYTES_MAX:
             self.transport.close()  # answered without it, and it doesn't end
 
     def on_message_complete(self) -> None:
@@ -267,7 +272,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
     def _linger(self, status: int, reason: str) -> None:
         """Answer, and close when the client has read it."""
         self._stop_timers()
-        self._lingering, self._body_bytes = True, 0
+        self._lingering, self._discarded_bytes = True, 0
         self.transport.write(_answer(status, reason))
         if self.transport.can_write_eof():
             self.transport.write_eof()

@@ -229,6 +229,22 @@ def test_changes_are_audited_in_json(server: StandaloneProcess, client: httpx.Cl
     assert re.fullmatch(r"127\.0\.0\.1:\d+", audited[0]["address"])
 
 
+def test_bodies_share_a_budget_of_memory(tmp_path: Path) -> None:
+    options = ("--set", "maxMessagePublishBufferSizeInMB=1")
+    with (
+        StandaloneProcess(tmp_path / "data", *options) as process,
+        httpx.Client(base_url=process.admin_url, timeout=30) as http,
+    ):
+        path = "/topics/persistent/public/default/large"
+        for _ in range(3):  # what a refused or answered request was charged comes back
+            assert http.post(path, content=b"x" * 2_000_000).status_code == 503
+            assert http.post(path, content=b"x" * 900_000).status_code == 400
+            chunks = iter([b"x" * 100_000] * 12)
+            answer = http.post(path, content=chunks)
+            assert answer.status_code == 503
+            assert "maxMessagePublishBufferSizeInMB" in answer.json()["reason"]
+
+
 def test_a_rate_limit_answers_429(tmp_path: Path) -> None:
     limits = ("httpRequestsLimitEnabled=true", "httpRequestsMaxPerSecond=5")
     options = [text for limit in limits for text in ("--set", limit)]
