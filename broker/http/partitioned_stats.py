@@ -33,7 +33,7 @@ def sum_topic_stats(parts: list[dict[str, Any]]) -> dict[str, Any]:
         )
         for name in names
     }
-    oldest = max(parts, key=lambda part: int(part["oldestBacklogMessageAgeSeconds"]))
+    oldest = max(parts, key=lambda part: int(part.get("oldestBacklogMessageAgeSeconds", -1)))
     if (name := oldest.get("oldestBacklogMessageSubscriptionName")) is not None:
         total["oldestBacklogMessageSubscriptionName"] = name
     messages = total.get("msgRateIn", 0.0)

@@ -99,7 +99,8 @@ async def create(
         raise ApiError(501, "Replicated subscriptions are not supported by this broker")
     start = _start_position(body)
     properties = check_properties(body.properties if body is not None else None)
-    count = await service.partitions(topic)
+    # Creates a partitioned topic where that is what automatic creation makes.
+    count = await service.partitions_for_client(topic, create=True)
     names = [topic.partition(index) for index in range(count)] if count else [topic]
 
     async def create_one(name: Any) -> bool:

@@ -137,10 +137,14 @@ async def get_partitions(
     if record is not None:
         return JsonResponse(partitioned_metadata(record))
     if not await service.topic_exists(topic) and not (
-        flag(checkAllowAutoCreation) and service.config.allow_auto_topic_creation
+        flag(checkAllowAutoCreation) and await _may_be_created(service, topic)
     ):
         raise not_found(topic)
     return JsonResponse({"partitions": 0, "deleted": False})
+
+
+async def _may_be_created(service: BrokerService, topic: TopicName) -> bool:
+    return (await service.policies.of(topic)).auto_topic_creation.allowed
 
 
 @router.post(
