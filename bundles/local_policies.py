@@ -5,7 +5,7 @@ don't use are kept as they are. Boundaries are written once, create-only, and af
 with the version they were read with, so that no stale view overwrites newer ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,13 +114,26 @@ class BundleFactory:
         group = None if local is None else local.value.other_fields.get(ANTI_AFFINITY_GROUP)
         return group if isinstance(group, str) else None
 
+    async def stored(self, namespace: str) -> NamespaceBundles | None:
+        """Read anew: not older than what this session wrote last. None when nothing is stored."""
+        path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
+        self._local.invalidate(path)
+        local = await self._local.get(path)
+        return None if local is None else local.value.bundles
+
     async def split(
-        self, namespace: str, bundle: HashRange, points: Sequence[int]
+        self,
+        namespace: str,
+        bundle: HashRange,
+        points: Sequence[int],
+        check: Callable[[], None],
     ) -> NamespaceBundles:
         """Stores the boundaries with ``bundle`` cut at ``points``; durable when it returns.
 
         Repeated while others change the same document; their cuts stay.
 
+        Args:
+            check: called before each attempt to write; what it raises ends the split.
         Raises:
             InvalidBundleError: there is no such bundle (any more), or the points aren't inside.
         """
@@ -128,6 +141,7 @@ class BundleFactory:
         path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
 
         def cut(value: bytes | None) -> bytes:
+            check()
             if value is None:
                 raise InvalidBundleError(f"namespace {namespace} does not exist")
             local = LocalPolicies.decode(namespace, value)

@@ -8,6 +8,7 @@ is loaded serves on; a bundle is unloaded when another owner is seen.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,11 +20,11 @@ from bundles.hash_ranges import (
     NamespaceBundles,
     namespace_of,
 )
-from bundles.local_policies import BundleFactory
+from bundles.local_policies import LOCAL_POLICIES_ROOT, BundleFactory
 from bundles.lookup import BrokerLookup, LookupAction, decide_lookup
 from metadata.errors import LockBusyError, SessionLostError, StoreClosedError
 from metadata.recipes import ResourceLock
-from metadata.store import MetadataStore, SessionEvent
+from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 _log = logging.getLogger(__name__)
 
@@ -77,10 +78,13 @@ class OwnershipService:
         self._owned: dict[str, _OwnedBundle] = {}
         self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
         self._unloading: set[str] = set()  # bundles whose hook runs, also lost ones
-        self._splitting: set[str] = set()  # parts of a split under way, not stored yet
+        self._splitting = Counter[str]()  # parts of splits under way, not stored yet
+        self._doubtful: set[str] = set()  # namespaces whose boundaries were changed
+        self._reconciling: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_lost = self._closed = False
         self._session_watch = store.on_session_event(self._on_session_event)
+        self._boundary_watch = store.watch(LOCAL_POLICIES_ROOT, self._on_boundaries)
 
     @property
     def owned_bundles(self) -> list[str]:
@@ -225,35 +229,84 @@ class OwnershipService:
         parent = f"{namespace}/{bundle}"
         if bundle not in (await self.bundles(namespace)).ranges:
             raise InvalidBundleError(f"Cannot find bundle {parent} in the bundles list")
-        owned = await self._acquire(parent)
+        await self._acquire(parent)
         if not points:
             return [parent]
-        edges = [bundle.lower, *points, bundle.upper]
-        parts = [HashRange(low, high) for low, high in pairwise(edges)]
+        parts = [
+            HashRange(low, high) for low, high in pairwise((bundle.lower, *points, bundle.upper))
+        ]
         names = [f"{namespace}/{part}" for part in parts]
+        held: dict[str, _OwnedBundle] = {}
+
+        def check() -> None:
+            for name, owned in held.items():
+                if self._owned.get(name) is not owned or owned.unloading or not owned.lock.proven:
+                    raise BundleNotReadyError(name, "it was lost, or is unloading")
+
         self._splitting.update(names)
         try:
-            for name in names:
-                await self._acquire(name)
-            await self._factory.split(namespace, bundle, points)
-        except BaseException:
-            self._splitting.difference_update(names)
-            await self._release_vanished(namespace, names)
-            raise
-        self._splitting.difference_update(names)
-        await self._drop(parent, owned)
+            for name in (parent, *names):
+                held[name] = await self._acquire(name)
+            await self._factory.split(namespace, bundle, points, check)
+        except (SessionLostError, StoreClosedError) as error:
+            raise BundleNotReadyError(parent, str(error)) from error
+        finally:
+            self._splitting.subtract(names)
+            self._splitting = +self._splitting
+            # The old bundle goes, or after a failure the new ones; and what a lost reply hid.
+            self._reconcile_soon(namespace)
+            await self._reconciled()
         return names
 
-    async def _release_vanished(self, namespace: str, names: Sequence[str]) -> None:
-        """After a split that failed: give up the parts that didn't come into being."""
+    # --- bundles that are none (any more)
+
+    def _reconcile_soon(self, namespace: str) -> None:
+        """Compare what is owned with the stored boundaries: somebody has changed them."""
+        self._doubtful.add(namespace)
+        if self._reconciling is None and not self._closed:
+            self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
+
+    async def _reconciled(self) -> None:
+        if self._reconciling is not None:
+            await asyncio.shield(self._reconciling)
+
+    async def _reconcile(self) -> None:
+        doubtful: set[str] = set()
         try:
-            known = (await self._factory.bundles(namespace)).names
+            while self._doubtful and not self._session_lost:
+                doubtful, self._doubtful = self._doubtful, set()
+                doubtful &= {bundle.rpartition("/")[0] for bundle in self._owned}
+                while doubtful:
+                    await self._drop_vanished(min(doubtful))
+                    doubtful.remove(min(doubtful))
+        except (SessionLostError, StoreClosedError) as error:
+            _log.info("bundles are compared again with the next session: %s", error)
         except Exception:
-            _log.exception("bundles of %s can't be read: keeping %s", namespace, names)
+            _log.exception("bundles can't be compared with the stored boundaries")
+        finally:
+            self._doubtful |= doubtful  # what an error left undone
+            self._reconciling = None
+
+    async def _drop_vanished(self, namespace: str) -> None:
+        bundles = await self._factory.stored(namespace)
+        if bundles is None:
             return
-        for name in names:
-            if name not in known and (owned := self._owned.get(name)) is not None:
+        prefix = namespace + "/"
+        for name, owned in list(self._owned.items()):
+            if (
+                name.startswith(prefix)
+                and name not in bundles.names
+                and not self._splitting[name]
+                and self._owned.get(name) is owned
+            ):
                 await self._drop(name, owned)
+                await self._unload_foreign(HashRange.parse(name.removeprefix(prefix)), bundles)
+
+    async def _unload_foreign(self, gone: HashRange, bundles: NamespaceBundles) -> None:
+        """Close topics of a bundle that another broker has split: its parts aren't owned here."""
+        for part, name in zip(bundles.ranges, bundles.names, strict=True):
+            if part.lower < gone.upper and gone.lower < part.upper and name not in self._owned:
+                await self._run_unload(name)
 
     async def _drop(self, bundle: str, owned: _OwnedBundle) -> None:
         """Gives up the node of a bundle that isn't one (any more); no topic is touched."""
@@ -272,7 +325,9 @@ class OwnershipService:
         """Releases every bundle; afterwards nothing is acquired."""
         self._closed = True
         self._session_watch.close()
+        self._boundary_watch.close()
         await asyncio.gather(*self._acquiring.values(), return_exceptions=True)
+        await self._reconciled()
         await asyncio.gather(*(self.release(bundle) for bundle in list(self._owned)))
         await asyncio.gather(*self._tasks)
         self._factory.close()
@@ -321,12 +376,28 @@ class OwnershipService:
         except (SessionLostError, StoreClosedError) as error:
             raise BundleNotReadyError(bundle, str(error)) from error
         owned = self._owned[bundle] = _OwnedBundle(lock)
-        # Between the caller's look at the boundaries and now the bundle may have been split.
+        if not self._splitting[bundle]:
+            try:
+                await self._check_boundaries(bundle, owned)
+            except (SessionLostError, StoreClosedError) as error:
+                raise BundleNotReadyError(bundle, str(error)) from error
+        return owned
+
+    async def _check_boundaries(self, bundle: str, owned: _OwnedBundle) -> None:
+        """Since the caller looked at the boundaries the bundle may have been split.
+
+        They are read after the node was created: whoever split it has stored them before giving
+        its node up, so this read can't miss the split.
+        """
         namespace = bundle.rpartition("/")[0]
-        if bundle not in self._splitting and bundle not in (await self.bundles(namespace)).names:
+        try:
+            bundles = await self._factory.stored(namespace)
+        except (SessionLostError, StoreClosedError):
+            self._doubtful.add(namespace)  # compared with the next session
+            raise
+        if bundles is not None and bundle not in bundles.names:
             await self._drop(bundle, owned)
             raise BundleNotReadyError(bundle, "it was split")
-        return owned
 
     def _on_acquired(self, bundle: str, task: "asyncio.Task[_OwnedBundle]") -> None:
         del self._acquiring[bundle]
@@ -357,6 +428,13 @@ class OwnershipService:
             self._session_lost = True
         elif event is SessionEvent.SESSION_REESTABLISHED:
             self._session_lost = False  # each lock revalidates itself
+        if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
+            for bundle in self._owned:  # events were lost meanwhile
+                self._reconcile_soon(bundle.rpartition("/")[0])
+
+    def _on_boundaries(self, event: MetadataEvent) -> None:
+        if event.type is EventType.MODIFIED:
+            self._reconcile_soon(event.path.removeprefix(LOCAL_POLICIES_ROOT + "/"))
 
 
 def _path(bundle: str) -> str:

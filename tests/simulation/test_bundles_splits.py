@@ -1,0 +1,120 @@
+"""Brokers that split bundles while they race for them and lose sessions, requests and replies.
+
+As in ``test_bundles_ownership.py``, but boundaries are persistent, and their commits take a thread:
+a seed names a kind of run, not one run. Moreover, once healed: the stored boundaries hold every cut
+that was confirmed, and there is no node of a bundle that isn't one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from bundles.errors import InvalidBundleError
+from bundles.local_policies import LocalPolicies
+from metadata.embedded import EmbeddedMetadataStore
+from tests.simulation.test_bundles_ownership import BUNDLES, STEPS, TOPICS, Broker, World
+
+NAMESPACE = "t/n"
+
+
+class SplitWorld(World):
+    def __init__(self, seed: int, base: EmbeddedMetadataStore) -> None:
+        super().__init__(seed, base)
+        self.cuts: set[int] = set()  # of splits that were confirmed
+
+    def act(self) -> None:
+        if self.rng.random() < 0.12:
+            self.start(self.split(self.rng.choice(self.brokers)))
+        else:
+            super().act()
+
+    async def split(self, broker: Broker) -> None:
+        ranges = (await broker.service.bundles(NAMESPACE)).ranges
+        bundle = ranges[0] if self.rng.random() < 0.5 else self.rng.choice(ranges)
+        width = bundle.upper - bundle.lower
+        points = sorted({bundle.lower + self.rng.randrange(1, width) for _ in range(2)})
+        points = points[: self.rng.randrange(1, 3)]
+        try:
+            await broker.service.split(NAMESPACE, bundle, points)
+        except InvalidBundleError:
+            self.outcomes["gone"] += 1  # it had been split before
+        else:
+            self.outcomes["split"] += 1
+            self.cuts.update(points)
+
+    async def stored(self) -> LocalPolicies:
+        found = await self.base.get(f"/admin/local-policies/{NAMESPACE}")
+        assert found is not None
+        return LocalPolicies.decode(NAMESPACE, found.value)
+
+    def check_safety(self) -> None:
+        for topic in TOPICS:
+            provers = [broker for broker in self.brokers if broker.proves(topic)]
+            assert len(provers) <= 1, f"{topic}: {[broker.name for broker in provers]}"
+            for broker in provers:
+                bundle = broker.service.bundle_of_nowait(topic)
+                node = broker.store._tree.nodes.get(f"/namespace/{bundle}")
+                assert node is not None, f"{bundle}: {broker.name} has no node"
+                assert node.owner == broker.store.session_id
+
+    async def check_liveness(self) -> None:
+        local = await self.stored()
+        assert self.cuts <= set(local.bundles.boundaries)
+        for topic in TOPICS:
+            self.bundle_of[topic] = local.bundles.bundle_of(topic)
+            answers = []
+            for broker in self.rng.sample(self.brokers, len(self.brokers)):
+                answer = await broker.service.lookup(topic)
+                assert answer is not None
+                assert answer.bundle == self.bundle_of[topic]
+                answers.append(answer.broker)
+            assert len(set(answers)) == 1, f"{topic}: {answers}"
+            (owner,) = [broker for broker in self.brokers if broker.lookup == answers[0]]
+            await owner.service.acquire(topic)
+            assert owner.proves(topic)
+        self.check_safety()
+        nodes = {f"{NAMESPACE}/{name}" for name in await self.base.children("/namespace/t/n")}
+        assert nodes <= set(local.bundles.names), "nodes of bundles that are none"
+        caches = [each for broker in self.brokers for each in broker.service.owned_bundles]
+        assert sorted(caches) == sorted(nodes)
+
+
+async def run(seed: int) -> SplitWorld:
+    base = EmbeddedMetadataStore.open(None)
+    await base.put("/admin/policies/t/n", b'{"bundles":{"numBundles":%d}}' % BUNDLES)
+    await base.put("/namespace/t/n", b"")  # persistent parents first: a commit takes a thread
+    world = SplitWorld(seed, base)
+    world.brokers[0].store.healed = True
+    for broker in world.brokers:
+        for topic in TOPICS:
+            world.bundle_of[topic] = await broker.service.bundle_of(topic)
+    world.brokers[0].store.healed = False
+    for _ in range(STEPS):
+        world.act()
+        for _ in range(world.rng.randrange(12)):
+            await asyncio.sleep(0)
+            world.check_safety()
+    await world.settle()
+    await world.check_liveness()
+    for broker in world.brokers:
+        await broker.service.close()
+    assert await base.children("/namespace/t/n") == []
+    await base.close()
+    return world
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_splits_leave_one_owner_for_every_topic(seed: int) -> None:
+    await run(seed)
+
+
+async def test_the_runs_meet_what_they_are_for() -> None:
+    outcomes = Counter[str]()
+    for seed in range(10):
+        outcomes += (await run(seed)).outcomes
+    assert outcomes["split"] > 20
+    assert outcomes["BundleBusyError"] > 20
+    assert outcomes["BundleNotReadyError"] > 20
