@@ -11,7 +11,12 @@ from broker.cli.binary_client import BinaryClient, Frame
 from broker.cli.errors import CliError
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 
-__all__ = ["Cluster", "topic_name"]
+__all__ = ["Cluster", "is_websocket", "topic_name"]
+
+
+def is_websocket(service_url: str) -> bool:
+    """Whether it is for the WebSocket API."""
+    return service_url.startswith(("ws://", "wss://"))
 
 
 def topic_name(text: str) -> TopicName:
@@ -27,8 +32,6 @@ class Cluster:
 
     def __init__(self, service_url: str) -> None:
         """Raises CliError: nobody listens there, or not a service URL."""
-        if service_url.startswith(("ws://", "wss://")):
-            raise CliError(f"{service_url}: this command needs a pulsar:// URL")
         self.first = BinaryClient(service_url)
         self._clients = {self.first.service_url: self.first}
         self._selector = selectors.DefaultSelector()

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from broker.cli.binary_client import BinaryClient, Frame
 from broker.cli.chunks import ChunkAssembler, Origin
-from broker.cli.cluster import Cluster, topic_name
+from broker.cli.cluster import Cluster, is_websocket, topic_name
 from broker.cli.errors import CliError
+from broker.cli.output import describe
 from broker.cli.profiles import resolve
 from broker.cli.progress import progress
 from broker.cli.typed_values import Decoder
@@ -39,6 +40,11 @@ class _Consumer:
 
 def run_consume(options: argparse.Namespace) -> int:
     """Receive, show and acknowledge. Exit code 1 when the silence was too long."""
+    url = _service_url(options)
+    if is_websocket(url):
+        from broker.cli.websocket_commands import consume_by_websocket
+
+        return consume_by_websocket(url, options)
 
     def fill(request: pb.CommandSubscribe) -> None:
         subscribe = pb.CommandSubscribe
@@ -49,11 +55,16 @@ def run_consume(options: argparse.Namespace) -> int:
         if options.replicated:
             request.replicate_subscription_state = True
 
-    return _run(options, fill, regex=options.regex, done="consumed")
+    return _run(url, options, fill, regex=options.regex, done="consumed")
 
 
 def run_read(options: argparse.Namespace) -> int:
     """Receive and show from a message on, without a subscription that stays."""
+    url = _service_url(options)
+    if is_websocket(url):
+        from broker.cli.websocket_commands import read_by_websocket
+
+        return read_by_websocket(url, options)
     start = _start_of(options)
 
     def fill(request: pb.CommandSubscribe) -> None:
@@ -64,9 +75,15 @@ def run_read(options: argparse.Namespace) -> int:
         request.start_message_id.CopyFrom(start)
 
     if start.entryId >= _LATEST:
-        return _run(options, fill, regex=False, done="read")
+        return _run(url, options, fill, regex=False, done="read")
     after = None if options.start_message_id_inclusive else (start.ledgerId, start.entryId)
-    return _run(options, fill, regex=False, done="read", one_part=True, after=after)
+    return _run(url, options, fill, regex=False, done="read", one_part=True, after=after)
+
+
+def _service_url(options: argparse.Namespace) -> str:
+    if options.encryption_key_value:
+        raise CliError("-ekv: this command can't decrypt (-ca CONSUME shows what came)")
+    return resolve(options.profile, options.url, None).service_url
 
 
 def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
@@ -86,6 +103,7 @@ def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
 
 
 def _run(
+    url: str,
     options: argparse.Namespace,
     fill: Callable[[pb.CommandSubscribe], None],
     *,
@@ -94,9 +112,6 @@ def _run(
     one_part: bool = False,
     after: tuple[int, int] | None = None,
 ) -> int:
-    if options.encryption_key_value:
-        raise CliError("-ekv: this command can't decrypt (-ca CONSUME shows what came)")
-    url = resolve(options.profile, options.url, None).service_url
     with Cluster(url) as cluster:
         receiver = _Receiver(cluster, options, fill, after)
         pattern = _Pattern(options.topic) if regex else None
@@ -316,11 +331,8 @@ class _Receiver:
             content = self._decoder.decode(topic, version, message.key, message.payload)
         else:
             content = message.payload.decode(errors="replace")
-        properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
-        return (
-            f"publishTime:[{message.publish_time_ms}], eventTime:[{message.event_time_ms}], "
-            f"key:[{message.key if message.key is not None else 'null'}], "
-            f"properties:[{properties}], content:{content}"
+        return describe(
+            message.publish_time_ms, message.event_time_ms, message.key, message.properties, content
         )
 
 

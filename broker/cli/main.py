@@ -125,7 +125,7 @@ def _add_clients(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         parser = add(name, help)
         _add_profile(parser, argparse.SUPPRESS)
         parser.add_argument(
-            "--url", metavar="URL", help="pulsar://host:port of a broker (of the profile)"
+            "--url", metavar="URL", help="pulsar://host:port, or ws://host:port for HTTP's port"
         )
         fill(parser)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["print_message", "print_value"]
+__all__ = ["describe", "print_message", "print_value"]
 
 _BYTES_A_LINE = 16
 
@@ -50,3 +50,18 @@ def print_message(
         shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         print(f"{offset:08x}  {part.hex(' '):<{_BYTES_A_LINE * 3}} {shown}")
     sys.stdout.flush()
+
+
+def describe(
+    publish_time_ms: int,
+    event_time_ms: int,
+    key: str | None,
+    properties: Mapping[str, str],
+    content: str,
+) -> str:
+    """A received message in one line, as pulsar-client prints it."""
+    pairs = ", ".join(f"{name}={value}" for name, value in properties.items())
+    return (
+        f"publishTime:[{publish_time_ms}], eventTime:[{event_time_ms}], "
+        f"key:[{key if key is not None else 'null'}], properties:[{pairs}], content:{content}"
+    )

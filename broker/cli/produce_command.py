@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from broker.cli.binary_client import BinaryClient
-from broker.cli.cluster import Cluster, topic_name
+from broker.cli.cluster import Cluster, is_websocket, topic_name
 from broker.cli.errors import CliError
+from broker.cli.payloads import contents_of, paced, properties_of
 from broker.cli.profiles import resolve
 from broker.cli.progress import progress
 from broker.cli.typed_values import Encoder
@@ -36,18 +37,19 @@ def run_produce(options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
     if options.encryption_key_name or options.encryption_key_value:
         raise CliError("-ekn and -ekv: this command can't encrypt")
-    contents = _contents(options)
-    if not contents:
-        raise CliError("nothing to send: give -m TEXT or -f FILE")
-    encoder = Encoder(options.value_schema, options.key_schema, options.key_value_encoding_type)
-    messages = [_outgoing(content, encoder, options) for content in contents]
-    topic = topic_name(options.topic)
     url = resolve(options.profile, options.url, None).service_url
+    if is_websocket(url):
+        from broker.cli.websocket_commands import produce_by_websocket
+
+        return produce_by_websocket(url, options)
+    encoder = Encoder(options.value_schema, options.key_schema, options.key_value_encoding_type)
+    messages = [_outgoing(content, encoder, options) for content in contents_of(options)]
+    topic = topic_name(options.topic)
     with Cluster(url) as cluster:
         producers = _producers(cluster, topic, encoder, options)
         total = len(messages) * options.num_produce
         with progress("messages", total) as advance:
-            for turn, group in enumerate(_paced(_groups(messages, options), options.rate)):
+            for turn, group in enumerate(paced(_groups(messages, options), options.rate)):
                 producers[turn % len(producers)].send(group)
                 advance(len(group))
             for producer in producers:
@@ -59,39 +61,13 @@ def run_produce(options: argparse.Namespace) -> int:
 # --- what to send
 
 
-def _contents(options: argparse.Namespace) -> list[bytes]:
-    texts = [
-        part
-        for text in options.messages
-        for part in (text.split(options.separator) if options.separator else [text])
-    ]
-    contents = [text.encode(errors="surrogateescape") for text in texts]
-    for name in [part for names in options.files for part in names.split(",")]:
-        try:
-            with open(name, "rb") as file:
-                contents.append(file.read())
-        except OSError as error:
-            raise CliError(str(error)) from error
-    return contents
-
-
 def _outgoing(content: bytes, encoder: Encoder, options: argparse.Namespace) -> OutgoingMessage:
-    properties = dict(
-        _pair(part) for text in options.properties for part in text.split(",") if part
-    )
     payload, key, key_is_base64 = encoder.encode(content, options.key)
-    message = OutgoingMessage(payload, 0, key, properties)
+    message = OutgoingMessage(payload, 0, key, properties_of(options))
     message.key_is_base64 = key_is_base64
     if options.disable_replication:
         message.replicate_to = ["__local__"]
     return message
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator:
-        raise CliError(f"-p {text}: KEY=VALUE is expected")
-    return key, value
 
 
 def _groups(messages: list[OutgoingMessage], options: argparse.Namespace) -> Iterator[Group]:
@@ -111,15 +87,6 @@ def _groups(messages: list[OutgoingMessage], options: argparse.Namespace) -> Ite
         size += length
     if group:
         yield group
-
-
-def _paced(groups: Iterable[Group], rate: float) -> Iterator[Group]:
-    start, sent = time.monotonic(), 0
-    for group in groups:
-        if rate > 0:
-            time.sleep(max(0.0, start + sent / rate - time.monotonic()))
-        yield group
-        sent += len(group)
 
 
 # --- producers

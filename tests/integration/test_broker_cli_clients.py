@@ -172,7 +172,7 @@ def test_a_schema_that_is_none(cli: Cli, topic: str) -> None:
 
 def test_a_rate(cli: Cli, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("broker.cli.produce_command.time.sleep", waits.append)
+    monkeypatch.setattr("broker.cli.payloads.time.sleep", waits.append)
     cli("produce", topic, "-m", "x", "-n", "4", "-r", "0.001")
     assert [round(wait, -2) for wait in waits] == [0.0, 1000.0, 2000.0, 3000.0]
 
@@ -269,10 +269,34 @@ def test_an_encrypted_message(cli: Cli, client: pulsar.Client, topic: str, tmp_p
     assert "never" not in cli("admin", "topics", "subscriptions", topic)
 
 
+def test_over_websocket(
+    broker: EmbeddedBroker, cli: Cli, client: pulsar.Client, topic: str
+) -> None:
+    url = ("--url", broker.web_url.replace("http", "ws"))
+    cli("admin", "topics", "create-subscription", topic, "-s", "s")
+    consumer = client.subscribe(topic, "official")
+    send = ("produce", *url, topic, "-k", "key", "-p", "x=1")
+    assert cli(*send, "-m", "a,b", "-n", "600")[-1] == "1200 messages successfully produced"
+    message = consumer.receive(int(_S_MAX * 1000))
+    assert (message.data(), message.partition_key()) == (b"a", "key")
+    assert message.properties() == {"x": "1"}
+    lines = cli("consume", *url, topic, "-s", "s", "-n", "1199")
+    assert contents(lines) == ["a", "b"] * 599 + ["a"]
+    assert re.match(r"publishTime:\[\d{13}\], eventTime:\[0\], key:\[key\], ", lines[1])
+    assert contents(cli("consume", *url, topic, "-s", "s", "--hex")) == ["62"]
+    assert contents(cli("read", *url, topic, "-m", "earliest", "-n", "2")) == ["a", "b"]
+    silent = cli("consume", *url, topic, "-s", "s", "--timeout", "0.2", fails=True)
+    assert "then silence" in silent[0]
+    said = cli(*send, "-m", "a", "-vs", "string", fails=True)
+    assert "not possible over WebSocket" in said[0]
+    refused = cli("produce", *url, "no-such-tenant/ns/x", "-m", "a", fails=True)
+    assert refused[0].startswith("magnetar: HTTP 4")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("produce", "--url", "ws://127.0.0.1:8080", "x", "-m", "a"), "needs a pulsar:// URL"),
+        (("produce", "--url", "ws://127.0.0.1:9", "x", "-m", "a"), "can't be reached"),
         (("produce", "--url", "http://127.0.0.1:8080", "x", "-m", "a"), "not a service URL"),
         (("read", "--url", "pulsar://127.0.0.1:9", "x"), "can't be reached"),
     ],

@@ -242,7 +242,8 @@ _PLAIN: tuple[Policy, ...] = (
             Option(
                 ("-t", "--type"),
                 "field:topicType",
-                "what they create",
+                "what they create (non-partitioned)",
+                default="non-partitioned",
                 choices=("partitioned", "non-partitioned"),
             ),
             Option(("-n", "--num-partitions"), "field:defaultNumPartitions", "how many", "int"),

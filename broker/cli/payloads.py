@@ -1,0 +1,54 @@
+"""What ``produce`` sends, by whatever protocol: contents, properties, pace."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import TypeVar
+
+from broker.cli.errors import CliError
+
+__all__ = ["contents_of", "paced", "properties_of"]
+
+_Group = TypeVar("_Group", bound=Sized)
+
+
+def contents_of(options: argparse.Namespace) -> list[bytes]:
+    """Of -m, split, and of -f. Raises CliError: there is none, or a file can't be read."""
+    texts = [
+        part
+        for text in options.messages
+        for part in (text.split(options.separator) if options.separator else [text])
+    ]
+    contents = [text.encode(errors="surrogateescape") for text in texts]
+    for name in [part for names in options.files for part in names.split(",")]:
+        try:
+            with open(name, "rb") as file:
+                contents.append(file.read())
+        except OSError as error:
+            raise CliError(str(error)) from error
+    if not contents:
+        raise CliError("nothing to send: give -m TEXT or -f FILE")
+    return contents
+
+
+def properties_of(options: argparse.Namespace) -> dict[str, str]:
+    """Of all -p. Raises CliError: not KEY=VALUE."""
+    properties: dict[str, str] = {}
+    for part in [part for text in options.properties for part in text.split(",") if part]:
+        key, separator, value = part.partition("=")
+        if not separator:
+            raise CliError(f"-p {part}: KEY=VALUE is expected")
+        properties[key] = value
+    return properties
+
+
+def paced(groups: Iterable[_Group], rate: float) -> Iterator[_Group]:
+    """Each group when its first message is due; ``rate``: messages a second, 0: at once."""
+    start, sent = time.monotonic(), 0
+    for group in groups:
+        if rate > 0:
+            time.sleep(max(0.0, start + sent / rate - time.monotonic()))
+        yield group
+        sent += len(group)
