@@ -386,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._keep_alive_ms = now_ms + self.service.keep_alive_ms
         if self._read_max:
-            self.read_less()  # limits and producers may have gone
+            self._fit_reads()
         if not self.connected:
             self.close("handshake timeout")
         elif self._ping_sent and not self._heard and not self._excused():
@@ -446,7 +446,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_publishing(self, limit: PublishThrottle) -> None:
         self._over_rate.add(limit)
-        self.read_less()
+        self.read_less(limit)
         self.pause_reading(PAUSED_RATE)
 
     def resume_publishing(self, limit: PublishThrottle) -> None:
@@ -454,10 +454,14 @@ class Connection(asyncio.BufferedProtocol):
         if not self._over_rate:
             self.resume_reading(PAUSED_RATE)
 
-    def read_less(self) -> None:
-        """Fit the size of reads to the publish limits: what one read brings is accepted whole, and
-        a client that sends far ahead of a low limit would have to wait for all of it afterwards.
+    def read_less(self, limit: PublishThrottle) -> None:
+        """Fit the size of reads to a publish limit: what one read brings is accepted whole, and a
+        client that sends far ahead of a low limit would have to wait for all of it afterwards.
         """
+        self._read_max = min(limit.read_bytes, self._read_max or limit.read_bytes)
+
+    def _fit_reads(self) -> None:
+        """Limits may have changed, and producers gone, since reads were made smaller."""
         limits = {self.service.publish_throttle, *self._over_rate}
         for producer in self.producers.values():
             if not isinstance(producer, PendingCreation):

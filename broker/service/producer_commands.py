@@ -88,6 +88,9 @@ async def _create(
         return
     connection.producers[producer_id] = producer
     connection.sends.created(producer_id)
+    for limit in (topic.rate_limits.publish, connection.service.publish_throttle):
+        if limit is not None:
+            connection.read_less(limit)
     _reply_success(connection, request_id, producer, ready=not producer.waiting)
 
 

@@ -152,7 +152,16 @@ class PublishThrottle(Throttle):
         self._messages += messages
         self._bytes += size
         self._limiter.take(messages, size, now_ms)
-        if self._limiter.wait_ms(now_ms) and sink not in self._line:
+        if self._limiter.wait_ms(now_ms):
+            self._hold(sink)
+
+    def enter(self, sink: ProducerSink) -> None:
+        """A new producer: over the limit it waits like the others, or coming anew would pay."""
+        if self.is_over():
+            self._hold(sink)
+
+    def _hold(self, sink: ProducerSink) -> None:
+        if sink not in self._line:
             self.times += 1
             sink.pause_publishing(self)
             self.wait(sink, partial(sink.resume_publishing, self))

@@ -111,9 +111,9 @@ class Topic(ABC):
             raise ProducerBusyError("Topic reached max producers limit")
         await self._admit(producer)
         self.active_ms = self.service.clock()
-        for limit in (self.rate_limits.publish, self.service.publish_throttle):
-            if limit is not None:
-                limit.enter(producer.sink)
+        for throttle in (self.rate_limits.publish, self.service.publish_throttle):
+            if throttle is not None:
+                throttle.enter(producer.sink)
         return producer
 
     async def _check_backlog_quota(self) -> None:  # noqa: B027 - only stored topics have a backlog

@@ -204,6 +204,10 @@ async def test_reads_are_small_while_a_low_limit_holds(broker: Broker) -> None:
     broker.cluster.now_ms += 3_600_000
     connection.on_sweep(broker.service.clock())
     assert len(connection.get_buffer(-1)) == whole
+    topic.rate_limits.publish = PublishThrottle(Rate(1_000, 0), cast("Any", loop))
+    assert (await client.receive_one()).type == pb.BaseCommand.PING
+    await client.produce(producer_id=2)
+    assert len(connection.get_buffer(-1)) == 1_000 * 100 // 8  # before there is anything to pause
 
 
 async def test_one_connection_waits_for_several_limits(broker: Broker) -> None:
@@ -304,6 +308,32 @@ async def test_a_turn_is_given_away_when_its_call_is_gone(broker: Broker) -> Non
     first.cancel()  # after its turn came and before it ran
     await settle()
     assert second.done()
+
+
+async def test_who_comes_anew_waits_like_the_others(broker: Broker) -> None:
+    """Or a client that connects, or calls, for each message would never be slowed down."""
+    first, loop = await local_producer(broker)
+    first.publish([entry(n) for n in range(21)], Ticket())
+    first.close()
+    throttle = broker.service.topics[TOPIC].rate_limits.publish
+    assert throttle is not None
+    assert throttle.waiting == 0
+    second = await LocalProducer.open(
+        broker.service,
+        broker.service.topics[TOPIC].name,
+        "second",
+        generated=False,
+        remote="127.0.0.1:0",
+        client_version="test",
+    )
+    assert second.held
+    client = broker.client(port=5_001)
+    await client.receive_one()
+    await client.produce(producer_name="third")
+    assert not client.reads()
+    loop.advance(1_201)
+    assert not second.held
+    assert client.reads()
 
 
 async def test_a_closed_producer_holds_nobody(broker: Broker) -> None:
