@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from base64 import b64encode
 from collections import OrderedDict
@@ -28,7 +29,14 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["RestSession", "RestSessions", "SessionOptions", "message_of", "parse_token"]
+__all__ = [
+    "RestSession",
+    "RestSessions",
+    "SessionOptions",
+    "message_of",
+    "parse_message_id_text",
+    "parse_token",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +44,9 @@ UNACKED_MAX = 10_000  # messages a session may hold unacknowledged
 MESSAGES_MAX = 1_000  # of one answer
 ANSWER_BYTES_MAX = 8 * 1024 * 1024  # of one answer; at least one message
 WAIT_MS_MAX = 60_000
+UNKNOWN_SIZE = -1
+"""Batch size in the key of a message id given as text."""
+_MESSAGE_ID = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):(-1|[0-9]{1,10})(?::([0-9]{1,9}))?")
 SessionKey = tuple[str, str, str]
 """(topic, subscription, consumer name)."""
 
@@ -181,9 +192,11 @@ class RestSession:
         """Acknowledge, or give back for delivery to anyone; how many.
 
         Raises:
-            ApiError: 400 the topic has no such partition.
+            ApiError: 400 the topic has no such partition, or a message id of a batch is not of this
+                session; nothing is done then.
         """
         self.last_used_s = asyncio.get_running_loop().time()
+        keys = self._with_batch_sizes(keys)
         for key in keys:
             self._unacked.pop(key, None)
         try:
@@ -196,6 +209,25 @@ class RestSession:
             raise ApiError(400, f"The topic has no partition {error}") from error
         self._arrived.set()  # a stream may go on
         return len(keys)
+
+    def _with_batch_sizes(self, keys: list[MessageKey]) -> list[MessageKey]:
+        """Message ids don't tell how large their batch is, as tokens do: the session knows."""
+        if all(key[4] != UNKNOWN_SIZE for key in keys):
+            return keys
+        sizes = {key[:4]: key[4] for key in self._unacked}
+        found: list[MessageKey] = []
+        for partition, ledger_id, entry_id, index, size in keys:
+            if size == UNKNOWN_SIZE:
+                known = sizes.get((partition, ledger_id, entry_id, index))
+                if known is None:
+                    raise ApiError(
+                        400,
+                        f"{ledger_id}:{entry_id}:{partition}:{index} isn't unacknowledged in this "
+                        "session; messages of batches need their token then",
+                    )
+                size = known
+            found.append((partition, ledger_id, entry_id, index, size))
+        return found
 
     def give_back(self, deliveries: list[Delivery]) -> None:
         """These were taken and can't be handed over."""
@@ -356,3 +388,19 @@ def parse_token(token: Any) -> MessageKey:
     except MessageIdError as error:
         raise ApiError(400, f"{token!r:.80} is not a token: {error}") from error
     return (data.partition, data.ledgerId, data.entryId, data.batch_index, data.batch_size)
+
+
+def parse_message_id_text(text: Any) -> MessageKey:
+    """The message of a ``messageId`` as it is shown, ``ledger:entry:partition[:batch index]``.
+
+    Raises:
+        ApiError: 400.
+    """
+    if not isinstance(text, str) or (match := _MESSAGE_ID.fullmatch(text)) is None:
+        raise ApiError(400, f"{text!r:.80} is not a message id")
+    ledger_id, entry_id, partition = int(match[1]), int(match[2]), int(match[3])
+    if ledger_id >= 2**63 or entry_id >= 2**63 or partition >= 2**31:
+        raise ApiError(400, f"{text!r:.80} is out of range")
+    if match[4] is None:
+        return (partition, ledger_id, entry_id, -1, 0)
+    return (partition, ledger_id, entry_id, int(match[4]), UNKNOWN_SIZE)

@@ -22,10 +22,11 @@ from broker.http.rest_consume import (
     RestSessions,
     SessionOptions,
     message_of,
+    parse_message_id_text,
     parse_token,
 )
 from broker.protocol.topic_name import TopicName
-from broker.service.consumer import EXCLUSIVE, FAILOVER, SHARED
+from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 if TYPE_CHECKING:
     from broker.http.feed import Delivery
@@ -36,13 +37,25 @@ __all__ = ["router"]
 router = APIRouter(tags=["messages"])
 
 _SUBSCRIPTION = "/topics/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}"
-_TYPES = {"Exclusive": EXCLUSIVE, "Shared": SHARED, "Failover": FAILOVER}
+_TYPES = {
+    "Exclusive": EXCLUSIVE,
+    "Shared": SHARED,
+    "Failover": FAILOVER,
+    "Key_Shared": KEY_SHARED,
+}
 _LEASE_MS_MIN, _LEASE_MS_MAX = 1_000, 12 * 3_600_000
 _TOKENS_DOC = body_doc(
     {
         "type": "object",
-        "required": ["tokens"],
-        "properties": {"tokens": {"type": "array", "items": {"type": "string"}}},
+        "properties": {
+            "tokens": {"type": "array", "items": {"type": "string"}},
+            "messageIds": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "As shown in `messageId`; those of batches only while the session"
+                " has them",
+            },
+        },
     },
     {"tokens": ["CAwQBBj///////////8B"]},
     required=True,
@@ -82,7 +95,7 @@ def _sessions(request: Request) -> RestSessions:
 
 async def _options(
     type: Annotated[
-        str, Query(description="Shared, Exclusive or Failover", examples=["Shared"])
+        str, Query(description="Shared, Exclusive, Failover or Key_Shared", examples=["Shared"])
     ] = "Shared",
     position: Annotated[
         str, Query(description="Where a new subscription starts: latest or earliest")
@@ -272,10 +285,12 @@ class _Shown:
 
 async def _tokens(request: Request) -> list[MessageKey]:
     body = await read_json(request)
-    tokens = body.get("tokens") if isinstance(body, dict) else None
-    if not isinstance(tokens, list) or not tokens:
-        raise ApiError(400, "The body must be an object with a non-empty array tokens")
-    return [parse_token(token) for token in tokens]
+    if not isinstance(body, dict):
+        raise ApiError(400, "The body must be an object with tokens or messageIds")
+    tokens, ids = body.get("tokens") or [], body.get("messageIds") or []
+    if not isinstance(tokens, list) or not isinstance(ids, list) or not (tokens or ids):
+        raise ApiError(400, "The body must have a non-empty array tokens or messageIds")
+    return [parse_token(each) for each in tokens] + [parse_message_id_text(each) for each in ids]
 
 
 Tokens = Annotated[list[MessageKey], Depends(_tokens)]
@@ -283,7 +298,7 @@ Tokens = Annotated[list[MessageKey], Depends(_tokens)]
 
 @router.post(
     _SUBSCRIPTION + "/ack",
-    summary="Acknowledge messages by token",
+    summary="Acknowledge messages by token or message id",
     openapi_extra=_TOKENS_DOC,
     responses={200: {"content": {"application/json": {"example": {"acknowledged": 1}}}}},
 )

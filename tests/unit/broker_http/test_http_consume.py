@@ -6,18 +6,22 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
 
 from broker.http.app import create_app
+from broker.http.errors import ApiError
 from broker.http.feed import Delivery
-from broker.http.messages import Message, OutgoingMessage
+from broker.http.local_producer import LocalProducer
+from broker.http.messages import Message, OutgoingMessage, encode_batch, encode_single
 from broker.http.rest_consume import (
     RestSession,
     RestSessions,
     SessionOptions,
     message_of,
+    parse_message_id_text,
     parse_token,
 )
 from broker.http.rest_produce import RestPublishers
@@ -213,3 +217,72 @@ async def test_bad_parameters(http: httpx.AsyncClient, query: str, status: int) 
     path = "/topics/persistent/public/default/orders/subscription/s/stream"
     answer = await http.get(f"{path}?{query}")
     assert answer.status_code == status, answer.text
+
+
+async def test_acknowledgement_by_message_id(broker: Broker, session: RestSession) -> None:
+    name = TopicName.parse("persistent://public/default/orders")
+    producer = await LocalProducer.open(
+        broker.service, name, "p", generated=True, remote="127.0.0.1:0", client_version="test"
+    )
+    batch_entry = encode_batch("p", [OutgoingMessage(b"%d" % n, n) for n in range(2)], 5)
+    single = encode_single("p", OutgoingMessage(b"2", 2), 5)
+    producer.publish([batch_entry, single], _Ignored())
+    deliveries: list[Delivery] = []
+    while len(deliveries) < 3:
+        deliveries += await session.poll(3 - len(deliveries), 30_000)
+    ids = [message_of(each, as_base64=False)["messageId"] for each in deliveries]
+    assert ids[1].endswith(":-1:1")
+    keys = [parse_message_id_text(each) for each in ids]
+    assert session.acknowledge(keys[:1], negative=True) == 1
+    again = await session.poll(1, 30_000)
+    assert [each.message.payload for each in again] == [b"0"]
+    assert session.acknowledge(keys, negative=False) == 3
+    topic = await broker.service.get_topic(name, create=False)
+    for _ in range(3000):
+        if topic.stats()["subscriptions"]["s"]["msgBacklog"] == 0:
+            break
+        await asyncio.sleep(0.01)
+    assert topic.stats()["subscriptions"]["s"]["msgBacklog"] == 0
+    with pytest.raises(ApiError, match="need their token"):
+        session.acknowledge(keys[:1], negative=False)
+    producer.close()
+
+
+class _Ignored:
+    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
+        pass
+
+    def failed(self, index: int, count: int, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1",
+        "1:2",
+        "1:2:-2",
+        "1:2:3:4:5",
+        "a:b:c",
+        f"{2**63}:1:-1",
+        "1:2:-1:",
+        5,
+        None,
+        "1:2:9999999999",
+    ],
+)
+def test_bad_message_ids(text: Any) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_message_id_text(text)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [[], {}, {"tokens": []}, {"tokens": "x"}, {"messageIds": ["x"]}, {"messageIds": {"a": 1}}],
+)
+async def test_bad_acknowledgements(http: httpx.AsyncClient, body: Any) -> None:
+    path = "/topics/persistent/public/default/orders/subscription/s/ack"
+    answer = await http.post(path, json=body)
+    assert answer.status_code == 400, answer.text
