@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from broker.http.metrics_page import MetricsPage, label
+from broker.service.file_limit import file_limit
 from broker.service.persistent_topic import PersistentTopic
 from broker.service.rates import RateSampler
 
@@ -29,6 +30,8 @@ _BROKER_SUMS: Final = {
     "pulsar_rate_out": "pulsar_broker_rate_out",
     "pulsar_throughput_in": "pulsar_broker_throughput_in",
     "pulsar_throughput_out": "pulsar_broker_throughput_out",
+    "pulsar_in_bytes_total": "pulsar_broker_in_bytes_total",
+    "pulsar_out_bytes_total": "pulsar_broker_out_bytes_total",
     "pulsar_storage_size": "pulsar_broker_storage_size",
     "pulsar_storage_logical_size": "pulsar_broker_storage_logical_size",
     "pulsar_storage_write_rate": "pulsar_broker_storage_write_rate",
@@ -162,6 +165,7 @@ def _add_process(page: MetricsPage) -> None:
     page.add("process_virtual_memory_bytes", base, virtual)
     page.add("process_start_time_seconds", base, _STARTED_S)
     page.add("process_open_fds", base, _open_files())
+    page.add("process_max_fds", base, file_limit())
     page.add("jvm_threads_current", base, threading.active_count())
     for generation, figures in enumerate(gc.get_stats()):
         labels = f'{base},gc="generation {generation}"'
