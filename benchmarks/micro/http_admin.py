@@ -27,6 +27,7 @@ import magnetar
 TOPICS = int(os.environ.get("TOPICS", "10000"))
 STATS_CALLS = 2000
 LIST_CALLS = 10
+SEND_S = 10
 _PER_PARTITIONED = 1000
 
 
@@ -121,13 +122,17 @@ def measure_lists(client: pulsar.Client, admin: Admin, namespace: str) -> None:
     quiet: list[float] = []
     busy: list[float] = []
     topic = f"persistent://{namespace}/sent"
-    with sending(client, topic, quiet):
-        time.sleep(3)
-    with sending(client, topic, busy):
-        listed = admin.time(path, LIST_CALLS)
+    listed: list[float] = []
+    for took in (quiet, busy):
+        with sending(client, topic, took):
+            for _ in range(SEND_S * 4):
+                time.sleep(0.25)
+                if took is busy:
+                    listed += admin.time(path, 1)
+    listed.sort()
     show("list while a producer sends", listed)
-    show("send, quiet", quiet)
-    show("send, while lists are made", busy)
+    show(f"send, quiet ({len(quiet)} messages)", quiet)
+    show(f"send, 4 lists a second ({len(busy)} messages)", busy)
 
 
 def measure(service_url: str, admin_url: str) -> None:
