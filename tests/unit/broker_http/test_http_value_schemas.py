@@ -10,8 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from broker.http.app import create_app
+from broker.service.schemas.definition import SCHEMA_TYPES
 from tests.unit.broker_schemas.builders import avro, key_value, optional, plain, record
 from tests.unit.broker_schemas.builders import protobuf_native as native
 from tests.unit.broker_service.doubles import Broker
@@ -196,3 +199,78 @@ async def test_many_values_leave_the_loop(http: httpx.AsyncClient) -> None:
     value = json.dumps({f"f{n}": n for n in range(300)} | {"a": 1})
     answer = await produce(http, *[value] * 20, valueSchema=info("AVRO", large))
     assert [each["errorCode"] for each in answer["messagePublishResults"]] == [0] * 20
+
+
+TYPES = sorted(SCHEMA_TYPES | {"NONE", "AUTO_CONSUME", "X"})
+DEFINITIONS = [
+    b"",
+    b"{}",
+    b'"int"',
+    b'["null", "string"]',
+    ORDER.encode(),
+    b'{"type":"record","name":"N","fields":[{"name":"n","type":["null","N"]}]}',
+    b'{"type":"array","items":{"type":"map","values":["null","bytes"]}}',
+    b'{"type":"enum","name":"E","symbols":["A","A"]}',
+    b'{"type":"fixed","name":"F","size":-1}',
+    b'{"type":{"type":{"type":"int"}}}',
+    b'{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}',
+    b'{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"error","name":"R"}}]}',
+    native("p.Order").data,
+    key_value(plain("STRING"), plain("INT8")).data,
+]
+TEXTS = ["", "5", '{"a":1}', '{"a":{"int":1}}', "[null]", '["A"]', '"A"', "null", "{", '{"n":{}}']
+
+
+@st.composite
+def schema_infos(draw: st.DrawFn) -> str:
+    data = draw(st.one_of(st.sampled_from(DEFINITIONS), st.binary(max_size=40)))
+    properties = draw(
+        st.dictionaries(
+            st.sampled_from(["key.schema.type", "value.schema.type", "kv.encoding.type"]),
+            st.sampled_from([*TYPES, "INLINE", "SEPARATED"]),
+        )
+    )
+    return info(draw(st.sampled_from(TYPES)), data, **properties)
+
+
+async def test_any_request_has_an_answer(http: httpx.AsyncClient) -> None:
+    """No schema and no value ends in an internal error; what was stored can be shown."""
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @given(
+        asked=st.fixed_dictionaries(
+            {},
+            optional={
+                "valueSchema": schema_infos(),
+                "keySchema": schema_infos(),
+                "schemaVersion": st.integers(-2, 3),
+            },
+        ),
+        values=st.lists(
+            st.tuples(
+                st.one_of(st.sampled_from(TEXTS), st.text(st.characters(codec="utf-8"))),
+                st.none() | st.sampled_from(TEXTS),
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+    )
+    def collect(asked: dict[str, Any], values: list[tuple[str, str | None]]) -> None:
+        messages = [{"payload": value, "key": key} for value, key in values]
+        requests.append({"messages": messages, **asked})
+
+    requests: list[dict[str, Any]] = []
+    collect()
+    for number, body in enumerate(requests):
+        path = f"/topics/persistent/public/default/fuzz{number}"
+        await http.put(f"{path}/subscription/s/session")
+        answer = await http.post(path, json=body)
+        assert answer.status_code in (200, 400, 404, 409, 422, 501), (body, answer.text)
+        taken_now = await http.get(f"{path}/subscription/s/messages?decode=true&waitMs=0")
+        assert taken_now.status_code == 200, body
+        await http.delete(f"{path}/subscription/s/session")
