@@ -1,0 +1,139 @@
+"""A WebSocket's channel: order, back-pressure, idle timeout, the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from broker.http.websocket.channel import CLOSE_BASE, GOING_AWAY, TOO_BIG, Channel
+
+
+class FakeSocket:
+    """The ASGI side of one socket: the test feeds frames and holds what is sent."""
+
+    def __init__(self) -> None:
+        self.incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.sent: list[str] = []
+        self.closed_with: tuple[int, str] | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def receive(self) -> dict[str, Any]:
+        return await self.incoming.get()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await self.open.wait()
+        self.sent.append(message["text"])
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed_with = code, reason
+
+    def feed(self, text: str) -> None:
+        self.incoming.put_nowait({"type": "websocket.receive", "text": text})
+
+
+class Session:
+    """A channel with its writer at work."""
+
+    def __init__(self, idle_timeout_s: float = 60, text_bytes_max: int = 100) -> None:
+        self.socket = FakeSocket()
+        self.channel = Channel(self.socket, idle_timeout_s, text_bytes_max)  # type: ignore[arg-type] # its four methods
+        self.writer = asyncio.create_task(self.channel.run_writer())
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Callable[..., Session]]:
+    sessions: list[Session] = []
+
+    def make(**options: Any) -> Session:
+        sessions.append(Session(**options))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.channel.stop_watching()
+        session.writer.cancel()
+    await asyncio.gather(*(each.writer for each in sessions), return_exceptions=True)
+
+
+async def until(check: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if check():
+            return
+        await asyncio.sleep(0.005)
+    assert check()
+
+
+async def test_frames_go_out_in_order_and_say_so(opened: Callable[..., Session]) -> None:
+    session = opened()
+    told: list[int] = []
+    for number in range(5):
+        session.channel.send(str(number), lambda n=number: told.append(n))  # type: ignore[misc]
+    assert session.channel.queued == 5
+    await until(lambda: session.channel.queued == 0)
+    session.channel.send("later")
+    await until(lambda: len(session.socket.sent) == 6)
+    assert session.socket.sent == ["0", "1", "2", "3", "4", "later"]
+    assert told == [0, 1, 2, 3, 4]
+
+
+async def test_what_is_queued_goes_before_the_close(opened: Callable[..., Session]) -> None:
+    session = opened()
+    session.channel.send("last words")
+    session.channel.close_soon(CLOSE_BASE + 3, "why")
+    session.channel.close_soon(CLOSE_BASE + 8, "too late")
+    async with asyncio.timeout(30):
+        await session.writer
+    assert session.socket.sent == ["last words"]
+    assert session.socket.closed_with == (4003, "why")
+    assert await session.channel.receive() is None
+
+
+async def test_who_never_reads_is_not_read(opened: Callable[..., Session]) -> None:
+    session = opened()
+    session.socket.open.clear()
+    for number in range(4097):
+        session.channel.send(str(number))
+    session.socket.feed("next")
+    reading = asyncio.create_task(session.channel.receive())
+    await until(session.socket.incoming.empty)
+    done, _ = await asyncio.wait((reading,), timeout=0.05)
+    assert not done
+    session.socket.open.set()
+    async with asyncio.timeout(30):
+        assert await reading == "next"
+    assert session.channel.queued == 0
+
+
+async def test_an_idle_socket_is_closed(opened: Callable[..., Session]) -> None:
+    session = opened(idle_timeout_s=0.05)
+    session.channel.watch_idle()
+    async with asyncio.timeout(30):
+        await session.writer
+    assert session.socket.closed_with == (GOING_AWAY, "Idle for too long")
+
+
+async def test_frames_keep_a_socket_open(opened: Callable[..., Session]) -> None:
+    session = opened(idle_timeout_s=30)
+    session.channel.watch_idle()
+    session.socket.feed("x")
+    assert await session.channel.receive() == "x"
+    session.channel.watch_idle()  # as the timer would
+    assert not session.channel.ending
+
+
+async def test_large_and_binary_frames_end_it(opened: Callable[..., Session]) -> None:
+    session = opened(text_bytes_max=10)
+    session.socket.feed("x" * 11)
+    assert await session.channel.receive() is None
+    async with asyncio.timeout(30):
+        await session.writer
+    assert session.socket.closed_with is not None
+    assert session.socket.closed_with[0] == TOO_BIG
+    session = opened()
+    session.socket.incoming.put_nowait({"type": "websocket.receive", "bytes": b"x"})
+    assert await session.channel.receive() is None
+    assert session.channel.ending
