@@ -135,6 +135,32 @@ def test_racks_domains_and_quotas_are_kept(
         assert again.delete(f"{domains}/d1").status_code == 204
 
 
+def test_a_split_and_what_was_acknowledged_survive_kill_nine(
+    fresh_standalone: StandaloneProcess, admin: httpx.Client
+) -> None:
+    client = pulsar.Client(fresh_standalone.service_url)
+    consumer = client.subscribe("kept", "s")
+    producer = client.create_producer("kept")
+    for number in range(10):
+        producer.send(b"%d" % number)
+        if number == 4:
+            split = "/namespaces/public/default/LARGEST/split?unload=true"
+            assert admin.put(split).status_code == 204
+    bundles = admin.get("/namespaces/public/default/bundles").json()
+    assert bundles["numBundles"] == 33
+    fresh_standalone.kill()
+    fresh_standalone.start(same_ports=True)
+    with connect(fresh_standalone) as again:
+        assert again.get("/namespaces/public/default/bundles").json() == bundles
+        policies = again.get("/namespaces/public/default").json()
+        assert policies["bundles"] == bundles
+    for number in range(10):
+        message = consumer.receive(30_000)
+        assert message.data() == b"%d" % number
+        consumer.acknowledge(message)
+    client.close()
+
+
 def test_what_would_have_no_effect_is_refused(admin: httpx.Client) -> None:
     policies = "/clusters/standalone/namespaceIsolationPolicies"
     assert "several brokers" in refusal(admin.post(f"{policies}/p", json=POLICY), 501)

@@ -18,6 +18,7 @@ from broker.http.dependencies import (
 from broker.http.errors import ApiError
 from broker.http.policy_access import JsonBody, require_local
 from broker.http.responses import JsonResponse, no_content
+from broker.http.routes.bundles import bundle_errors
 from broker.http.routes.namespace_content import check_clusters
 from broker.http.routes.tenants import delete_namespace_with_topics
 from broker.http.topic_access import user_topics
@@ -233,7 +234,10 @@ async def list_topics(
     },
 )
 async def get_bundles(service: Service, namespace: Namespace) -> Response:
-    return JsonResponse((await _policies(service, namespace))["bundles"])
+    await _policies(service, namespace)
+    with bundle_errors():
+        bundles = await service.bundles.bundles(namespace)
+    return JsonResponse({"boundaries": bundles.boundary_texts(), "numBundles": len(bundles)})
 
 
 @router.put("/{tenant}/{namespace}/unload", status_code=204, summary="Unload all its topics")
