@@ -14,6 +14,7 @@ from broker.cli.version import product_version
 from broker.http.broker_metrics import CacheRates, add_broker_metrics
 from broker.http.health import HEALTH_TOPIC
 from broker.http.metrics_page import MetricsPage, label
+from broker.service.backlog_quota import AGE, SIZE
 from broker.service.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ _SUMS = (
     *("pulsar_storage_backlog_size", "pulsar_msg_backlog", "pulsar_storage_write_rate"),
     *("pulsar_storage_read_rate",),
 )
+EVICTIONS = "backlog_quota_exceeded_evictions_total"
+_QUOTA_TYPES = {SIZE: "size", AGE: "time"}
 _LATENCY_NAMES = tuple(
     f"pulsar_storage_write_latency_{each}"
     for each in (
@@ -110,6 +113,7 @@ async def render_metrics(
     config = service.config
     page = MetricsPage(service.cluster)
     of_namespace: dict[str, dict[str, float]] = {}
+    evictions = dict.fromkeys(_QUOTA_TYPES.values(), 0)
     turn_ends = time.perf_counter() + SLICE_S
     for topic in list(service.topics.values()):
         if topic.name == HEALTH_TOPIC:  # http-api trap 29: never counts
@@ -123,6 +127,8 @@ async def render_metrics(
             sums[name] += figures["sums"][name]
         for name, value in figures["publish"]:
             sums[name] = sums.get(name, 0) + value
+        for kind, count in figures["evictions"]:
+            evictions[kind] += count
         if config.expose_topic_level_metrics_in_prometheus:
             _add_topic(page, topic, figures, service)
         if time.perf_counter() > turn_ends:
@@ -130,6 +136,8 @@ async def render_metrics(
             turn_ends = time.perf_counter() + SLICE_S
     _add_namespaces(page, of_namespace, config.expose_topic_level_metrics_in_prometheus)
     add_broker_metrics(page, service, http, cache_rates, of_namespace)
+    for kind, count in evictions.items():
+        page.add(f"pulsar_broker_storage_{EVICTIONS}", f'{page.base},quota_type="{kind}"', count)
     version = label("version", product_version())
     page.add("pulsar_version_info", f'{page.base},{version},commit=""', 1)
     # A large page takes longer to join and encode than the loop may be held.
@@ -143,13 +151,25 @@ def _figures(topic: Topic) -> dict[str, Any]:
     sums["pulsar_subscriptions_count"] = len(subscriptions)
     sums["pulsar_producers_count"] = len(stats["publishers"])
     sums["pulsar_consumers_count"] = sum(len(s["consumers"]) for s in subscriptions.values())
-    sums["pulsar_msg_backlog"] = max((s["msgBacklog"] for s in subscriptions.values()), default=0)
-    sums["pulsar_storage_write_rate"] = stats["msgRateIn"]
+    sums["pulsar_msg_backlog"] = sum(s["msgBacklog"] for s in subscriptions.values())
+    sums["pulsar_storage_write_rate"] = topic.rates.rates[0]  # entries, not messages
     sums["pulsar_storage_read_rate"] = stats["msgRateOut"]
     sums["pulsar_consumer_msg_ack_rate"] = sum(
         s.get("messageAckRate", 0) for s in subscriptions.values()
     )
-    return {"stats": stats, "sums": sums, "publish": _publish_figures(topic)}
+    return {
+        "stats": stats,
+        "sums": sums,
+        "publish": _publish_figures(topic),
+        "evictions": _evictions(topic),
+    }
+
+
+def _evictions(topic: Topic) -> list[tuple[str, int]]:
+    """How often the backlog quota took messages away, by Pulsar's word for the quota."""
+    if not isinstance(topic, PersistentTopic):
+        return []
+    return [(_QUOTA_TYPES[quota], count) for quota, count in topic.backlog.evictions.items()]
 
 
 def _publish_figures(topic: Topic) -> list[tuple[str, float]]:
@@ -183,6 +203,9 @@ def _add_topic(
         labels += label("topic", str(name))
     page.add_all(labels, figures["sums"].items())
     page.add_all(labels, figures["publish"])
+    for kind, count in figures["evictions"]:
+        if count:  # the broker's series are always there, to tell the first one from a new topic
+            page.add(f"pulsar_storage_{EVICTIONS}", f'{labels},quota_type="{kind}"', count)
     stats = figures["stats"]
     for subscription_name, subscription in stats["subscriptions"].items():
         of_subscription = f"{labels},{label('subscription', subscription_name)}"

@@ -78,7 +78,7 @@ class Topic(ABC):
         """Fenced for good: this object will not serve again."""
         self.created_ms = self.active_ms = service.clock()
         self.last_publish_ms = 0
-        self.messages_in = self.bytes_in = self.chunks_in = 0
+        self.entries_in = self.messages_in = self.bytes_in = self.chunks_in = 0
         self.messages_out_before = self.bytes_out_before = 0  # of subscriptions that are gone
         self.rates = RateSampler()
         self._opening: dict[str, asyncio.Task[Subscription]] = {}
@@ -242,6 +242,7 @@ class Topic(ABC):
         """Take entries; every one is answered through ``producer.sink``, in order."""
 
     def _count(self, batch: PublishBatch) -> None:
+        self.entries_in += len(batch.sequence_ids)
         self.messages_in += batch.message_count
         self.bytes_in += batch.entry_bytes
         self.chunks_in += batch.chunked_count
@@ -449,7 +450,9 @@ class Topic(ABC):
 
     def sample(self, now_ms: int) -> None:
         """Take a point for the rates of the topic and its producers."""
-        self.rates.sample(now_ms, (0, self.messages_in, self.bytes_in, self.chunks_in))
+        self.rates.sample(
+            now_ms, (self.entries_in, self.messages_in, self.bytes_in, self.chunks_in)
+        )
         for producer in self.registry:
             producer.sample(now_ms)
         self.rate_limits.sample()

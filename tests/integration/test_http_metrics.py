@@ -63,7 +63,8 @@ def produce(url: str, topic: str, sizes: list[int]) -> None:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with StandaloneProcess(tmp_path_factory.mktemp("metrics") / "data") as process:
         base = f"{process.admin_url}/admin/v2/persistent/public/default"
-        for path in ("orders", "orders/subscription/billing", "o%22dd%5C", "idle"):
+        subscriptions = ("orders/subscription/billing", "orders/subscription/audit")
+        for path in ("orders", *subscriptions, "o%22dd%5C", "idle"):
             httpx.put(f"{base}/{path}", timeout=30).raise_for_status()
         produce(process.admin_url, "public/default/orders", [10] * 5 + [3000])
         yield process.admin_url
@@ -72,7 +73,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_topic_shows_what_happened(url: str) -> None:
     samples = samples_of(url)
     topic = {"topic": "persistent://public/default/orders", "namespace": "public/default"}
-    assert value(samples, "pulsar_msg_backlog", **topic) == 6
+    assert value(samples, "pulsar_msg_backlog", **topic) == 12, "of two subscriptions"
     assert value(samples, "pulsar_subscription_back_log", **topic, subscription="billing") == 6
     assert value(samples, "pulsar_storage_size", **topic) > 3000
     assert value(samples, "pulsar_topics_count", namespace="public/default") == 3
@@ -104,7 +105,10 @@ def test_a_topic_without_messages_costs_no_buckets(url: str) -> None:
 def test_the_broker_sums_up(url: str) -> None:
     samples = samples_of(url)
     assert value(samples, "pulsar_broker_topics_count") == 3
-    assert value(samples, "pulsar_broker_msg_backlog") == 6
+    assert value(samples, "pulsar_broker_msg_backlog") == 12
+    evictions = "pulsar_broker_storage_backlog_quota_exceeded_evictions_total"
+    assert value(samples, evictions, quota_type="size") == 0
+    assert value(samples, evictions, quota_type="time") == 0
     assert value(samples, "pulsar_broker_publish_latency_count") == 6
     assert value(samples, "pulsar_topic_load_times_count") == 3
     assert 0 < value(samples, "pulsar_broker_publish_latency", quantile="0.5") < 60_000
@@ -114,7 +118,7 @@ def test_the_broker_sums_up(url: str) -> None:
     ledgers = value(
         samples, "pulsar_ml_NumberOfMessagesInBacklog", namespace="public/default/persistent"
     )
-    assert ledgers == 6
+    assert ledgers == 12
     assert value(samples, "process_resident_memory_bytes") > 10_000_000
     assert 0 < value(samples, "process_start_time_seconds") < time.time()
 
