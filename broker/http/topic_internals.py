@@ -11,33 +11,52 @@ from managed_ledger.position import Position, format_position
 if TYPE_CHECKING:
     from broker.service.persistent_topic import PersistentTopic
     from broker.service.subscription import Subscription
+    from broker.service.topic import Topic
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
     from managed_ledger.stored_info import StoredCursor, StoredLedger
     from metadata.store import Stat
 
 __all__ = [
-    "NO_INTERNAL_STATS",
     "format_ranges",
     "internal_stats",
     "ledger_info",
     "offline_stats",
+    "volatile_internal_stats",
     "with_ledger_metadata",
 ]
 
 _RANGES_MAX: Final = 1000
 """Runs of acknowledged entries shown; a cursor may have millions."""
-NO_INTERNAL_STATS: Final[dict[str, Any]] = {
-    "entriesAddedCounter": 0,
-    "numberOfEntries": 0,
-    "totalSize": 0,
-    "currentLedgerEntries": 0,
-    "currentLedgerSize": 0,
-    "waitingCursorsCount": 0,
-    "pendingAddEntriesCount": 0,
-    "cursors": {},
-}
-"""Of a topic that stores nothing."""
+
+
+def volatile_internal_stats(topic: Topic) -> dict[str, Any]:
+    """PersistentTopicInternalStats of a topic that stores nothing: which subscriptions it has."""
+    cursor = {
+        "waitingReadOp": False,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": 0,
+        "cursorLedger": 0,
+        "cursorLedgerLastEntry": 0,
+        "active": False,
+        "numberOfEntriesSinceFirstNotAckedMessage": 0,
+        "totalNonContiguousDeletedMessagesRange": 0,
+        "subscriptionHavePendingRead": False,
+        "subscriptionHavePendingReplayRead": False,
+    }
+    return {
+        "entriesAddedCounter": 0,
+        "numberOfEntries": 0,
+        "totalSize": 0,
+        "currentLedgerEntries": 0,
+        "currentLedgerSize": 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "cursors": {
+            name: {**cursor, "active": bool(subscription.consumers)}
+            for name, subscription in topic.subscriptions.items()
+        },
+    }
 
 
 def internal_stats(topic: PersistentTopic) -> dict[str, Any]:

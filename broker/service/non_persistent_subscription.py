@@ -10,6 +10,7 @@ from broker.dispatch.ports import Deliver, NotifyActive
 from broker.errors import TopicBusyError
 from broker.service.consumer import FAILOVER, Consumer, SubscribeRequest
 from broker.service.key_shared_policy import hash_of_body
+from broker.service.rates import RateSampler
 from broker.service.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class NonPersistentSubscription(Subscription):
         super().__init__(topic, name, durable=False)
         self._core: NonPersistentDispatcher | None = None
         self._dropped = 0
+        self._drop_rate = RateSampler()
 
     def _start(self, sub_type: int, request: SubscribeRequest) -> None:
         name = self.topic.name
@@ -89,6 +91,15 @@ class NonPersistentSubscription(Subscription):
     def dropped_messages(self) -> int:
         """Messages nobody could take."""
         return self._dropped + (self._core.dropped_messages if self._core is not None else 0)
+
+    @property
+    def drop_rate(self) -> float:
+        """The same a second, between the last two samples."""
+        return self._drop_rate.rates[0]
+
+    def sample(self, now_ms: int) -> None:
+        super().sample(now_ms)
+        self._drop_rate.sample(now_ms, (self.dropped_messages, 0, 0, 0))
 
     def _on_flow(self, consumer: Consumer, permits: int) -> None:
         consumer.permits += permits
@@ -157,7 +168,7 @@ class NonPersistentSubscription(Subscription):
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         stats = self.common_stats()
-        stats["msgDropRate"] = 0.0
+        stats["msgDropRate"] = self.drop_rate
         core = self._core
         if core is not None and core.active is not None:
             stats["activeConsumerName"] = core.active.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import NotAllowedError, TopicFencedError
+from broker.service.non_persistent_subscription import NonPersistentSubscription
 from broker.service.subscription import open_subscription
 from broker.service.topic import Topic
 from managed_ledger.position import LATEST, Position
@@ -65,4 +66,9 @@ class NonPersistentTopic(Topic):
         """There is none."""
 
     def storage_stats(self) -> dict[str, Any]:
-        return {"msgDropRate": 0.0}
+        rates = (
+            subscription.drop_rate
+            for subscription in self.subscriptions.values()
+            if isinstance(subscription, NonPersistentSubscription)
+        )
+        return {**super().storage_stats(), "msgDropRate": sum(rates, 0.0)}

@@ -193,7 +193,10 @@ class Producer:
     def stats(self) -> dict[str, Any]:
         """PublisherStats in Pulsar's shape (http-api 3.4)."""
         _, messages, size, chunks = self.rates.rates
+        # What a producer sends is taken whole; drops are the subscriptions'.
+        drops = {} if self.topic.persistent else {"msgDropRate": 0.0}
         return {
+            **drops,
             "accessMode": ACCESS_MODE_NAMES[self.access_mode],
             "msgRateIn": messages,
             "msgThroughputIn": size,

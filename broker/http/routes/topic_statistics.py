@@ -25,10 +25,10 @@ from broker.http.topic_access import (
     stored,
 )
 from broker.http.topic_internals import (
-    NO_INTERNAL_STATS,
     internal_stats,
     ledger_info,
     offline_stats,
+    volatile_internal_stats,
     with_ledger_metadata,
 )
 from broker.protocol.topic_name import TopicName
@@ -219,7 +219,7 @@ async def _internal_stats(
 ) -> dict[str, Any]:
     topic = await loaded(service, name)
     if not isinstance(topic, PersistentTopic):
-        return NO_INTERNAL_STATS
+        return volatile_internal_stats(topic)
     answer = internal_stats(topic)
     if metadata:
         await stored(with_ledger_metadata(topic.ledger, answer), "Reading ledger metadata")

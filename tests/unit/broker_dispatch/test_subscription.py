@@ -400,9 +400,12 @@ async def test_non_persistent_topics_drop_what_nobody_can_take() -> None:
         request = SubscribeRequest(subscription="s", sub_type=SHARED, consumer_name=name)
         consumers.append(await subscription.add_consumer(request, sink))
         subscription.flow(consumers[-1], 30)
+    subscription.sample(1_000)
     subscription.dispatch([head()] * 70, [b"x"] * 70)
     assert [consumer.messages_out for consumer in consumers] == [30, 30]
     assert subscription.dropped_messages == 10
+    subscription.sample(6_000)
+    assert subscription.stats(6_000)["msgDropRate"] == 2.0
     answers: list[BaseException | None] = []
     subscription.acknowledge(consumers[0], [(0, 0)], answers.append)
     assert answers == [None]
