@@ -155,7 +155,12 @@ async def test_lower_and_higher_limits_of_unacknowledged_messages() -> None:
     )
     consumer, sink = await bench.consumer(SHARED, permits=1_000)
     assert (len(sink.got), consumer.blocked) == (10, True)
-    for per_consumer, per_subscription, expected in ((30, 0, 30), (0, 50, 50), (20, 20, 50)):
+    for per_consumer, per_subscription, expected in (
+        (30, 0, 30),
+        (0, 50, 50),
+        (0, 80, 80),
+        (20, 20, 80),
+    ):
         bench.service.config = bench.service.config.with_keys(
             {
                 "maxUnackedMessagesPerConsumer": per_consumer,
