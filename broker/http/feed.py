@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 CONSUME, DISCARD = "CONSUME", "DISCARD"  # cryptoFailureAction of Pulsar's clients
 PARTIAL_MAX = 20_000  # batches acknowledged in part, per source
+LEDGERS_MAX = 10_000  # that messages of several topics came from
 CHUNK_POSITIONS_MAX = 200_000  # of chunked messages that aren't acknowledged, per source
 LEAVING_S = 0.2  # how long a rival for an exclusive subscription waits for a session to end
 _BATCH_MAX = 1 << 20  # messages of a batch an id may claim
@@ -61,6 +62,8 @@ class Delivery:
     redelivery_count: int
     first_chunk: Position | None = None
     """Of a chunked message; the entry is its last chunk."""
+    topic: str = ""
+    """Or partition that it came from."""
 
     @property
     def key(self) -> MessageKey:
@@ -183,6 +186,8 @@ class Feed:
         self.ready: deque[Delivery] = deque()
         self._sources: list[_Source] = []
         self._by_partition: dict[int, _Source] = {}
+        # With several topics partition numbers don't tell them apart; ledgers belong to one.
+        self._by_ledger: dict[int, _Source] | None = None
         self._flush_scheduled = False
         self._paused = False
         self._payload_bytes_max = 4 * service.config.max_message_size
@@ -196,16 +201,30 @@ class Feed:
         Raises:
             BrokerError: as ``Topic.subscribe``; nothing stays subscribed then.
         """
-        count = await self._service.partitions(name)
-        names = [name.partition(index) for index in range(count)] if count else [name]
+        await self.open_all((name,), request, remote=remote, client_version=client_version)
+
+    async def open_all(
+        self,
+        names: Sequence[TopicName],
+        request: SubscribeRequest,
+        *,
+        remote: str,
+        client_version: str,
+    ) -> None:
+        """Subscribe to several topics at once; raises as ``open``."""
+        if len(names) > 1:
+            self._by_ledger = {}
         try:
-            for index, one in enumerate(names):
-                source = _Source(self, index if count else -1, remote, client_version)
-                source.topic_name = str(one)
-                topic = await self._service.get_topic(one, create=True)
-                self._sources.append(source)
-                self._by_partition[source.partition] = source
-                source.consumer = await topic.subscribe(replace(request), source)
+            for name in names:
+                count = await self._service.partitions(name)
+                parts = [name.partition(index) for index in range(count)] if count else [name]
+                for index, one in enumerate(parts):
+                    source = _Source(self, index if count else -1, remote, client_version)
+                    source.topic_name = str(one)
+                    topic = await self._service.get_topic(one, create=True)
+                    self._sources.append(source)
+                    self._by_partition[source.partition] = source
+                    source.consumer = await topic.subscribe(replace(request), source)
         except BaseException:
             self.close()
             raise
@@ -248,6 +267,8 @@ class Feed:
             source.acked += source.take_chunked((ledger_id, entry_id))
             self._flush_soon()
             return
+        if self._by_ledger is not None:
+            self._note_ledger(ledger_id, source)
         skip = source.skip_through
         for message in messages:
             index = message.batch_index
@@ -258,9 +279,21 @@ class Feed:
             self.buffered_bytes += len(message.payload) + 64
             self.ready.append(
                 Delivery(
-                    source.partition, ledger_id, entry_id, message, redelivery_count, first_chunk
+                    source.partition,
+                    ledger_id,
+                    entry_id,
+                    message,
+                    redelivery_count,
+                    first_chunk,
+                    source.topic_name,
                 )
             )
+
+    def _note_ledger(self, ledger_id: int, source: _Source) -> None:
+        assert self._by_ledger is not None
+        self._by_ledger[ledger_id] = source
+        if len(self._by_ledger) > LEDGERS_MAX:
+            del self._by_ledger[next(iter(self._by_ledger))]
 
     def _refuse_encrypted(self, source: _Source, position: Position) -> None:
         if self.crypto_action == DISCARD:
@@ -363,10 +396,10 @@ class Feed:
         """One message is done; all of a tick go to the subscription together.
 
         Raises:
-            KeyError: no such partition.
+            KeyError: no such partition; of several topics: not delivered here.
         """
         partition, ledger_id, entry_id, batch_index, batch_size = key
-        source = self._source(partition)
+        source = self._source(partition, ledger_id)
         if batch_index >= 0 and not batch_index < max(batch_size, 1) <= _BATCH_MAX:
             return  # a made-up id: nothing of ours, and no huge bit set because of it
         if batch_index < 0 or batch_size <= 1:
@@ -384,14 +417,16 @@ class Feed:
         """Send these again; of a batch everything that isn't acknowledged."""
         by_source: dict[_Source, set[Position]] = {}
         for partition, ledger_id, entry_id, _, _ in keys:
-            source = self._source(partition)
+            source = self._source(partition, ledger_id)
             by_source.setdefault(source, set()).update(source.take_chunked((ledger_id, entry_id)))
         self._flush()
         for source, positions in by_source.items():
             if (consumer := source.consumer) is not None:
                 consumer.subscription.redeliver(consumer, sorted(positions))
 
-    def _source(self, partition: int) -> _Source:
+    def _source(self, partition: int, ledger_id: int) -> _Source:
+        if self._by_ledger is not None:
+            return self._by_ledger[ledger_id]
         if (source := self._by_partition.get(partition)) is not None:
             return source
         if len(self._sources) == 1:  # an id without its partition, of another client library

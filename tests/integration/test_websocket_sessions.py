@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -310,3 +311,56 @@ def test_encrypted_payloads_pass_through(
         for wrong in (5, {}, {"keys": {}, "param": ""}, {**context, "batchSize": 10**6}):
             refused = publish(producer, b"secret", encryptionContext=wrong)
             assert refused["result"] == "send-error:7"
+
+
+def test_several_topics(ws_url: str, topic: str, admin_url: str) -> None:
+    names = [f"{topic.replace('/', '://', 1)}-{n}" for n in range(2)]
+    paths = [name.replace("://", "/", 1) for name in names]
+    query = httpx.QueryParams({"topics": ",".join(names), "subscriptionType": "Shared"})
+    base = ws_url.removesuffix("/v2")
+    with open_socket(f"{base}/v3/consumer/s?{query}") as consumer:
+        for number, path in enumerate(paths):
+            with open_socket(f"{ws_url}/producer/{path}") as producer:
+                assert publish(producer, b"%d" % number)["result"] == "ok"
+        messages = [receive(consumer) for _ in range(2)]
+        assert sorted(map(content, messages)) == [b"0", b"1"]
+        for message in messages:
+            if "topic" in message:  # Pulsar doesn't tell
+                assert message["topic"] == names[int(content(message))]
+            consumer.send(json.dumps({"messageId": message["messageId"]}))
+        for path in paths:
+            for _ in range(300):
+                stats = httpx.get(f"{admin_url}/admin/v2/{path}/stats", timeout=TIMEOUT_S).json()
+                if stats["subscriptions"]["s"]["msgBacklog"] == 0:
+                    break
+                time.sleep(0.1)
+            assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+    for path in paths:
+        httpx.delete(f"{admin_url}/admin/v2/{path}?force=true", timeout=TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("v3/consumer/s", 400),
+        ("v3/consumer/s?topics=", 400),
+        ("v3/consumer/s?topics=a,a", 400),
+        ("v3/consumer/s?topics=bad%3A%2F%2F", 400),
+        ("v3/consumer/s?topicsPattern=public%2Fdefault%2F.*", 501),
+        ("v3/consumer/s?topics=a,b&receiverQueueSize=x", 400),
+        ("pingpong", 404),
+        ("v2/producer/persistent/public/default", 404),
+    ],
+)
+def test_what_there_is_not(
+    ws_url: str, path: str, status: int, external_server: tuple[str, str] | None
+) -> None:
+    if external_server is not None:
+        pytest.skip("Pulsar answers 500 to most of these, and knows patterns")
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        open_socket(f"{ws_url.removesuffix('/v2')}/{path}"),
+    ):
+        pass
+    assert refused.value.response.status_code == status
+    assert b"reason" in refused.value.response.body

@@ -30,6 +30,8 @@ from broker.service.schemas.definition import parse_version
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.http.websocket.channel import Channel
     from broker.http.websocket.parameters import ConsumerParameters, ReaderParameters
     from broker.service.broker_service import BrokerService
@@ -126,6 +128,7 @@ class _Session:
         self._queue_size = queue_size
         self._channel: Channel | None = None
         self._pushing = False
+        self._shows_topic = False
         self.feed = Feed(
             service, self._push_soon, self._on_lost, service.config.web_socket_buffer_bytes
         )
@@ -168,7 +171,10 @@ class _Session:
             return
         deliveries = self._admit(feed.take(_PUSH_AT_ONCE))
         for delivery in deliveries:
-            text = orjson.dumps(message_json(delivery)).decode()
+            item = message_json(delivery)
+            if self._shows_topic:
+                item["topic"] = delivery.topic
+            text = orjson.dumps(item).decode()
             channel.send(text, lambda d=delivery: feed.release((d,)))  # type: ignore[misc]
         if feed.ready and feed.credit > 0:
             self._push_soon()
@@ -189,18 +195,20 @@ class ConsumerSession(_Session):
     def __init__(
         self,
         service: BrokerService,
-        name: TopicName,
+        names: Sequence[TopicName],
         subscription: str,
         parameters: ConsumerParameters,
     ) -> None:
-        super().__init__(service, name, parameters.queue_size)
+        super().__init__(service, names[0], parameters.queue_size)
+        self._names = names
+        self._shows_topic = len(names) > 1
         self._subscription = subscription
         self._parameters = parameters
         # Messages to be sent again by deadline (s, loop time): negative acks, and ack timeouts.
         self._nacks: OrderedDict[MessageKey, float] = OrderedDict()
         self._unacked: OrderedDict[MessageKey, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
-        self._dead_letters: Publisher | None = None
+        self._dead_letters: dict[str, Publisher] = {}  # by topic; one unless there are several
         self._dead_letter_tasks: set[asyncio.Task[None]] = set()
         self.feed.crypto_action = parameters.crypto_action
 
@@ -219,7 +227,7 @@ class ConsumerSession(_Session):
             durable=parameters.durable,
             initial_position=EARLIEST if parameters.earliest else LATEST,
         )
-        await self.feed.open(self._name, request, remote=remote, client_version=client_version)
+        await self.feed.open_all(self._names, request, remote=remote, client_version=client_version)
         if not parameters.pull:
             self.feed.add_credit(parameters.queue_size)
 
@@ -229,8 +237,8 @@ class ConsumerSession(_Session):
         super().close()
         for task in self._dead_letter_tasks:
             task.cancel()
-        if self._dead_letters is not None:
-            self._dead_letters.close()
+        for publisher in self._dead_letters.values():
+            publisher.close()
 
     async def _on_word(self, item: dict[str, Any]) -> None:
         kind = item.get("type")
@@ -321,37 +329,50 @@ class ConsumerSession(_Session):
 
     async def _publish_dead(self, dead: list[Delivery]) -> None:
         """Copy to the dead letter topic, then acknowledge: a crash may give two, never none."""
-        name = self._parameters.dead_letter_topic or f"{self._name}-{self._subscription}-DLQ"
-        try:
-            if self._dead_letters is None or self._dead_letters.closed:
-                self._dead_letters = await Publisher.open(
-                    self._service,
-                    TopicName.parse(name),
-                    "",
-                    remote="127.0.0.1:0",
-                    client_version="WebSocket",
-                )
-            publisher, now_ms = self._dead_letters, self._service.clock()
-            for delivery in dead:
-                source = delivery.message
-                message = OutgoingMessage(
-                    source.payload,
-                    source.sequence_id,
-                    source.key,
-                    {
-                        **source.properties,
-                        "REAL_TOPIC": str(self._name),
-                        "REAL_SUBSCRIPTION": self._subscription,
-                        **dict.fromkeys(_ORIGIN_PROPERTIES, _shown_id(delivery)),
-                    },
-                    source.event_time_ms,
-                )
-                entry = encode_single(publisher.producer_name, message, now_ms)
-                ticket = _Buried(self, delivery)
-                publisher.producers[publisher.route(message)].publish([entry], ticket)
-        except (BrokerError, ValueError) as error:
-            logger.warning("dead letter topic %s: %s", name, error)
-            self.feed.redeliver([delivery.key for delivery in dead])
+        for delivery in dead:
+            topic = delivery.topic if self._shows_topic else str(self._name)
+            name = self._parameters.dead_letter_topic or f"{topic}-{self._subscription}-DLQ"
+            try:
+                publisher = await self._dead_letter_publisher(name)
+            except (BrokerError, ValueError) as error:
+                logger.warning("dead letter topic %s: %s", name, error)
+                self.feed.redeliver([delivery.key])
+                continue
+            source = delivery.message
+            message = OutgoingMessage(
+                source.payload,
+                source.sequence_id,
+                source.key,
+                {
+                    **source.properties,
+                    "REAL_TOPIC": topic,
+                    "REAL_SUBSCRIPTION": self._subscription,
+                    **dict.fromkeys(_ORIGIN_PROPERTIES, _shown_id(delivery)),
+                },
+                source.event_time_ms,
+                key_is_base64=source.key_is_base64,
+            )
+            entry = encode_single(publisher.producer_name, message, self._service.clock())
+            ticket = _Buried(self, delivery)
+            publisher.producers[publisher.route(message)].publish([entry], ticket)
+
+    async def _dead_letter_publisher(self, name: str) -> Publisher:
+        known = self._dead_letters.get(name)
+        if known is not None and not known.closed:
+            return known
+        publisher = await Publisher.open(
+            self._service,
+            TopicName.parse(name),
+            "",
+            remote="127.0.0.1:0",
+            client_version="WebSocket",
+        )
+        faster = self._dead_letters.get(name)  # of other messages' task
+        if self.feed.closed or (faster is not None and not faster.closed):
+            publisher.close()
+            return faster or publisher
+        self._dead_letters[name] = publisher
+        return publisher
 
     def buried(self, delivery: Delivery, error: Exception | None) -> None:
         if self.feed.closed:

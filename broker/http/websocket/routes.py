@@ -28,6 +28,7 @@ from broker.http.websocket.parameters import (
     ReaderParameters,
 )
 from broker.http.websocket.producer import ProducerSession
+from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,7 @@ __all__ = ["websocket_routes"]
 
 logger = logging.getLogger(__name__)
 
+TOPICS_MAX = 1_000
 CLOSE_S = 5  # for what is queued when we end the session
 
 
@@ -56,6 +58,8 @@ def websocket_routes() -> list[WebSocketRoute]:
         WebSocketRoute(f"/ws/v2/producer/{base}", _produce),
         WebSocketRoute(f"/ws/v2/consumer/{base}/{{subscription}}", _consume),
         WebSocketRoute(f"/ws/v2/reader/{base}", _read),
+        WebSocketRoute("/ws/v3/consumer/{subscription}", _consume_several),
+        WebSocketRoute("/{path:path}", _unknown),
     ]
 
 
@@ -76,7 +80,33 @@ def _consumer_session(websocket: WebSocket, service: BrokerService) -> _Session:
     segments = dict(websocket.path_params)
     subscription = form_decode(form_decode(segments.pop("subscription")))
     parameters = ConsumerParameters.parse(websocket.query_params)
-    return ConsumerSession(service, make_topic_name(**segments), subscription, parameters)
+    return ConsumerSession(service, (make_topic_name(**segments),), subscription, parameters)
+
+
+async def _consume_several(websocket: WebSocket) -> None:
+    await _serve(websocket, lambda service: _several_session(websocket, service))
+
+
+def _several_session(websocket: WebSocket, service: BrokerService) -> _Session:
+    """``topics``: full names, separated by commas (http-api 6.1)."""
+    query = websocket.query_params
+    if "topicsPattern" in query:
+        raise ApiError(501, "topicsPattern is not supported, name the topics")
+    try:
+        names = [TopicName.parse(each) for each in query.get("topics", "").split(",") if each]
+    except InvalidTopicNameError as error:
+        raise ApiError(400, f"Invalid query parameter topics: {error}") from error
+    if not 0 < len(names) <= TOPICS_MAX:
+        raise ApiError(400, f"topics must name 1 to {TOPICS_MAX} topics, separated by commas")
+    if len({str(name) for name in names}) < len(names):
+        raise ApiError(400, "topics names a topic twice")
+    subscription = form_decode(form_decode(websocket.path_params["subscription"]))
+    return ConsumerSession(service, names, subscription, ConsumerParameters.parse(query))
+
+
+async def _unknown(websocket: WebSocket) -> None:
+    """Starlette's own refusal would be 403 (http-api trap 32)."""
+    await _refuse(websocket, ApiError(404, "There is no such WebSocket endpoint"))
 
 
 async def _read(websocket: WebSocket) -> None:
