@@ -149,6 +149,22 @@ def test_a_suite_without_the_fixture_pays_nothing(run: Run) -> None:
     result.assert_outcomes(passed=1)
 
 
+def test_our_asserts_are_not_rewritten(run: Run, pytester: pytest.Pytester) -> None:
+    # What pytest does by itself where the package isn't installed in editable form.
+    pytester.makeconftest("import pytest\npytest.register_assert_rewrite('broker', 'other')\n")
+    pytester.makepyfile(other="", pipeline="")
+    run(
+        """
+    import broker.config, other, pipeline, pathlib
+
+    def test_loaders():
+        assert type(broker.config.__loader__).__name__ == "SourceFileLoader"
+        assert type(other.__loader__).__name__ == "AssertionRewritingHook"
+        assert pathlib.Path(pipeline.__file__).parent == pathlib.Path(__file__).parent
+    """
+    ).assert_outcomes(passed=1)
+
+
 def test_workers_of_xdist_have_a_broker_each(run: Run, pytester: pytest.Pytester) -> None:
     result = run(
         NOTE
