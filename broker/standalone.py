@@ -196,7 +196,8 @@ async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
         # No orderly close: nothing can be made durable now; the next start replays the journal.
         return 3
     try:
-        async with asyncio.timeout(config.broker_shutdown_timeout_ms / 1000):
+        timeout_ms = standalone.service.config.broker_shutdown_timeout_ms
+        async with asyncio.timeout(timeout_ms / 1000):
             await standalone.close()
     except TimeoutError:
         # Nothing acknowledged depends on an orderly end; the next start does what is missing.

@@ -38,7 +38,8 @@ DYNAMIC_FIELDS: Final = (
     *("is_allow_auto_update_schema_enabled", "subscription_key_shared_enable"),
     *("max_concurrent_lookup_request", "max_message_publish_buffer_size_in_mb"),
     *("max_namespaces_per_tenant", "max_tenants", "max_num_partitions_per_partitioned_topic"),
-    "load_balancer_namespace_bundle_max_bandwidth_mbytes",
+    *("broker_delete_inactive_topics_frequency_seconds", "broker_shutdown_timeout_ms"),
+    *("default_number_of_namespace_bundles", "load_balancer_namespace_bundle_max_bandwidth_mbytes"),
     *("load_balancer_namespace_bundle_max_msg_rate", "flow_or_qps_difference_threshold_percentage"),
     # read through Policies, which are made anew
     *("allow_auto_subscription_creation", "allow_auto_topic_creation"),
@@ -50,6 +51,8 @@ DYNAMIC_FIELDS: Final = (
     *("default_retention_time_in_minutes", "default_retention_size_in_mb"),
     *("backlog_quota_default_limit_bytes", "backlog_quota_default_limit_second"),
     "backlog_quota_default_retention_policy",
+    *("max_unacked_messages_per_consumer", "max_unacked_messages_per_subscription"),
+    "dispatcher_max_read_batch_size",
     *("max_publish_rate_per_topic_in_messages", "max_publish_rate_per_topic_in_bytes"),
     *("dispatch_throttling_rate_per_topic_in_msg", "dispatch_throttling_rate_per_topic_in_byte"),
     "dispatch_throttling_rate_per_subscription_in_msg",

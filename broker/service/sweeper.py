@@ -41,7 +41,6 @@ class Sweeper:
             ),
         )
         self._sample_ms = config.stats_update_frequency_in_secs * 1000
-        self._inactive_check_ms = config.broker_delete_inactive_topics_frequency_seconds * 1000
         self._trims = TrimPlan()
         self.upkeep = Upkeep(service)
         self._task: asyncio.Task[None] | None = None
@@ -57,7 +56,7 @@ class Sweeper:
         service = self._service
         now_ms = service.clock()
         sample_at = now_ms
-        inactive_at = now_ms + self._inactive_check_ms
+        inactive_checked = now_ms
         while True:
             await asyncio.sleep(self._interval_s)
             now_ms = service.clock()
@@ -69,8 +68,9 @@ class Sweeper:
                     sample_at = now_ms + self._sample_ms
                     await self._sample(now_ms)
                     await self.upkeep.end_orphans(now_ms)
-                if now_ms >= inactive_at:
-                    inactive_at = now_ms + self._inactive_check_ms
+                frequency_s = service.config.broker_delete_inactive_topics_frequency_seconds
+                if now_ms - inactive_checked >= frequency_s * 1000:
+                    inactive_checked = now_ms
                     await self.delete_inactive(now_ms)
                 self.upkeep.on_sweep(now_ms)
             except Exception:  # the sweep outlives whatever one round met
