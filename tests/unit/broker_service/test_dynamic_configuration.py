@@ -10,8 +10,13 @@ import pytest
 
 from broker.config import BrokerConfig, key_of
 from broker.errors import PreconditionFailedError
+from broker.protocol.topic_name import TopicName
 from broker.service.dynamic_configuration import DYNAMIC_FIELDS, PATH, DynamicConfiguration
+from broker.service.persistent_subscription import PersistentSubscription, dispatch_limits
+from broker.service.persistent_topic import PersistentTopic
+from managed_ledger.position import EARLIEST
 from metadata.embedded import EmbeddedMetadataStore
+from tests.unit.broker_service.doubles import Broker as LiveBroker
 from tests.unit.metadata.event_log import EventLog
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -137,6 +142,37 @@ def test_dynamic_settings_are_read_when_they_are_used() -> None:
                 and not (isinstance(each.value, ast.Name) and each.value.id == "self")
             ]
     assert set(found) - renewed == set()
+
+
+async def test_a_loaded_topic_has_the_value_when_the_call_returns(broker: LiveBroker) -> None:
+    service = broker.service
+    name = TopicName.parse("persistent://public/default/live")
+    topic = await service.get_topic(name, create=True)
+    subscription = await topic.create_subscription("s", EARLIEST)
+    settings = service.dynamic_configuration
+    for key, text in (
+        ("maxUnackedMessagesPerConsumer", "7"),
+        ("maxProducersPerTopic", "2"),
+        ("dispatchThrottlingRatePerTopicInMsg", "9"),
+        ("defaultRetentionTimeInMinutes", "3"),
+        ("maxMessagePublishBufferSizeInMB", "5"),
+        ("dispatcherMaxReadBatchSize", "11"),
+    ):
+        await settings.set(key, text)
+    assert topic.policies.max_unacked_per_consumer == 7
+    assert topic.policies.max_producers == 2
+    assert topic.policies.dispatch_rate.messages == 9
+    assert isinstance(topic, PersistentTopic)
+    assert topic.ledger.config.retention_ms == 3 * 60_000
+    assert service.publish_buffer_max == 5 * 1024 * 1024
+    assert isinstance(subscription, PersistentSubscription)
+    limits = dispatch_limits(service.config, topic.policies)
+    assert limits.unacked_per_consumer == 7
+    assert subscription._limits == limits
+    await settings.delete("maxUnackedMessagesPerConsumer")
+    assert topic.policies.max_unacked_per_consumer == 50_000
+    later = await service.get_topic(TopicName.parse(f"{name}2"), create=True)
+    assert later.policies.max_producers == 2, "topics loaded afterwards have it too"
 
 
 def test_names_are_pulsars() -> None:
