@@ -269,6 +269,11 @@ class ManagedLedger:
             self._read_ahead(chunk.ledger_id, chunk.end)
         return batch
 
+    def cached_head(self, position: Position) -> bytes | None:
+        """The head of an entry if the cache has it; the cache doesn't take it for a read."""
+        chunk = None if self.log_cache is None else self.log_cache.find(*position)
+        return None if chunk is None else chunk.slice(position[1], 1, 1).heads[0]
+
     def _read_ahead(self, ledger_id: int, entry_id: int) -> None:
         """A reader works off a chunk from storage: have the next one ready."""
         following = self.ledgers.first_at_or_after((ledger_id, entry_id))

@@ -109,9 +109,9 @@ class BacklogCheck:
         if found is None:
             self._oldest = self._oldest_at = None
         elif found[0] != self._oldest_at:
-            batch = self._topic.ledger.read_nowait(found[0], 1, 1)
-            if batch is not None:
-                self._note(found, batch.heads[0])
+            head = self._topic.ledger.cached_head(found[0])
+            if head is not None:
+                self._note(found, head)
         oldest = self._oldest
         figures: dict[str, Any] = {
             "backlogSize": self.backlog_bytes(),
