@@ -34,7 +34,7 @@ PARTITIONS_MAX: Final = 10_000
 """Of one topic, when the configuration sets no limit: all are loaded when they are created, and one
 mistyped request must not take the process's memory.
 """
-_CREATED_AT_ONCE: Final = 256
+_AT_ONCE: Final = 256
 
 _DOMAINS = {
     "persistent": ("persistent",),
@@ -173,11 +173,11 @@ class TopicDirectory:
         if not name.is_persistent:
             return
         loader = self._service.loader
-        for start in range(first, end, _CREATED_AT_ONCE):
+        for start in range(first, end, _AT_ONCE):
             await asyncio.gather(
                 *(
                     loader.load(name.partition(index), create=True, forced=True)
-                    for index in range(start, min(start + _CREATED_AT_ONCE, end))
+                    for index in range(start, min(start + _AT_ONCE, end))
                 )
             )
 
@@ -207,11 +207,16 @@ class TopicDirectory:
             for index in range(count):
                 if (topic := self._service.topics.get(str(name.partition(index)))) is not None:
                     _check_unused(topic)
-        for index in range(count):
-            try:
-                await self.delete(name.partition(index), force=force)
-            except TopicNotFoundError:
-                continue  # never used, or deleted by an attempt before
+        for start in range(0, count, _AT_ONCE):
+            end = min(start + _AT_ONCE, count)
+            results = await asyncio.gather(
+                *(self.delete(name.partition(index), force=force) for index in range(start, end)),
+                return_exceptions=True,
+            )
+            for result in results:
+                # Not found: never used, or deleted by an attempt before.
+                if isinstance(result, BaseException) and not isinstance(result, TopicNotFoundError):
+                    raise result
         await self._service.resources.delete_partitioned(name)
         await self.forget(name)
 

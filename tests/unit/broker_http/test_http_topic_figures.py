@@ -63,6 +63,12 @@ def test_a_sum_has_every_field_with_its_type(parts: list[dict[str, Any]]) -> Non
         assert total["subscriptions"][name]["msgBacklog"] == sum(backlogs)
 
 
+@given(st.lists(topic_figures(), max_size=5), st.integers(0, 5))
+def test_a_sum_may_be_made_in_steps(parts: list[dict[str, Any]], cut: int) -> None:
+    in_steps = sum_topic_stats([sum_topic_stats(parts[:cut]), *parts[cut:]])
+    assert in_steps == sum_topic_stats(parts)
+
+
 def test_the_name_of_the_oldest_backlog_comes_from_its_partition() -> None:
     young, old = empty_topic_stats(""), empty_topic_stats("")
     young |= {"oldestBacklogMessageAgeSeconds": 3, "oldestBacklogMessageSubscriptionName": "y"}
