@@ -50,7 +50,7 @@ from broker.http.routes import (
     topic_statistics,
     topics,
 )
-from broker.http.websocket.routes import websocket_routes
+from broker.http.websocket.routes import unknown_route, websocket_routes
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -126,7 +126,7 @@ def create_app(service: BrokerService) -> FastAPI:
         documentation,
     ):
         app.include_router(module.router)
-    app.router.routes.extend(websocket_routes())
+    app.router.routes.extend((*websocket_routes(), unknown_route()))
     return app
 
 

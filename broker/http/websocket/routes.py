@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from broker.service.broker_service import BrokerService
 
-__all__ = ["websocket_routes"]
+__all__ = ["unknown_route", "websocket_routes"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,12 @@ def websocket_routes() -> list[WebSocketRoute]:
         WebSocketRoute(f"/ws/v2/consumer/{base}/{{subscription}}", _consume),
         WebSocketRoute(f"/ws/v2/reader/{base}", _read),
         WebSocketRoute("/ws/v3/consumer/{subscription}", _consume_several),
-        WebSocketRoute("/{path:path}", _unknown),
     ]
+
+
+def unknown_route() -> WebSocketRoute:
+    """For every other path; the application's last route."""
+    return WebSocketRoute("/{path:path}", _unknown)
 
 
 async def _produce(websocket: WebSocket) -> None:
