@@ -250,5 +250,11 @@ class MemoryCursor:
         if ack_set:
             self.partly[position] = list(ack_set)
 
+    async def flush(self) -> None:
+        """What is acknowledged here is as durable as it gets."""
+
+    async def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
+        self.cursor_properties = dict(properties)
+
     async def close(self) -> None:
         self.closed = True
