@@ -146,6 +146,7 @@ class BrokerConfig:
     backlog_quota_check_enabled: bool = True
     backlog_quota_check_interval_in_seconds: int = 60
     backlog_quota_default_limit_bytes: int = -1  # -1: no limit
+    backlog_quota_default_limit_gb: float = -1.0  # above 0: instead of the bytes
     backlog_quota_default_limit_second: int = -1
     backlog_quota_default_retention_policy: str = "producer_request_hold"
     max_publish_rate_per_topic_in_messages: int = 0  # a second; 0: no limit, as for all rates
@@ -363,7 +364,9 @@ def read_properties(file: Path) -> dict[str, str]:
 def key_of(name: str) -> str:
     """Pulsar's key of an attribute: ``max_message_size`` -> ``maxMessageSize``."""
     first, *rest = name.split("_")
-    return first + "".join("MB" if word == "mb" else word.capitalize() for word in rest)
+    return first + "".join(
+        word.upper() if word in {"mb", "gb"} else word.capitalize() for word in rest
+    )
 
 
 def _squeeze(key: str) -> str:

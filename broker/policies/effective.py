@@ -279,8 +279,9 @@ class Policies:
                     _integer(found.get("limitTime"), -1),
                     str(found.get("policy") or config.backlog_quota_default_retention_policy),
                 )
+        gigabytes = min(config.backlog_quota_default_limit_gb, 2**30)
         return BacklogQuota(
-            config.backlog_quota_default_limit_bytes,
+            int(gigabytes * 2**30) if gigabytes > 0 else config.backlog_quota_default_limit_bytes,
             config.backlog_quota_default_limit_second,
             config.backlog_quota_default_retention_policy,
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.policies.effective import BacklogQuota
+from broker.config import BrokerConfig
+from broker.policies.effective import BacklogQuota, Policies
 from broker.service.backlog_quota import (
     AGE,
     HOLD,
@@ -55,3 +56,21 @@ def test_an_eviction_leaves_a_tenth_of_room() -> None:
 def test_the_age_of_a_message_from_the_future_is_nothing() -> None:
     assert OldestMessage("s", 10_000).age_s(9_000) == 0
     assert OldestMessage("s", 10_000).age_s(71_999) == 61
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, -1),
+        ({"backlogQuotaDefaultLimitBytes": "1000"}, 1_000),
+        ({"backlogQuotaDefaultLimitBytes": "1000", "backlogQuotaDefaultLimitGB": "1.5"}, 3 << 29),
+        ({"backlogQuotaDefaultLimitGB": "-1"}, -1),
+        ({"backlogQuotaDefaultLimitGB": "inf"}, 1 << 60),
+    ],
+)
+def test_the_broker_s_default_by_gigabytes_or_bytes(
+    settings: dict[str, str], expected: int
+) -> None:
+    config = BrokerConfig.load(environment={}, overrides=settings)
+    assert Policies({}, config).backlog_quotas[SIZE].limit_bytes == expected
+    assert "backlogQuotaDefaultLimitGB" in config.as_keys()
