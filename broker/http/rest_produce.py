@@ -7,7 +7,11 @@ import itertools
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import ProducerFencedError, ServiceNotReadyError
+from broker.errors import (
+    IncompatibleSchemaError,
+    ProducerFencedError,
+    ServiceNotReadyError,
+)
 from broker.http.errors import ApiError
 from broker.http.messages import OutgoingMessage, encode_single
 from broker.http.publisher import Publisher
@@ -145,38 +149,57 @@ class RestPublishers:
             BrokerError: nothing could be published at all (no such topic, name taken ...).
         """
         key = (str(name), producer_name)
-        shared = self._open.get(key)
-        if shared is None or shared.closed:
-            shared = self._open[key] = _Shared(
-                asyncio.ensure_future(
-                    Publisher.open(
-                        self._service,
-                        name,
-                        producer_name,
-                        remote="127.0.0.1:0",
-                        client_version="REST",
-                        schema=schema.definition,
-                    )
+        while True:
+            shared = self._open.get(key)
+            own = shared is None or shared.closed
+            if shared is None or own:
+                shared = self._open[key] = self._opening(name, producer_name, schema)
+            shared.users += 1
+            try:
+                publisher = await asyncio.shield(shared.publisher)
+                return await self._produce(publisher, messages, schema, now_ms)
+            except IncompatibleSchemaError:
+                # Another call's schema may have been refused when the publisher was opened.
+                if own or not shared.closed:
+                    raise
+            finally:
+                self._leave(key, shared)
+
+    def _opening(self, name: TopicName, producer_name: str, schema: ProduceSchema) -> _Shared:
+        return _Shared(
+            asyncio.ensure_future(
+                Publisher.open(
+                    self._service,
+                    name,
+                    producer_name,
+                    remote="127.0.0.1:0",
+                    client_version="REST",
+                    schema=schema.definition,
                 )
             )
-        shared.users += 1
-        try:
-            publisher = await asyncio.shield(shared.publisher)
-            version = await publisher.schema_version(schema.definition)
-            wrong = await self._encode(schema.codec, messages)
-            call = _Call(len(messages), -1 if version is None else version)
-            stamp = version_bytes(version)
-            for message in messages:
-                message.schema_version = stamp
-            return await self._publish(
-                publisher, messages, call, wrong, now_ms
-            ), call.schema_version
-        finally:
-            shared.users -= 1
-            if shared.users == 0:
-                shared.close()
-                if self._open.get(key) is shared:
-                    del self._open[key]
+        )
+
+    def _leave(self, key: tuple[str, str], shared: _Shared) -> None:
+        shared.users -= 1
+        if shared.users == 0:
+            shared.close()
+            if self._open.get(key) is shared:
+                del self._open[key]
+
+    async def _produce(
+        self,
+        publisher: Publisher,
+        messages: list[OutgoingMessage],
+        schema: ProduceSchema,
+        now_ms: int,
+    ) -> tuple[list[dict[str, Any]], int]:
+        version = await publisher.schema_version(schema.definition)
+        wrong = await self._encode(schema.codec, messages)
+        call = _Call(len(messages), -1 if version is None else version)
+        stamp = version_bytes(version)
+        for message in messages:
+            message.schema_version = stamp
+        return await self._publish(publisher, messages, call, wrong, now_ms), call.schema_version
 
     async def _encode(
         self, codec: Codec | None, messages: list[OutgoingMessage]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import struct
@@ -191,6 +192,27 @@ async def test_incompatible_schemas_are_refused(http: httpx.AsyncClient) -> None
     answer = await http.post(PATH, json={"messages": [{"payload": "1"}], "valueSchema": wider})
     assert answer.status_code == 409
     assert (await produce(http, '{"a": 1}', schemaVersion=0))["schemaVersion"] == 0
+
+
+async def test_calls_at_once_are_judged_by_their_own_schemas(http: httpx.AsyncClient) -> None:
+    """They share a producer, which the first of them opens."""
+    await produce(http, '{"a": 1}', valueSchema=info("AVRO", ORDER))
+    wrong, right = info("INT8"), info("AVRO", ORDER)
+    for name in ("", "till"):
+        answers = await asyncio.gather(
+            *(
+                http.post(
+                    PATH,
+                    json={
+                        "producerName": name,
+                        "messages": [{"payload": '{"a": 1}'}],
+                        "valueSchema": schema,
+                    },
+                )
+                for schema in (wrong, right, wrong, right, right)
+            )
+        )
+        assert [each.status_code for each in answers] == [409, 200, 409, 200, 200]
 
 
 async def test_many_values_leave_the_loop(http: httpx.AsyncClient) -> None:
