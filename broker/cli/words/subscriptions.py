@@ -55,9 +55,7 @@ _EXPIRE_MESSAGES = Word(
         _SUB,
         _EXPIRE,
         Option(("-p", "--position"), "step:position", "up to ledger:entry", "message-id"),
-        Option(
-            ("-e", "--exclude-reset-position"), "step:exclude", "not that message itself", "true"
-        ),
+        Option(("-e", "--exclude-reset-position"), "step:exclude", "that message too", "true"),
     ),
     step="expire_messages",
 )
