@@ -19,7 +19,7 @@ def admin(admin_url: str) -> Iterator[httpx.Client]:
 @pytest.fixture
 def tenant(admin: httpx.Client) -> Iterator[str]:
     name = f"t{secrets.token_hex(4)}"
-    cluster = admin.get("/admin/v2/clusters").json()[0]
+    cluster = admin.get("/admin/v2/brokers/configuration/runtime").json()["clusterName"]
     created = admin.put(f"/admin/v2/tenants/{name}", json={"allowedClusters": [cluster]})
     assert created.status_code == 204
     yield name
