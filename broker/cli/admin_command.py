@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from broker.cli.admin_client import AdminClient, Answer
 from broker.cli.errors import CliError
 from broker.cli.output import print_value
 from broker.cli.profiles import resolve
 from broker.cli.progress import progress
 from broker.cli.request import Arguments, Request, request_of
 from broker.cli.values import PARSERS
-from broker.cli.words import GROUPS, words_of
+from broker.cli.words import words_of
 from broker.cli.words.model import KINDS, Option, Word
+
+if TYPE_CHECKING:
+    from broker.cli.admin_client import AdminClient, Answer
 
 __all__ = ["AdminRun", "add_group", "run_admin"]
 
@@ -195,8 +197,3 @@ def _add_option(
     elif option.kind == "map":
         settings["action"] = "append"
     where.add_argument(*option.flags, type=PARSERS[option.kind], **settings)
-
-
-def group_help() -> dict[str, str]:
-    """Every group and what it is about."""
-    return {group: help for group, (_, help) in GROUPS.items()}

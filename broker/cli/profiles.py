@@ -14,9 +14,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from broker.cli.admin_client import AdminClient
 from broker.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from broker.cli.admin_client import AdminClient
 
 __all__ = ["DEFAULT", "Profiles", "Target", "resolve"]
 
@@ -35,6 +38,8 @@ class Target:
     admin_url: str
 
     def admin_client(self, timeout_s: float) -> AdminClient:
+        from broker.cli.admin_client import AdminClient  # of commands that need it only
+
         return AdminClient(self.admin_url, timeout_s)
 
 

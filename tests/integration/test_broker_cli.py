@@ -80,13 +80,13 @@ def test_the_servers_document_has_the_call(document: dict[str, Any], group: str,
 
 def _is_the_path(template: str, word: Word) -> bool:
     """Whether a path of the document is the word's; a literal segment must be the same there."""
-    path = word.path.replace("{topic}", "persistent/{t}/{n}/{l}").replace(
-        "{plain_topic}", "{t}/{n}/{l}"
-    )
-    if "resource-quotas" not in path:
-        path = path.replace("{namespace}", "{t}/{n}")
-    else:
-        path = path.replace("{namespace}", "{t}/{n}")
+    path = word.path
+    for name, parts in (
+        ("{topic}", "persistent/{t}/{n}/{l}"),
+        ("{plain_topic}", "{t}/{n}/{l}"),
+        ("{namespace}", "{t}/{n}"),
+    ):
+        path = path.replace(name, parts)
     ours, theirs = path.strip("/").split("/"), template.strip("/").split("/")
     if len(ours) != len(theirs):
         return False
