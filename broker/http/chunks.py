@@ -17,12 +17,25 @@ if TYPE_CHECKING:
     from broker.protocol import pulsar_api_pb2 as pb
     from managed_ledger.position import Position
 
-__all__ = ["CHUNKS_MAX", "EXPIRE_MS", "PENDING_MAX", "ChunkAssembler", "Joined"]
+__all__ = ["CHUNKS_MAX", "EXPIRE_MS", "PENDING_MAX", "ChunkAssembler", "Joined", "SharedBytes"]
 
 PENDING_MAX: Final = 10
 EXPIRE_MS: Final = 60_000
+RETURNING_MAX: Final = 1_000
 CHUNKS_MAX: Final = 100_000
 """Of one message: its positions are kept until it is acknowledged."""
+
+
+@dataclass(slots=True)
+class SharedBytes:
+    """What all assemblers of a process hold together."""
+
+    bytes_max: int
+    used: int = 0
+
+    @property
+    def full(self) -> bool:
+        return self.used > self.bytes_max
 
 
 @dataclass(slots=True)
@@ -48,13 +61,26 @@ class ChunkAssembler:
     """Of one source (a topic or partition). Holds at most ``bytes_max`` bytes of slices."""
 
     def __init__(
-        self, bytes_max: int, *, pending_max: int = PENDING_MAX, expire_ms: int = EXPIRE_MS
+        self,
+        bytes_max: int,
+        shared: SharedBytes,
+        *,
+        pending_max: int = PENDING_MAX,
+        expire_ms: int = EXPIRE_MS,
     ) -> None:
+        """
+        Args:
+            shared: when it is full, this source's messages make room: the oldest first, at last the
+                one whose chunk has come. They are delivered again later.
+        """
         self._bytes_max = bytes_max
+        self._shared = shared
         self._pending_max = pending_max
         self._expire_ms = expire_ms
         self._pending: OrderedDict[str, _Pending] = OrderedDict()  # oldest first
         self._bytes = 0
+        # Messages that were put back: what still comes of them is not a message without beginning.
+        self._returning: OrderedDict[str, None] = OrderedDict()
         self.given_up: list[Position] = []
         """Chunks of messages that expired or are too large: to be acknowledged, then cleared."""
         self.put_back: list[Position] = []
@@ -80,6 +106,9 @@ class ChunkAssembler:
         pending = self._pending.get(uuid)
         if chunk_id == 0 and (pending is None or pending.slices is None or len(pending.slices)):
             pending = self._begin(uuid, pending, now_ms)
+        elif pending is None and uuid in self._returning:  # to come again with its beginning
+            self.put_back.append(position)
+            return None
         elif pending is None:  # its beginning was expired, acknowledged or never stored
             pending = self._pending[uuid] = _Pending(now_ms + self._expire_ms)
         pending.positions[position] = None
@@ -93,42 +122,52 @@ class ChunkAssembler:
             return None
         slices.append(bytes(payload))
         pending.slice_bytes += len(payload)
-        self._bytes += len(payload)
+        self._charge(len(payload))
         if pending.slice_bytes > self._bytes_max:
             self._give_up(uuid)
             return None
         if len(slices) == count:
             del self._pending[uuid]
-            self._bytes -= pending.slice_bytes
+            self._charge(-pending.slice_bytes)
             return Joined(b"".join(slices), tuple(pending.positions))
         self._make_room(uuid)
         return None
 
     def _begin(self, uuid: str, old: _Pending | None, now_ms: int) -> _Pending:
         """A first chunk: of a new message, or of one that is delivered again from its start."""
+        self._returning.pop(uuid, None)
         if old is not None:
             self._drop_slices(old)
             del self._pending[uuid]
         pending = self._pending[uuid] = _Pending(now_ms + self._expire_ms, slices=[])
         return pending
 
+    def _charge(self, size: int) -> None:
+        self._bytes += size
+        self._shared.used += size
+
     def _drop_slices(self, pending: _Pending) -> None:
-        self._bytes -= pending.slice_bytes
+        self._charge(-pending.slice_bytes)
         pending.slices, pending.slice_bytes = None, 0
 
     def _make_room(self, uuid: str) -> None:
         """The oldest others go while there are too many messages or bytes."""
-        while len(self._pending) > self._pending_max or self._bytes > self._bytes_max:
-            oldest = next((each for each in self._pending if each != uuid), None)
-            if oldest is None:
-                return
+        while (
+            len(self._pending) > self._pending_max
+            or self._bytes > self._bytes_max
+            or (self._shared.full and self._bytes)
+        ):
+            oldest = next((each for each in self._pending if each != uuid), uuid)
             pending = self._pending.pop(oldest)
-            self._bytes -= pending.slice_bytes
+            self._charge(-pending.slice_bytes)
             self.put_back += pending.positions
+            self._returning[oldest] = None
+            if len(self._returning) > RETURNING_MAX:
+                self._returning.popitem(last=False)
 
     def _give_up(self, uuid: str) -> None:
         pending = self._pending.pop(uuid)
-        self._bytes -= pending.slice_bytes
+        self._charge(-pending.slice_bytes)
         self.given_up += pending.positions
 
     def expire(self, now_ms: int) -> None:
@@ -138,3 +177,8 @@ class ChunkAssembler:
             if oldest.deadline_ms > now_ms:
                 return
             self._give_up(uuid)
+
+    def close(self) -> None:
+        """Forget everything: the source is gone, its entries come again elsewhere."""
+        self._pending.clear()
+        self._charge(-self._bytes)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError
-from broker.http.chunks import EXPIRE_MS, ChunkAssembler
+from broker.http.chunks import EXPIRE_MS, ChunkAssembler, SharedBytes
 from broker.http.messages import (
     Message,
     UndecodableEntryError,
@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 CONSUME, DISCARD = "CONSUME", "DISCARD"  # cryptoFailureAction of Pulsar's clients
 PARTIAL_MAX = 20_000  # batches acknowledged in part, per source
+CHUNKS = SharedBytes(256 * 1024 * 1024)
+"""Incomplete chunked messages of all clients of this process."""
 LEDGERS_MAX = 10_000  # that messages of several topics came from
 CHUNK_POSITIONS_MAX = 200_000  # of chunked messages that aren't acknowledged, per source
 LEAVING_S = 0.2  # how long a rival for an exclusive subscription waits for a session to end
@@ -312,7 +314,7 @@ class Feed:
     ) -> tuple[tuple[Position, ...], bytes | None]:
         """Take one chunk: the message's positions and payload, when this was its last one."""
         if (chunks := source.chunks) is None:
-            chunks = source.chunks = ChunkAssembler(self._payload_bytes_max)
+            chunks = source.chunks = ChunkAssembler(self._payload_bytes_max, CHUNKS)
         now_ms = _now_ms()
         joined = chunks.add(metadata, payload, position, now_ms)
         self._settle_chunks(source, now_ms)
@@ -518,6 +520,8 @@ class Feed:
         if self._chunk_timer is not None:
             self._chunk_timer.cancel()
         for source in self._sources:
+            if source.chunks is not None:
+                source.chunks.close()
             if (consumer := source.consumer) is not None:
                 source.consumer = None
                 consumer.subscription.remove_consumer(consumer)

@@ -12,7 +12,7 @@ import pytest
 
 from broker.http import feed as feed_module
 from broker.http.app import create_app
-from broker.http.chunks import CHUNKS_MAX, ChunkAssembler, Joined
+from broker.http.chunks import CHUNKS_MAX, ChunkAssembler, Joined, SharedBytes
 from broker.http.local_producer import LocalProducer
 from broker.http.messages import parse_message_id
 from broker.protocol import pulsar_api_pb2 as pb
@@ -38,8 +38,9 @@ def chunk(uuid: str, number: int, count: int) -> pb.MessageMetadata:
 class Line:
     """An assembler that is fed entries in order."""
 
-    def __init__(self, bytes_max: int = 1_000) -> None:
-        self.core = ChunkAssembler(bytes_max, pending_max=3, expire_ms=EXPIRE_MS)
+    def __init__(self, bytes_max: int = 1_000, shared_max: int = 10_000) -> None:
+        self.shared = SharedBytes(shared_max)
+        self.core = ChunkAssembler(bytes_max, self.shared, pending_max=3, expire_ms=EXPIRE_MS)
         self.entry = -1
 
     def add(
@@ -101,12 +102,45 @@ def test_the_oldest_makes_room() -> None:
     assert line.add("b", 1, 2) is not None
 
 
+def test_the_rest_of_what_made_room_comes_again_too() -> None:
+    """Taken for a message without its beginning it would be acknowledged, and the message lost."""
+    line = Line()
+    for uuid in "abcd":
+        line.add(uuid, 0, 3)
+    line.add("a", 1, 3)
+    line.add("a", 2, 3)
+    assert line.core.put_back == [(1, 0), (1, 4), (1, 5)]
+    line.core.expire(EXPIRE_MS)
+    assert not set(line.core.given_up) & set(line.core.put_back)
+    for number, entry in enumerate((0, 4)):
+        assert line.core.add(chunk("a", number, 3), memoryview(b"x"), (1, entry), 0) is None
+    joined = line.core.add(chunk("a", 2, 3), memoryview(b"x"), (1, 5), 0)
+    assert joined == Joined(b"xxx", ((1, 0), (1, 4), (1, 5)))
+
+
 def test_bytes_make_room_too() -> None:
     line = Line(bytes_max=10)
     line.add("a", 0, 2, b"x" * 6)
     line.add("b", 0, 2, b"x" * 6)
     assert line.core.put_back == [(1, 0)]
     assert line.core.pending_bytes == 6
+
+
+def test_others_memory_makes_room_here() -> None:
+    line = Line(shared_max=10)
+    line.add("a", 0, 2, b"x" * 4)
+    line.add("b", 0, 2, b"x" * 4)
+    assert line.core.put_back == []
+    line.shared.used += 6  # another client's
+    line.add("b", 0, 2, b"x" * 4)
+    assert line.core.put_back == [(1, 0)]
+    line.shared.used += 4
+    line.add("b", 0, 2, b"x" * 4)  # now there is no room at all
+    assert (len(line.core), line.core.pending_bytes, line.shared.used) == (0, 0, 10)
+    line.shared.used = 0
+    assert line.add("b", 0, 2, b"x") is None
+    line.core.close()
+    assert (line.shared.used, len(line.core)) == (0, 0)
 
 
 def test_a_message_that_is_too_large_is_given_up() -> None:
@@ -135,7 +169,7 @@ def test_any_order_keeps_the_bounds(seed: int) -> None:
         assert len(line.core) <= 3
         assert 0 <= line.core.pending_bytes <= 70
     line.core.expire(10**9)
-    assert (len(line.core), line.core.pending_bytes) == (0, 0)
+    assert (len(line.core), line.core.pending_bytes, line.shared.used) == (0, 0, 0)
     settled += line.core.given_up + line.core.put_back
     assert len(settled) == len(set(settled))
     # what began again before it was complete was delivered again: its new positions count
@@ -232,12 +266,30 @@ async def test_an_incomplete_message_is_given_up(
     broker: Broker, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        feed_module, "ChunkAssembler", lambda size: ChunkAssembler(size, expire_ms=50)
+        feed_module,
+        "ChunkAssembler",
+        lambda size, shared: ChunkAssembler(size, shared, expire_ms=50),
     )
     await http.put(f"{BASE}/session")
     await publish(broker, ("a", 0, 3, b"1"), ("a", 1, 3, b"2"))
     assert await take(http, max=1, waitMs=0) == []
     await wait_for_no_backlog(http)
+
+
+async def test_a_session_that_ends_frees_its_chunks(
+    broker: Broker, http: httpx.AsyncClient
+) -> None:
+    before = feed_module.CHUNKS.used
+    await http.put(f"{BASE}/session")
+    await publish(broker, ("a", 0, 2, b"x" * 500))
+    assert await take(http, max=1, waitMs=0) == []
+    for _ in range(600):
+        if feed_module.CHUNKS.used == before + 500:
+            break
+        assert await take(http, max=1, waitMs=50) == []
+    assert feed_module.CHUNKS.used == before + 500
+    await http.delete(f"{BASE}/session")
+    assert feed_module.CHUNKS.used == before
 
 
 async def test_compressed_chunks(broker: Broker, http: httpx.AsyncClient) -> None:
