@@ -143,6 +143,14 @@ class LocalProducer:
         return await admit_producer(topic, schema, topic.policies)
 
     @property
+    def limited(self) -> bool:
+        """Whether any publish limit holds here."""
+        topic = self._topic
+        return topic is not None and (
+            topic.rate_limits.publish is not None or topic.service.publish_throttle is not None
+        )
+
+    @property
     def held(self) -> bool:
         """Whether a publish limit is exceeded: call `ready` before the next `publish`."""
         return bool(self._over_rate) and not self.closed

@@ -119,6 +119,11 @@ class Publisher:
         return sum(producer.in_flight for producer in self.producers)
 
     @property
+    def limited(self) -> bool:
+        """Whether any publish limit holds."""
+        return self.producers[0].limited
+
+    @property
     def held(self) -> bool:
         """Whether a publish limit of any partition is exceeded."""
         return any(producer.held for producer in self.producers)

@@ -5,6 +5,7 @@ Times are only ever bounded from below: a loaded machine is late, never early.
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 import time
@@ -15,6 +16,8 @@ import httpx
 import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 DEADLINE_S = 30.0
 KILOBYTE = bytes(995)
@@ -49,6 +52,12 @@ class Space:
         assert answer.is_success, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+    def websocket(self) -> ClientConnection:
+        """A producer's."""
+        url = str(self.admin.base_url).replace("http://", "ws://").rstrip("/")
+        url += f"/ws/v2/producer/persistent/{self.namespace}/t"
+        return connect(url, compression=None, open_timeout=DEADLINE_S)
 
     def check_quotas(self) -> None:
         assert self.admin.get("/admin/v2/brokers/backlog-quota-check").status_code == 204
@@ -171,6 +180,35 @@ def test_a_publish_rate_slows_rest_down(
         assert all(each["errorCode"] == 0 for each in answer.json()["messagePublishResults"])
     assert time.monotonic() - started >= 2.0
     assert space.stats()["msgInCounter"] == 400
+
+
+def test_a_publish_rate_slows_websockets_down(
+    space: Space, external_server: tuple[str, str] | None
+) -> None:
+    if external_server is not None:
+        pytest.skip("Pulsar's WebSocket proxy waits for its own client only")
+    space.set("publishRate", {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": -1})
+    started = time.monotonic()
+    with space.websocket() as socket:
+        for number in range(400):
+            socket.send(json.dumps({"payload": "aGk=", "context": str(number)}))
+        for number in range(400):
+            answer = json.loads(socket.recv(timeout=DEADLINE_S))
+            assert (answer["result"], answer["context"]) == ("ok", str(number))
+    assert time.monotonic() - started >= 2.0
+    assert space.stats()["msgInCounter"] == 400
+
+
+def test_a_websocket_is_refused_while_the_backlog_is_large(
+    client: pulsar.Client, space: Space
+) -> None:
+    backlog_of_twenty(client, space)
+    space.set(
+        "backlogQuota", {"limitSize": 10_000, "limitTime": -1, "policy": "producer_exception"}
+    )
+    with pytest.raises(InvalidStatus) as refused:
+        space.websocket()
+    assert refused.value.response.status_code == 503
 
 
 @pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate"])

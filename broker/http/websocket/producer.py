@@ -39,6 +39,8 @@ __all__ = ["ProducerSession"]
 _BAD_JSON, _BAD_ENCODING, _UNKNOWN = 3, 7, 8
 _SHRUNK_AT_MOST, _BATCHED_BYTES_MIN = 16, 6  # by compression; of a message in a batch
 _BATCH_BYTES_MAX = 128 * 1024  # as the official clients: a batch is closed above it
+_LIMITED_MESSAGES = 32
+"""Published together at most where a publish rate holds."""
 
 
 class _RefusedError(Exception):
@@ -134,9 +136,19 @@ class ProducerSession:
         """Serve until the client leaves."""
         self._channel = channel
         while (text := await channel.receive()) is not None:
+            if not 0 < len(self._collected) < _LIMITED_MESSAGES:
+                await self._keep_rate()
             self._on_text(text)
-            if self._publisher is not None and self._publisher.held:
-                await self._publisher.ready()  # unread messages stay with the client
+
+    async def _keep_rate(self) -> None:
+        """Leave messages unread, with the client, while a publish limit is exceeded."""
+        if (publisher := self._publisher) is None:
+            return
+        # What is read in one go would count only when all of it is published.
+        if len(self._collected) >= _LIMITED_MESSAGES and publisher.limited:
+            self._flush()
+        if publisher.held:
+            await publisher.ready()
 
     def close(self) -> None:
         if self._publisher is not None:
