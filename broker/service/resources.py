@@ -260,11 +260,11 @@ class Resources:
         self, name: TopicName, change: Callable[[Document], Document]
     ) -> Document:
         """Raises TopicNotFoundError."""
-        return await self._change(
-            _partitioned_path(name),
-            change,
-            TopicNotFoundError(f"Topic {name} is not partitioned topic"),
-        )
+        path = _partitioned_path(name)
+        missing = TopicNotFoundError(f"Topic {name} is not partitioned topic")
+        document = await self._change(path, change, missing)
+        self._partitioned.invalidate(path)  # the event may come later than this reply
+        return document
 
     async def delete_partitioned(self, name: TopicName) -> None:
         """Raises TopicNotFoundError."""

@@ -365,6 +365,21 @@ def test_subscriptions_of_partitions_conflict_and_fail_only_all_together(
     assert admin.delete(f"{path}/subscription/s").status_code == 404
 
 
+def test_a_subscription_creates_what_its_client_would(admin: httpx.Client, namespace: str) -> None:
+    rule = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 2}
+    url = f"/namespaces/{namespace}/autoTopicCreation"
+    assert admin.post(url, json=rule).is_success
+    path = f"/persistent/{namespace}/p"
+    assert admin.put(f"{path}/subscription/s").is_success
+    assert admin.get(f"{path}/partitions").json()["partitions"] == 2
+    assert admin.get(f"{path}-partition-1/subscriptions").json() == ["s"]
+    assert admin.post(url, json={"allowAutoTopicCreation": False}).is_success
+    eventually(  # the policy reaches Pulsar's caches later
+        lambda: admin.put(f"{path}{secrets.token_hex(2)}/subscription/s").status_code in (404, 412),
+        "the topic was created",
+    )
+
+
 def test_topics_in_use_are_deleted_by_force_only(
     admin: httpx.Client, client: pulsar.Client, namespace: str
 ) -> None:
