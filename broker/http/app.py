@@ -83,6 +83,8 @@ def create_app(service: BrokerService) -> FastAPI:
         docs_url=None,  # routes/documentation.py, without assets from elsewhere
         redoc_url=None,
         dependencies=[Depends(authorize)],
+        # Else every request asks whether somebody listens; metrics.py is what we tell.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.openapi = complete_openapi(app)  # type: ignore[method-assign] # FastAPI's documented way
     app.state.service = service
