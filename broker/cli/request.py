@@ -48,7 +48,12 @@ class Arguments:
     def segment(self, name: str) -> str:
         """A positional, or an option that goes into a path, quoted for it; "" when not given."""
         text = self.positionals.get(name, self.options.get(f"path:{name}"))
-        return "" if text is None else _segment(name, str(text))
+        if text is None:
+            return ""
+        segment = _segment(name, str(text))
+        # Decoded twice below topics (http-api trap 11), once below namespaces.
+        twice = name == "subscription" and "topic" in self.positionals
+        return quote(segment, safe="") if twice else segment
 
     def at_topic(self, topic: str) -> Arguments:
         """The same of another topic."""
@@ -121,8 +126,7 @@ def _segment(name: str, text: str) -> str:
         if not separator or "/" in local or not tenant or not local:
             raise CliError(f"{text}: not a namespace (tenant/namespace)")
         return _quoted((tenant, local))
-    # A subscription's name is decoded twice by servers: once as path, once as name.
-    return quote(quote(text, safe=""), safe="") if name == "subscription" else quote(text, safe="")
+    return quote(text, safe="")
 
 
 def _quoted(parts: tuple[str, ...]) -> str:

@@ -128,6 +128,8 @@ def test_bundles(admin: Admin) -> None:
     assert bundles["numBundles"] == 5
     assert "nobody to ask: give -f" in admin(f"namespaces clear-backlog {namespace}", fails=True)[0]
     admin(f"namespaces clear-backlog {namespace} -f -s s")
+    admin(f"topics create-subscription {namespace}/x -s", "a+b %20/")
+    admin(f"namespaces unsubscribe {namespace} -s", "a+b %20/")
     admin(f"namespaces unsubscribe {namespace} -s s")
     assert admin(f"topics subscriptions {namespace}/x") == []
 

@@ -144,6 +144,10 @@ def test_every_step_and_kind_is_used() -> None:
             ("POST", "/admin/v2/persistent/public/default/x/subscription/a%252Fb/skip/5", None),
         ),
         (
+            "namespaces unsubscribe t/n -s a/b",
+            ("POST", "/admin/v2/namespaces/t/n/unsubscribe/a%2Fb", None),
+        ),
+        (
             "topics update-properties x -p a=1,b=2 -p c=3=4",
             (
                 "PUT",
