@@ -167,9 +167,9 @@ def _profiles(options: argparse.Namespace) -> int:
 
 
 def _completion(options: argparse.Namespace) -> int:
-    import shtab
+    from broker.cli.completion import completion_script
 
-    print(shtab.complete(build_parser(), options.shell))
+    print(completion_script(options.shell))
     return 0
 
 

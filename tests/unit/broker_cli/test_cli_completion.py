@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,6 +24,23 @@ def test_every_word_is_in_it(script: str) -> None:
     missing = [word for group in GROUPS for word in words_of(group) if word not in script]
     assert missing == []
     assert "--num-produce" in script
+
+
+@pytest.mark.parametrize("script", ["zsh"], indirect=True)
+def test_zsh_keeps_groups_and_words_apart(script: str) -> None:
+    assert "@@" not in script
+    admin = _function(script, "_shtab_magnetar_admin")
+    groups = dict(re.findall(r"^ +([\w-]+)\) (.*) ;;$", admin, re.MULTILINE))
+    assert set(groups) == set(GROUPS)
+    for group, called in groups.items():
+        assert called == "_shtab_magnetar_admin_" + re.sub(r"\W", "_", group)
+        words = re.findall(r"^ +([\w-]+)\) ", _function(script, called), re.MULTILINE)
+        assert sorted(words) == sorted(words_of(group))
+    assert _function(script, "_shtab_magnetar_admin_commands").count(":'") == len(GROUPS)
+
+
+def _function(script: str, name: str) -> str:
+    return script.split(f"\n{name}() {{\n")[1].split("\n}\n")[0]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
