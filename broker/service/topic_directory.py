@@ -187,11 +187,12 @@ class TopicDirectory:
             return
         wanted: dict[str, Subscription] = {}
         for index in range(old_end):
-            with suppress(TopicNotFoundError):
-                model = await self._service.get_topic(name.partition(index), create=False)
-                for subscription in model.subscriptions.values():
-                    if subscription.durable:
-                        wanted.setdefault(subscription.name, subscription)
+            if not await self.exists(name.partition(index)):
+                continue  # deleted by itself; loading would bring it back
+            model = await self._service.get_topic(name.partition(index), create=False)
+            for subscription in model.subscriptions.values():
+                if subscription.durable:
+                    wanted.setdefault(subscription.name, subscription)
         for index in range(old_end, end):
             topic = await self._service.get_topic(name.partition(index), create=True)
             for subscription in wanted.values():

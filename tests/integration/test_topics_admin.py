@@ -325,6 +325,9 @@ def test_a_deleted_partition_comes_back(admin: httpx.Client, namespace: str) -> 
     path = f"/persistent/{namespace}/p"
     assert admin.put(f"{path}/partitions", json=3).is_success
     assert admin.delete(f"{path}-partition-1").is_success
+    for what in ("stats", "internalStats", "subscriptions"):  # none of them brings it back
+        assert admin.get(f"{path}-partition-1/{what}").status_code == 404
+    assert admin.get(f"{path}/partitioned-stats").is_success
     names = [f"persistent://{namespace}/p-partition-{index}" for index in range(3)]
     assert sorted(admin.get(f"/persistent/{namespace}").json()) == [names[0], names[2]]
     assert admin.post(f"{path}/createMissedPartitions").is_success

@@ -1,0 +1,142 @@
+"""Administration of topics on a broker in memory: properties, truncation, deletion, grants."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.errors import (
+    PersistenceError,
+    PreconditionFailedError,
+    SubscriptionFencedError,
+    TopicBusyError,
+    TopicFencedError,
+)
+from broker.protocol.topic_name import TopicName
+from broker.service.persistent_topic import EPOCH_PROPERTY, PersistentTopic
+from broker.service.topic_permissions import granted, names_of, of_topic
+from managed_ledger.cursor.errors import CursorBusyError
+from managed_ledger.errors import ManagedLedgerError
+from tests.unit.broker_service.doubles import Broker
+
+PREFIX = "persistent://public/default/"
+
+
+def name(text: str) -> TopicName:
+    return TopicName.parse(text)
+
+
+async def topic_of(broker: Broker, text: str = "t") -> PersistentTopic:
+    topic = await broker.service.get_topic(name(text), create=True)
+    assert isinstance(topic, PersistentTopic)
+    return topic
+
+
+async def test_users_properties_and_the_epoch_don_t_meet(broker: Broker) -> None:
+    topic = await topic_of(broker)
+    await asyncio.gather(
+        topic._store_epoch(7), topic.update_properties(lambda before: {**before, "a": "b"})
+    )
+    assert topic.properties == {"a": "b"}
+    assert topic.ledger.properties == {"a": "b", EPOCH_PROPERTY: "7"}
+    with pytest.raises(PreconditionFailedError, match="reserved"):
+        await topic.update_properties(lambda before: {**before, EPOCH_PROPERTY: "1"})
+    await topic.update_properties(lambda _: {})
+    assert topic.ledger.properties == {EPOCH_PROPERTY: "7"}
+    await broker.service.unload_topic(topic.name)
+    assert (await topic_of(broker)).epoch == 7
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (CursorBusyError("reset"), SubscriptionFencedError),
+        (ManagedLedgerError("x"), PersistenceError),
+    ],
+)
+async def test_a_truncation_that_fails_says_why(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, raised: Exception, told: type[Exception]
+) -> None:
+    topic = await topic_of(broker)
+
+    async def fail(*_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(type(topic.ledger), "truncate", fail)
+    with pytest.raises(told):
+        await topic.truncate()
+    monkeypatch.undo()
+    await topic.truncate()
+    assert not topic.fenced
+
+
+async def test_a_topic_that_is_closed_is_neither_truncated_nor_trimmed(broker: Broker) -> None:
+    topic = await topic_of(broker)
+    await broker.service.unload_topic(topic.name)
+    with pytest.raises(TopicFencedError):
+        await topic.truncate()
+    with pytest.raises(TopicFencedError):
+        await topic.trim()
+
+
+async def test_a_partitioned_topic_in_use_stays_whole(broker: Broker) -> None:
+    service, base = broker.service, name("p")
+    await service.create_partitioned_topic(base, 5)
+    last = await service.get_topic(base.partition(4), create=False)
+    subscription = await last.create_subscription("s")
+    subscription.consumers.append(object())  # type: ignore[arg-type] # anybody
+    with pytest.raises(TopicBusyError):
+        await service.delete_partitioned_topic(base)
+    assert len(await service.list_topics("public/default")) == 5
+    subscription.consumers.clear()
+    await service.delete_partitioned_topic(base)
+    assert await service.list_topics("public/default") == []
+    assert await service.partitions(base) is None
+
+
+async def test_grants_go_with_their_topic(broker: Broker) -> None:
+    service, base = broker.service, name("p")
+    await service.create_partitioned_topic(base, 2)
+    await topic_of(broker, "q")
+    topics = [*names_of(base, 2), *names_of(name("q"), None)]
+    await service.resources.update_policies(
+        "public/default", lambda before: granted(before, topics, "joe", ["produce"])
+    )
+
+    async def roles(topic: str) -> dict[str, list[str]]:
+        policies = await service.resources.policies("public/default")
+        assert policies is not None
+        return of_topic(policies.document, PREFIX + topic)
+
+    assert await roles("p-partition-1") == await roles("q") == {"joe": ["produce"]}
+    await service.delete_topic(base.partition(0))
+    assert await roles("p-partition-0") == {"joe": ["produce"]}, "the partition may come back"
+    await service.delete_partitioned_topic(base)
+    assert await roles("p") == await roles("p-partition-0") == await roles("p-partition-1") == {}
+    assert await roles("q") == {"joe": ["produce"]}
+    await service.delete_topic(name("q"))
+    assert await roles("q") == {}
+
+
+async def test_new_partitions_get_the_subscriptions_of_any_old_one(broker: Broker) -> None:
+    service, base = broker.service, name("p")
+    await service.create_partitioned_topic(base, 2)
+    await service.delete_topic(base.partition(0))
+    second = await service.get_topic(base.partition(1), create=False)
+    await second.create_subscription("s", (-1, -1), {"team": "x"})
+    await service.update_partitions(base, 4)
+    for index in (2, 3):
+        topic = await service.get_topic(base.partition(index), create=False)
+        assert topic.subscriptions["s"].properties == {"team": "x"}
+    assert not await service.topic_exists(base.partition(0)), "it isn't made by this"
+
+
+async def test_lists_show_names_as_they_are(broker: Broker) -> None:
+    names = ["a b", "a%2Fb", "a%b", "ü", "a+b", "plain", "z-partition-x"]
+    for each in names:
+        await broker.service.create_topic(name(PREFIX + each))
+    assert await broker.service.list_topics("public/default") == sorted(
+        PREFIX + each for each in names
+    )
