@@ -26,6 +26,7 @@ __all__ = [
     "TOPIC_ABSENT",
     "Applied",
     "JsonBody",
+    "LenientBody",
     "QuotaType",
     "Scope",
     "answer",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 Responses = dict[int | str, dict[str, Any]]
+_BODY_BYTES_MAX: Final = 1 << 20
 
 ABSENT: Final[Responses] = {404: {"description": "No such namespace"}}
 TOPIC_ABSENT: Final[Responses] = {
@@ -82,11 +84,22 @@ async def _scope(
 
 async def _json(request: Request) -> Any:
     """The body's JSON, None when there is none; this resource takes no other type (415)."""
+    return await _read(request, strict=True)
+
+
+async def _lenient_json(request: Request) -> Any:
+    """The same of any content type: older clients say none for topics."""
+    return await _read(request, strict=False)
+
+
+async def _read(request: Request, *, strict: bool) -> Any:
     body = await read_body(request)
     if not body or body.isspace():
         return None
-    if not request.headers.get("content-type", "").startswith("application/json"):
+    if strict and not request.headers.get("content-type", "").startswith("application/json"):
         raise ApiError(415, "Content-Type must be application/json")
+    if len(body) > _BODY_BYTES_MAX:  # it couldn't be stored, and parsing it takes a while
+        raise ApiError(413, f"A body of {len(body)} bytes, at most {_BODY_BYTES_MAX} are taken")
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -96,6 +109,7 @@ async def _json(request: Request) -> Any:
 Scope = Annotated[str, Depends(_scope)]
 """Layer of a topic's document."""
 JsonBody = Annotated[Any, Depends(_json)]
+LenientBody = Annotated[Any, Depends(_lenient_json)]
 
 
 # --- documents

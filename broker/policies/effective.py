@@ -49,6 +49,7 @@ Document = Mapping[str, Any]
 
 _EMPTY: Final[Document] = {}
 _MINUTE_MS: Final = 60_000
+_TICK_MS_MAX: Final = 3_600_000  # no message is more than an hour late, whatever is asked
 _QUOTA_TYPES: Final = ("destination_storage", "message_age")
 
 
@@ -364,7 +365,10 @@ class Policies:
         delayed = _object(self.value("delayed_delivery_policies"))
         self.delayed_delivery = DelayedDelivery(
             _boolean(delayed.get("active"), config.delayed_delivery_enabled),
-            _positive(delayed.get("tickTime"), config.delayed_delivery_tick_time_millis),
+            min(
+                _positive(delayed.get("tickTime"), config.delayed_delivery_tick_time_millis),
+                _TICK_MS_MAX,
+            ),
             max(
                 0,
                 _integer(

@@ -93,9 +93,14 @@ def check_agreement(quotas: Any, retention: Any, reason: str) -> None:
     quota = quotas.get(STORAGE) if isinstance(quotas, Mapping) else None
     if not isinstance(quota, Mapping) or not isinstance(retention, Mapping):
         return
-    size_max = retention.get("retentionSizeInMB", 0) * 1024 * 1024
-    time_max_s = retention.get("retentionTimeInMinutes", 0) * 60
-    if (0 < size_max <= quota.get("limitSize", -1)) or (
-        0 < time_max_s <= quota.get("limitTime", -1)
-    ):
+    size_max = _number(retention, "retentionSizeInMB", 0) * 1024 * 1024
+    time_max_s = _number(retention, "retentionTimeInMinutes", 0) * 60
+    size, time_s = _number(quota, "limitSize", -1), _number(quota, "limitTime", -1)
+    if 0 < size_max <= size or 0 < time_max_s <= time_s:
         raise PolicyConflictError(reason)
+
+
+def _number(stored: Mapping[str, Any], field: str, default: int) -> int:
+    """Of a document that others may have written."""
+    value = stored.get(field)
+    return value if isinstance(value, int) else default

@@ -28,7 +28,7 @@ __all__ = ["PolicyFeed"]
 
 logger = logging.getLogger(__name__)
 
-_SLICE: Final = 500
+_SLICE: Final = 200
 """Topics looked at before others get their turn on the loop."""
 _RETRY_S: Final = 1.0
 _EVERYTHING: Final = ""

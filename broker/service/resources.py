@@ -27,13 +27,13 @@ from broker.policies.effective import Policies
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from broker.service.schemas.registry import SCHEMAS
 from bundles.hash_ranges import NamespaceBundles
-from metadata.errors import BadVersionError, NotEmptyError, NotFoundError
+from metadata.errors import BadVersionError, NotEmptyError, NotFoundError, ValueTooLargeError
 from metadata.paths import decode_name, encode_name
 from metadata.recipes import CachedValues, update
 from metadata.store import CREATE_ONLY
 
 if TYPE_CHECKING:
-    from metadata.store import MetadataEvent, MetadataStore, Watch
+    from metadata.store import MetadataEvent, MetadataStore, Versioned, Watch
 
 __all__ = ["Resources"]
 
@@ -222,7 +222,7 @@ class Resources:
             document = change({} if value is None else _decode(path, value))
             return None if value is None and not document else orjson.dumps(document)
 
-        written = await update(self._store, path, apply)
+        written = await self._update(path, apply)
         if written is not None and written.value == b"{}":
             # Somebody else may be faster; an empty document says the same as none.
             with contextlib.suppress(BadVersionError, NotFoundError):
@@ -310,6 +310,17 @@ class Resources:
         found = await self._store.get(path)
         return None if found is None else _decode(path, found.value)
 
+    async def _update(
+        self, path: str, apply: Callable[[bytes | None], bytes | None]
+    ) -> Versioned | None:
+        """Raises PreconditionFailedError: the document would be too large."""
+        try:
+            return await update(self._store, path, apply)
+        except ValueTooLargeError as error:
+            raise PreconditionFailedError(
+                f"A document of {error.value_bytes} bytes can't be stored"
+            ) from error
+
     async def _change(
         self, path: str, change: Callable[[Document], Document], missing: Exception
     ) -> Document:
@@ -318,7 +329,7 @@ class Resources:
                 raise missing
             return orjson.dumps(change(_decode(path, value)))
 
-        written = await update(self._store, path, apply)
+        written = await self._update(path, apply)
         assert written is not None
         return _decode(path, written.value)
 

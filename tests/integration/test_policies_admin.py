@@ -169,6 +169,17 @@ def test_only_json_is_taken(admin: httpx.Client, space: str) -> None:
     assert admin.get(path).status_code == 204
 
 
+def test_documents_are_bounded(admin: httpx.Client, space: str) -> None:
+    base = f"/namespaces/{space}/permissions/subscription"
+    many = [f"role-{number:08}" for number in range(50_000)]
+    assert admin.post(f"{base}/a", json=many).status_code == 204
+    status, text = reason(admin.post(f"{base}/b", json=many))
+    assert status == 412
+    assert "can't be stored" in text
+    assert admin.post(f"{base}/c", json=["x" * 1000] * 2000).status_code == 413
+    assert list(admin.get(base).json()) == ["a"]
+
+
 def test_permissions_properties_and_clusters(admin: httpx.Client, space: str) -> None:
     base = f"/namespaces/{space}"
     assert admin.post(f"{base}/permissions/a%2Fb", json=["produce"]).status_code == 204

@@ -16,7 +16,7 @@ from broker.http.dependencies import (
     flag,
 )
 from broker.http.errors import ApiError
-from broker.http.policy_access import JsonBody, require_local
+from broker.http.policy_access import JsonBody, namespace_policies, require_local
 from broker.http.responses import JsonResponse, no_content
 from broker.http.routes.bundles import bundle_errors
 from broker.http.routes.namespace_content import check_clusters
@@ -84,16 +84,13 @@ async def list_namespaces(service: Service, tenant: Tenant) -> Response:
     },
 )
 async def get_policies(service: Service, namespace: Namespace) -> Response:
-    document = await _policies(service, namespace)
-    answer = {"allowed_clusters": [], "is_allow_auto_update_schema": True, **document}
+    policies = await namespace_policies(service, namespace)
+    defaults = {
+        "allowed_clusters": [],
+        "is_allow_auto_update_schema": policies.schema_auto_update,
+    }
+    answer = {**defaults, **policies.document}
     return JsonResponse({key: value for key, value in answer.items() if value is not None})
-
-
-async def _policies(service: BrokerService, namespace: str) -> dict[str, Any]:
-    policies = await service.resources.policies(namespace)
-    if policies is None:
-        raise ApiError(404, "Namespace does not exist")
-    return dict(policies.document)
 
 
 @router.put(
@@ -207,7 +204,7 @@ async def list_topics(
         str | None, Query(description="`true`: system topics too")
     ] = None,
 ) -> Response:
-    await _policies(service, namespace)
+    await namespace_policies(service, namespace)
     kind = _MODES.get(mode or "PERSISTENT")
     if kind is None:
         raise ApiError(404, f"mode {mode!r:.50} is none of PERSISTENT, NON_PERSISTENT, ALL")
@@ -234,7 +231,7 @@ async def list_topics(
     },
 )
 async def get_bundles(service: Service, namespace: Namespace) -> Response:
-    await _policies(service, namespace)
+    await namespace_policies(service, namespace)
     with bundle_errors():
         bundles = await service.bundles.bundles(namespace)
     return JsonResponse({"boundaries": bundles.boundary_texts(), "numBundles": len(bundles)})

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 
-from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, flag, read_json
+from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, flag
 from broker.http.errors import ApiError
 from broker.http.policy_access import (
     TOPIC_ABSENT,
     Applied,
+    LenientBody,
     QuotaType,
     Scope,
     answer,
@@ -58,8 +59,6 @@ __all__ = ["router"]
 router = APIRouter(prefix=TOPIC, tags=["topic policies"])
 
 Document = dict[str, Any]
-# Of any content type: older clients say none.
-JsonBody = Annotated[Any, Depends(read_json)]
 Seconds = Annotated[
     str | None,
     Query(
@@ -137,7 +136,9 @@ def _add_set(policy: Policy, at: At) -> None:
             conflict if value is not None else "",
         )
 
-    async def set_value(service: Service, topic: Topic, scope: Scope, body: JsonBody) -> Response:
+    async def set_value(
+        service: Service, topic: Topic, scope: Scope, body: LenientBody
+    ) -> Response:
         return await write(service, topic, scope, body)
 
     async def set_true(service: Service, topic: Topic, scope: Scope) -> Response:
@@ -232,7 +233,7 @@ async def set_quota(
     service: Service,
     topic: Topic,
     scope: Scope,
-    body: JsonBody,
+    body: LenientBody,
     backlogQuotaType: QuotaType = None,
 ) -> Response:
     kind = quota_type(backlogQuotaType)
@@ -309,7 +310,7 @@ async def set_subscription_rate(
     topic: Topic,
     subscription: SubscriptionName,
     scope: Scope,
-    body: JsonBody,
+    body: LenientBody,
 ) -> Response:
     await own_policies(service, topic)
     rate = None if body is None else DISPATCH_RATE.parse(body, "dispatchRate")
@@ -376,7 +377,9 @@ async def get_replication(
         **TOPIC_ABSENT,
     },
 )
-async def set_replication(service: Service, topic: Topic, scope: Scope, body: JsonBody) -> Response:
+async def set_replication(
+    service: Service, topic: Topic, scope: Scope, body: LenientBody
+) -> Response:
     await own_policies(service, topic)
     clusters = cluster_names(body)
     if service.cluster not in clusters:

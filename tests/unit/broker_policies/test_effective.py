@@ -154,6 +154,12 @@ def test_subscription_types_are_replaced_not_added() -> None:
     assert cleared.subscription_types == {"Shared"}
 
 
+def test_delayed_messages_are_looked_after_now_and_then() -> None:
+    policies = Policies({"delayed_delivery_policies": {"active": True, "tickTime": 2**62}}, CONFIG)
+    assert policies.delayed_delivery.tick_ms == 3_600_000
+    assert Policies({}, CONFIG).delayed_delivery.tick_ms == 1000
+
+
 def test_encryption_can_t_be_switched_off_below_the_broker() -> None:
     strict = BrokerConfig(encryption_require_on_producer=True)
     assert Policies({"encryption_required": False}, strict).encryption_required
