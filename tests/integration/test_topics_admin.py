@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 import httpx
 import pulsar
@@ -282,6 +284,21 @@ def test_internal_info_needs_no_loaded_topic(admin: httpx.Client, namespace: str
     assert admin.put(f"/persistent/{namespace}/p/partitions", json=2).is_success
     parts = admin.get(f"/persistent/{namespace}/p/internal-info").json()["partitions"]
     assert set(parts) == {f"persistent://{namespace}/p-partition-{index}" for index in (0, 1)}
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize(("topic", "statuses"), [("no", (404,)), ("%2e", (404, 412))])
+@pytest.mark.parametrize("what", ["stats", "internalStats", "properties", "internal-info"])
+def test_names_that_no_topic_has(
+    admin_url: str, namespace: str, topic: str, statuses: tuple[int, ...], what: str
+) -> None:
+    url = urlsplit(admin_url)  # httpx would take the dot for a directory
+    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=60)
+    connection.request("GET", f"/admin/v2/persistent/{namespace}/{topic}/{what}")
+    answer = connection.getresponse()
+    assert answer.status in statuses
+    assert json.loads(answer.read())["reason"]
+    connection.close()
 
 
 def test_statistics_obey_their_switches(

@@ -23,6 +23,7 @@ from broker.http.topic_access import (
     not_found,
     partitioned_metadata,
     persistent,
+    require_existing,
     stored,
 )
 from broker.http.topic_internals import (
@@ -306,10 +307,10 @@ async def internal_info(
 ) -> Response:
     if not topic.is_persistent:
         raise ApiError(405, "Internal info of a non-persistent topic is not available")
-    count = await service.partitions(topic)
+    count = await require_existing(service, topic)
     if count is None:
         answer = await _stored_info(service, topic)
-        if answer is None:
+        if answer is None:  # deleted in between
             raise not_found(topic)
         return JsonResponse(answer)
     answers = await each(range(count), lambda n: _stored_info(service, topic.partition(n)))
