@@ -179,6 +179,13 @@ class ManagedLedger:
         return 0 if self._appends is None else self._appends.core.pending_bytes
 
     @property
+    def missing_bookies(self) -> int:
+        """How many more must accept writes before an append can succeed; 0: a ledger is open."""
+        if self._appends is not None and self._appends.core.current >= 0:
+            return 0
+        return max(0, self.config.ensemble_size - len(self.client.bookies.writable))
+
+    @property
     def terminated(self) -> Position | None:
         """The last position of a sealed log; None: it isn't sealed."""
         return self.lists.info.terminated

@@ -83,7 +83,14 @@ class PersistentTopic(Topic):
         ledger.on_appended = self._on_appended
         ledger.on_fenced = self._on_fenced
 
-    async def _check_backlog_quota(self) -> None:
+    async def _check_storage(self) -> None:
+        missing = self.ledger.missing_bookies
+        if 0 < missing < self.ledger.config.ensemble_size:
+            # Its sends would fail one after the other. With no bookie at all the storage is down or
+            # full, which passes: then what is sent waits, or fails, by itself.
+            raise PersistenceError(
+                f"{self.ledger.config.ensemble_size} bookies are asked for, {missing} are missing"
+            )
         await self.backlog.admit_producer()
 
     def policies_changed(self) -> None:

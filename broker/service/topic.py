@@ -95,7 +95,7 @@ class Topic(ABC):
         self._check_open()
         if self.terminated:
             raise TopicTerminatedError(f"Topic {self.full_name} is terminated")
-        await self._check_backlog_quota()
+        await self._check_storage()
         self._check_encryption(request)
         schema_version = await admit_producer(self, request.schema, self.policies)
         if request.initial_subscription and self.persistent:
@@ -116,8 +116,8 @@ class Topic(ABC):
                 throttle.enter(producer.sink)
         return producer
 
-    async def _check_backlog_quota(self) -> None:  # noqa: B027 - only stored topics have a backlog
-        """Raises the error of the quota's action when a backlog bars producers."""
+    async def _check_storage(self) -> None:  # noqa: B027 - only stored topics have any
+        """Raises what a new producer is told when the storage can't, or mustn't, take more."""
 
     def _check_encryption(self, request: ProducerRequest) -> None:
         if self.policies.encryption_required and not request.encrypted:

@@ -243,3 +243,34 @@ async def test_retention_and_persistence_reach_loaded_topics(broker: Broker) -> 
     config = topic.ledger.config
     assert (config.retention_ms, config.retention_bytes) == (420_000, 3 << 20)
     assert (config.ensemble_size, config.write_quorum, config.ack_quorum) == (3, 2, 1)
+
+
+async def test_a_topic_that_asks_for_more_bookies_than_there_are_has_no_producers(
+    broker: Broker,
+) -> None:
+    persistence = {
+        "bookkeeperEnsemble": 2,
+        "bookkeeperWriteQuorum": 2,
+        "bookkeeperAckQuorum": 2,
+        "managedLedgerMaxMarkDeleteRate": 0,
+    }
+    await broker.service.resources.update_policies(
+        "public/default", lambda old: {**old, "persistence": persistence}
+    )
+    client = broker.client()
+    await client.receive_one()
+    refused, _ = await client.produce()
+    assert refused.error.error == pb.PersistenceError
+    assert refused.error.message == "2 bookies are asked for, 1 are missing"
+    await broker.service.resources.update_policies(
+        "public/default", lambda old: {**old, "persistence": None}
+    )
+    created, _ = await client.produce()
+    assert created.type == pb.BaseCommand.PRODUCER_SUCCESS
+    client.feed(message(0))
+    receipts(await client.receive(1))
+    await broker.service.resources.update_policies(
+        "public/default", lambda old: {**old, "persistence": persistence}
+    )
+    created, _ = await client.produce(producer_id=2, producer_name="second")
+    assert created.type == pb.BaseCommand.PRODUCER_SUCCESS  # the ledger of now takes more
