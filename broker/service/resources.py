@@ -84,10 +84,13 @@ class Resources:
             await self._put_new(path, _new_policies(name, [cluster], bundle_count))
 
     async def _put_new(self, path: str, document: Document) -> bool:
+        """Raises PreconditionFailedError: the document is too large."""
         try:
             await self._store.put(path, orjson.dumps(document), CREATE_ONLY)
         except BadVersionError:
             return False
+        except ValueTooLargeError as error:
+            raise _too_large(error) from error
         return True
 
     # --- clusters
@@ -317,9 +320,7 @@ class Resources:
         try:
             return await update(self._store, path, apply)
         except ValueTooLargeError as error:
-            raise PreconditionFailedError(
-                f"A document of {error.value_bytes} bytes can't be stored"
-            ) from error
+            raise _too_large(error) from error
 
     async def _change(
         self, path: str, change: Callable[[Document], Document], missing: Exception
@@ -340,6 +341,10 @@ def stored_topic_of(path: str) -> TopicName | None:
     if len(parts) != 4 or parts[2] != "persistent":
         return None
     return TopicName.from_ml_name("/".join(parts))
+
+
+def _too_large(error: ValueTooLargeError) -> PreconditionFailedError:
+    return PreconditionFailedError(f"A document of {error.value_bytes} bytes can't be stored")
 
 
 def topic_policies_path(name: TopicName) -> str:

@@ -1,0 +1,127 @@
+"""Policies over HTTP, in process: settings of the broker, documents of others, lost races."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import orjson
+import pytest
+
+from broker.http.app import create_app
+from broker.protocol.topic_name import TopicName
+from tests.unit.broker_service.doubles import Broker
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+TOPIC = "/admin/v2/persistent/public/default/t"
+
+
+def client_of(broker: Broker) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    return httpx.AsyncClient(transport=transport, base_url="http://broker")
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = await Broker().start()
+    await broker.service.create_topic(TopicName.parse("t"))
+    yield broker
+    await broker.close()
+
+
+async def test_topics_have_no_own_policies_where_they_are_switched_off() -> None:
+    broker = await Broker(topic_level_policies_enabled=False).start()
+    await broker.service.create_topic(TopicName.parse("t"))
+    async with client_of(broker) as client:
+        for method, name in (
+            ("GET", "retention"),
+            ("POST", "maxProducers"),
+            ("DELETE", "messageTTL"),
+            ("GET", "backlogQuotaMap"),
+            ("GET", "replication"),
+        ):
+            answer = await client.request(method, f"{TOPIC}/{name}", json=5)
+            # Tools compare the text (http-api, trap 25).
+            assert answer.status_code == 405
+            assert "Topic level policies is disabled" in answer.json()["reason"]
+    await broker.close()
+
+
+async def test_the_broker_s_settings_hold_in_the_end() -> None:
+    broker = await Broker(
+        max_consumers_per_topic=3,
+        default_retention_time_in_minutes=7,
+        schema_compatibility_strategy="BACKWARD",
+        backlog_quota_default_limit_bytes=99,
+    ).start()
+    await broker.service.create_topic(TopicName.parse("t"))
+    async with client_of(broker) as client:
+
+        async def applied(name: str) -> object:
+            return (await client.get(f"{TOPIC}/{name}?applied=true")).json()
+
+        assert await applied("maxConsumers") == 3
+        assert await applied("retention") == {"retentionTimeInMinutes": 7, "retentionSizeInMB": 0}
+        assert await applied("schemaCompatibilityStrategy") == "BACKWARD"
+        quotas = await applied("backlogQuotaMap")
+        assert isinstance(quotas, dict)
+        assert quotas["destination_storage"]["limitSize"] == 99
+        legacy = f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy"
+        assert (await client.put(legacy, json="Full")).status_code == 204
+        assert await applied("schemaCompatibilityStrategy") == "FULL"
+    await broker.close()
+
+
+async def test_documents_that_others_damaged_are_served_and_repaired(broker: Broker) -> None:
+    """Another tool wrote nonsense: it is shown as it is, holds nothing up, and can be unset."""
+    store = broker.service.store
+    path = "/admin/policies/public/default"
+    found = await store.get(path)
+    assert found is not None
+    damage = {
+        "message_ttl_in_seconds": "soon",
+        "retention_policies": [],
+        "backlog_quota_map": {"destination_storage": {"limitSize": "x"}},
+        "publishMaxMessageRate": 7,
+        "auth_policies": None,
+        "properties": None,
+    }
+    await store.put(path, orjson.dumps({**orjson.loads(found.value), **damage}))
+    async with client_of(broker) as client:
+        assert (await client.get(f"{NAMESPACE}/messageTTL")).json() == "soon"
+        assert (await client.get(f"{TOPIC}/messageTTL?applied=true")).status_code == 200
+        rate = {"publishThrottlingRateInMsg": 5}
+        assert (await client.post(f"{NAMESPACE}/publishRate", json=rate)).status_code == 204
+        keeps = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}
+        assert (await client.post(f"{NAMESPACE}/retention", json=keeps)).status_code == 204
+        assert (await client.get(f"{NAMESPACE}/permissions")).json() == {}
+        assert (await client.get(f"{NAMESPACE}/properties")).json() == {}
+        grant = f"{NAMESPACE}/permissions/r"
+        assert (await client.post(grant, json=["produce"])).status_code == 204
+        assert (await client.put(f"{NAMESPACE}/property/a/b")).status_code == 204
+        assert (await client.delete(f"{NAMESPACE}/messageTTL")).status_code == 204
+        assert (await client.get(f"{NAMESPACE}/messageTTL")).status_code == 204
+
+
+async def test_a_namespace_too_large_to_be_stored_is_refused(broker: Broker) -> None:
+    body = {
+        "auth_policies": {"namespace_auth": {f"role-{n:020}": ["produce"] for n in range(27_000)}}
+    }
+    async with client_of(broker) as client:
+        path = "/admin/v2/namespaces/public/large"
+        answer = await client.put(path, json=body)
+        assert answer.status_code == 412, answer.text
+        assert (await client.get(path)).status_code == 404
+
+
+async def test_own_policies_of_a_volatile_topic(broker: Broker) -> None:
+    await broker.service.get_topic(
+        TopicName.parse("non-persistent://public/default/v"), create=True
+    )
+    async with client_of(broker) as client:
+        path = "/admin/v2/non-persistent/public/default/v/maxProducers"
+        assert (await client.post(path, json=2)).status_code == 204
+        assert (await client.get(path)).json() == 2
+        topic = broker.service.topics[name.full]
+        assert topic.policies.max_producers == 2
+        assert (await client.get(f"{TOPIC}/maxProducers")).status_code == 204
