@@ -104,9 +104,8 @@ async def test_documents_that_others_damaged_are_served_and_repaired(broker: Bro
 
 
 async def test_a_namespace_too_large_to_be_stored_is_refused(broker: Broker) -> None:
-    body = {
-        "auth_policies": {"namespace_auth": {f"role-{n:020}": ["produce"] for n in range(27_000)}}
-    }
+    roles = {f"role-{number:020}": ["produce"] for number in range(25_500)}
+    body = {"auth_policies": {"namespace_auth": roles}}
     async with client_of(broker) as client:
         path = "/admin/v2/namespaces/public/large"
         answer = await client.put(path, json=body)
@@ -115,9 +114,8 @@ async def test_a_namespace_too_large_to_be_stored_is_refused(broker: Broker) -> 
 
 
 async def test_own_policies_of_a_volatile_topic(broker: Broker) -> None:
-    await broker.service.get_topic(
-        TopicName.parse("non-persistent://public/default/v"), create=True
-    )
+    name = TopicName.parse("non-persistent://public/default/v")
+    await broker.service.get_topic(name, create=True)
     async with client_of(broker) as client:
         path = "/admin/v2/non-persistent/public/default/v/maxProducers"
         assert (await client.post(path, json=2)).status_code == 204
