@@ -17,6 +17,7 @@ from broker.errors import PersistenceError, SubscriptionFencedError, TopicBusyEr
 from broker.protocol.entry_head import parse_head
 from broker.service.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
 from broker.service.key_shared_policy import hash_of_body
+from broker.service.rates import RateSampler
 from broker.service.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
 from broker.service.topic_rates import SubscriptionRate
 from managed_ledger.entry_batch import EntryBatch
@@ -79,6 +80,7 @@ class PersistentSubscription(Subscription):
         self._marked, self._moved_ms = cursor.mark_delete, 0  # mark-delete as last seen, and when
         self.expired_entries = 0
         self.last_expire_ms = 0
+        self._expiry_rate = RateSampler()
 
     @property
     def cursor(self) -> Cursor:
@@ -136,6 +138,7 @@ class PersistentSubscription(Subscription):
     def sample(self, now_ms: int) -> None:
         super().sample(now_ms)
         self._rate.sample()
+        self._expiry_rate.sample(now_ms, (self.expired_entries, 0, 0, 0))
 
     def _stop(self) -> None:
         if self._dispatcher is not None:
@@ -508,6 +511,7 @@ class PersistentSubscription(Subscription):
         stats["msgDelayed"] = delayed
         stats["msgBacklogNoDelayed"] = max(backlog - delayed, 0)
         stats["msgExpired"] = stats["totalMsgExpired"] = self.expired_entries
+        stats["msgRateExpired"] = self._expiry_rate.rates[0]
         stats["lastExpireTimestamp"] = self.last_expire_ms
         stats["lastMarkDeleteAdvancedTimestamp"] = self._moved_ms
         stats["nonContiguousDeletedMessagesRanges"] = cursor.range_count

@@ -92,7 +92,10 @@ async def test_a_long_backlog_is_expired_beside_a_consumer() -> None:
 
 async def test_expiry_up_to_a_position() -> None:
     bench = Bench([3, 2])
+    bench.subscription.sample(1_000)
     assert await admin.expire_upto(bench.subscription, (10, 1))
+    bench.subscription.sample(5_000)
+    assert bench.subscription.stats(5_000)["msgRateExpired"] == 0.5
     assert bench.cursor.mark_delete == (10, 1)
     assert await admin.expire_upto(bench.subscription, (10, 0)), "done before"
     assert not await admin.expire_upto(bench.subscription, (11, 2)), "beyond the end"
