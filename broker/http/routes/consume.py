@@ -31,6 +31,7 @@ from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 if TYPE_CHECKING:
     from broker.http.feed import Delivery
     from broker.http.value_schemas import Decoded, ValueSchemas
+    from broker.service.broker_service import BrokerService
 
 __all__ = ["router"]
 
@@ -136,10 +137,25 @@ class _Wanted:
         client = request.client
         remote = f"{client.host}:{client.port}" if client else "unknown:0"
         self._sessions = _sessions(request)
+        self._service: BrokerService = request.app.state.service
         self._arguments = (topic, subscription, consumer, options, remote)
 
     async def open(self) -> RestSession:
         return await self._sessions.get_or_open(*self._arguments)
+
+    async def open_for(self, keys: list[MessageKey]) -> RestSession:
+        """The session, opened only if it can have delivered these messages.
+
+        Raises:
+            ApiError: 400 the topic has no such partition.
+        """
+        topic, subscription, consumer, *_ = self._arguments
+        if (session := self._sessions.find(topic, subscription, consumer)) is not None:
+            return session
+        count = await self._service.partitions(topic)
+        if count and (unknown := [key[0] for key in keys if not 0 <= key[0] < count]):
+            raise ApiError(400, f"The topic has no partition {unknown[0]}")
+        return await self.open()
 
 
 async def _wanted(
@@ -303,7 +319,7 @@ Tokens = Annotated[list[MessageKey], Depends(_tokens)]
     responses={200: {"content": {"application/json": {"example": {"acknowledged": 1}}}}},
 )
 async def acknowledge(wanted: Wanted, tokens: Tokens) -> Response:
-    session = await wanted.open()
+    session = await wanted.open_for(tokens)
     return JsonResponse({"acknowledged": session.acknowledge(tokens, negative=False)})
 
 
@@ -314,7 +330,7 @@ async def acknowledge(wanted: Wanted, tokens: Tokens) -> Response:
     responses={200: {"content": {"application/json": {"example": {"returned": 1}}}}},
 )
 async def negative_acknowledge(wanted: Wanted, tokens: Tokens) -> Response:
-    session = await wanted.open()
+    session = await wanted.open_for(tokens)
     return JsonResponse({"returned": session.acknowledge(tokens, negative=True)})
 
 
