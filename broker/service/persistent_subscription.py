@@ -448,8 +448,9 @@ class PersistentSubscription(Subscription):
         position = min(position, self.ledger.last_confirmed)
         if position <= self.cursor.mark_delete:
             return 0
-        before = self.cursor.backlog
+        before, acked_ms = self.cursor.backlog, self.last_acked_ms
         self.acknowledge_cumulative(None, position)
+        self.last_acked_ms = acked_ms  # nobody used it
         return before - self.cursor.backlog
 
     def skip_messages(self, count: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.persistent_topic import PersistentTopic
 from managed_ledger.position import EARLIEST
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
@@ -212,6 +213,9 @@ async def test_unused_subscriptions_expire(broker: Broker) -> None:
     )
     broker.cluster.now_ms = PUBLISHED_MS + 30_000
     topic.subscriptions["used"].acknowledge(None, [topic.ledger.first_position()])
+    idle = topic.subscriptions["s"]
+    assert isinstance(idle, PersistentSubscription)
+    assert idle.expire_upto(topic.ledger.first_position()) == 1  # what the broker does is no use
     await upkeep.expire_subscriptions(PUBLISHED_MS + 60_000)
     assert set(topic.subscriptions) == {"s", "used", "connected"}  # exactly as long as they may
     await upkeep.expire_subscriptions(PUBLISHED_MS + 60_001)
