@@ -218,7 +218,7 @@ class Feed:
             self._by_ledger = {}
         try:
             for name in names:
-                count = await self._service.partitions(name)
+                count = await self._service.partitions_for_client(name, create=True)
                 parts = [name.partition(index) for index in range(count)] if count else [name]
                 for index, one in enumerate(parts):
                     source = _Source(self, index if count else -1, remote, client_version)

@@ -69,7 +69,7 @@ class Publisher:
         """
         generated = not producer_name
         producer_name = producer_name or generated_name(service, "http")
-        count = await service.partitions(name)
+        count = await service.partitions_for_client(name, create=True)
         names = [name.partition(index) for index in range(count)] if count else [name]
         producers: list[LocalProducer] = []
         try:

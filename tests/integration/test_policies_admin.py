@@ -264,10 +264,15 @@ def test_topics_come_as_the_namespace_says(
     client.create_producer(f"persistent://{space}/new").send(b"x")
     made = admin.get(f"/persistent/{space}/new/partitions").json()
     assert made["partitions"] == 3
+    url = f"{str(admin.base_url).replace('/admin/v2/', '')}/topics/persistent/{space}/http"
+    assert httpx.post(url, json={"messages": [{"payload": "x"}]}, timeout=30).status_code == 200
+    assert admin.get(f"/persistent/{space}/http/partitions").json()["partitions"] == 3
     assert admin.post(path, json={"allowAutoTopicCreation": False}).status_code == 204
     with pytest.raises(pulsar.PulsarException):
         impatient.create_producer(f"persistent://{space}/never")
-    assert admin.delete(f"/persistent/{space}/new/partitions?force=true").status_code == 204
+    for name in ("new", "http"):
+        gone = admin.delete(f"/persistent/{space}/{name}/partitions?force=true")
+        assert gone.status_code == 204
 
 
 def test_a_topic_s_own_maximum_message_size(

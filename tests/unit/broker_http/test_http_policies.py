@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
@@ -111,6 +112,24 @@ async def test_a_namespace_too_large_to_be_stored_is_refused(broker: Broker) -> 
         answer = await client.put(path, json=body)
         assert answer.status_code == 412, answer.text
         assert (await client.get(path)).status_code == 404
+
+
+async def test_nobody_s_change_is_lost(broker: Broker) -> None:
+    """Read, change, write, by many at once (http-api, trap 26)."""
+    async with client_of(broker) as client:
+
+        async def change(number: int) -> None:
+            grant = f"{NAMESPACE}/permissions/role-{number}"
+            assert (await client.post(grant, json=["consume"])).status_code == 204
+            own = f"{TOPIC}/s{number}/dispatchRate"
+            rate = {"dispatchThrottlingRateInMsg": number}
+            assert (await client.post(own, json=rate)).status_code == 204
+
+        await asyncio.gather(*(change(number) for number in range(1, 21)))
+        assert len((await client.get(f"{NAMESPACE}/permissions")).json()) == 20
+    topic = broker.service.topics["persistent://public/default/t"]
+    rates = [topic.policies.subscription_dispatch_rate(f"s{n}").messages for n in range(1, 21)]
+    assert rates == list(range(1, 21))
 
 
 async def test_own_policies_of_a_volatile_topic(broker: Broker) -> None:
