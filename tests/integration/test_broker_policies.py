@@ -213,23 +213,23 @@ def test_a_websocket_is_refused_while_the_backlog_is_large(
     assert refused.value.response.status_code == 503
 
 
-@pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate"])
-def test_a_dispatch_rate_slows_consumers_down(
-    client: pulsar.Client, space: Space, policy: str
-) -> None:
+@pytest.mark.parametrize("of", ["topic", "subscriptions", "one subscription"])
+def test_a_dispatch_rate_slows_consumers_down(client: pulsar.Client, space: Space, of: str) -> None:
     producer = client.create_producer(space.topic, batching_enabled=False)
     for _ in range(999):
         producer.send_async(b"x", None)
     producer.send(b"x")
-    space.set(
-        policy,
-        {
-            "dispatchThrottlingRateInMsg": 200,
-            "dispatchThrottlingRateInByte": -1,
-            "relativeToPublishRate": False,
-            "ratePeriodInSecond": 1,
-        },
-    )
+    rate = {
+        "dispatchThrottlingRateInMsg": 200,
+        "dispatchThrottlingRateInByte": -1,
+        "relativeToPublishRate": False,
+        "ratePeriodInSecond": 1,
+    }
+    if of == "one subscription":
+        path = f"/admin/v2/persistent/{space.namespace}/t/s/dispatchRate"
+        assert space.admin.post(path, json=rate).is_success
+    else:
+        space.set("dispatchRate" if of == "topic" else "subscriptionDispatchRate", rate)
     started = time.monotonic()
     consumer = client.subscribe(space.topic, "s", initial_position=InitialPosition.Earliest)
     for _ in range(1_000):
