@@ -58,7 +58,7 @@ class Rule:
 
 
 Decision: TypeAlias = Callable[[str, Rule, Mapping[str, str]], Awaitable[bool]]
-"""(role, rule, decoded path parameters) -> whether it may."""
+"""(role, rule, raw path parameters: see form_decode) -> whether it may."""
 
 
 async def everyone(role: str, rule: Rule, resource: Mapping[str, str]) -> bool:
