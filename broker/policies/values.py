@@ -7,6 +7,7 @@ get their default: clients may be newer or older than this broker.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ __all__ = [
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _DOUBLE_MAX: Final = 1e300
+_WHOLE_TEXT: Final = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")
+_DECIMAL_TEXT: Final = re.compile(r"\s*[+-]?[0-9]{1,40}(\.[0-9]{1,40})?\s*")
 
 
 class Kind(ABC):
@@ -62,6 +65,9 @@ class Integer(Kind):
     """Reason below ``minimum``, ``{}`` is the policy's name."""
 
     def parse(self, value: Any, where: str) -> int:
+        # Clients send numbers as texts too, since Pulsar's JSON reader takes them.
+        if isinstance(value, str) and _WHOLE_TEXT.fullmatch(value):
+            value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise InvalidPolicyError(f"{where}: {value!r:.60} is not an integer")
         if value > self.maximum or value < -self.maximum - 1:
@@ -87,6 +93,8 @@ class Number(Kind):
     """A floating-point number."""
 
     def parse(self, value: Any, where: str) -> float:
+        if isinstance(value, str) and _DECIMAL_TEXT.fullmatch(value):
+            value = float(value)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise InvalidPolicyError(f"{where}: {value!r:.60} is not a number")
         if abs(value) > _DOUBLE_MAX:  # also infinity, which JSON can't tell

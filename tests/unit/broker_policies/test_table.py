@@ -243,7 +243,7 @@ def test_numbers_have_their_limits() -> None:
     assert ttl.namespace is not None
     with pytest.raises(PolicyRangeError, match="message TTL must >= 0"):
         ttl.parse(-1, ttl.namespace, CONFIG)
-    wrong_values: list[Any] = [2**31, True, "5", 5.0, [5], {}]
+    wrong_values: list[Any] = [2**31, True, "five", 5.0, [5], {}]
     for wrong in wrong_values:
         with pytest.raises(InvalidPolicyError):
             ttl.parse(wrong, ttl.namespace, CONFIG)
@@ -325,3 +325,28 @@ def test_permissions_and_properties_of_a_whole_object() -> None:
 def test_properties_are_bounded() -> None:
     with pytest.raises(InvalidPolicyError, match="exceed"):
         with_properties({"a": "x" * 60_000}, {"b": "x" * 10_000})
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [("10240", 10240), (" -1 ", -1), ("+7", 7), (str(2**63 - 1), 2**63 - 1)]
+)
+def test_whole_numbers_may_be_texts(size: str, expected: int) -> None:
+    # The official Go client's tests send quotas this way.
+    for field in ("limit", "limitSize"):
+        quota = parse_quota({field: size, "limitTime": "5", "policy": "producer_exception"}, "t/n")
+        assert (quota["limitSize"], quota["limitTime"]) == (expected, 5)
+
+
+@pytest.mark.parametrize("size", ["", "ten", "1_0", "10.0", "1e3", "٣", str(2**63), "9" * 5000])
+def test_other_texts_are_no_whole_numbers(size: str) -> None:
+    with pytest.raises(PolicyError):
+        parse_quota({"limitSize": size, "policy": "producer_exception"}, "t/n")
+
+
+def test_a_number_with_a_fraction_may_be_a_text() -> None:
+    sizes = {f"bookkeeper{name}": "1" for name in ("Ensemble", "WriteQuorum", "AckQuorum")}
+    kind = row("persistence").kind
+    rate = "managedLedgerMaxMarkDeleteRate"
+    assert kind.parse({**sizes, rate: "1.5"}, "persistence")[rate] == 1.5
+    with pytest.raises(InvalidPolicyError):
+        kind.parse({**sizes, rate: "1.5.1"}, "persistence")
