@@ -16,7 +16,7 @@ from avro.compatibility import (
     SchemaCompatibilityType,
 )
 from avro.errors import AvroException
-from avro.schema import Schema, make_avsc_object
+from avro.schema import RecordSchema, Schema, make_avsc_object
 
 from broker.errors import InvalidSchemaError
 
@@ -89,7 +89,11 @@ class _TooComplexError(Exception):
 
 
 class _BoundedChecker(ReaderWriterCompatibilityChecker):
-    """The library's, but it gives up: unions of unions cost the product of their sizes."""
+    """The library's, but it gives up: unions of unions cost the product of their sizes.
+
+    Names of records don't count, those of enums and fixed types do, as in Pulsar (Java's resolution
+    pairs records by their fields): clients name a record after their class, which people rename.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # the library's
@@ -100,6 +104,13 @@ class _BoundedChecker(ReaderWriterCompatibilityChecker):
         if self._steps > _STEPS_MAX:
             raise _TooComplexError
         return super().get_compatibility(*arguments, **named)
+
+    def calculate_compatibility(
+        self, reader: Schema, writer: Schema, location: list[str]
+    ) -> SchemaCompatibilityResult:
+        if isinstance(reader, RecordSchema) and isinstance(writer, RecordSchema):
+            return self.check_reader_writer_record_fields(reader, writer, location)
+        return super().calculate_compatibility(reader, writer, location)
 
 
 def why_unreadable(reader: Schema, writer: Schema) -> str | None:

@@ -61,8 +61,34 @@ EVOLUTIONS: list[tuple[str, Any, Any, bool, bool]] = [
     ("union grows", ["null", "int"], ["null", "int", "string"], True, False),
     ("enum grows", enum("A"), enum("A", "B"), True, False),
     ("enum grows, with default", enum("A", default="A"), enum("A", "B"), True, True),
-    ("record renamed", record("a"), record("a", name="S"), False, False),
-    ("record renamed with alias", record("a"), record("a", name="S", aliases=["R"]), True, False),
+    ("record renamed", record("a"), record("a", name="S"), True, True),
+    ("record renamed and grown", record("a"), record("a", "b", name="S"), False, True),
+    (
+        "record renamed, type changed",
+        record("a"),
+        record(field("a", "string"), name="S"),
+        False,
+        False,
+    ),
+    (
+        *("inner record renamed", record(field("n", record("a", name="N")))),
+        *(record(field("n", record("a", name="M"))), True, True),
+    ),
+    (
+        *("record of a union renamed", record(field("n", ["null", record("a", name="N")]))),
+        *(record(field("n", ["null", record("a", name="M")])), True, True),
+    ),
+    (
+        "enum renamed",
+        record(field("n", enum("A"))),
+        record(field("n", enum("A", name="F"))),
+        False,
+        False,
+    ),
+    (
+        *("fixed renamed", {"type": "fixed", "name": "F", "size": 4}),
+        *({"type": "fixed", "name": "G", "size": 4}, False, False),
+    ),
     ("only doc changes", record("a"), record("a", doc="text"), True, True),
     (
         *("nested field added", record(field("n", record("a", name="N")))),
@@ -150,7 +176,7 @@ def test_comparisons_are_given_up() -> None:
     """400 branches against 400 others, none of which fits."""
 
     def unions(prefix: str) -> SchemaDefinition:
-        branches = [record(name=f"{prefix}{n}") for n in range(400)]
+        branches = [record(prefix, name=f"{prefix}{n}") for n in range(400)]
         return avro(record(field("u", branches)))
 
     with pytest.raises(IncompatibleSchemaError, match="steps"):
