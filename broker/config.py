@@ -183,6 +183,7 @@ class BrokerConfig:
     acknowledgment_at_batch_index_level_enabled: bool = True  # as Pulsar 4.2
     active_consumer_failover_delay_time_millis: int = 1_000
     subscription_key_shared_enable: bool = True
+    subscription_key_shared_use_consistent_hashing: bool = True  # False: halves of ranges
     dispatcher_max_read_batch_size: int = 100  # entries
     dispatcher_max_round_robin_batch_size: int = 20  # entries a consumer gets before the next one
     delayed_delivery_enabled: bool = True

@@ -10,7 +10,7 @@ import mmh3
 
 from broker.dispatch.consumer_state import ConsumerState
 
-__all__ = ["HashRing", "KeySelector", "StickyRanges"]
+__all__ = ["HashRing", "KeySelector", "SplitRanges", "StickyRanges"]
 
 RANGE_SIZE = 65_536
 _POINTS = 100
@@ -97,6 +97,60 @@ class HashRing:
                 mine.append((first, last))
             first = last + 1
         return found
+
+
+class SplitRanges:
+    """AUTO_SPLIT without consistent hashing: one range a consumer, of the slots 1 .. 65535.
+
+    Who joins takes the lower half of the widest range; the range of who leaves goes to the narrower
+    neighbour. Two consumers share evenly whatever their names are; many share less so.
+    """
+
+    def __init__(self) -> None:
+        self._lasts: list[int] = []  # last slot of each range, ascending
+        self._owners: list[ConsumerState] = []  # of the range at the same index
+        self._idle: list[ConsumerState] = []  # came when every range was a single slot
+
+    def slot_of(self, key_hash: int) -> int:
+        return key_hash % (RANGE_SIZE - 1) + 1
+
+    def owner(self, slot: int) -> ConsumerState | None:
+        return self._owners[bisect_left(self._lasts, slot)] if self._owners else None
+
+    def add(self, consumer: ConsumerState) -> None:
+        if not self._owners:
+            self._lasts, self._owners = [RANGE_SIZE - 1], [consumer]
+            return
+        widest = max(range(len(self._lasts)), key=self._width)
+        if (width := self._width(widest)) == 1:
+            self._idle.append(consumer)
+            return
+        self._lasts.insert(widest, self._lasts[widest] - (width + 1) // 2)
+        self._owners.insert(widest, consumer)
+
+    def remove(self, consumer: ConsumerState) -> None:
+        if consumer in self._idle:
+            self._idle.remove(consumer)
+            return
+        at = self._owners.index(consumer)
+        if self._idle:
+            self._owners[at] = self._idle.pop(0)
+            return
+        last_index = len(self._owners) - 1
+        # A range ends where the next one begins: dropping its end gives it to the next one.
+        if at > 0 and (at == last_index or self._width(at - 1) < self._width(at + 1)):
+            self._lasts[at - 1] = self._lasts[at]
+        del self._lasts[at], self._owners[at]
+
+    def _width(self, at: int) -> int:
+        return self._lasts[at] - (self._lasts[at - 1] if at else 0)
+
+    def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
+        firsts = [1, *(last + 1 for last in self._lasts)]
+        held: dict[ConsumerState, Sequence[tuple[int, int]]] = {each: [] for each in self._idle}
+        for owner, first, last in zip(self._owners, firsts, self._lasts, strict=False):
+            held[owner] = [(first, last)]
+        return held
 
 
 class StickyRanges:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.dispatch.key_selector import HashRing, KeySelector, StickyRanges
+from broker.dispatch.key_selector import HashRing, KeySelector, SplitRanges, StickyRanges
 from broker.errors import ConsumerAssignError, SubscriptionBusyError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_head import sticky_hash
@@ -38,8 +38,11 @@ class KeySharedPolicy:
         """Name in statistics."""
         return "STICKY" if self.sticky else "AUTO_SPLIT"
 
-    def make_selector(self) -> KeySelector:
-        return StickyRanges() if self.sticky else HashRing()
+    def make_selector(self, *, consistent_hashing: bool = True) -> KeySelector:
+        """Who gets which keys; ``consistent_hashing``: as the broker is set, for AUTO_SPLIT."""
+        if self.sticky:
+            return StickyRanges()
+        return HashRing() if consistent_hashing else SplitRanges()
 
     def check(
         self, request: SubscribeRequest, connected: KeySharedPolicy | None, selector: KeySelector

@@ -103,7 +103,9 @@ class Subscription(ABC):
             self.key_policy = self.selector = None
             if request.sub_type == KEY_SHARED:
                 self.key_policy = KeySharedPolicy.of(request)
-                self.selector = self.key_policy.make_selector()
+                self.selector = self.key_policy.make_selector(
+                    consistent_hashing=self.topic.service.config.subscription_key_shared_use_consistent_hashing
+                )
             self._start(request.sub_type, request)
         self.consumers.append(consumer)
         self.active_ms = self.now_ms()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.key_selector import HashRing, StickyRanges
+from broker.dispatch.key_selector import HashRing, SplitRanges, StickyRanges
 from broker.errors import ConsumerAssignError, NotAllowedError, SubscriptionBusyError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_head import make_head
@@ -44,9 +44,15 @@ def test_slots_of_the_test_vectors() -> None:
     assert StickyRanges().slot_of(65536) == 1, "slot 0 is reserved"
 
 
-@given(st.lists(st.sampled_from("abcd"), max_size=6), st.booleans())
-def test_the_ranges_shown_are_the_owners(names: list[str], leaves: bool) -> None:
-    ring = HashRing()
+@given(
+    st.sampled_from((HashRing, SplitRanges)),
+    st.lists(st.sampled_from("abcd"), max_size=6),
+    st.booleans(),
+)
+def test_the_ranges_shown_are_the_owners(
+    kind: type[HashRing | SplitRanges], names: list[str], leaves: bool
+) -> None:
+    ring = kind()
     consumers = [ConsumerState(name) for name in names]
     for consumer in consumers:
         ring.add(consumer)
@@ -82,6 +88,72 @@ def test_the_ring_moves_only_what_it_must() -> None:
     ring.remove(consumers[3])
     assert [ring.owner(slot) for slot in range(1, 65536)] == before
     assert set(before) == set(consumers[:3]), "consumers of one name have their own points"
+
+
+def test_without_the_ring_two_consumers_have_a_half_each() -> None:
+    split = SplitRanges()
+    first, second, third = (ConsumerState("same") for _ in range(3))
+    assert split.owner(1) is None
+    split.add(first)
+    assert split.ranges() == {first: [(1, 65535)]}
+    split.add(second)
+    assert split.ranges() == {second: [(1, 32767)], first: [(32768, 65535)]}
+    split.add(third)
+    assert split.ranges()[third] == [(32768, 49151)], "the lower half of the widest"
+    split.remove(first)
+    assert split.ranges() == {second: [(1, 32767)], third: [(32768, 65535)]}
+    split.remove(third)
+    split.remove(second)
+    assert split.owner(1) is None
+
+
+@given(st.lists(st.integers(0, 9), max_size=40))
+def test_split_ranges_cover_every_slot_whoever_leaves(steps: list[int]) -> None:
+    split, consumers = SplitRanges(), list[ConsumerState]()
+    for step in steps:
+        before = dict(split.ranges())
+        if step >= len(consumers):
+            consumers.append(ConsumerState("c"))
+            split.add(consumers[-1])
+            changed = 2 if before else 1  # who joined, and whose range was cut
+        else:
+            split.remove(gone := consumers.pop(step))
+            del before[gone]
+            changed = 1 if before else 0  # one neighbour grew
+        after = split.ranges()
+        assert set(after) == set(consumers)
+        assert sum(before.get(each) != held for each, held in after.items()) == changed
+        covered = sorted(each for held in after.values() for each in held)
+        firsts = [first for first, _ in covered]
+        assert firsts == [1, *(last + 1 for _, last in covered[:-1])][: len(covered)]
+        assert not covered or covered[-1][1] == 65535
+
+
+def test_a_consumer_too_many_waits_for_a_range() -> None:
+    split = SplitRanges()
+    split._lasts, split._owners = [1, 2], [ConsumerState("a"), ConsumerState("b")]
+    late, later = ConsumerState("c"), ConsumerState("d")
+    split.add(late)
+    split.add(later)
+    assert split.ranges()[late] == []
+    split.remove(later)
+    split.remove(split._owners[0])
+    assert split.ranges()[late] == [(1, 1)]
+
+
+async def test_the_broker_may_be_set_to_split_ranges() -> None:
+    bench = Bench(subscription_key_shared_use_consistent_hashing=False)
+    first, old = await bench.consumer(KEY_SHARED, "a", permits=100)
+    second, new = await bench.consumer(KEY_SHARED, "b", permits=100)
+    assert bench.subscription.selector is not None
+    assert bench.subscription.selector.ranges() == {
+        first: [(32768, 65535)],
+        second: [(1, 32767)],
+    }
+    keyed(bench, "key1", "key2", "key3")
+    bench.subscription.on_appended()
+    await settle()
+    assert (len(old.got), len(new.got)) == (1, 2)
 
 
 async def test_a_key_stays_with_one_consumer_in_order() -> None:
