@@ -229,7 +229,8 @@ class AppendPath:
             logger.warning("%s: ledger %d stays open: %s", self._log.name, ledger_id, error)
             self._unclosed[ledger_id] = None
             return
-        self._forget_writer(ledger_id)
+        if self.writers.get(ledger_id) is writer:  # else a second close, which a terminate or an
+            self._forget_writer(ledger_id)  # unload asked for meanwhile, was faster
         await self._record_end(ledger_id, metadata)
 
     async def _end(self, ledger_id: int) -> None:

@@ -22,6 +22,7 @@ from managed_ledger.cursor.cursor import (
 from managed_ledger.entry_batch import Buffer, EntryBatch
 from managed_ledger.entry_cache import EntryCache, LogCache, cut_to_bytes
 from managed_ledger.errors import (
+    CursorClosedError,
     ManagedLedgerClosedError,
     ManagedLedgerError,
     ManagedLedgerFencedError,
@@ -658,7 +659,10 @@ class ManagedLedger:
                     break
             await appends.finish_tasks()
         for cursor in list(self.cursors.values()):
-            await cursor.reset(self.ledgers.next_position(self.last_confirmed))
+            try:
+                await cursor.reset(self.ledgers.next_position(self.last_confirmed))
+            except CursorClosedError:
+                self._require_open()  # else this cursor is being deleted: it holds nothing back
         await self.trimmer.trim(ignore_retention=True)
 
     async def close(self) -> None:

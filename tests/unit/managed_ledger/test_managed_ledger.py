@@ -418,3 +418,24 @@ async def test_delete_takes_a_cursor_along_that_is_just_being_made(
     await asyncio.wait([opening])
     assert not await factory.exists(NAME)
     assert await cluster.store.children(f"/managed-ledgers/{NAME}") == []
+
+
+async def test_terminating_twice_at_once_and_closing_meanwhile(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    appends = Appends(log)
+    appends.send(*payloads(0, 3))
+    first, second, _ = await asyncio.gather(log.terminate(), log.terminate(), log.close())
+    assert first == second == appends.acked[-1][0]
+    log = await factory.open(NAME, CONFIG)
+    assert log.terminated == first
+    assert await read_all(log) == appends.acked
+
+
+async def test_truncating_while_a_cursor_is_deleted(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.open_cursor("gone", EARLIEST)
+    await log.open_cursor("stays", EARLIEST)
+    # Nothing was appended: the cursors are reset at once, while the deletion is under way.
+    await asyncio.gather(log.delete_cursor("gone"), log.truncate())
+    assert list(log.cursors) == ["stays"]
