@@ -20,8 +20,9 @@ from broker.service.key_shared_policy import hash_of_body
 from broker.service.rates import RateSampler
 from broker.service.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
 from broker.service.topic_rates import SubscriptionRate
+from managed_ledger.cursor.errors import CursorBusyError
 from managed_ledger.entry_batch import EntryBatch
-from managed_ledger.errors import InvalidPositionError, ManagedLedgerError
+from managed_ledger.errors import CursorClosedError, InvalidPositionError, ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST, Position
 from metadata.errors import MetadataError
 
@@ -381,7 +382,7 @@ class PersistentSubscription(Subscription):
     async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
         self._begin_reset()
         try:
-            await self.cursor.reset(self.resolve(position), ack_set if self._batch_acks else ())
+            await self._move_cursor(self.resolve(position), ack_set if self._batch_acks else ())
         finally:
             self._end_reset()
 
@@ -390,11 +391,17 @@ class PersistentSubscription(Subscription):
         try:
             before = await self._newest_before(publish_time_ms)
             if before is None:
-                await self.cursor.reset(self.ledger.first_position())
+                await self._move_cursor(self.ledger.first_position())
             else:
-                await self.cursor.reset(self.ledger.next_position(before))
+                await self._move_cursor(self.ledger.next_position(before))
         finally:
             self._end_reset()
+
+    async def _move_cursor(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        try:
+            await self.cursor.reset(position, ack_set)
+        except (CursorBusyError, CursorClosedError) as error:  # being deleted, or the topic closed
+            raise SubscriptionFencedError(f"Subscription {self.name}: {error}") from error
 
     def resolve(self, position: Position) -> Position:
         """First existing entry at or after ``position``; past the end: the next to be written."""

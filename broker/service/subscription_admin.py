@@ -15,7 +15,7 @@ from broker.dispatch.single_active import remaining_messages
 from broker.errors import PersistenceError, SubscriptionFencedError
 from broker.protocol.entry_head import FLAG_MARKER, parse_head
 from managed_ledger.cursor.errors import CursorBusyError
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import CursorClosedError, ManagedLedgerError
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ async def _done(subscription: PersistentSubscription, work: Awaitable[T]) -> T:
         return await work
     except CursorBusyError as error:
         raise SubscriptionFencedError(f"Subscription {subscription.name} is being reset") from error
+    except CursorClosedError as error:
+        raise SubscriptionFencedError(f"Subscription {subscription.name}: {error}") from error
     except (LedgerError, ManagedLedgerError, MetadataError) as error:
         raise PersistenceError(f"Subscription {subscription.name}: {error}") from error
 
