@@ -49,3 +49,17 @@ def test_a_body_behind_an_offer_of_http2_arrives(admin_url: str, parts: str) -> 
         url = f"{admin_url}/admin/v2/persistent/{name}/partitions"
         assert json.loads(httpx.get(url, timeout=30).content)["partitions"] == 3
         assert httpx.delete(url, timeout=30).status_code == 204
+
+
+@pytest.mark.parametrize("more", ["", "Upgrade: h2c\r\nConnection: Upgrade\r\n"])
+def test_a_tunnel_is_refused(admin_url: str, more: str) -> None:
+    at = urlsplit(admin_url)
+    with socket.create_connection((at.hostname, at.port), timeout=30) as connection:
+        head = f"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n{more}\r\n"
+        connection.sendall(head.encode() + b"\x16\x03\x01")
+        received = b""
+        while data := connection.recv(65536):
+            received += data
+    assert received.startswith(b"HTTP/1.1 501 ")
+    assert received.count(b"HTTP/1.1") == 1
+    assert httpx.get(f"{admin_url}/admin/v2/brokers/health", timeout=30).text == "ok"
