@@ -210,7 +210,20 @@ def test_groups_that_don_t_exist(admin: httpx.Client, space: str) -> None:
         assert admin.get(f"{base}/{name}").status_code == 204
         assert admin.post(f"{base}/{name}", json=value).status_code == 412
         assert admin.delete(f"{base}/{name}").status_code == 204
+    bare = admin.post(f"{base}/antiAffinity", content=b"group")  # as Java's client sends it
+    assert reason(bare) == (412, "Anti-affinity of namespaces is not available in this version")
     assert reason(admin.post(f"{base}/resourcegroup/g")) == (412, "ResourceGroup does not exist")
+
+
+def test_all_policies_of_a_topic_are_removed_by_one_call(admin: httpx.Client, space: str) -> None:
+    topic = f"/persistent/{space}/t"
+    assert admin.post(f"{topic}/messageTTL?messageTTL=10").status_code == 204
+    assert admin.post(f"{topic}/maxConsumers?isGlobal=true", json=5).status_code == 204
+    for _ in range(2):
+        assert admin.delete(f"{topic}/policies").status_code == 204
+        assert admin.get(f"{topic}/messageTTL").status_code == 204
+        assert admin.get(f"{topic}/maxConsumers?isGlobal=true").status_code == 204
+    assert admin.delete(f"/persistent/{space}/none/policies").status_code == 404
 
 
 # --- what connected clients feel

@@ -20,8 +20,9 @@ _METHODS: Final = ["GET", "PUT", "POST", "DELETE"]
 _FUNCTIONS: Final = (
     "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false"
 )
+_FUNCTION_PATHS: Final = ("functions", "source", "sources", "sink", "sinks")
 _SERVICES: Final = (
-    *((409, f"/admin/v3/{name}", _FUNCTIONS) for name in ("functions", "sources", "sinks")),
+    *((409, f"/admin/v3/{name}", _FUNCTIONS) for name in _FUNCTION_PATHS),
     *(
         (409, f"/admin/v2/{name}", _FUNCTIONS)
         for name in ("functions", "sources", "sinks", "worker", "worker-stats")

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 
-from broker.http.dependencies import Namespace, Service, SubscriptionName, body_doc
+from broker.http.dependencies import (
+    Namespace,
+    Service,
+    SubscriptionName,
+    body_doc,
+    read_body,
+)
 from broker.http.errors import ApiError
 from broker.http.policy_access import (
     ABSENT,
@@ -368,9 +374,11 @@ def _group_routes(path: str, title: str, feature: str, schema: Document, example
         await namespace_policies(service, namespace)
         return no_content()
 
-    async def put(service: Service, namespace: Namespace, body: JsonBody) -> Response:
+    async def put(service: Service, namespace: Namespace, request: Request) -> Response:
+        # Bytes, not JSON: Java's client sends the group's name without quotes.
+        body = await read_body(request)
         await namespace_policies(service, namespace)
-        if body not in (None, "", {}):
+        if body.strip() not in (b"", b"null", b'""', b"{}"):
             raise UnsupportedPolicyError(f"{feature} is not available in this version")
         return no_content()
 

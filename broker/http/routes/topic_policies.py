@@ -346,6 +346,17 @@ async def _set_rate(
 _REPLICATION = "replication_clusters"
 
 
+@router.delete(
+    "/policies",
+    status_code=204,
+    summary="Unset: all own policies of the topic, also its global ones",
+    responses=_REMOVED,
+)
+async def remove_all(service: Service, topic: Topic) -> Response:
+    await own_policies(service, topic)
+    return await _change(service, topic, lambda _: {})
+
+
 @router.get(
     "/replication",
     summary="Get: clusters that have the topic",
