@@ -41,6 +41,7 @@ CORES = [
     "bundles/lookup.py",
     "metadata/paths.py",
     "metadata/tree.py",
+    "broker/auth/authorization.py",
     "broker/policies",
     "broker/protocol",
     "broker/dispatch/shared.py",
