@@ -15,7 +15,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
@@ -43,6 +43,8 @@ _CHOICES = {
 }
 # Fields that may not be negative or zero, though their type allows it.
 _PORTS = ("broker_service_port", "web_service_port")
+_TLS_PORTS = ("broker_service_port_tls", "web_service_port_tls")
+_SECRETS = frozenset({"managed_ledger_password", "token_secret_key", "basic_auth_conf"})
 _POSITIVE = (
     "max_message_size",
     "default_num_partitions",
@@ -61,13 +63,17 @@ _POSITIVE = (
     "http_server_idle_timeout",
     "http_server_accept_queue_size",
     "http_requests_max_per_second",
+    "authentication_refresh_check_seconds",
+    "open_id_http_read_timeout_millis",
+    "open_id_cache_refresh_after_write_seconds",
+    "open_id_key_id_cache_miss_refresh_seconds",
 )
 
 
 # Features that would change what users may rely on: asking for one is an error, not a warning.
 _UNSUPPORTED = frozenset(
     {
-        *("authenticationenabled", "authorizationenabled", "tlsenabled"),
+        *("authorizationenabled", "tlsenabled", "tlsenabledwithkeystore"),
         *("transactioncoordinatorenabled", "brokerdeduplicationenabled"),
     }
 )
@@ -246,12 +252,55 @@ class BrokerConfig:
     rest_consumer_session_timeout_millis: int = 60_000  # own key: unused this long -> closed
     rest_consumer_buffer_bytes: int = 4 * 1024 * 1024  # own key: undelivered bytes per session
 
+    # --- TLS (docs/security.md): PEM files
+    broker_service_port_tls: int = -1  # -1: no TLS; 0: any free port
+    web_service_port_tls: int = -1
+    tls_certificate_file_path: str = ""
+    tls_key_file_path: str = ""
+    tls_trust_certs_file_path: str = ""  # who signs clients' certificates; "": none are asked for
+    tls_allow_insecure_connection: bool = False  # client certificates aren't looked at
+    tls_require_trusted_client_cert_on_connect: bool = False
+    tls_protocols: str = ""  # of TLSv1.2 and TLSv1.3; "": both
+    tls_ciphers: str = ""  # of TLS 1.2, OpenSSL's or IANA's names; "": good ones
+    tls_cert_refresh_check_duration_sec: int = 300  # how often changed files are noticed; 0: never
+
+    # --- who a client is (docs/security.md)
+    authentication_enabled: bool = False
+    authentication_providers: str = ""  # comma list of token, tls, basic, openid, or Pulsar's names
+    anonymous_user_role: str = ""  # of clients that show no credentials; "": they are refused
+    proxy_roles: str = ""
+    authenticate_original_auth_data: bool = False
+    authenticate_metrics_endpoint: bool = False
+    authentication_refresh_check_seconds: int = 60
+    # file: or data: URL, path or base64, as for all keys
+    token_secret_key: str = field(default="", repr=False)
+    token_public_key: str = ""
+    token_public_alg: str = ""
+    token_auth_claim: str = "sub"
+    token_audience_claim: str = ""
+    token_audience: str = ""
+    token_allowed_clock_skew_seconds: int = 0
+    basic_auth_conf: str = field(default="", repr=False)  # a password file, in the same forms
+    open_id_allowed_token_issuers: str = ""
+    open_id_allowed_audiences: str = ""
+    open_id_role_claim: str = "sub"
+    open_id_token_issuer_trust_certs_file_path: str = ""
+    open_id_accepted_time_leeway_seconds: int = 0
+    open_id_require_issuers_use_https: bool = True
+    open_id_http_read_timeout_millis: int = 10_000
+    open_id_cache_expiration_seconds: int = 86_400
+    open_id_cache_refresh_after_write_seconds: int = 64_800
+    open_id_key_id_cache_miss_refresh_seconds: int = 300
+
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(
                     f"{key_of(name)}={getattr(self, name)!r}: not one of {', '.join(choices)}"
                 )
+        for name in _TLS_PORTS:
+            if not -1 <= getattr(self, name) <= 65_535:
+                raise ConfigError(f"{key_of(name)}={getattr(self, name)}: not a port number")
         for name in _PORTS:
             if not 0 <= getattr(self, name) <= 65_535:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: not a port number")
@@ -336,7 +385,7 @@ class BrokerConfig:
     def as_keys(self) -> dict[str, str]:
         """Every setting as Pulsar's key and text, secrets masked."""
         return {
-            key_of(name): "******" if name.endswith("password") else _text(getattr(self, name))
+            key_of(name): "******" if name in _SECRETS else _text(getattr(self, name))
             for name in _TYPES
         }
 

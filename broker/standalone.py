@@ -28,6 +28,7 @@ from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem
+from broker.config import ConfigError
 from broker.logs import set_up_logging
 from broker.service.broker_service import BrokerService, wall_clock_ms
 from broker.service.file_limit import raise_file_limit
@@ -69,6 +70,7 @@ class Standalone:
         self.bookie: Bookie
         self.service: BrokerService
         self.service_url = self.web_url = ""
+        self.service_url_tls = self.web_url_tls = ""  # "": not served over TLS
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Set when the process can't go on: its bookie lost its journal or its disk."""
         self._stack = AsyncExitStack()
@@ -77,6 +79,7 @@ class Standalone:
         """Bring up all layers; returns when clients are served.
 
         Raises:
+            ConfigError: keys, certificates or passwords can't be used.
             OSError: a port or the data directory can't be used.
             BookkeeperError, MetadataError: what is in the directory is damaged, or in use.
         """
@@ -122,11 +125,17 @@ class Standalone:
 
         config = self.config
         await service.listen(config.bind_address, config.broker_service_port)
+        if config.broker_service_port_tls >= 0:
+            await service.listen_tls(config.bind_address, config.broker_service_port_tls)
         http = HttpServer(create_app(service), config)
         stack.push_async_callback(http.close)
         web_port = await http.start(config.bind_address, config.web_service_port)
-        await service.start(web_port)
+        web_port_tls = None
+        if config.web_service_port_tls >= 0:
+            web_port_tls = await http.start_tls(config.bind_address, config.web_service_port_tls)
+        await service.start(web_port, web_port_tls)
         self.service_url, self.web_url = service.service_url, service.web_url
+        self.service_url_tls, self.web_url_tls = service.service_url_tls, service.web_url_tls
 
     def _on_session_event(self, event: SessionEvent) -> None:
         # The embedded store has no network to lose: this means that a commit failed and that what
@@ -175,7 +184,7 @@ async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
     standalone = Standalone(config, open_files)
     try:
         await standalone.start()
-    except (OSError, RuntimeError, MetadataError, BookkeeperError) as error:
+    except (OSError, RuntimeError, ConfigError, MetadataError, BookkeeperError) as error:
         print(f"magnetar: can't start: {error}", file=sys.stderr)
         logger.debug("start failed", exc_info=error)
         return 1
@@ -184,6 +193,8 @@ async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
+    if tls := " ".join(filter(None, (standalone.service_url_tls, standalone.web_url_tls))):
+        print(f"magnetar standalone: {tls} over TLS")
     print(f"magnetar standalone: {standalone.service_url} {standalone.web_url} ready", flush=True)
     stopping = loop.create_task(stop.wait())
     standalone.failed.add_done_callback(lambda _: stop.set())

@@ -53,7 +53,6 @@ from broker.http.routes import (
 from broker.http.websocket.routes import unknown_route, websocket_routes
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
     from broker.service.broker_service import BrokerService
 
 __all__ = ["create_app", "product_version"]
@@ -93,7 +92,7 @@ def create_app(service: BrokerService) -> FastAPI:
     app.state.may = everyone
     app.state.http_figures = HttpFigures()
     app.state.cache_rates = CacheRates()
-    _add_layers(app, service.config)
+    _add_layers(app, service)
     install_error_handlers(app)
     for module in (
         produce,
@@ -132,12 +131,23 @@ def create_app(service: BrokerService) -> FastAPI:
     return app
 
 
-def _add_layers(app: FastAPI, config: BrokerConfig) -> None:
+def _add_layers(app: FastAPI, service: BrokerService) -> None:
     """What every request passes, innermost first."""
+    config = service.config
     app.add_middleware(RawPathMiddleware)
     app.add_middleware(
         GzipLayer, excluded_paths=_words(config.http_server_gzip_compression_excluded_paths)
     )
+    if config.authentication_enabled:
+        # Imported here: only with authentication. Inside CORS: browsers ask first, as nobody.
+        from broker.http.authentication import AuthenticationLayer
+
+        assert service.authenticator is not None
+        app.add_middleware(
+            AuthenticationLayer,
+            authenticator=service.authenticator,
+            metrics_too=config.authenticate_metrics_endpoint,
+        )
     if origins := _words(config.cors_allowed_origins):
         app.add_middleware(
             CORSMiddleware,

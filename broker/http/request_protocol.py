@@ -16,6 +16,7 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from broker.service.file_limit import SocketQuota
+from broker.service.tls import client_certificate
 
 __all__ = ["ConnectionLimits", "LenientHttpProtocol", "protocol_with"]
 
@@ -72,6 +73,8 @@ class LenientHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn's own narrowing
         super().connection_made(transport)
+        if (certificate := client_certificate(transport)) is not None:
+            self.app_state = {**self.app_state, "client_certificate": certificate}
         if self.quota.admits(len(self.connections)):
             self._watch()
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -12,8 +11,11 @@ import uvicorn
 from broker.http.request_protocol import ConnectionLimits, protocol_with
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 from broker.service.file_limit import SocketQuota, file_limit
+from broker.service.tls import TlsListener, listening_socket
 
 if TYPE_CHECKING:
+    import socket
+
     from fastapi import FastAPI
 
     from broker.config import BrokerConfig
@@ -31,6 +33,7 @@ class HttpServer:
         self._config = config
         self._server: uvicorn.Server | None = None
         self._socket: socket.socket | None = None
+        self._tls: TlsListener | None = None
         self.port = 0
 
     async def start(self, host: str, port: int) -> int:
@@ -39,15 +42,7 @@ class HttpServer:
         Raises:
             OSError: the port is taken, or the address isn't ours.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-        except OSError as error:
-            listener.close()
-            raise OSError(error.errno, f"{error.strerror}: HTTP on {host}:{port}") from error
-        self._socket = listener
+        self._socket = listener = listening_socket(host, port, "HTTP")
         settings = self._config
         ping_s = settings.web_socket_ping_duration_seconds
         config = uvicorn.Config(
@@ -79,11 +74,32 @@ class HttpServer:
         self.port = listener.getsockname()[1]
         return self.port
 
+    async def start_tls(self, host: str, port: int) -> int:
+        """Serve the same over TLS; 0 picks a free port. REQUIRES: started.
+
+        Raises:
+            OSError: the port. ConfigError: the certificate, its key or another setting of TLS.
+        """
+        server = self._server
+        assert server is not None
+        config = server.config
+        self._tls = TlsListener(
+            self._config,
+            # As uvicorn makes them for its own sockets (Server.startup)
+            lambda: config.http_protocol_class(  # type: ignore[call-arg] # typed as any protocol
+                config=config, server_state=server.server_state, app_state=server.lifespan.state
+            ),
+            backlog=self._config.http_server_accept_queue_size,
+        )
+        return await self._tls.start(host, port, "HTTPS")
+
     async def close(self) -> None:
         """Stop listening, let running requests end for two seconds, then cut them."""
         if self._server is None:
             return
         server, self._server = self._server, None
+        if self._tls is not None:
+            self._tls.close()
         self._app.state.rest_sessions.close_all()
         await server.shutdown(sockets=[self._socket] if self._socket is not None else None)
         await asyncio.sleep(0)

@@ -22,6 +22,7 @@ from broker.service.resources import Resources
 from broker.service.schemas.registry import SchemaRegistry
 from broker.service.sweeper import Sweeper
 from broker.service.throttle import broker_dispatch_throttle, broker_publish_throttle
+from broker.service.tls import TlsListener
 from broker.service.topic_directory import TopicDirectory
 from broker.service.topic_list import TopicListWatchers
 from broker.service.topic_loader import TopicLoader
@@ -32,6 +33,7 @@ from metadata.recipes import IdGenerator
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from broker.auth.authenticator import Authenticator
     from broker.config import BrokerConfig
     from broker.protocol.topic_name import TopicName
     from broker.service.topic import Topic
@@ -50,11 +52,28 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _authenticator_of(config: BrokerConfig) -> Authenticator | None:
+    """Raises ConfigError."""
+    if not config.authentication_enabled:
+        return None
+    # Imported here: its libraries take longer to load than all the rest of this package.
+    from broker.auth.authenticator import Authenticator
+
+    return Authenticator.of_config(config)
+
+
+def _quota(config: BrokerConfig) -> SocketQuota:
+    limits = [file_limit() // 2, config.broker_max_connections]
+    return SocketQuota("binary protocol", min(each for each in limits if each > 0))
+
+
 class BrokerService:
     """Everything a connection, an HTTP call or a WebSocket asks of this broker.
 
     Life: construct on the loop, ``listen``, ``start`` (now requests are served), ``close``.
     """
+
+    service_url_tls = web_url_tls = ""  # "": not served over TLS
 
     def __init__(
         self,
@@ -78,6 +97,8 @@ class BrokerService:
         self.cluster_documents = ClusterDocuments(store)
         self.host_usage = HostUsage()
         self.figures = BrokerFigures()
+        self.authenticator = _authenticator_of(config)
+        """Who clients are; None: authentication is off, and they are nobody."""
         self.request_shutdown: Callable[[], None] | None = None
         """Ends the process in an orderly way; None where the process isn't this broker's."""
         self.ready = False
@@ -101,12 +122,11 @@ class BrokerService:
         self.lookups = 0
         """LOOKUP-class requests under way."""
         self.connections: set[Connection] = set()
-        limits = [file_limit() // 2, config.broker_max_connections]
-        self._quota = SocketQuota("binary protocol", min(each for each in limits if each > 0))
+        self._quota = _quota(config)
         self._connections_per_ip: Counter[str] = Counter()
         self._paused: set[Connection] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsListener] = []
         self._sweeper = Sweeper(self)
         self._producer_names = itertools.count()
         self._name_prefix = ""
@@ -128,18 +148,39 @@ class BrokerService:
         self.service_url = f"pulsar://{self.config.advertised_host}:{bound}"
         return bound
 
-    async def start(self, web_port: int | None = None) -> None:
+    async def listen_tls(self, host: str, port: int) -> int:
+        """Serve it over TLS as well; returns the port (0 picks a free one).
+
+        Raises:
+            OSError: the port. ConfigError: the certificate, its key or another setting of TLS.
+        """
+        listener = TlsListener(self.config, lambda: Connection(self), backlog=1024)
+        bound = await listener.start(host, port, "binary protocol over TLS")
+        self._servers.append(listener)
+        self.service_url_tls = f"pulsar+ssl://{self.config.advertised_host}:{bound}"
+        return bound
+
+    async def start(self, web_port: int | None = None, web_port_tls: int | None = None) -> None:
         """Bootstrap tenants and namespaces; from here on requests are served.
 
         Args:
             web_port: where HTTP listens; None: as configured.
+            web_port_tls: where HTTPS listens; None: nowhere.
         """
         port = self.config.web_service_port if web_port is None else web_port
         self.broker_id = f"{self.config.advertised_host}:{port}"
         self.web_url = f"http://{self.broker_id}"
+        if web_port_tls is not None:
+            self.web_url_tls = f"https://{self.config.advertised_host}:{web_port_tls}"
+        urls = {
+            "serviceUrl": self.web_url,
+            "serviceUrlTls": self.web_url_tls,
+            "brokerServiceUrl": self.service_url,
+            "brokerServiceUrlTls": self.service_url_tls,
+        }
         await self.resources.bootstrap(
             self.cluster,
-            {"serviceUrl": self.web_url, "brokerServiceUrl": self.service_url},
+            {name: url for name, url in urls.items() if url},
             self.config.default_number_of_namespace_bundles,
         )
         await self.dynamic_configuration.start()
@@ -147,7 +188,12 @@ class BrokerService:
         self._name_prefix = f"{self.cluster}-{instance}"
         self.bundles = OwnershipService(
             self.store,
-            BrokerLookup(self.service_url, None, self.web_url, None),
+            BrokerLookup(
+                self.service_url,
+                self.service_url_tls or None,
+                self.web_url,
+                self.web_url_tls or None,
+            ),
             unload=self.unload_bundle,
             default_bundle_count=self.config.default_number_of_namespace_bundles,
         )
@@ -170,6 +216,8 @@ class BrokerService:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.authenticator is not None:
+            self.authenticator.close()
         self.dynamic_configuration.close()
         self.policies.close()
         self.resources.close()

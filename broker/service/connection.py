@@ -24,8 +24,10 @@ from broker.service.outgoing import coalesce
 from broker.service.pending import PendingCreation
 from broker.service.receive_buffer import FrameBuffer
 from broker.service.send_path import SendPath
+from broker.service.tls import client_certificate
 
 if TYPE_CHECKING:
+    from broker.service.auth_session import AuthSession
     from broker.service.broker_service import BrokerService
     from broker.service.producer import Producer, PublishBatch
     from broker.service.throttle import PublishThrottle
@@ -58,6 +60,8 @@ _COMMAND_BYTES_MAX = 1024 * 1024
 """Of a command without its payload: over 50,000 message ids, as many as a consumer can owe. What a
 frame could hold besides, 500,000 ids, would stop everybody else for seconds.
 """
+_UNKNOWN_FRAME_BYTES_MAX = 192 * 1024
+"""Of a client that hasn't proved yet who it is: enough for two large tokens, and no more memory."""
 _LINGER_S = 5.0
 """How long a closed connection may take to read what was still queued for it."""
 _BULK_BYTES_MAX = 1024 * 1024
@@ -78,6 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self.protocol_version = 0
         self.features = pb.FeatureFlags()
         self.role: str | None = None  # authenticated principal; None while authentication is off
+        self.original_role: str | None = None  # for whom a proxy speaks; None: for itself
+        self.session: AuthSession | None = None  # from CONNECT on, while authentication is on
         self.remote = self.ip = ""
         self.connected = False
         """CONNECTED was sent."""
@@ -96,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = service.loop
         self._buffer = FrameBuffer(service.shared_buffer)
         self._frame_bytes_max = service.config.max_message_size + FRAME_PADDING_BYTES
+        if service.authenticator is not None:
+            self._frame_bytes_max = min(self._frame_bytes_max, _UNKNOWN_FRAME_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._unsent_bytes = 0  # at the last keep-alive tick
         self._outgoing: list[bytes | memoryview] = []
@@ -293,6 +301,15 @@ class Connection(asyncio.BufferedProtocol):
         self.close(message, level=level)
 
     # --- life
+
+    def admit(self) -> None:
+        """CONNECTED is sent: from now on any command may come."""
+        self.connected = True
+        self._frame_bytes_max = self.service.config.max_message_size + FRAME_PADDING_BYTES
+
+    def client_certificate(self) -> bytes | None:
+        """The client's certificate, DER; None when TLS has verified none."""
+        return None if self._transport is None else client_certificate(self._transport)
 
     def close(self, reason: str, *, level: int = logging.INFO) -> None:
         """Drop the connection with no further word; what is queued still leaves."""

@@ -101,6 +101,7 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
     return {
         "webServiceUrl": service.web_url,
         "pulsarServiceUrl": service.service_url,
+        **_tls_urls(service),
         "persistentTopicsEnabled": service.config.enable_persistent_topics,
         "nonPersistentTopicsEnabled": service.config.enable_non_persistent_topics,
         **resources,
@@ -127,3 +128,8 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
         ),
         "loadReportType": "LocalBrokerData",
     }
+
+
+def _tls_urls(service: BrokerService) -> dict[str, str]:
+    urls = {"webServiceUrlTls": service.web_url_tls, "pulsarServiceUrlTls": service.service_url_tls}
+    return {name: url for name, url in urls.items() if url}

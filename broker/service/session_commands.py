@@ -18,7 +18,7 @@ _PONG_FRAME = bytes.fromhex("000000090000000508139a0100")
 
 
 def on_connect(connection: Connection, command: pb.CommandConnect) -> None:
-    if connection.connected:
+    if connection.connected or connection.session is not None:
         raise MalformedFrameError("second CONNECT")
     service = connection.service
     if not service.ready:
@@ -27,9 +27,15 @@ def on_connect(connection: Connection, command: pb.CommandConnect) -> None:
     connection.client_version = command.client_version
     connection.protocol_version = min(PROTOCOL_VERSION, max(0, command.protocol_version))
     connection.features.CopyFrom(command.feature_flags)
-    # Authentication is off: all its fields are ignored. With authentication on, this is where the
-    # credentials are checked and AUTH_CHALLENGE, ERROR(AuthenticationError) or CONNECTED follow.
-    send_connected(connection)
+    if service.authenticator is None:
+        send_connected(connection)  # all fields of authentication are ignored
+        return
+    from broker.service.auth_session import AuthSession  # loaded with the authenticator
+
+    connection.session = AuthSession(
+        connection, service.authenticator, command, SERVER_VERSION, send_connected
+    )
+    connection.session.start()
 
 
 def send_connected(connection: Connection) -> None:
@@ -42,13 +48,14 @@ def send_connected(connection: Connection) -> None:
     flags = connected.feature_flags
     flags.supports_topic_watchers = True
     flags.supports_get_partitioned_metadata_without_auto_creation = True
-    connection.connected = True
+    connection.admit()
     connection.send(reply)
 
 
 def on_auth_response(connection: Connection, command: pb.CommandAuthResponse) -> None:
-    # Nobody was challenged: authentication is off.
-    raise MalformedFrameError("AUTH_RESPONSE without a challenge")
+    if connection.session is None:
+        raise MalformedFrameError("AUTH_RESPONSE without a challenge")
+    connection.session.on_response(command)
 
 
 def on_ping(connection: Connection, command: pb.CommandPing) -> None:

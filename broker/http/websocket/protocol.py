@@ -44,6 +44,10 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
         if text is None or not self.handshake_complete or self.close_sent:
             self._write_out()  # a close frame is the last one: what is collected goes first
             await super().send(message)
+            if self.close_sent and not self.handshake_complete:
+                # Refused with an HTTP answer, which is an end in itself: uvicorn would log an error
+                # for each, and so let anybody fill the log.
+                self.handshake_complete = True
             return
         if not self.writable.is_set():
             await self.writable.wait()

@@ -81,9 +81,9 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_a_feature_that_does_not_exist_is_refused_not_ignored() -> None:
-    with pytest.raises(ConfigError, match="authenticationEnabled=true"):
-        BrokerConfig.load(environment={}, overrides={"authenticationEnabled": "true"})
-    BrokerConfig.load(environment={}, overrides={"authenticationEnabled": "false"})
+    with pytest.raises(ConfigError, match="tlsEnabledWithKeyStore=true"):
+        BrokerConfig.load(environment={}, overrides={"tlsEnabledWithKeyStore": "true"})
+    BrokerConfig.load(environment={}, overrides={"tlsEnabledWithKeyStore": "false"})
 
 
 def test_every_setting_is_read_by_something() -> None:

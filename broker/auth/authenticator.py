@@ -1,0 +1,201 @@
+"""The shell around the providers: threads for slow checks, a short memory, a log of refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from broker.auth.build import build
+from broker.auth.chain import Chain, Credentials
+from broker.auth.provider import KeysNeededError, Principal, Provider
+from broker.errors import AuthenticationError, BrokerError
+
+if TYPE_CHECKING:
+    from broker.auth.issuer_keys import IssuerKeys
+    from broker.config import BrokerConfig
+
+__all__ = ["Authenticator"]
+
+logger = logging.getLogger("broker.audit")
+
+_REMEMBERED_S: Final = 60.0
+_REMEMBERED_MAX: Final = 10_000
+_THREADS: Final = 2
+_WAITING_MAX: Final = 256
+"""Slow checks under way or queued; more are refused, so that nobody's guesses queue for hours."""
+_LOGGED_PER_S: Final = 10
+
+
+class Authenticator:
+    """Who is who, for all doors of a broker. Exists only while authentication is enabled."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        issuers: IssuerKeys | None = None,
+        *,
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        self.chain = chain
+        self._issuers = issuers
+        self._clock_s = clock_s
+        self._threads: ThreadPoolExecutor | None = None
+        self._secret = secrets.token_bytes(32)
+        # Digest of credentials -> whom they prove, and until when that may be believed unchecked
+        self._remembered: dict[bytes, tuple[Principal, float]] = {}
+        self._checking: dict[bytes, asyncio.Future[Principal]] = {}
+        self._refusals = _RefusalLog()
+        self.accepted = self.refused = 0  # for the metrics page
+
+    @classmethod
+    def of_config(cls, config: BrokerConfig) -> Authenticator | None:
+        """None: authentication is off. Raises ConfigError."""
+        parts = build(config)
+        return None if parts is None else cls(parts.chain, parts.issuers)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._issuers is not None:
+            self._issuers.close()
+
+    def authenticate_nowait(self, credentials: Credentials) -> Principal | None:
+        """Whom they prove; None: that takes longer, ``authenticate`` can tell.
+
+        Raises:
+            AuthenticationError: nobody.
+        """
+        providers = self.chain.providers(credentials.method)
+        if not providers:
+            return Principal(self.chain.anonymous_role)
+        now_s = self._clock_s()
+        digest = self._digest(credentials)
+        if (known := self._remembered.get(digest)) is not None:
+            if now_s < known[1]:
+                return known[0]
+            del self._remembered[digest]
+        error: AuthenticationError | None = None
+        for provider in providers:
+            if provider.is_slow:
+                return None
+            try:
+                principal = _ask(provider, credentials, now_s)
+            except KeysNeededError:
+                return None
+            except AuthenticationError as refusal:
+                error = error or refusal
+            else:
+                self._remember(digest, principal, now_s)
+                return principal
+        assert error is not None
+        raise error
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        """Raises AuthenticationError: they prove nothing."""
+        if (principal := self.authenticate_nowait(credentials)) is not None:
+            return principal
+        # The same credentials at the same time, from a client's many connections, are one check.
+        digest = self._digest(credentials)
+        if (future := self._checking.get(digest)) is None:
+            if len(self._checking) >= _WAITING_MAX:
+                raise AuthenticationError("too many checks at once")
+            future = asyncio.ensure_future(self._check(credentials, digest))
+            self._checking[digest] = future
+            future.add_done_callback(lambda done: self._checked(digest, done))
+        return await asyncio.shield(future)
+
+    def refusal(self, address: str, door: str, method: str, error: BrokerError) -> None:
+        """Count a refusal and log it, unless there are very many."""
+        self.refused += 1
+        self._refusals.add(time.monotonic(), address, door, method, str(error))
+
+    def _checked(self, digest: bytes, future: asyncio.Future[Principal]) -> None:
+        del self._checking[digest]
+        if not future.cancelled():
+            future.exception()  # whoever waited may be gone: it is no news then
+
+    async def _check(self, credentials: Credentials, digest: bytes) -> Principal:
+        error: AuthenticationError | None = None
+        for provider in self.chain.providers(credentials.method):
+            try:
+                principal = await self._ask(provider, credentials)
+            except AuthenticationError as refusal:
+                error = error or refusal
+            else:
+                self._remember(digest, principal, self._clock_s())
+                return principal
+        raise error or AuthenticationError("no provider")
+
+    async def _ask(self, provider: Provider, credentials: Credentials) -> Principal:
+        if provider.is_slow:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_THREADS, "magnetar-passwords")
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, _ask, provider, credentials, self._clock_s()
+            )
+        try:
+            return _ask(provider, credentials, self._clock_s())
+        except KeysNeededError as needed:
+            if self._issuers is None or not await self._issuers.fetch(needed.issuer):
+                raise
+            return _ask(provider, credentials, self._clock_s())
+
+    def _remember(self, digest: bytes, principal: Principal, now_s: float) -> None:
+        until_s = now_s + _REMEMBERED_S
+        if principal.expires_at_s is not None:
+            until_s = min(until_s, principal.expires_at_s)
+        remembered = self._remembered
+        if len(remembered) >= _REMEMBERED_MAX:
+            del remembered[next(iter(remembered))]  # the oldest
+        remembered[digest] = (principal, until_s)
+
+    def _digest(self, credentials: Credentials) -> bytes:
+        """Keyed and irreversible: what is remembered is of no use to whoever reads memory."""
+        digest = hashlib.blake2b(key=self._secret, digest_size=32)
+        for part in (credentials.method.encode(), credentials.certificate or b""):
+            digest.update(len(part).to_bytes(4, "big"))
+            digest.update(part)
+        digest.update(credentials.data)
+        return digest.digest()
+
+
+def _ask(provider: Provider, credentials: Credentials, now_s: float) -> Principal:
+    return provider.authenticate(
+        credentials.method, credentials.data, credentials.certificate, now_s
+    )
+
+
+class _RefusalLog:
+    """At most a few lines a second: whoever floods a port must not fill the log as well."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._lines = 0
+        self._left_out = 0
+
+    def add(self, now_s: float, address: str, door: str, method: str, reason: str) -> None:
+        if int(now_s) != self._second:
+            if self._left_out:
+                logger.warning("refused: %d more logins", self._left_out)
+            self._second, self._lines, self._left_out = int(now_s), 0, 0
+        if self._lines >= _LOGGED_PER_S:
+            self._left_out += 1
+            return
+        self._lines += 1
+        fields = {
+            "address": address,
+            "door": door,
+            "auth_method": method if method.isprintable() and len(method) < 64 else "?",
+            "reason": reason,
+        }
+        logger.warning(
+            "refused: address=%(address)s door=%(door)s method=%(auth_method)s reason=%(reason)s",
+            fields,
+            extra={"fields": fields},
+        )

@@ -1,0 +1,84 @@
+"""What all ways to authenticate have in common: credentials in, a principal out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from broker.errors import AuthenticationError
+
+__all__ = [
+    "CREDENTIAL_BYTES_MAX",
+    "REFUSED",
+    "ROLE_LENGTH_MAX",
+    "KeysNeededError",
+    "Principal",
+    "Provider",
+    "checked_role",
+]
+
+REFUSED: Final = "Failed to authenticate"
+"""All that a client is told, whatever was wrong (ServerCnx.authenticationFailed)."""
+ROLE_LENGTH_MAX: Final = 1024
+CREDENTIAL_BYTES_MAX: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who somebody has proved to be."""
+
+    role: str
+    expires_at_s: float | None = None  # seconds since 1970, from then on not proved any more
+
+
+class KeysNeededError(AuthenticationError):
+    """Can't say before the keys of ``issuer`` were fetched (again); ask anew afterwards."""
+
+    def __init__(self, issuer: str) -> None:
+        super().__init__("the issuer's keys are not known yet")
+        self.issuer = issuer
+
+
+class Provider(Protocol):
+    """One way to authenticate. Pure: what it needs was loaded when it was made.
+
+    The text of an ``AuthenticationError`` is for the broker's log; it never holds what was
+    presented, only what was wrong with it.
+    """
+
+    @property
+    def method(self) -> str:
+        """Name on the wire (``auth_method_name``): token, tls or basic."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a check takes more than a millisecond, and so has to leave the loop."""
+
+    def authenticate(
+        self, method: str, data: bytes, certificate: bytes | None, now_s: float
+    ) -> Principal:
+        """Check credentials.
+
+        Args:
+            method: as the client named it; one of those that this provider serves.
+            data: ``auth_data`` of the binary protocol; what HTTP has in ``Authorization`` behind
+                the scheme, decoded to the same form.
+            certificate: the client's, DER, verified by TLS; None: it has shown none.
+            now_s: seconds since 1970.
+        Raises:
+            AuthenticationError: they don't prove anything.
+            KeysNeededError: not known yet.
+        """
+
+
+def checked_role(role: object) -> str:
+    """A role fit for comparisons, log lines and headers.
+
+    Raises:
+        AuthenticationError: no text, or text that could be mistaken for something else.
+    """
+    if not isinstance(role, str) or not role.strip():
+        raise AuthenticationError("no role")
+    if len(role) > ROLE_LENGTH_MAX or not role.isprintable():
+        raise AuthenticationError("a role of unprintable characters, or too long")
+    return role

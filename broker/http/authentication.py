@@ -1,0 +1,160 @@
+"""Who sends a request: the layer in front of all routes while authentication is enabled.
+
+Sets ``scope["state"]["role"]``, for a proxy also ``["original_role"]``. Whether that role may do
+what it asks is decided later (access.py). Refusals: AuthenticationService.authenticateHttpRequest;
+unlike there, credentials that are wrong are refused also where showing none would be good enough.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
+
+from broker.auth.chain import Credentials
+from broker.auth.provider import REFUSED
+from broker.errors import AuthenticationError, BrokerError
+from broker.http.errors import error_response
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from broker.auth.authenticator import Authenticator
+
+__all__ = ["AuthenticationLayer"]
+
+_REQUIRED: Final = "Authentication required"
+_OPEN: Final = frozenset({"", "/status.html", "/ready", "/openapi.json", "/docs"})
+"""For everybody: liveness, and documentation that tells nothing of this broker."""
+_SCHEMES: Final = {"token": "Bearer", "basic": "Basic"}
+
+
+class AuthenticationLayer:
+    """Pure ASGI; a credential that was seen in the last minute costs some microseconds."""
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, metrics_too: bool) -> None:
+        """``metrics_too``: /metrics needs credentials as well."""
+        self._app = app
+        self._authenticator = authenticator
+        self._open = _OPEN if metrics_too else _OPEN | {"/metrics"}
+        schemes = [_SCHEMES[method] for method in authenticator.chain.methods if method in _SCHEMES]
+        self._challenges = [
+            (b"www-authenticate", f'{scheme} realm="magnetar"'.encode()) for scheme in schemes
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or self._is_open(scope):
+            await self._app(scope, receive, send)
+            return
+        authenticator = self._authenticator
+        method = "?"
+        try:
+            headers = _headers(scope)
+            credentials = self._credentials(scope, headers)
+            method = credentials.method
+            principal = authenticator.authenticate_nowait(credentials)
+            if principal is None:
+                principal = await authenticator.authenticate(credentials)
+            original = authenticator.chain.check_original(
+                principal.role, headers.get(b"x-original-principal"), same_is_good=True
+            )
+        except BrokerError as error:
+            client = scope.get("client")
+            address = f"{client[0]}:{client[1]}" if client else "unknown"
+            authenticator.refusal(address, scope["type"], method, error)
+            await self._refuse(error, scope, receive, send)
+            return
+        authenticator.accepted += 1
+        state = scope["state"]
+        state["role"] = principal.role
+        if original is not None:
+            state["original_role"] = original
+        await self._app(scope, receive, send)
+
+    def _is_open(self, scope: Scope) -> bool:
+        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+            return False
+        # As it came: routes see it like this, too (raw_path.py).
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        path = raw.split(b"?", 1)[0].decode("latin-1").rstrip("/")
+        return path in self._open or path.startswith("/docs/")
+
+    def _credentials(self, scope: Scope, headers: dict[bytes, str]) -> Credentials:
+        """What the request shows; of several things the one that its sender names first.
+
+        Raises:
+            AuthenticationError: a method that isn't configured, or a header that makes no sense.
+        """
+        certificate: bytes | None = scope["state"].get("client_certificate")
+        methods = self._authenticator.chain.methods
+        named = headers.get(b"x-pulsar-auth-method-name")
+        if named is not None and named not in methods:
+            raise _UnsupportedMethodError(named)
+        scheme, _, value = headers.get(b"authorization", "").partition(" ")
+        for method in (named,) if named is not None else methods:
+            if method == "token" and scheme.lower() == "bearer":
+                return Credentials("token", value.strip().encode("latin-1"))
+            if method == "basic" and scheme.lower() == "basic":
+                return Credentials("basic", _decoded(value))
+            if method == "token" and not scheme and scope["type"] == "websocket":
+                query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+                if token := query.get("token"):
+                    return Credentials("token", token[0].encode("latin-1", "replace"))
+            if method == "tls" and certificate is not None:
+                return Credentials("tls", certificate=certificate)
+        if scheme or named is not None:
+            raise AuthenticationError("an Authorization header of no configured method")
+        return Credentials("none")
+
+    async def _refuse(self, error: BrokerError, scope: Scope, receive: Receive, send: Send) -> None:
+        is_websocket = scope["type"] == "websocket"
+        reason = REFUSED if is_websocket else _REQUIRED
+        if isinstance(error, _UnsupportedMethodError):
+            reason = str(error)
+        response = error_response(401, reason)
+        response.raw_headers.extend(self._challenges)
+        if not is_websocket:
+            await response(scope, receive, send)
+            return
+        kind = "websocket.http.response"
+        await send(
+            {
+                "type": f"{kind}.start",
+                "status": response.status_code,
+                "headers": response.raw_headers,
+            }
+        )
+        await send({"type": f"{kind}.body", "body": bytes(response.body)})
+
+
+class _UnsupportedMethodError(AuthenticationError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unsupported authentication method: [{name[:64]}].")
+
+
+def _headers(scope: Scope) -> dict[bytes, str]:
+    """The headers of interest.
+
+    Raises:
+        AuthenticationError: one of them comes twice: whoever is in front may have read the other.
+    """
+    found: dict[bytes, str] = {}
+    for name, value in scope["headers"]:
+        if name in _HEADERS:
+            if name in found:
+                raise AuthenticationError(f"two headers {name.decode()}")
+            found[name] = value.decode("latin-1")
+    return found
+
+
+_HEADERS: Final = frozenset(
+    {b"authorization", b"x-original-principal", b"x-pulsar-auth-method-name"}
+)
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise AuthenticationError("not base64") from None
