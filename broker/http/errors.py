@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from broker.errors import BrokerError
 from broker.http.responses import JsonResponse
@@ -56,15 +57,33 @@ def response_of(error: Exception) -> Response:
             where = ".".join(str(part) for part in first["loc"][1:])
             return error_response(400, f"{where}: {first['msg']}")
         case HTTPException():
-            return error_response(error.status_code, str(error.detail))
+            answer = error_response(error.status_code, str(error.detail))
+            answer.headers.update(error.headers or {})
+            return answer
     request_id = REQUEST_ID.get() or secrets.token_hex(6)
     logger.error("request %s failed", request_id, exc_info=error)
     return error_response(500, f"Internal server error, see the broker's log for {request_id}")
 
 
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """What the path can be asked with; the framework names one route's, and each has one."""
+    asked = {key: request.scope[key] for key in ("type", "path", "root_path", "headers")}
+    return [
+        method
+        for method in ("GET", "HEAD", "PUT", "POST", "DELETE")
+        if any(
+            route.matches({**asked, "method": method})[0] == Match.FULL
+            for route in app.router.routes
+        )
+    ]
+
+
 def install_error_handlers(app: FastAPI) -> None:
-    async def handle(_request: Request, error: Exception) -> Response:
-        return response_of(error)
+    async def handle(request: Request, error: Exception) -> Response:
+        answer = response_of(error)
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            answer.headers["Allow"] = ", ".join(_methods(app, request))
+        return answer
 
     for kind in (
         ApiError,

@@ -232,3 +232,11 @@ def test_metrics_name_the_topic(admin: httpx.Client, base: str, tenant: str) -> 
     label = f'topic="persistent://{tenant}/ns/t"'
     assert any(line.startswith("pulsar_rate_in{") and label in line for line in lines)
     assert any(line.startswith("pulsar_topics_count{") for line in lines)
+
+
+def test_a_wrong_method_is_told_the_right_ones(admin: httpx.Client, tenant: str) -> None:
+    answer = admin.patch(f"/admin/v2/tenants/{tenant}")
+    assert reason(answer) == (405, "Method Not Allowed")
+    assert answer.headers["allow"] == "GET, PUT, POST, DELETE"
+    assert admin.options("/admin/v2/tenants").headers["allow"] == "GET"
+    assert "allow" not in admin.patch("/admin/v2/nothing").headers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -80,7 +80,9 @@ _MESSAGES: dict[str, Any] = {
 _TOKEN = _MESSAGES["messages"][0]["token"]
 _LINE = orjson.dumps(_MESSAGES["messages"][0]).decode()
 _ALIVE_S = 15.0
-Payload = Annotated[str, Query(description="`base64`: every payload as base64")]
+Payload = Annotated[
+    Literal["text", "base64"], Query(description="`base64`: every payload as base64")
+]
 Decode = Annotated[
     bool, Query(description="Values by their schemas, as JSON in `payload` (`encoding` is `json`)")
 ]

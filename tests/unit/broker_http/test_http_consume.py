@@ -211,7 +211,8 @@ async def test_a_closed_session_ends_its_stream(session: RestSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "status"), [("window=0", 400), ("window=10001", 400), ("autoAck=maybe", 400)]
+    ("query", "status"),
+    [("window=0", 400), ("window=10001", 400), ("autoAck=maybe", 400), ("payload=hex", 400)],
 )
 async def test_bad_parameters(http: httpx.AsyncClient, query: str, status: int) -> None:
     path = "/topics/persistent/public/default/orders/subscription/s/stream"
