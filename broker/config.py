@@ -38,6 +38,11 @@ _CHOICES = {
     "backlog_quota_default_retention_policy": (
         *("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
     ),
+    # Another provider decides by rules of its own: ours in its place would let the wrong ones in.
+    "authorization_provider": (
+        "",
+        "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider",
+    ),
     "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
     "log_format": ("text", "json"),
 }
@@ -73,7 +78,7 @@ _POSITIVE = (
 # Features that would change what users may rely on: asking for one is an error, not a warning.
 _UNSUPPORTED = frozenset(
     {
-        *("authorizationenabled", "tlsenabled", "tlsenabledwithkeystore"),
+        *("tlsenabled", "tlsenabledwithkeystore"),
         *("transactioncoordinatorenabled", "brokerdeduplicationenabled"),
     }
 )
@@ -268,7 +273,7 @@ class BrokerConfig:
     authentication_enabled: bool = False
     authentication_providers: str = ""  # comma list of token, tls, basic, openid, or Pulsar's names
     anonymous_user_role: str = ""  # of clients that show no credentials; "": they are refused
-    proxy_roles: str = ""
+    proxy_roles: str = ""  # may speak for others; each also needs the right itself
     authenticate_original_auth_data: bool = False
     authenticate_metrics_endpoint: bool = False
     authentication_refresh_check_seconds: int = 60
@@ -291,6 +296,12 @@ class BrokerConfig:
     open_id_cache_expiration_seconds: int = 86_400
     open_id_cache_refresh_after_write_seconds: int = 64_800
     open_id_key_id_cache_miss_refresh_seconds: int = 300
+
+    # --- what a client may do (docs/security.md)
+    authorization_enabled: bool = False
+    authorization_provider: str = ""
+    super_user_roles: str = ""  # comma list; they may do everything
+    authorization_allow_wildcards_matching: bool = False  # roles of grants: x* and *x
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -315,6 +326,10 @@ class BrokerConfig:
         if sorted(quorums, reverse=True) != list(quorums):
             raise ConfigError(
                 f"ensemble size >= write quorum >= ack quorum is needed, not {quorums}"
+            )
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise ConfigError(
+                "authorizationEnabled=true needs authenticationEnabled=true: roles must be proved"
             )
 
     @classmethod

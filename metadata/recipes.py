@@ -181,6 +181,10 @@ class CachedValues(Generic[T]):
         """The cached value; None when absent or not cached."""
         return self._entries.get(path)
 
+    def is_known(self, path: str) -> bool:
+        """Whether ``get_nowait`` knows the answer, be it that there is no value."""
+        return path in self._entries
+
     def invalidate(self, path: str) -> None:
         self._entries.pop(path, None)
         self._reading.pop(path, None)

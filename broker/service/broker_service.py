@@ -10,7 +10,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.service.access_control import AccessControl
 from broker.service.cluster_documents import ClusterDocuments
+from broker.service.command_gate import CommandGate
 from broker.service.connection import Connection
 from broker.service.dynamic_configuration import DynamicConfiguration
 from broker.service.figures import BrokerFigures
@@ -62,6 +64,13 @@ def _authenticator_of(config: BrokerConfig) -> Authenticator | None:
     return Authenticator.of_config(config)
 
 
+def _access_of(service: BrokerService) -> tuple[AccessControl | None, CommandGate | None]:
+    if not service.config.authorization_enabled:
+        return None, None
+    access = AccessControl(service)
+    return access, CommandGate(access)
+
+
 def _quota(config: BrokerConfig) -> SocketQuota:
     limits = [file_limit() // 2, config.broker_max_connections]
     return SocketQuota("binary protocol", min(each for each in limits if each > 0))
@@ -97,8 +106,10 @@ class BrokerService:
         self.cluster_documents = ClusterDocuments(store)
         self.host_usage = HostUsage()
         self.figures = BrokerFigures()
+        # Who clients are; None: authentication is off, and they are nobody.
         self.authenticator = _authenticator_of(config)
-        """Who clients are; None: authentication is off, and they are nobody."""
+        # What clients may do; None: authorization is off, and they may everything.
+        self.access, self.gate = _access_of(self)
         self.request_shutdown: Callable[[], None] | None = None
         """Ends the process in an orderly way; None where the process isn't this broker's."""
         self.ready = False
@@ -218,6 +229,8 @@ class BrokerService:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.authenticator is not None:
             self.authenticator.close()
+        if self.access is not None:
+            self.access.close()
         self.dynamic_configuration.close()
         self.policies.close()
         self.resources.close()

@@ -52,7 +52,7 @@ _HOT: Final[dict[bytes, Any]] = {
 _SEND_PREFIX = bytes((0x08, _SEND, _SEND << 3 | 2))
 _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 
-# Why reading is paused; it resumes when no reason is left.
+# Why reading is paused; it resumes when no reason is left. 32: command_gate.py
 PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING, PAUSED_TASKS, PAUSED_RATE = 1, 2, 4, 8, 16
 _TASKS_MAX = 5_000
 """Requests of one connection under way at which its next ones wait."""
@@ -220,7 +220,10 @@ class Connection(asyncio.BufferedProtocol):
         message = getattr(base, field)
         if has_broken_text(message):
             raise MalformedFrameError(f"command {kind} holds text that isn't UTF-8")
-        HANDLERS[kind](self, message)
+        if (gate := self.service.gate) is not None:
+            gate.take(self, kind, message)
+        else:
+            HANDLERS[kind](self, message)
 
     def eof_received(self) -> None:
         return None  # the transport closes itself

@@ -171,6 +171,8 @@ async def _subscribe(
     consumers[consumer_id] = consumer
     sink.attach(consumer)
     connection.reply_success(request_id)
+    if (access := connection.service.access) is not None:
+        access.consumer_created(connection, consumer)
 
 
 # --- FLOW, ACK, REDELIVER

@@ -35,7 +35,14 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from broker.service.connection import Connection
 
-__all__ = ["HANDLERS", "TOPIC_NAME_LENGTH_MAX", "parse_topic"]
+__all__ = [
+    "HANDLERS",
+    "TOPIC_NAME_LENGTH_MAX",
+    "check_namespace",
+    "parse_topic",
+    "reply_lookup_error",
+    "reply_partitions",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +94,7 @@ def on_partitioned_metadata(
         name = parse_topic(command.topic)
         _check_permit(connection)
     except BrokerError as error:
-        _reply_partitions(connection, command.request_id, 0, error)
+        reply_partitions(connection, command.request_id, 0, error)
         return
     connection.run(_with_permit(connection, lambda: _partitions(connection, command, name)))
 
@@ -107,10 +114,10 @@ async def _partitions(
         error = failed
     except MetadataError as failed:
         error = BrokerMetadataError(str(failed))
-    _reply_partitions(connection, command.request_id, count, error)
+    reply_partitions(connection, command.request_id, count, error)
 
 
-def _reply_partitions(
+def reply_partitions(
     connection: Connection, request_id: int, count: int, error: BrokerError | None
 ) -> None:
     base = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
@@ -131,7 +138,7 @@ def on_lookup(connection: Connection, command: pb.CommandLookupTopic) -> None:
         name = parse_topic(command.topic)
         _check_permit(connection)
     except BrokerError as error:
-        _reply_lookup_error(connection, command.request_id, error)
+        reply_lookup_error(connection, command.request_id, error)
         return
     connection.run(_with_permit(connection, lambda: _lookup(connection, command, name)))
 
@@ -150,10 +157,10 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
         if owner is None:
             raise BrokerMetadataError(f"Nobody serves {name} now")
     except BrokerError as error:
-        _reply_lookup_error(connection, command.request_id, error)
+        reply_lookup_error(connection, command.request_id, error)
         return
     except (BundleError, MetadataError) as error:
-        _reply_lookup_error(connection, command.request_id, BrokerMetadataError(str(error)))
+        reply_lookup_error(connection, command.request_id, BrokerMetadataError(str(error)))
         return
     base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     reply = base.lookupTopicResponse
@@ -168,7 +175,7 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
     service.figures.lookup.record((perf_counter() - began_s) * 1000)
 
 
-def _reply_lookup_error(connection: Connection, request_id: int, error: BrokerError) -> None:
+def reply_lookup_error(connection: Connection, request_id: int, error: BrokerError) -> None:
     connection.service.figures.lookup_failures += 1
     base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     reply = base.lookupTopicResponse
@@ -182,7 +189,7 @@ def _reply_lookup_error(connection: Connection, request_id: int, error: BrokerEr
 
 def on_get_topics(connection: Connection, command: pb.CommandGetTopicsOfNamespace) -> None:
     try:
-        _check_namespace(command.namespace)
+        check_namespace(command.namespace)
         _check_permit(connection)
         pattern = None
         if 0 < len(command.topics_pattern) <= PATTERN_LENGTH_MAX:
@@ -215,7 +222,7 @@ async def _get_topics(
     connection.send(base)
 
 
-def _check_namespace(namespace: str) -> None:
+def check_namespace(namespace: str) -> None:
     parts = namespace.split("/")
     if len(parts) != 2 or not all(map(valid_namespace_part, parts)):
         raise InvalidTopicError(f"Invalid namespace name: {namespace}")
@@ -226,7 +233,7 @@ def _check_namespace(namespace: str) -> None:
 
 def on_watch_topic_list(connection: Connection, command: pb.CommandWatchTopicList) -> None:
     try:
-        _check_namespace(command.namespace)
+        check_namespace(command.namespace)
         _check_permit(connection)
         if len(command.topics_pattern) > PATTERN_LENGTH_MAX:
             raise NotAllowedError(f"Topics pattern longer than maximum: {PATTERN_LENGTH_MAX}")

@@ -92,6 +92,8 @@ async def _create(
         if limit is not None:
             connection.read_less(limit)
     _reply_success(connection, request_id, producer, ready=not producer.waiting)
+    if (access := connection.service.access) is not None:
+        access.producer_created(connection, producer)
 
 
 def _request(

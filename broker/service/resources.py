@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import orjson
 
+from broker.auth.authorization import Grants
 from broker.config import BrokerConfig
 from broker.errors import (
     AlreadyExistsError,
@@ -29,15 +30,23 @@ from broker.service.schemas.registry import SCHEMAS
 from bundles.hash_ranges import NamespaceBundles
 from metadata.errors import BadVersionError, NotEmptyError, NotFoundError, ValueTooLargeError
 from metadata.paths import decode_name, encode_name
-from metadata.recipes import CachedValues, update
+from metadata.recipes import CachedValue, CachedValues, update
 from metadata.store import CREATE_ONLY
 
 if TYPE_CHECKING:
     from metadata.store import MetadataEvent, MetadataStore, Versioned, Watch
 
-__all__ = ["Resources"]
+__all__ = ["Access", "Resources"]
 
 Document = dict[str, Any]
+
+
+class Access(NamedTuple):
+    """Who was given rights; None: there is no such tenant, no such namespace."""
+
+    admins: frozenset[str] | None
+    grants: Grants | None
+
 
 POLICIES: Final = "/admin/policies"
 _CLUSTERS: Final = "/admin/clusters"
@@ -46,6 +55,7 @@ _LOCAL_POLICIES: Final = "/admin/local-policies"
 TOPIC_POLICIES: Final = "/admin/topic-policies"
 MANAGED_LEDGERS: Final = "/managed-ledgers"
 _NAMES_AT_ONCE: Final = 5000
+_ACCESS_ENTRIES_MAX: Final = 20_000
 
 
 class Resources:
@@ -60,6 +70,9 @@ class Resources:
         self._config = config or BrokerConfig()
         self._policies = CachedValues(store, POLICIES, self._decode_policies)
         self._partitioned = CachedValues(store, _PARTITIONED, _decode)
+        self._access: CachedValues[frozenset[str] | Grants] = CachedValues(
+            store, POLICIES, _decode_access, _ACCESS_ENTRIES_MAX
+        )
         self.on_policies_written: Callable[[str], Awaitable[None]] | None = None
         """Awaited with the path of a namespace's or topic's document that was written here."""
 
@@ -71,6 +84,7 @@ class Resources:
     def close(self) -> None:
         self._policies.close()
         self._partitioned.close()
+        self._access.close()
 
     async def bootstrap(self, cluster: str, urls: Mapping[str, str], bundle_count: int) -> None:
         """Create what every cluster has; what exists already stays as it is."""
@@ -124,9 +138,9 @@ class Resources:
 
     async def update_tenant(self, name: str, info: Document) -> None:
         """Raises TenantNotFoundError."""
-        await self._change(
-            f"{POLICIES}/{encode_name(name)}", lambda _: info, TenantNotFoundError(name)
-        )
+        path = f"{POLICIES}/{encode_name(name)}"
+        await self._change(path, lambda _: info, TenantNotFoundError(name))
+        self._access.invalidate(path)  # the event may come later than this reply
 
     async def delete_tenant(self, name: str) -> None:
         """Raises TenantNotFoundError; PreconditionFailedError while it has namespaces."""
@@ -194,6 +208,7 @@ class Resources:
         missing = NamespaceNotFoundError("Namespace does not exist")
         document = await self._change(path, change, missing)
         self._policies.invalidate(path)  # the event may come later than this reply
+        self._access.invalidate(path)
         await self._policies_written(path)
         return document
 
@@ -205,6 +220,30 @@ class Resources:
             raise NamespaceNotFoundError("Namespace does not exist") from error
         for root in (_LOCAL_POLICIES, _PARTITIONED, TOPIC_POLICIES, MANAGED_LEDGERS, SCHEMAS):
             await self._store.delete_recursive(f"{root}/{namespace}")
+
+    # --- who was given rights
+
+    async def access(self, tenant: str, namespace: str) -> Access:
+        """Admins of a tenant and grants of a namespace (``tenant/ns``, "": of none).
+
+        Raises:
+            BrokerMetadataError, MetadataError: they can't be read.
+        """
+        admins = await self._access.get(f"{POLICIES}/{encode_name(tenant)}")
+        grants = await self._access.get(f"{POLICIES}/{namespace}") if namespace else None
+        return _access(admins, grants)
+
+    def access_nowait(self, tenant: str, namespace: str) -> Access | None:
+        """The same from memory; None when it was not read yet."""
+        cache = self._access
+        tenant_path, namespace_path = f"{POLICIES}/{encode_name(tenant)}", f"{POLICIES}/{namespace}"
+        admins = cache.get_nowait(tenant_path)
+        grants = cache.get_nowait(namespace_path) if namespace else None
+        if (admins is None and not cache.is_known(tenant_path)) or (
+            namespace and grants is None and not cache.is_known(namespace_path)
+        ):
+            return None
+        return _access(admins, grants)
 
     # --- topic-level policies: one document for a topic and its partitions
 
@@ -333,6 +372,29 @@ class Resources:
         written = await self._update(path, apply)
         assert written is not None
         return _decode(path, written.value)
+
+
+def _decode_access(path: str, value: bytes) -> frozenset[str] | Grants:
+    document = _decode(path, value)
+    if path.count("/") > POLICIES.count("/") + 1:
+        return Grants.of_document(document)
+    admins = document.get("adminRoles")
+    # Of a text every character would be an admin.
+    roles = admins if isinstance(admins, list) else ()
+    return frozenset(each for each in roles if isinstance(each, str))
+
+
+_Cached = CachedValue[frozenset[str] | Grants]
+
+
+def _access(admins: _Cached | None, grants: _Cached | None) -> Access:
+    # By the depth of its path each is of its own kind; whatever isn't grants nothing.
+    roles = None if admins is None else admins.value
+    rights = None if grants is None else grants.value
+    return Access(
+        roles if isinstance(roles, frozenset) else None,
+        rights if isinstance(rights, Grants) else None,
+    )
 
 
 def stored_topic_of(path: str) -> TopicName | None:

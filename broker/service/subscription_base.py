@@ -190,6 +190,11 @@ class Subscription(ABC):
         """Tell every client to subscribe again, perhaps at another broker."""
         for consumer in list(self.consumers):
             consumer.reconnect_url = reconnect_url
+            self.dismiss_consumer(consumer)
+
+    def dismiss_consumer(self, consumer: Consumer) -> None:
+        """End one consumer; its client is told. One that is gone already is ignored."""
+        if not consumer.closed:
             self.remove_consumer(consumer)
             consumer.sink.close_consumer(consumer)
 

@@ -209,15 +209,19 @@ class Topic(ABC):
         exclusive access hears ``error``.
         """
         for producer in [*self.registry.waiting, *self.registry.by_name.values()]:
-            if producer.waiting:
-                self.remove_producer(producer)
-                producer.tell_ready(error)
-            elif producer.sent == producer.answered:
-                self._dismiss(producer)
-            elif not producer.leaving:
-                producer.leaving = True
-                if producer.on_settled is None:  # else its client closes it just now
-                    producer.on_settled = partial(self._dismiss, producer)
+            self.dismiss_producer(producer, error)
+
+    def dismiss_producer(self, producer: Producer, error: BrokerError) -> None:
+        """End one producer in the same way."""
+        if producer.waiting:
+            self.remove_producer(producer)
+            producer.tell_ready(error)
+        elif producer.sent == producer.answered:
+            self._dismiss(producer)
+        elif not producer.leaving:
+            producer.leaving = True
+            if producer.on_settled is None:  # else its client closes it just now
+                producer.on_settled = partial(self._dismiss, producer)
 
     def _dismiss(self, producer: Producer) -> None:
         self.remove_producer(producer)

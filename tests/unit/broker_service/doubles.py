@@ -29,8 +29,8 @@ class MemoryTransport:
         self.unsent = 0
 
     def get_extra_info(self, name: str) -> object:
-        assert name == "peername"
-        return self.peer
+        assert name in ("peername", "ssl_object")
+        return self.peer if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:
         assert high > low > 0

@@ -1,0 +1,263 @@
+"""Asks the rules of authorization with the documents of this cluster, and keeps asking.
+
+Exists only while authorization is enabled. A command costs two look-ups in memory; nothing is asked
+per message: whoever has a producer, a consumer or a session keeps it until a document changes, and
+then everybody whom that concerns is asked again (``AccessWatch``) and ended if the right is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.auth.authorization import NO_GRANTS, Authorizer, Caller, Permission, Resource
+from broker.auth.refusals import RefusalLog
+from broker.errors import AuthorizationError, BrokerMetadataError
+from broker.service.consumer import Consumer
+from broker.service.pending import PendingCreation
+from broker.service.resources import POLICIES
+from metadata.errors import MetadataError
+from metadata.paths import decode_name
+from metadata.store import EventType, SessionEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from broker.service.broker_service import BrokerService
+    from broker.service.connection import Connection
+    from broker.service.producer import Producer
+    from metadata.store import MetadataEvent
+
+__all__ = ["AccessControl", "LiveUse"]
+
+logger = logging.getLogger(__name__)
+
+_SLICE: Final = 100
+"""Connections or sessions looked at before others get their turn on the loop."""
+_RETRY_S: Final = 1.0
+_EVERYTHING: Final = ""
+
+
+class LiveUse(Protocol):
+    """What goes on using a right after it was checked: a WebSocket, a REST session."""
+
+    @property
+    def rights(self) -> Iterable[tuple[Caller, Permission, Resource]]:
+        """All that must be allowed for it to go on."""
+
+    def revoke(self) -> None:
+        """One of them isn't any more: end at once."""
+
+
+class AccessControl:
+    """Who may do what, for all doors of a broker."""
+
+    def __init__(self, service: BrokerService) -> None:
+        config = service.config
+        self._resources = service.resources
+        self._authorizer = Authorizer(
+            roles_of(config.super_user_roles),
+            roles_of(config.proxy_roles),
+            wildcards=config.authorization_allow_wildcards_matching,
+        )
+        self._refusals = RefusalLog()
+        self.refused = 0
+        """For the metrics page."""
+        self.live: set[LiveUse] = set()
+        self._watch = _AccessWatch(service, self)
+
+    def close(self) -> None:
+        self._watch.close()
+
+    def may_nowait(self, caller: Caller, permission: Permission, resource: Resource) -> bool | None:
+        """Whether the caller may; None: documents must be read, ``may`` can tell."""
+        known = self._authorizer.without_documents(caller, permission)
+        if known is not None:
+            return known
+        access = self._resources.access_nowait(resource.tenant, resource.namespace)
+        if access is None:
+            return None
+        admins, grants = access
+        return self._authorizer.allows(
+            caller, permission, resource, admins or frozenset(), grants or NO_GRANTS
+        )
+
+    async def may(self, caller: Caller, permission: Permission, resource: Resource) -> bool:
+        """Raises BrokerMetadataError, MetadataError: the documents can't be read."""
+        known = self.may_nowait(caller, permission, resource)
+        if known is not None:
+            return known
+        admins, grants = await self._resources.access(resource.tenant, resource.namespace)
+        return self._authorizer.allows(
+            caller, permission, resource, admins or frozenset(), grants or NO_GRANTS
+        )
+
+    async def require(
+        self, caller: Caller, permission: Permission, resource: Resource, door: str, remote: str
+    ) -> None:
+        """Raises AuthorizationError, and logs it; BrokerMetadataError, MetadataError."""
+        if not await self.may(caller, permission, resource):
+            self.refusal(door, remote, caller, permission, resource)
+            raise AuthorizationError(f"{caller} lacks {permission.value} on {resource}")
+
+    def producer_created(self, connection: Connection, producer: Producer) -> None:
+        """Ask again: the right may have been taken away while the topic was loaded."""
+        caller = Caller(connection.role, connection.original_role)
+        resource = Resource.of_topic(producer.topic.name)
+        may = self.may_nowait(caller, Permission.PRODUCE, resource)
+        if may is None:
+            self._watch.ask_soon(resource)
+        elif not may:
+            self._watch.end_producer(caller, producer)
+
+    def consumer_created(self, connection: Connection, consumer: Consumer) -> None:
+        """The same for a consumer."""
+        caller = Caller(connection.role, connection.original_role)
+        resource = resource_of(consumer)
+        may = self.may_nowait(caller, Permission.CONSUME, resource)
+        if may is None:
+            self._watch.ask_soon(resource)
+        elif not may:
+            self._watch.end_consumer(caller, consumer)
+
+    def refusal(
+        self, door: str, remote: str, caller: Caller, permission: Permission, resource: Resource
+    ) -> None:
+        """Count a refusal and log it, unless there are very many."""
+        self.refused += 1
+        self._refusals.add(
+            address=remote,
+            door=door,
+            role=str(caller),
+            permission=permission.value,
+            resource=str(resource),
+        )
+
+
+def roles_of(text: str) -> list[str]:
+    """Roles of a comma list, without blanks and empty ones."""
+    return [role for each in text.split(",") if (role := each.strip())]
+
+
+class _AccessWatch:
+    """Asks again for those who are at it when tenants' or namespaces' documents change."""
+
+    def __init__(self, service: BrokerService, control: AccessControl) -> None:
+        self._service, self._control = service, control
+        self._dirty: set[str] = set()  # tenants, ``tenant/ns``, _EVERYTHING
+        self._task: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        store = service.store
+        # Later than the cache of the documents, which must have dropped its old ones by then
+        self._watches = (
+            store.watch(POLICIES, self._on_event),
+            store.on_session_event(self._on_session_event),
+        )
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        if self._task is not None:
+            self._task.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+
+    def _on_event(self, event: MetadataEvent) -> None:
+        if event.type is not EventType.CHILDREN_CHANGED and event.path.startswith(POLICIES + "/"):
+            names = event.path.removeprefix(POLICIES + "/").split("/")
+            self._mark("/".join(map(decode_name, names)))
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
+            self._mark(_EVERYTHING)  # events were lost meanwhile
+
+    def _mark(self, key: str) -> None:
+        self._dirty.add(key)
+        if self._task is None:
+            self._task = self._service.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        dirty: set[str] = set()
+        try:
+            while self._dirty:
+                dirty, self._dirty = self._dirty, set()
+                await self._ask_again(dirty)
+        except (MetadataError, BrokerMetadataError) as error:
+            # Who is at it goes on until it is known that it may not; nobody new comes in.
+            logger.warning("grants can't be read: %s", error)
+            self._retry = self._service.loop.call_later(_RETRY_S, self._mark_again, dirty)
+        except Exception:
+            logger.exception("asking again after a change of grants failed")
+        finally:
+            self._task = None
+
+    def _mark_again(self, dirty: set[str]) -> None:
+        self._retry = None
+        for key in dirty:
+            self._mark(key)
+
+    async def _ask_again(self, dirty: set[str]) -> None:
+        for number, connection in enumerate(list(self._service.connections), 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+            if connection.producers or connection.consumers or connection.watchers:
+                await self._ask_connection(connection, dirty)
+        for number, use in enumerate(list(self._control.live), 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+            for right in use.rights:
+                if _concerns(dirty, right[2]) and not await self._control.may(*right):
+                    logger.info("%s lost %s on %s", right[0], right[1].value, right[2])
+                    use.revoke()
+                    break
+
+    async def _ask_connection(self, connection: Connection, dirty: set[str]) -> None:
+        """What is being created isn't here yet: it is asked about when it is."""
+        caller = Caller(connection.role, connection.original_role)
+        for producer in list(connection.producers.values()):
+            if not isinstance(producer, PendingCreation):
+                resource = Resource.of_topic(producer.topic.name)
+                if _concerns(dirty, resource):
+                    await self.ask_producer(caller, producer, resource)
+        for consumer in list(connection.consumers.values()):
+            if isinstance(consumer, Consumer):
+                resource = resource_of(consumer)
+                if _concerns(dirty, resource):
+                    await self.ask_consumer(caller, consumer, resource)
+        for watcher_id, watcher in list(connection.watchers.items()):
+            resource = Resource.of_namespace(watcher.namespace)
+            if _concerns(dirty, resource) and not await self._control.may(
+                caller, Permission.LOOKUP, resource
+            ):
+                self._service.watchers.remove(connection, watcher_id)
+
+    async def ask_producer(self, caller: Caller, producer: Producer, resource: Resource) -> None:
+        if not await self._control.may(caller, Permission.PRODUCE, resource):
+            self.end_producer(caller, producer)
+
+    async def ask_consumer(self, caller: Caller, consumer: Consumer, resource: Resource) -> None:
+        if not await self._control.may(caller, Permission.CONSUME, resource):
+            self.end_consumer(caller, consumer)
+
+    def ask_soon(self, resource: Resource) -> None:
+        """The documents aren't in memory: ask everybody there once they have been read."""
+        self._mark(resource.namespace)
+
+    def end_producer(self, caller: Caller, producer: Producer) -> None:
+        logger.info("%s: %s may not produce any more", producer.topic.name, caller)
+        error = AuthorizationError("Client is not authorized to Produce")
+        producer.topic.dismiss_producer(producer, error)
+
+    def end_consumer(self, caller: Caller, consumer: Consumer) -> None:
+        logger.info("%s: %s may not consume any more", resource_of(consumer), caller)
+        consumer.subscription.dismiss_consumer(consumer)
+
+
+def resource_of(consumer: Consumer) -> Resource:
+    subscription = consumer.subscription
+    return Resource.of_topic(subscription.topic.name, subscription.name)
+
+
+def _concerns(dirty: set[str], resource: Resource) -> bool:
+    return _EVERYTHING in dirty or resource.tenant in dirty or resource.namespace in dirty
