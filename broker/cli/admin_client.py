@@ -7,10 +7,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from broker.cli.errors import CliError
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["AdminClient", "Answer"]
 
@@ -52,11 +55,16 @@ class AdminClient:
     """Calls to one server; usable as a context manager."""
 
     def __init__(
-        self, url: str, timeout_s: float = 60.0, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        timeout_s: float = 60.0,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """
         Args:
             headers: sent with every call, also where a redirect leads.
+            tls: for https; None: trusts what the system trusts.
         Raises:
             CliError: not an HTTP URL.
         """
@@ -70,10 +78,13 @@ class AdminClient:
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._timeout_s = timeout_s
         self._headers = dict(headers or {})
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        self._connection = kind(parts.hostname, port, timeout=timeout_s)
+        self._tls = tls
+        if parts.scheme == "https":
+            self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                parts.hostname, port, timeout=timeout_s, context=tls
+            )
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -138,5 +149,7 @@ class AdminClient:
         target = urlsplit(location)
         path = f"{target.path}?{target.query}" if target.query else target.path
         url = f"{target.scheme}://{target.netloc}"
-        with AdminClient(url, self._timeout_s, self._headers) as other:
+        if self.url.startswith("https:") and target.scheme != "https":
+            raise CliError(f"{self.url} leads to {url}, where credentials would be readable")
+        with AdminClient(url, self._timeout_s, self._headers, self._tls) as other:
             yield other, path

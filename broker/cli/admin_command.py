@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cli.errors import CliError
 from broker.cli.output import print_value
-from broker.cli.profiles import resolve
+from broker.cli.profiles import target_of
 from broker.cli.progress import progress
 from broker.cli.request import Arguments, Request, request_of
 from broker.cli.values import PARSERS
@@ -69,7 +69,7 @@ def check(answer: Answer) -> None:
 def run_admin(options: argparse.Namespace) -> int:
     """Raises CliError: the call failed; the text holds the server's reason."""
     word = words_of(options.group)[options.word]
-    target = resolve(options.profile, None, options.admin_url)
+    target = target_of(options)
     with target.admin_client(options.request_timeout) as client:
         runs = [
             AdminRun(arguments, client, as_json=options.json)

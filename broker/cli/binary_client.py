@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Self
 from urllib.parse import urlsplit
 
+from broker.cli.access import Access
 from broker.cli.errors import CliError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import (
@@ -32,20 +33,24 @@ REDIRECTS_MAX = 20
 
 Frame = tuple[pb.BaseCommand, bytes]
 
+NOBODY = Access()
+
 
 class BinaryClient:
     """One connection; usable as a context manager."""
 
-    def __init__(self, service_url: str, timeout_s: float = 30.0) -> None:
+    def __init__(self, service_url: str, access: Access = NOBODY, timeout_s: float = 30.0) -> None:
         """Connect and say hello.
 
         Raises:
-            CliError: nobody listens there, or it isn't a broker.
+            CliError: nobody listens there, it isn't a broker, or it doesn't let us in.
         """
         parts = urlsplit(service_url)
-        if parts.scheme != "pulsar" or parts.hostname is None:
+        if parts.scheme not in ("pulsar", "pulsar+ssl") or parts.hostname is None:
             raise CliError(f"{service_url}: not a service URL (pulsar://host:port)")
         self.service_url = service_url
+        self._access = access
+        self._over_tls = parts.scheme == "pulsar+ssl"
         self.timeout_s = timeout_s
         self._ids = itertools.count(1)
         self._reader = FrameReader()
@@ -54,14 +59,22 @@ class BinaryClient:
         self.receipts: deque[Frame] = deque()
         try:
             self._socket = socket.create_connection(
-                (parts.hostname, parts.port or 6650), timeout=timeout_s
+                (parts.hostname, parts.port or (6651 if self._over_tls else 6650)),
+                timeout=timeout_s,
             )
-        except OSError as error:
+            if self._over_tls:
+                self._socket = access.tls().wrap_socket(
+                    self._socket, server_hostname=parts.hostname
+                )
+        except (OSError, ValueError) as error:
             raise CliError(f"{service_url} can't be reached: {error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connect = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
         connect.connect.client_version = "magnetar-cli"
         connect.connect.protocol_version = PROTOCOL_VERSION
+        if method := access.method:
+            connect.connect.auth_method_name, connect.connect.auth_data = method, access.data()
+            connect.connect.feature_flags.supports_auth_refresh = True
         self.send(encode_command(connect))
         connected, _ = self._wait(lambda command: command.type == pb.BaseCommand.CONNECTED)
         self.message_bytes_max = connected.connected.max_message_size or MESSAGE_BYTES_MAX
@@ -110,11 +123,19 @@ class BinaryClient:
             if answer.response == pb.CommandLookupTopicResponse.Failed:
                 raise CliError(f"{topic}: {answer.message}")
             if answer.response == pb.CommandLookupTopicResponse.Connect:
-                url = answer.brokerServiceUrl
+                url = client._url_in(answer)
                 return self.service_url if answer.proxy_through_service_url else url
             authoritative = answer.authoritative
-            client = BinaryClient(answer.brokerServiceUrl, self.timeout_s)
+            client = BinaryClient(client._url_in(answer), self._access, self.timeout_s)
         raise CliError(f"{topic}: too many redirects")
+
+    def _url_in(self, answer: pb.CommandLookupTopicResponse) -> str:
+        """Raises CliError: over TLS we don't leave it."""
+        if not self._over_tls:
+            return answer.brokerServiceUrl
+        if not answer.brokerServiceUrlTls:
+            raise CliError(f"{answer.brokerServiceUrl} has no address for TLS")
+        return answer.brokerServiceUrlTls
 
     def topics(self, namespace: str, *, persistent: bool) -> list[str]:
         """Full names of the topics in a namespace, each partition on its own."""
@@ -223,12 +244,21 @@ class BinaryClient:
                 self.receipts.append(frame)
             case pb.BaseCommand.PING:
                 self.send(encode_command(_pong()))
+            case pb.BaseCommand.AUTH_CHALLENGE:
+                self._prove_again()
             case pb.BaseCommand.ERROR:
                 raise CliError(
                     f"{pb.ServerError.Name(command.error.error)}: {command.error.message}"
                 )
             case pb.BaseCommand.CLOSE_PRODUCER | pb.BaseCommand.CLOSE_CONSUMER:
                 raise CliError("the broker closed the topic: run the command again")
+
+    def _prove_again(self) -> None:
+        """Credentials have expired: send those that there are now."""
+        command = pb.BaseCommand(type=pb.BaseCommand.AUTH_RESPONSE)
+        response = command.authResponse.response
+        response.auth_method_name, response.auth_data = self._access.method, self._access.data()
+        self.send(encode_command(command))
 
 
 def _pong() -> pb.BaseCommand:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Iterator
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from broker.cli.binary_client import BinaryClient, Frame
 from broker.cli.errors import CliError
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
+
+if TYPE_CHECKING:
+    from broker.cli.profiles import Target
 
 __all__ = ["Cluster", "is_websocket", "topic_name"]
 
@@ -30,9 +33,10 @@ def topic_name(text: str) -> TopicName:
 class Cluster:
     """One connection a broker, made when a topic of it is needed; a context manager."""
 
-    def __init__(self, service_url: str) -> None:
-        """Raises CliError: nobody listens there, or not a service URL."""
-        self.first = BinaryClient(service_url)
+    def __init__(self, target: Target) -> None:
+        """Raises CliError: nobody listens there, it isn't a broker, or doesn't let us in."""
+        self._access = target.access
+        self.first = BinaryClient(target.service_url, self._access)
         self._clients = {self.first.service_url: self.first}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.first, selectors.EVENT_READ, self.first)
@@ -56,7 +60,7 @@ class Cluster:
         """The connection to a topic's owner."""
         url = self.first.owner(str(topic))
         if url not in self._clients:
-            client = self._clients[url] = BinaryClient(url)
+            client = self._clients[url] = BinaryClient(url, self._access)
             self._selector.register(client, selectors.EVENT_READ, client)
         return self._clients[url]
 

@@ -15,7 +15,7 @@ from broker.cli.chunks import ChunkAssembler, Origin
 from broker.cli.cluster import Cluster, is_websocket, topic_name
 from broker.cli.errors import CliError
 from broker.cli.output import describe
-from broker.cli.profiles import resolve
+from broker.cli.profiles import Target, target_of
 from broker.cli.progress import progress
 from broker.cli.typed_values import Decoder
 from broker.http.messages import Message, UndecodableEntryError, decode_entry
@@ -40,11 +40,11 @@ class _Consumer:
 
 def run_consume(options: argparse.Namespace) -> int:
     """Receive, show and acknowledge. Exit code 1 when the silence was too long."""
-    url = _service_url(options)
-    if is_websocket(url):
+    target = _target(options)
+    if is_websocket(target.service_url):
         from broker.cli.websocket_commands import consume_by_websocket
 
-        return consume_by_websocket(url, options)
+        return consume_by_websocket(target, options)
 
     def fill(request: pb.CommandSubscribe) -> None:
         subscribe = pb.CommandSubscribe
@@ -55,16 +55,16 @@ def run_consume(options: argparse.Namespace) -> int:
         if options.replicated:
             request.replicate_subscription_state = True
 
-    return _run(url, options, fill, regex=options.regex, done="consumed")
+    return _run(target, options, fill, regex=options.regex, done="consumed")
 
 
 def run_read(options: argparse.Namespace) -> int:
     """Receive and show from a message on, without a subscription that stays."""
-    url = _service_url(options)
-    if is_websocket(url):
+    target = _target(options)
+    if is_websocket(target.service_url):
         from broker.cli.websocket_commands import read_by_websocket
 
-        return read_by_websocket(url, options)
+        return read_by_websocket(target, options)
     start = _start_of(options)
 
     def fill(request: pb.CommandSubscribe) -> None:
@@ -75,15 +75,15 @@ def run_read(options: argparse.Namespace) -> int:
         request.start_message_id.CopyFrom(start)
 
     if start.entryId >= _LATEST:
-        return _run(url, options, fill, regex=False, done="read")
+        return _run(target, options, fill, regex=False, done="read")
     after = None if options.start_message_id_inclusive else (start.ledgerId, start.entryId)
-    return _run(url, options, fill, regex=False, done="read", one_part=True, after=after)
+    return _run(target, options, fill, regex=False, done="read", one_part=True, after=after)
 
 
-def _service_url(options: argparse.Namespace) -> str:
+def _target(options: argparse.Namespace) -> Target:
     if options.encryption_key_value:
         raise CliError("-ekv: this command can't decrypt (-ca CONSUME shows what came)")
-    return resolve(options.profile, options.url, None).service_url
+    return target_of(options)
 
 
 def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
@@ -103,7 +103,7 @@ def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
 
 
 def _run(
-    url: str,
+    target: Target,
     options: argparse.Namespace,
     fill: Callable[[pb.CommandSubscribe], None],
     *,
@@ -112,7 +112,7 @@ def _run(
     one_part: bool = False,
     after: tuple[int, int] | None = None,
 ) -> int:
-    with Cluster(url) as cluster:
+    with Cluster(target) as cluster:
         receiver = _Receiver(cluster, options, fill, after)
         pattern = _Pattern(options.topic) if regex else None
         if pattern is None:

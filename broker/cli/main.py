@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from broker.cli.errors import CliError
+from broker.cli.token_words import add_tokens
 from broker.cli.words import GROUPS
 
 __all__ = ["build_parser", "main"]
@@ -58,6 +59,7 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
     _add_clients(add)
     _add_admin(add("admin", "tenants, namespaces, topics, brokers over HTTP"), arguments)
     _add_profiles(add("profiles", "addresses of several clusters"))
+    add_tokens(add("tokens", "keys, and tokens that are signed with them"))
     completion = add("completion", "print a script that completes commands in a shell")
     completion.add_argument("shell", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
     add("version", "print the version")
@@ -70,12 +72,29 @@ def _add_profile(parser: argparse.ArgumentParser, default: str | None) -> None:
     )
 
 
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--auth-plugin", metavar="NAME", help="token, basic, tls, or Pulsar's class name")
+    add(
+        "--auth-params",
+        metavar="TEXT",
+        help="token:TEXT, file:///path, or what else the plugin takes",
+    )
+    add(
+        *("--tls-trust-cert-path", "--tlsTrustCertsFilePath"),
+        metavar="FILE",
+        help="PEM file of the authorities to trust (those of the system)",
+    )
+    add("--tls-allow-insecure", action="store_true", help="don't look at the server's certificate")
+
+
 def _add_admin(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
     from broker.cli.admin_command import add_group
 
     _add_profile(parser, argparse.SUPPRESS)
     add = parser.add_argument
     add("--admin-url", metavar="URL", help="http://host:port of a broker (of the profile)")
+    _add_access(parser)
     add("--request-timeout", type=float, default=60.0, metavar="SECONDS", help="(60)")
     add("--json", action="store_true", help="always print JSON")
     groups = parser.add_subparsers(dest="group", metavar="GROUP", required=True, title="groups")
@@ -93,6 +112,7 @@ def _add_profiles(parser: argparse.ArgumentParser) -> None:
     add.add_argument("name", metavar="NAME")
     add.add_argument("--url", metavar="URL", help="pulsar://host:port")
     add.add_argument("--admin-url", metavar="URL", help="http://host:port")
+    _add_access(add)
     actions.add_parser("use", help="use one from now on").add_argument("name", metavar="NAME")
     actions.add_parser("remove", help="forget one").add_argument("name", metavar="NAME")
 
@@ -127,6 +147,7 @@ def _add_clients(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         parser.add_argument(
             "--url", metavar="URL", help="pulsar://host:port, or ws://host:port for HTTP's port"
         )
+        _add_access(parser)
         fill(parser)
 
 
@@ -166,6 +187,12 @@ def _profiles(options: argparse.Namespace) -> int:
     return run_profiles(options)
 
 
+def _tokens(options: argparse.Namespace) -> int:
+    from broker.cli.tokens_command import run_tokens
+
+    return run_tokens(options)
+
+
 def _completion(options: argparse.Namespace) -> int:
     from broker.cli.completion import completion_script
 
@@ -187,6 +214,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "read": _read,
     "admin": _admin,
     "profiles": _profiles,
+    "tokens": _tokens,
     "completion": _completion,
     "version": _version,
 }

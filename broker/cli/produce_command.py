@@ -13,7 +13,7 @@ from broker.cli.binary_client import BinaryClient
 from broker.cli.cluster import Cluster, is_websocket, topic_name
 from broker.cli.errors import CliError
 from broker.cli.payloads import contents_of, paced, properties_of
-from broker.cli.profiles import resolve
+from broker.cli.profiles import target_of
 from broker.cli.progress import progress
 from broker.cli.typed_values import Encoder
 from broker.http.messages import OutgoingMessage, encode_batch, encode_single
@@ -37,15 +37,15 @@ def run_produce(options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
     if options.encryption_key_name or options.encryption_key_value:
         raise CliError("-ekn and -ekv: this command can't encrypt")
-    url = resolve(options.profile, options.url, None).service_url
-    if is_websocket(url):
+    target = target_of(options)
+    if is_websocket(target.service_url):
         from broker.cli.websocket_commands import produce_by_websocket
 
-        return produce_by_websocket(url, options)
+        return produce_by_websocket(target, options)
     encoder = Encoder(options.value_schema, options.key_schema, options.key_value_encoding_type)
     messages = [_outgoing(content, encoder, options) for content in contents_of(options)]
     topic = topic_name(options.topic)
-    with Cluster(url) as cluster:
+    with Cluster(target) as cluster:
         producers = _producers(cluster, topic, encoder, options)
         total = len(messages) * options.num_produce
         with progress("messages", total) as advance:

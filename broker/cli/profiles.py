@@ -1,8 +1,12 @@
 """Profiles: the addresses of several clusters by name, in a file that only its owner reads.
 
-What a command talks to is decided here, in this order: its own ``--url`` or ``--admin-url``, the
-profile named by ``--profile``, MAGNETAR_SERVICE_URL and MAGNETAR_ADMIN_URL, the profile named by
-MAGNETAR_PROFILE, the one in use (``magnetar profiles use``), this machine's default ports.
+What a command talks to, and as whom, is decided here, in this order: its own options, the profile
+named by ``--profile``, MAGNETAR_SERVICE_URL, MAGNETAR_ADMIN_URL, MAGNETAR_AUTH_PLUGIN,
+MAGNETAR_AUTH_PARAMS and MAGNETAR_TLS_TRUST_CERT_PATH, the profile named by MAGNETAR_PROFILE, the
+one in use (``magnetar profiles use``), this machine's default ports.
+
+A profile's credentials go to its own addresses only: where another address takes the place of one,
+they are left out, unless the profile was named with ``--profile``.
 """
 
 from __future__ import annotations
@@ -12,35 +16,51 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.cli.access import Access
 from broker.cli.errors import CliError
 
 if TYPE_CHECKING:
+    import argparse
+
     from broker.cli.admin_client import AdminClient
 
-__all__ = ["DEFAULT", "Profiles", "Target", "resolve"]
+__all__ = ["DEFAULT", "Profiles", "Target", "resolve", "target_of", "with_access"]
 
 _OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One cluster as the command line reaches it.
-
-    Credentials will have their place here, and only here: `admin_client` and the binary client get
-    all that they send from a target.
-    """
+    """One cluster as the command line reaches it, and as whom."""
 
     service_url: str
     admin_url: str
+    auth_plugin: str = ""
+    auth_params: str = field(default="", repr=False)
+    tls_trust_cert_path: str = ""
+    tls_allow_insecure: bool = False
+
+    @property
+    def access(self) -> Access:
+        return Access(
+            self.auth_plugin, self.auth_params, self.tls_trust_cert_path, self.tls_allow_insecure
+        )
+
+    def as_fields(self) -> dict[str, str | bool]:
+        """What is set, as it is stored."""
+        addresses = ("service_url", "admin_url")
+        return {name: value for name, value in asdict(self).items() if value or name in addresses}
 
     def admin_client(self, timeout_s: float) -> AdminClient:
         from broker.cli.admin_client import AdminClient  # of commands that need it only
 
-        return AdminClient(self.admin_url, timeout_s)
+        access = self.access
+        tls = access.tls() if self.admin_url.startswith("https:") else None
+        return AdminClient(self.admin_url, timeout_s, access.headers(), tls)
 
 
 DEFAULT = Target("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080")
@@ -111,7 +131,7 @@ class Profiles:
     def _write(self) -> None:
         content = {
             "current": self.current,
-            "profiles": {name: asdict(target) for name, target in sorted(self.targets.items())},
+            "profiles": {name: target.as_fields() for name, target in sorted(self.targets.items())},
         }
         folder = self._path.parent
         try:
@@ -152,5 +172,51 @@ def resolve(
         name = environment.get("MAGNETAR_PROFILE") or profiles.current
         target = profiles.get(name) if name else DEFAULT
     if not profile:
-        target = Target(variables[0] or target.service_url, variables[1] or target.admin_url)
-    return Target(service_url or target.service_url, admin_url or target.admin_url)
+        if service_url or admin_url or any(variables):
+            target = Target(target.service_url, target.admin_url)  # without its credentials
+        target = _with_variables(target, environment)
+    return replace(
+        target,
+        service_url=service_url or target.service_url,
+        admin_url=admin_url or target.admin_url,
+    )
+
+
+def _with_variables(target: Target, environment: Mapping[str, str]) -> Target:
+    plugin = environment.get("MAGNETAR_AUTH_PLUGIN")
+    return replace(
+        target,
+        service_url=environment.get("MAGNETAR_SERVICE_URL") or target.service_url,
+        admin_url=environment.get("MAGNETAR_ADMIN_URL") or target.admin_url,
+        auth_plugin=plugin or target.auth_plugin,
+        auth_params=environment.get("MAGNETAR_AUTH_PARAMS", "") if plugin else target.auth_params,
+        tls_trust_cert_path=environment.get("MAGNETAR_TLS_TRUST_CERT_PATH")
+        or target.tls_trust_cert_path,
+    )
+
+
+def target_of(options: argparse.Namespace) -> Target:
+    """What a command's options mean, with everything that they leave open.
+
+    Raises:
+        CliError: no such profile, the file can't be used, or options that don't fit each other.
+    """
+    target = resolve(
+        options.profile, getattr(options, "url", None), getattr(options, "admin_url", None)
+    )
+    return with_access(target, options)
+
+
+def with_access(target: Target, options: argparse.Namespace) -> Target:
+    """The target with what the options say about credentials and trust. Raises CliError."""
+    if options.auth_params is not None and options.auth_plugin is None:
+        raise CliError("--auth-params needs --auth-plugin")
+    if options.auth_plugin is not None:
+        target = replace(
+            target, auth_plugin=options.auth_plugin, auth_params=options.auth_params or ""
+        )
+    if options.tls_trust_cert_path is not None:
+        target = replace(target, tls_trust_cert_path=options.tls_trust_cert_path)
+    if options.tls_allow_insecure:
+        target = replace(target, tls_allow_insecure=True)
+    return target

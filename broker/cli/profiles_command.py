@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import asdict
+from dataclasses import replace
 
 from broker.cli.output import print_value
-from broker.cli.profiles import DEFAULT, Profiles, Target
+from broker.cli.profiles import DEFAULT, Profiles, with_access
 
 __all__ = ["run_profiles"]
 
@@ -20,8 +20,13 @@ def run_profiles(options: argparse.Namespace) -> int:
             _show(profiles, as_json=options.json)
         case "add":
             known = profiles.targets.get(options.name, DEFAULT)
-            target = Target(options.url or known.service_url, options.admin_url or known.admin_url)
-            target.admin_client(1.0)  # refuses what is no URL
+            target = replace(
+                known,
+                service_url=options.url or known.service_url,
+                admin_url=options.admin_url or known.admin_url,
+            )
+            target = with_access(target, options)
+            target.admin_client(1.0)  # refuses what is no URL, no plugin or no file
             profiles.add(options.name, target)
         case "use":
             profiles.use(options.name)
@@ -32,9 +37,13 @@ def run_profiles(options: argparse.Namespace) -> int:
 
 def _show(profiles: Profiles, *, as_json: bool) -> None:
     if as_json:
-        known = {name: asdict(target) for name, target in profiles.targets.items()}
+        known = {name: target.as_fields() for name, target in profiles.targets.items()}
+        for fields in known.values():
+            if "auth_params" in fields:
+                fields["auth_params"] = "******"
         print_value({"current": profiles.current, "profiles": known}, as_json=True)
         return
     for name, target in sorted(profiles.targets.items()):
         mark = "*" if name == profiles.current else " "
-        print(f"{mark} {name}  {target.service_url}  {target.admin_url}")
+        who = f"  {target.auth_plugin}" if target.auth_plugin else ""
+        print(f"{mark} {name}  {target.service_url}  {target.admin_url}{who}")

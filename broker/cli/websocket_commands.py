@@ -19,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 from broker.cli.errors import CliError
 from broker.cli.output import describe
 from broker.cli.payloads import contents_of, paced, properties_of
+from broker.cli.profiles import Target
 from broker.cli.progress import progress
 from broker.cli.request import topic_parts
 from broker.cli.values import parse_time
@@ -30,7 +31,7 @@ IN_FLIGHT_MAX = 500  # messages: half of what a server lets a socket have
 ANSWER_S_MAX = 30.0
 
 
-def produce_by_websocket(url: str, options: argparse.Namespace) -> int:
+def produce_by_websocket(target: Target, options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
     _refuse(options, "-vs", options.value_schema != "bytes")
     _refuse(options, "-kvet", options.key_value_encoding_type)
@@ -49,7 +50,7 @@ def produce_by_websocket(url: str, options: argparse.Namespace) -> int:
     path = f"producer/{_path(options.topic)}?batchingEnabled={batching}"
     all_frames = itertools.chain.from_iterable(itertools.repeat(frames, options.num_produce))
     in_flight = 0
-    with _connection(url, path) as socket, progress("messages", total) as advance:
+    with _connection(target, path) as socket, progress("messages", total) as advance:
         for group in paced(([frame] for frame in all_frames), options.rate):
             socket.send(group[0])
             in_flight += 1
@@ -71,7 +72,7 @@ def _take_receipt(socket: ClientConnection) -> None:
         raise CliError(f"{answer.get('result')}: {answer.get('errorMsg')}")
 
 
-def consume_by_websocket(url: str, options: argparse.Namespace) -> int:
+def consume_by_websocket(target: Target, options: argparse.Namespace) -> int:
     """Receive, show and acknowledge. Exit code 1 when the silence was too long."""
     _refuse(options, "--regex", options.regex)
     _refuse(options, "-p Earliest", options.subscription_position != "Latest")
@@ -83,10 +84,10 @@ def consume_by_websocket(url: str, options: argparse.Namespace) -> int:
     }
     subscription = quote(options.subscription_name, safe="")
     path = f"consumer/{_path(options.topic)}/{subscription}?{urlencode(query)}"
-    return _show_all(url, path, options, "consumed")
+    return _show_all(target, path, options, "consumed")
 
 
-def read_by_websocket(url: str, options: argparse.Namespace) -> int:
+def read_by_websocket(target: Target, options: argparse.Namespace) -> int:
     """Receive and show from a message on, without a subscription that stays."""
     _refuse(options, "-i", options.start_message_id_inclusive)
     _refuse(options, "-rc", options.readCompacted)
@@ -99,7 +100,7 @@ def read_by_websocket(url: str, options: argparse.Namespace) -> int:
         data = pb.MessageIdData(ledgerId=ledger, entryId=entry)
         start = base64.b64encode(data.SerializeToString()).decode()
     query = urlencode({"messageId": start, **_receiving(options)})
-    return _show_all(url, f"reader/{_path(options.topic)}?{query}", options, "read")
+    return _show_all(target, f"reader/{_path(options.topic)}?{query}", options, "read")
 
 
 def _receiving(options: argparse.Namespace) -> dict[str, Any]:
@@ -108,11 +109,11 @@ def _receiving(options: argparse.Namespace) -> dict[str, Any]:
     return {"receiverQueueSize": queue, "cryptoFailureAction": options.crypto_failure_action}
 
 
-def _show_all(url: str, path: str, options: argparse.Namespace, done: str) -> int:
+def _show_all(target: Target, path: str, options: argparse.Namespace, done: str) -> int:
     timeout_s = options.timeout if options.timeout > 0 else None
     started, count = time.monotonic(), 0
     with (
-        _connection(url, path) as socket,
+        _connection(target, path) as socket,
         progress("messages", options.num_messages or None) as advance,
     ):
         while not 0 < options.num_messages <= count:
@@ -159,11 +160,18 @@ def _refuse(options: argparse.Namespace, word: str, given: object) -> None:
 
 
 @contextmanager
-def _connection(url: str, path: str) -> Iterator[ClientConnection]:
+def _connection(target: Target, path: str) -> Iterator[ClientConnection]:
     """Raises CliError: refused, or nobody listens there, or closed meanwhile."""
+    url, access = target.service_url, target.access
     address = f"{url.rstrip('/')}/ws/v2/{path}"
     try:
-        with connect(address, max_size=None, compression=None) as socket:
+        with connect(
+            address,
+            max_size=None,
+            compression=None,
+            additional_headers=access.headers(),
+            ssl=access.tls() if url.startswith("wss:") else None,
+        ) as socket:
             yield socket
     except InvalidStatus as error:
         text = (error.response.body or b"").decode(errors="replace")
