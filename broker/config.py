@@ -38,17 +38,12 @@ _CHOICES = {
     "backlog_quota_default_retention_policy": (
         *("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
     ),
-    # Another provider decides by rules of its own: ours in its place would let the wrong ones in.
-    "authorization_provider": (
-        "",
-        "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider",
-    ),
     "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
     "log_format": ("text", "json"),
 }
 # Fields that may not be negative or zero, though their type allows it.
 _PORTS = ("broker_service_port", "web_service_port")
-_TLS_PORTS = ("broker_service_port_tls", "web_service_port_tls")
+_ALL_PORTS = (*_PORTS, *(f"{name}_tls" for name in _PORTS))
 _SECRETS = frozenset({"managed_ledger_password", "token_secret_key", "basic_auth_conf"})
 _POSITIVE = (
     "max_message_size",
@@ -75,6 +70,11 @@ _POSITIVE = (
 )
 
 
+_AUTHORIZATION_PROVIDERS = (
+    "",
+    "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider",
+)
+
 # Features that would change what users may rely on: asking for one is an error, not a warning.
 _UNSUPPORTED = frozenset(
     {
@@ -97,8 +97,8 @@ class BrokerConfig:
     data_dir: str = "data"  # own key: journal, ledgers, metadata of a standalone process
     bind_address: str = "127.0.0.1"
     advertised_address: str = ""  # "": the bind address; localhost for loopback and wildcards
-    broker_service_port: int = 6650  # 0: any free port
-    web_service_port: int = 8080  # 0: any free port
+    broker_service_port: int = 6650  # 0: any free port; empty or -1: only over TLS
+    web_service_port: int = 8080
     metadata_store_url: str = ""  # "": the embedded store in data_dir
     log_level: str = "INFO"
     log_format: str = "text"  # own key: "json" is one object a line
@@ -309,12 +309,12 @@ class BrokerConfig:
                 raise ConfigError(
                     f"{key_of(name)}={getattr(self, name)!r}: not one of {', '.join(choices)}"
                 )
-        for name in _TLS_PORTS:
+        for name in _ALL_PORTS:
             if not -1 <= getattr(self, name) <= 65_535:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: not a port number")
         for name in _PORTS:
-            if not 0 <= getattr(self, name) <= 65_535:
-                raise ConfigError(f"{key_of(name)}={getattr(self, name)}: not a port number")
+            if getattr(self, name) == getattr(self, f"{name}_tls") == -1:
+                raise ConfigError(f"{key_of(name)} and {key_of(name)}Tls: neither is a port")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be positive")
@@ -330,6 +330,11 @@ class BrokerConfig:
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(
                 "authorizationEnabled=true needs authenticationEnabled=true: roles must be proved"
+            )
+        # Another provider has rules of its own: ours in its place would let the wrong ones in.
+        if self.authorization_provider not in _AUTHORIZATION_PROVIDERS:
+            raise ConfigError(
+                f"authorizationProvider={self.authorization_provider}: only Pulsar's own exists"
             )
 
     @classmethod
@@ -457,6 +462,8 @@ def _parse(name: str, text: str, source: str) -> object:
             if text.lower() in _FALSE:
                 return False
             raise ValueError("not true or false")
+        if name in _ALL_PORTS and text == "":
+            return -1  # Pulsar's way to switch a port off
         # Pulsar writes an empty value for "default"
         return _DEFAULTS[name] if text == "" and kind is not str else kind(text)
     except ValueError as error:

@@ -124,7 +124,8 @@ class Standalone:
         from broker.http.server import HttpServer
 
         config = self.config
-        await service.listen(config.bind_address, config.broker_service_port)
+        if config.broker_service_port >= 0:
+            await service.listen(config.bind_address, config.broker_service_port)
         if config.broker_service_port_tls >= 0:
             await service.listen_tls(config.bind_address, config.broker_service_port_tls)
         http = HttpServer(create_app(service), config)
@@ -195,7 +196,9 @@ async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
     if tls := " ".join(filter(None, (standalone.service_url_tls, standalone.web_url_tls))):
         print(f"magnetar standalone: {tls} over TLS")
-    print(f"magnetar standalone: {standalone.service_url} {standalone.web_url} ready", flush=True)
+    service_url = standalone.service_url or standalone.service_url_tls
+    web_url = standalone.web_url or standalone.web_url_tls
+    print(f"magnetar standalone: {service_url} {web_url} ready", flush=True)
     stopping = loop.create_task(stop.wait())
     standalone.failed.add_done_callback(lambda _: stop.set())
     await stopping

@@ -50,6 +50,7 @@ class EmbeddedBroker:
             raise ValueError(f'mode={mode!r}: "thread" or "process" is possible')
         self.mode = mode
         self.service_url = self.web_url = ""
+        self.service_url_tls = self.web_url_tls = ""  # with brokerServicePortTls, webServicePortTls
         self._given_path = None if path is None else Path(path).absolute()
         self._start_timeout_s = start_timeout_s
         self._config = _settings(config, settings)
@@ -157,6 +158,7 @@ class EmbeddedBroker:
             raise EmbeddedError(f"the broker did not start: {error}") from error
         addresses = host.ready.result()
         self.service_url, self.web_url = addresses.service_url, addresses.web_url
+        self.service_url_tls, self.web_url_tls = addresses.service_url_tls, addresses.web_url_tls
 
     @property
     def _stop_timeout_s(self) -> float:

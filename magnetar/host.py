@@ -15,6 +15,8 @@ class Addresses:
 
     service_url: str
     web_url: str
+    service_url_tls: str = ""  # "": not served over TLS
+    web_url_tls: str = ""
 
 
 class Host(Protocol):

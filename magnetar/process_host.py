@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessHost"]
 
+_OVER_TLS = re.compile(rb"^magnetar standalone: (pulsar\+ssl:\S+)? ?(https:\S+)? over TLS$")
 _READY = re.compile(rb"^magnetar standalone: (\S+) (\S+) ready$")
 _LOG_LINES_IN_ERRORS = 20
 # The child imports what we would: a test suite may run from sources that are installed nowhere.
@@ -94,9 +95,14 @@ class ProcessHost:
                 pickle.dump(sys.path, process.stdin)
                 pickle.dump(self._config, process.stdin)
                 process.stdin.flush()  # stays open: its end tells the child that we are gone
+            over_tls = ["", ""]
             for line in stdout:
-                if (match := _READY.match(line)) is not None and not self.ready.done():
-                    self.ready.set_result(Addresses(match[1].decode(), match[2].decode()))
+                if (match := _OVER_TLS.match(line)) is not None:
+                    over_tls = [(url or b"").decode() for url in match.groups()]
+                elif (match := _READY.match(line)) is not None and not self.ready.done():
+                    self.ready.set_result(
+                        Addresses(match[1].decode(), match[2].decode(), *over_tls)
+                    )
             code = process.wait()
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()

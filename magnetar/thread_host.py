@@ -81,7 +81,14 @@ class ThreadHost:
             standalone = Standalone(self._config)
             await standalone.start()
             standalone.failed.add_done_callback(lambda _: stop.set())
-            self.ready.set_result(Addresses(standalone.service_url, standalone.web_url))
+            self.ready.set_result(
+                Addresses(
+                    standalone.service_url,
+                    standalone.web_url,
+                    standalone.service_url_tls,
+                    standalone.web_url_tls,
+                )
+            )
             await stop.wait()
             standalone.bookie.give_up_waiting()
             return await self._close(standalone)

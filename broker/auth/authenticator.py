@@ -7,6 +7,7 @@ import hashlib
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -51,7 +52,8 @@ class Authenticator:
         self._remembered: dict[bytes, tuple[Principal, float]] = {}
         self._checking: dict[bytes, asyncio.Future[Principal]] = {}
         self._refusals = _RefusalLog()
-        self.accepted = self.refused = 0  # for the metrics page
+        self.accepted: Counter[str] = Counter()  # by method, for the metrics page
+        self.refused: Counter[str] = Counter()
 
     @classmethod
     def of_config(cls, config: BrokerConfig) -> Authenticator | None:
@@ -110,9 +112,17 @@ class Authenticator:
             future.add_done_callback(lambda done: self._checked(digest, done))
         return await asyncio.shield(future)
 
+    def success(self, method: str) -> None:
+        """Count a login."""
+        self.accepted[self._known(method)] += 1
+
+    def _known(self, method: str) -> str:
+        """For metrics: what a client calls its method is its own choice, not a series for each."""
+        return method if method in self.chain.methods else "other"
+
     def refusal(self, address: str, door: str, method: str, error: BrokerError) -> None:
         """Count a refusal and log it, unless there are very many."""
-        self.refused += 1
+        self.refused[self._known(method)] += 1
         self._refusals.add(time.monotonic(), address, door, method, str(error))
 
     def _checked(self, digest: bytes, future: asyncio.Future[Principal]) -> None:

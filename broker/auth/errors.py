@@ -1,9 +1,9 @@
 """Errors of authentication.
 
-    broker.errors.AuthenticationError    credentials that prove nothing; the client isn't told why
-    └── KeysNeededError                  (provider.py) ask again when the issuer's keys are here
-    broker.config.ConfigError
-    └── KeyFormatError                   a key, a certificate or a password file can't be used
+broker.errors.AuthenticationError    credentials that prove nothing; the client isn't told why
+└── KeysNeededError                  (provider.py) ask again when the issuer's keys are here
+broker.config.ConfigError
+└── KeyFormatError                   a key, a certificate or a password file can't be used
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class AuthenticationLayer:
             authenticator.refusal(address, scope["type"], method, error)
             await self._refuse(error, scope, receive, send)
             return
-        authenticator.accepted += 1
+        authenticator.success(method)
         state = scope["state"]
         state["role"] = principal.role
         if original is not None:

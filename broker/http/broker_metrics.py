@@ -88,6 +88,15 @@ def _add_connections(page: MetricsPage, service: BrokerService) -> None:
     page.add("pulsar_connection_create_success_count", labels, created - refused)
     page.add("pulsar_connection_create_fail_count", labels, refused)
     page.add("pulsar_connection_closed_total_count", labels, figures.connections_closed)
+    if (authenticator := service.authenticator) is not None:
+        for name, counts in (
+            ("pulsar_authentication_success_total", authenticator.accepted),
+            ("pulsar_authentication_failures_total", authenticator.refused),
+        ):
+            for method in sorted({*authenticator.chain.methods, *counts}):
+                page.add(
+                    name, f"{page.base},{label('auth_method', method)}", counts[method], "counter"
+                )
 
 
 def _add_durations(page: MetricsPage, service: BrokerService) -> None:

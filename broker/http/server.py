@@ -37,12 +37,13 @@ class HttpServer:
         self.port = 0
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; 0 picks a free port.
+        """Listen; 0 picks a free port, -1: none, ``start_tls`` follows.
 
         Raises:
             OSError: the port is taken, or the address isn't ours.
         """
-        self._socket = listener = listening_socket(host, port, "HTTP")
+        if port >= 0:
+            self._socket = listening_socket(host, port, "HTTP")
         settings = self._config
         ping_s = settings.web_socket_ping_duration_seconds
         config = uvicorn.Config(
@@ -70,8 +71,8 @@ class HttpServer:
         server.lifespan = config.lifespan_class(config)
         # Not serve(): its main loop wakes up ten times a second for a Date header, and its signal
         # handlers are the standalone process's business.
-        await server.startup(sockets=[listener])
-        self.port = listener.getsockname()[1]
+        await server.startup(sockets=[] if self._socket is None else [self._socket])
+        self.port = -1 if self._socket is None else self._socket.getsockname()[1]
         return self.port
 
     async def start_tls(self, host: str, port: int) -> int:

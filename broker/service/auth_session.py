@@ -129,7 +129,7 @@ class AuthSession:
         speaks_for = self._authenticator.chain.check_original(own.role, named, same_is_good=False)
         expires_at_s = own.expires_at_s if original is None else original.expires_at_s
         self._login = Login(own.role, speaks_for, expires_at_s)
-        self._authenticator.accepted += 1
+        self._authenticator.success(self._own.method)
         connection = self._connection
         connection.role, connection.original_role = own.role, speaks_for
         self._on_accepted(connection)

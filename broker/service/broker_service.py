@@ -175,14 +175,16 @@ class BrokerService:
         """Bootstrap tenants and namespaces; from here on requests are served.
 
         Args:
-            web_port: where HTTP listens; None: as configured.
+            web_port: where HTTP listens; None: as configured; -1: nowhere.
             web_port_tls: where HTTPS listens; None: nowhere.
         """
+        host = self.config.advertised_host
         port = self.config.web_service_port if web_port is None else web_port
-        self.broker_id = f"{self.config.advertised_host}:{port}"
-        self.web_url = f"http://{self.broker_id}"
+        if port >= 0:
+            self.web_url = f"http://{host}:{port}"
         if web_port_tls is not None:
-            self.web_url_tls = f"https://{self.config.advertised_host}:{web_port_tls}"
+            self.web_url_tls = f"https://{host}:{web_port_tls}"
+        self.broker_id = (self.web_url or self.web_url_tls).partition("//")[2]
         urls = {
             "serviceUrl": self.web_url,
             "serviceUrlTls": self.web_url_tls,
@@ -200,9 +202,9 @@ class BrokerService:
         self.bundles = OwnershipService(
             self.store,
             BrokerLookup(
-                self.service_url,
+                self.service_url or None,
                 self.service_url_tls or None,
-                self.web_url,
+                self.web_url or None,
                 self.web_url_tls or None,
             ),
             unload=self.unload_bundle,

@@ -99,9 +99,7 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
         "bandwidthOut": host["bandwidthOut"],
     }
     return {
-        "webServiceUrl": service.web_url,
-        "pulsarServiceUrl": service.service_url,
-        **_tls_urls(service),
+        **_urls(service),
         "persistentTopicsEnabled": service.config.enable_persistent_topics,
         "nonPersistentTopicsEnabled": service.config.enable_non_persistent_topics,
         **resources,
@@ -130,6 +128,11 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
     }
 
 
-def _tls_urls(service: BrokerService) -> dict[str, str]:
-    urls = {"webServiceUrlTls": service.web_url_tls, "pulsarServiceUrlTls": service.service_url_tls}
+def _urls(service: BrokerService) -> dict[str, str]:
+    urls = {
+        "webServiceUrl": service.web_url,
+        "webServiceUrlTls": service.web_url_tls,
+        "pulsarServiceUrl": service.service_url,
+        "pulsarServiceUrlTls": service.service_url_tls,
+    }
     return {name: url for name, url in urls.items() if url}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Path, Query, Response
 from starlette.background import BackgroundTask
@@ -25,7 +24,7 @@ HEALTH_TIMEOUT_S = 30.0
 
 def broker_id(service: BrokerService) -> str:
     """``host:port`` of the web address, as lists and statistics name a broker."""
-    return urlsplit(service.web_url).netloc
+    return service.broker_id
 
 
 @router.get(
@@ -99,7 +98,8 @@ async def version(service: Service) -> Response:
     },
 )
 async def leader(service: Service) -> Response:
-    return JsonResponse({"serviceUrl": service.web_url, "brokerId": broker_id(service)})
+    url = service.web_url or service.web_url_tls
+    return JsonResponse({"serviceUrl": url, "brokerId": broker_id(service)})
 
 
 @router.get(
