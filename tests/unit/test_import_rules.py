@@ -42,6 +42,8 @@ CORES = [
     "metadata/paths.py",
     "metadata/tree.py",
     "broker/auth/authorization.py",
+    *(f"broker/auth/{name}.py" for name in ("provider", "chain", "token", "openid", "keys")),
+    *(f"broker/auth/{name}.py" for name in ("htpasswd", "basic", "certificate")),
     "broker/policies",
     "broker/protocol",
     "broker/dispatch/shared.py",

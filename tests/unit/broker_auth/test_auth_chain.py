@@ -11,6 +11,8 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.auth.authenticator import Authenticator
 from broker.auth.build import build
@@ -295,6 +297,24 @@ def test_keys_of_an_issuer_are_for_their_own_use_only() -> None:
     for useless in (b"", b"[]", b'{"keys":[]}', _key_set(("one", RSA_KEY), use="enc")):
         with pytest.raises(ConfigError):
             parse_key_set(useless, ISSUER)
+
+
+_entry = st.dictionaries(
+    st.sampled_from(["kty", "kid", "use", "alg", "n", "e", "crv", "x", "y", "k"]),
+    st.none()
+    | st.integers()
+    | st.sampled_from(["RSA", "EC", "OKP", "oct", "sig", "AQAB", "P-256"]),
+)
+
+
+@given(st.lists(_entry | st.integers()) | st.none())
+@settings(max_examples=100, deadline=None)
+def test_any_key_set_is_parsed_or_refused(listed: object) -> None:
+    try:
+        keys = parse_key_set(json.dumps({"keys": listed}).encode(), ISSUER)
+    except ConfigError:
+        return
+    assert all(key.algorithms for key in keys.values())
 
 
 def test_a_discovery_document_must_be_the_issuers_own() -> None:

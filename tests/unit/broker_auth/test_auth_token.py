@@ -222,6 +222,13 @@ def test_errors_do_not_repeat_the_token() -> None:
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize("header", [{"crit": ["x"], "x": 1}, {"b64": False, "crit": ["b64"]}])
+def test_headers_that_must_be_understood_and_are_not(header: dict[str, Any]) -> None:
+    token = _by_hand({"alg": "HS256", **header}, lambda text: hmac.digest(SECRET, text, "sha256"))
+    with pytest.raises(AuthenticationError):
+        login(provider(), token)
+
+
 @given(st.binary(max_size=200) | st.text(max_size=80).map(str.encode))
 @settings(max_examples=150, deadline=None)
 def test_any_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
