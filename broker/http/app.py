@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from broker.http.access import authorize, everyone
+from broker.http.access import authorize
 from broker.http.broker_metrics import CacheRates
 from broker.http.compression import GzipLayer
 from broker.http.errors import install_error_handlers
@@ -89,7 +89,7 @@ def create_app(service: BrokerService) -> FastAPI:
     app.state.service = service
     app.state.rest_publishers = RestPublishers(service)
     app.state.rest_sessions = RestSessions(service)
-    app.state.may = everyone
+    app.state.access = service.access
     app.state.http_figures = HttpFigures()
     app.state.cache_rates = CacheRates()
     _add_layers(app, service)

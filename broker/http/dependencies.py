@@ -29,6 +29,7 @@ __all__ = [
     "body_doc",
     "flag",
     "json_body",
+    "make_namespace",
     "make_topic_name",
     "read_json",
 ]
@@ -52,7 +53,12 @@ async def _tenant(request: Request) -> str:
 
 async def _namespace(request: Request) -> str:
     names = request.path_params
-    tenant, namespace = form_decode(names["tenant"]), form_decode(names["namespace"])
+    return make_namespace(names["tenant"], names["namespace"])
+
+
+def make_namespace(tenant: str, namespace: str) -> str:
+    """``tenant/ns`` of raw path segments. Raises ApiError: 412 bad name."""
+    tenant, namespace = form_decode(tenant), form_decode(namespace)
     if not (valid_namespace_part(tenant) and valid_namespace_part(namespace)):
         raise ApiError(412, "Namespace name is not valid")
     return f"{tenant}/{namespace}"

@@ -41,8 +41,8 @@ TAGS: Final = {
 _METHODS: Final = ("get", "put", "post", "delete", "patch")
 _REASONS: Final = {
     "400": "messages: a non-empty list is required",
-    "401": "anonymous lacks the permission: superuser",
-    "403": "anonymous lacks the permission: tenant admin",
+    "401": "Unauthorized: joe lacks superuser on the cluster",
+    "403": "Unauthorized: joe lacks tenant admin on public/default",
     "404": "Topic persistent://public/default/orders not found",
     "405": "Termination of a non-persistent topic is not allowed",
     "406": "Number of partitions should be greater than 0",

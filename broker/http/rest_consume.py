@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from broker.http.value_schemas import Decoded
     from broker.protocol.topic_name import TopicName
+    from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
 
 __all__ = [
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 UNACKED_MAX = 10_000  # messages a session may hold unacknowledged
 MESSAGES_MAX = 1_000  # of one answer
+CALLERS_MAX = 100  # of one session, by role
 ANSWER_BYTES_MAX = 8 * 1024 * 1024  # of one answer; at least one message
 WAIT_MS_MAX = 60_000
 UNKNOWN_SIZE = -1
@@ -71,6 +73,8 @@ class RestSession:
         self.options = options
         self.last_used_s = asyncio.get_running_loop().time()
         self.closed = False
+        self.rights: set[Right] = set()
+        """Of those who have used it, while authorization is on; it ends with the first one lost."""
         self._owner = owner
         self._arrived = asyncio.Event()
         self._unacked: OrderedDict[MessageKey, float] = OrderedDict()  # by lease end, loop time
@@ -89,6 +93,25 @@ class RestSession:
             initial_position=EARLIEST if options.earliest else LATEST,
         )
         await self.feed.open(name, request, remote=remote, client_version="REST")
+
+    async def used_with(self, right: Right) -> None:
+        """A caller with this right, which was checked, goes on to use the session.
+
+        Raises:
+            ApiError: 429 too many callers share it; 410 the right is gone already.
+        """
+        if right in self.rights:
+            return
+        if len(self.rights) >= CALLERS_MAX:
+            raise ApiError(429, f"{CALLERS_MAX} callers share this session")
+        self.rights.add(right)
+        await self._owner.watch(self)
+        if self.closed:
+            raise ApiError(410, "The session was closed: ask again")
+
+    def revoke(self) -> None:
+        """Somebody who uses it may not consume any more; others open it again."""
+        self.close()
 
     @property
     def busy(self) -> bool:
@@ -302,7 +325,14 @@ class RestSessions:
         self._arm()
         return session
 
+    async def watch(self, session: RestSession) -> None:
+        """End it when one of its rights is taken away."""
+        if (access := self._service.access) is not None:
+            await access.start_use(session)
+
     def forget(self, session: RestSession) -> None:
+        if (access := self._service.access) is not None:
+            access.end_use(session)
         if self._open.get(session.key) is session:
             del self._open[session.key]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from broker.auth.authorization import NO_GRANTS, Authorizer, Caller, Permission, Resource
 from broker.auth.refusals import RefusalLog
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from broker.service.producer import Producer
     from metadata.store import MetadataEvent
 
-__all__ = ["AccessControl", "LiveUse"]
+__all__ = ["AccessControl", "LiveUse", "Right"]
 
 logger = logging.getLogger(__name__)
 
+Right: TypeAlias = tuple[Caller, Permission, Resource]
 _SLICE: Final = 100
 """Connections or sessions looked at before others get their turn on the loop."""
 _RETRY_S: Final = 1.0
@@ -43,7 +44,7 @@ class LiveUse(Protocol):
     """What goes on using a right after it was checked: a WebSocket, a REST session."""
 
     @property
-    def rights(self) -> Iterable[tuple[Caller, Permission, Resource]]:
+    def rights(self) -> Iterable[Right]:
         """All that must be allowed for it to go on."""
 
     def revoke(self) -> None:
@@ -100,6 +101,24 @@ class AccessControl:
         if not await self.may(caller, permission, resource):
             self.refusal(door, remote, caller, permission, resource)
             raise AuthorizationError(f"{caller} lacks {permission.value} on {resource}")
+
+    async def has_tenant(self, tenant: str) -> bool:
+        """Raises BrokerMetadataError, MetadataError."""
+        return (await self._resources.access(tenant, "")).admins is not None
+
+    async def start_use(self, use: LiveUse) -> None:
+        """Watch a use of rights, which were checked; it may be revoked at once.
+
+        Between the check and now a document may have changed: so they are asked for again.
+        """
+        self.live.add(use)
+        for right in list(use.rights):
+            if not await self.may(*right):
+                use.revoke()
+                return
+
+    def end_use(self, use: LiveUse) -> None:
+        self.live.discard(use)
 
     def producer_created(self, connection: Connection, producer: Producer) -> None:
         """Ask again: the right may have been taken away while the topic was loaded."""
@@ -206,7 +225,7 @@ class _AccessWatch:
         for number, use in enumerate(list(self._control.live), 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
-            for right in use.rights:
+            for right in list(use.rights):
                 if _concerns(dirty, right[2]) and not await self._control.may(*right):
                     logger.info("%s lost %s on %s", right[0], right[1].value, right[2])
                     use.revoke()

@@ -10,6 +10,7 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from broker.http.access import right_of
 from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, read_json
 from broker.http.errors import ApiError
 from broker.http.feed import MessageKey
@@ -139,11 +140,17 @@ class _Wanted:
         client = request.client
         remote = f"{client.host}:{client.port}" if client else "unknown:0"
         self._sessions = _sessions(request)
+        self._right = right_of(request)
         self._service: BrokerService = request.app.state.service
         self._arguments = (topic, subscription, consumer, options, remote)
 
     async def open(self) -> RestSession:
-        return await self._sessions.get_or_open(*self._arguments)
+        return await self._used(await self._sessions.get_or_open(*self._arguments))
+
+    async def _used(self, session: RestSession) -> RestSession:
+        if self._right is not None:
+            await session.used_with(self._right)
+        return session
 
     async def open_for(self, keys: list[MessageKey]) -> RestSession:
         """The session, opened only if it can have delivered these messages.
@@ -153,7 +160,7 @@ class _Wanted:
         """
         topic, subscription, consumer, *_ = self._arguments
         if (session := self._sessions.find(topic, subscription, consumer)) is not None:
-            return session
+            return await self._used(session)
         count = await self._service.partitions(topic)
         if count and (unknown := [key[0] for key in keys if not 0 <= key[0] < count]):
             raise ApiError(400, f"The topic has no partition {unknown[0]}")

@@ -70,7 +70,7 @@ class Channel:
                 event = await self._websocket.receive()
             except (WebSocketDisconnect, RuntimeError):
                 return None
-            if event["type"] != "websocket.receive":
+            if event["type"] != "websocket.receive" or self._close_code is not None:
                 return None
             self._last_frame_s = asyncio.get_running_loop().time()
             text = event.get("text")

@@ -7,6 +7,7 @@ import logging
 import secrets
 from base64 import b64encode
 from collections import OrderedDict
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from broker.http.messages import (
 from broker.http.publisher import Publisher
 from broker.http.websocket.channel import CLOSE_BASE, RESTART
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
+from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from broker.service.consumer import EXCLUSIVE, SubscribeRequest
 from broker.service.schemas.definition import parse_version
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -148,6 +149,10 @@ class _Session:
             except BrokerError as error:
                 channel.close_soon(CLOSE_BASE + _UNKNOWN, str(error))
 
+    @property
+    def writes_to(self) -> Sequence[TopicName]:
+        return ()
+
     def close(self) -> None:
         self.feed.close()
 
@@ -230,6 +235,26 @@ class ConsumerSession(_Session):
         await self.feed.open_all(self._names, request, remote=remote, client_version=client_version)
         if not parameters.pull:
             self.feed.add_credit(parameters.queue_size)
+
+    @property
+    def writes_to(self) -> Sequence[TopicName]:
+        """The topics of its dead letters."""
+        if not self._parameters.redeliver_max:
+            return ()
+        found = []
+        for name in self._names:
+            with suppress(InvalidTopicNameError):  # nothing can be published there
+                found.append(TopicName.parse(self._dead_letter_topic(str(name))))
+        return found
+
+    def _named(self, delivery: Delivery) -> str:
+        """The topic as the client has named it: of a partition perhaps the partitioned one."""
+        if any(delivery.topic == name.full for name in self._names):
+            return delivery.topic
+        return str(TopicName.parse(delivery.topic).base)
+
+    def _dead_letter_topic(self, topic: str) -> str:
+        return self._parameters.dead_letter_topic or f"{topic}-{self._subscription}-DLQ"
 
     def close(self) -> None:
         if self._timer is not None:
@@ -330,8 +355,8 @@ class ConsumerSession(_Session):
     async def _publish_dead(self, dead: list[Delivery]) -> None:
         """Copy to the dead letter topic, then acknowledge: a crash may give two, never none."""
         for delivery in dead:
-            topic = delivery.topic if self._shows_topic else str(self._name)
-            name = self._parameters.dead_letter_topic or f"{topic}-{self._subscription}-DLQ"
+            topic = self._named(delivery) if self._shows_topic else str(self._name)
+            name = self._dead_letter_topic(topic)
             try:
                 publisher = await self._dead_letter_publisher(name)
             except (BrokerError, ValueError) as error:

@@ -114,6 +114,10 @@ class ProducerSession:
         self._watch: asyncio.TimerHandle | None = None
         self._sent: deque[_Sent] = deque()  # only kept while a send timeout is set
 
+    @property
+    def writes_to(self) -> Sequence[TopicName]:
+        return ()
+
     async def open(self, remote: str, client_version: str) -> None:
         """Register the producer.
 

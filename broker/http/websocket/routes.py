@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
+from broker.auth.authorization import Permission, Resource
 from broker.errors import (
     BrokerError,
     ConsumerBusyError,
@@ -16,11 +17,11 @@ from broker.errors import (
     ProducerBlockedQuotaExceededExceptionError,
     TopicTerminatedError,
 )
-from broker.http.access import authorize_websocket
+from broker.http.access import authorize_websocket, caller_of, require
 from broker.http.dependencies import make_topic_name
 from broker.http.errors import ApiError, error_response, response_of
 from broker.http.raw_path import form_decode
-from broker.http.websocket.channel import Channel
+from broker.http.websocket.channel import CLOSE_BASE, Channel
 from broker.http.websocket.consumer import ConsumerSession, ReaderSession
 from broker.http.websocket.parameters import (
     ConsumerParameters,
@@ -31,11 +32,12 @@ from broker.http.websocket.producer import ProducerSession
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from starlette.responses import Response
     from starlette.websockets import WebSocket
 
+    from broker.service.access_control import AccessControl, Right
     from broker.service.broker_service import BrokerService
 
 __all__ = ["unknown_route", "websocket_routes"]
@@ -44,9 +46,14 @@ logger = logging.getLogger(__name__)
 
 TOPICS_MAX = 1_000
 CLOSE_S = 5  # for what is queued when we end the session
+_NOT_AUTHORIZED = CLOSE_BASE + 6  # http-api 6.4
 
 
 class _Session(Protocol):
+    @property
+    def writes_to(self) -> Iterable[TopicName]:
+        """Topics that it may publish to beside the one in its path."""
+
     async def open(self, remote: str, client_version: str) -> None: ...
     async def run(self, channel: Channel) -> None: ...
     def close(self) -> None: ...
@@ -68,44 +75,53 @@ def unknown_route() -> WebSocketRoute:
 
 
 async def _produce(websocket: WebSocket) -> None:
-    await _serve(websocket, lambda service: _producer_session(websocket, service))
+    await _serve(websocket, _producer_session)
 
 
 def _producer_session(websocket: WebSocket, service: BrokerService) -> _Session:
     parameters = ProducerParameters.parse(websocket.query_params)
-    return ProducerSession(service, make_topic_name(**websocket.path_params), parameters)
+    return ProducerSession(service, _topics(websocket)[0], parameters)
 
 
 async def _consume(websocket: WebSocket) -> None:
-    await _serve(websocket, lambda service: _consumer_session(websocket, service))
+    await _serve(websocket, _consumer_session)
 
 
 def _consumer_session(websocket: WebSocket, service: BrokerService) -> _Session:
-    segments = dict(websocket.path_params)
-    subscription = form_decode(form_decode(segments.pop("subscription")))
     parameters = ConsumerParameters.parse(websocket.query_params)
-    return ConsumerSession(service, (make_topic_name(**segments),), subscription, parameters)
+    return ConsumerSession(service, _topics(websocket), _subscription(websocket), parameters)
 
 
 async def _consume_several(websocket: WebSocket) -> None:
-    await _serve(websocket, lambda service: _several_session(websocket, service))
+    await _serve(websocket, _consumer_session)
 
 
-def _several_session(websocket: WebSocket, service: BrokerService) -> _Session:
-    """``topics``: full names, separated by commas (http-api 6.1)."""
+def _topics(websocket: WebSocket) -> list[TopicName]:
+    """The topics that a socket is about: of its path, else of ``topics``, full names separated by
+    commas (http-api 6.1).
+    """
+    names = websocket.path_params
+    if "topic" in names:
+        return [make_topic_name(*(names[part] for part in _TOPIC_PARTS))]
     query = websocket.query_params
     if "topicsPattern" in query:
         raise ApiError(501, "topicsPattern is not supported, name the topics")
     try:
-        names = [TopicName.parse(each) for each in query.get("topics", "").split(",") if each]
+        topics = [TopicName.parse(each) for each in query.get("topics", "").split(",") if each]
     except InvalidTopicNameError as error:
         raise ApiError(400, f"Invalid query parameter topics: {error}") from error
-    if not 0 < len(names) <= TOPICS_MAX:
+    if not 0 < len(topics) <= TOPICS_MAX:
         raise ApiError(400, f"topics must name 1 to {TOPICS_MAX} topics, separated by commas")
-    if len({str(name) for name in names}) < len(names):
+    if len({str(name) for name in topics}) < len(topics):
         raise ApiError(400, "topics names a topic twice")
-    subscription = form_decode(form_decode(websocket.path_params["subscription"]))
-    return ConsumerSession(service, names, subscription, ConsumerParameters.parse(query))
+    return topics
+
+
+_TOPIC_PARTS = ("domain", "tenant", "namespace", "topic")
+
+
+def _subscription(websocket: WebSocket) -> str:
+    return form_decode(form_decode(websocket.path_params.get("subscription", "")))
 
 
 async def _unknown(websocket: WebSocket) -> None:
@@ -114,15 +130,17 @@ async def _unknown(websocket: WebSocket) -> None:
 
 
 async def _read(websocket: WebSocket) -> None:
-    await _serve(websocket, lambda service: _reader_session(websocket, service))
+    await _serve(websocket, _reader_session)
 
 
 def _reader_session(websocket: WebSocket, service: BrokerService) -> _Session:
     parameters = ReaderParameters.parse(websocket.query_params)
-    return ReaderSession(service, make_topic_name(**websocket.path_params), parameters)
+    return ReaderSession(service, _topics(websocket)[0], parameters)
 
 
-async def _serve(websocket: WebSocket, make: Callable[[BrokerService], _Session]) -> None:
+async def _serve(
+    websocket: WebSocket, make: Callable[[WebSocket, BrokerService], _Session]
+) -> None:
     """Open the session first, so that a refusal can still be an HTTP status."""
     service: BrokerService = websocket.app.state.service
     client = websocket.client
@@ -133,13 +151,15 @@ async def _serve(websocket: WebSocket, make: Callable[[BrokerService], _Session]
         try:
             if not service.config.web_socket_service_enabled:
                 raise ApiError(404, "webSocketServiceEnabled is false")
-            await authorize_websocket(websocket)
-            session = make(service)
+            rights = await _authorized(websocket)
+            session = make(websocket, service)
+            if rights:
+                rights += await _may_write(websocket, session)
             await session.open(remote, agent)
         except Exception as error:  # whatever it is, the client gets a status
             await _refuse(websocket, error)
             return
-        await _run(websocket, session, service)
+        await _run(websocket, session, service, rights)
     except WebSocketDisconnect:
         pass
     finally:
@@ -147,7 +167,37 @@ async def _serve(websocket: WebSocket, make: Callable[[BrokerService], _Session]
             session.close()
 
 
-async def _run(websocket: WebSocket, session: _Session, service: BrokerService) -> None:
+async def _authorized(websocket: WebSocket) -> list[Right]:
+    """Raises ApiError: 400 the path or the query names no topics, 403."""
+    subscription = _subscription(websocket)
+    resources = [Resource.of_topic(name, subscription) for name in _topics(websocket)]
+    return await authorize_websocket(websocket, resources)
+
+
+async def _may_write(websocket: WebSocket, session: _Session) -> list[Right]:
+    """A consumer's dead letters are published in its name. Raises ApiError: 403."""
+    access: AccessControl = websocket.app.state.access
+    caller = caller_of(websocket.scope)
+    rights = [(caller, Permission.PRODUCE, Resource.of_topic(name)) for name in session.writes_to]
+    await require(access, websocket.scope, rights, 403)
+    return rights
+
+
+class _GuardedSocket:
+    """An open socket that ends when one of its rights is taken away."""
+
+    def __init__(self, rights: list[Right], session: _Session, channel: Channel) -> None:
+        self.rights = rights
+        self._session, self._channel = session, channel
+
+    def revoke(self) -> None:
+        self._session.close()  # at once; what is queued may take the client a while to read
+        self._channel.close_soon(_NOT_AUTHORIZED, "Not authorized any more")
+
+
+async def _run(
+    websocket: WebSocket, session: _Session, service: BrokerService, rights: list[Right]
+) -> None:
     config = service.config
     await websocket.accept()
     channel = Channel(
@@ -158,7 +208,10 @@ async def _run(websocket: WebSocket, session: _Session, service: BrokerService) 
     reader = asyncio.create_task(session.run(channel))
     writer = asyncio.create_task(channel.run_writer())
     channel.watch_idle()
+    guarded = _GuardedSocket(rights, session, channel)
     try:
+        if service.access is not None:
+            await service.access.start_use(guarded)
         # Either the client leaves (reader ends) or we close it (writer ends).
         done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -169,6 +222,8 @@ async def _run(websocket: WebSocket, session: _Session, service: BrokerService) 
         if reader in done and not writer.done():
             await asyncio.wait((writer,), timeout=CLOSE_S if channel.ending else 0)
     finally:
+        if service.access is not None:
+            service.access.end_use(guarded)
         channel.stop_watching()
         for task in (reader, writer):
             task.cancel()
