@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.auth.provider import Provider, checked_role
 from broker.errors import AuthenticationError, AuthorizationError
@@ -16,7 +16,7 @@ class Credentials:
     """What a client shows on one connection or with one request."""
 
     method: str  # "" or "none": nothing
-    data: bytes = b""
+    data: bytes = field(default=b"", repr=False)
     certificate: bytes | None = None  # DER, verified by TLS
 
 

@@ -177,8 +177,9 @@ def _show(options: argparse.Namespace) -> None:
 
 def _token(options: argparse.Namespace) -> bytes:
     given = [bool(options.token), options.stdin, bool(options.token_file)]
-    if sum(given) != 1:
-        raise CliError("one of TOKEN, --stdin and --token-file is needed")
+    text = os.environ.get("TOKEN", "") if not any(given) else options.token
+    if sum(given) > 1 or not (any(given) or text):
+        raise CliError("one of TOKEN, --stdin and --token-file is needed, or the variable TOKEN")
     if options.stdin:
         text = sys.stdin.read()
     elif options.token_file:
@@ -186,8 +187,6 @@ def _token(options: argparse.Namespace) -> bytes:
             text = Path(options.token_file).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise CliError(f"{options.token_file}: {error}") from error
-    else:
-        text = options.token
     return str(text).strip().encode()
 
 

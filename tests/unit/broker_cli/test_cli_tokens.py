@@ -31,7 +31,7 @@ def _mode(path: Path) -> int:
 
 
 def test_a_secret_key_makes_tokens_that_it_validates(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "secret.key"
     assert run(capsys, "create-secret-key", "--output", file) == ""
@@ -43,6 +43,8 @@ def test_a_secret_key_makes_tokens_that_it_validates(
     header, _, body = run(capsys, "show", token).partition("---\n")
     assert json.loads(header)["alg"] == "HS256"
     assert json.loads(body) == claims
+    monkeypatch.setenv("TOKEN", token)
+    assert json.loads(run(capsys, "validate", "-sk", file)) == claims
     # Never over a key that may be in use
     assert "exists already" in refused(capsys, "create-secret-key", "--output", file)
 
