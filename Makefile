@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check bench bench-admin simulate fuzz interop-clients format clean
+.PHONY: help setup standalone test check audit bench bench-admin simulate fuzz interop-clients format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -32,6 +32,11 @@ check: $(STAMP)  ## format, lint, types, generated code
 	$(BIN)/mypy .
 	PYTHON=$(BIN)/python scripts/generate_protobuf --check
 
+audit:  ## dependencies with known advisories (needs the network; not part of CI)
+	@[ -x .venv-audit/bin/pip-audit ] || { $(PYTHON) -m venv .venv-audit && \
+		.venv-audit/bin/python -m pip install -q --disable-pip-version-check pip-audit; }
+	.venv-audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip
+
 format: $(STAMP)  ## rewrite sources in our format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -53,4 +58,4 @@ interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, ONLY=ja
 	ONLY=$(ONLY) scripts/interop_clients
 
 clean:  ## remove the environment and caches, never data/
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) .venv-audit .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -207,7 +207,7 @@ class BrokerConfig:
     managed_ledger_default_write_quorum: int = 1
     managed_ledger_default_ack_quorum: int = 1
     managed_ledger_default_mark_delete_rate_limit: float = 1.0  # cursor writes a second
-    managed_ledger_password: str = ""
+    managed_ledger_password: str = field(default="", repr=False)
     managed_ledger_cache_size_mb: int = 256
     managed_ledger_max_entries_per_ledger: int = 50_000
     managed_ledger_min_ledger_rollover_time_minutes: int = 10
@@ -240,6 +240,7 @@ class BrokerConfig:
     http_server_idle_timeout: int = 75_000  # ms that a connection may be kept unused
     http_server_accept_queue_size: int = 8192
     max_http_server_connections: int = 10_000  # WebSockets too; 0: a quarter of the open files
+    max_http_server_connections_per_ip: int = 0  # own key; 0: no limit
     max_concurrent_http_requests: int = 0  # more: 503; 0: as many as there are connections
     http_requests_limit_enabled: bool = False
     http_requests_max_per_second: float = 100.0  # of each client address
@@ -277,6 +278,7 @@ class BrokerConfig:
     authenticate_original_auth_data: bool = False
     authenticate_metrics_endpoint: bool = False
     authentication_refresh_check_seconds: int = 60
+    max_unauthenticated_connections: int = 1_000  # own key: binary; more: the oldest is cut; 0: any
     # file: or data: URL, path or base64, as for all keys
     token_secret_key: str = field(default="", repr=False)
     token_public_key: str = ""

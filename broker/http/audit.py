@@ -19,6 +19,12 @@ logger = logging.getLogger("broker.audit")
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 ANONYMOUS: Final = "anonymous"
 _PATH_MAX: Final = 1000
+# What may be secret in an address, though nobody asks for it there: credentials in a query, and the
+# value of a setting that somebody takes for a dynamic one.
+_SECRETS: Final = re.compile(
+    rb"(?i)([?&](?:token|password|authorization)="
+    rb"|/brokers/configuration/[^/?]*(?:secret|password|token|auth)[^/?]*/)[^&?/#]+"
+)
 _TOKEN: Final = re.compile(rb"((?:^|&)token=)[^&]*")
 
 
@@ -33,6 +39,7 @@ def audit(scope: Scope, status: int, request_id: str) -> None:
     if query := scope.get("query_string"):
         # Pulsar takes tokens in addresses of HTTP calls, so some will be sent here, in vain.
         raw += b"?" + _TOKEN.sub(rb"\1******", query)
+    raw = _SECRETS.sub(rb"\1******", raw)
     # As it came: percent-encoded. Anything else (a proxy may be careless) can't forge a line.
     path = raw.decode("ascii", "backslashreplace")[:_PATH_MAX]
     if not path.isprintable():

@@ -97,6 +97,11 @@ def _add_connections(page: MetricsPage, service: BrokerService) -> None:
                 page.add(
                     name, f"{page.base},{label('auth_method', method)}", counts[method], "counter"
                 )
+        room = service.waiting_room
+        page.add("pulsar_unauthenticated_connections", page.base, len(room))
+        page.add("pulsar_unauthenticated_connections_cut_total", page.base, room.cut, "counter")
+    if (access := service.access) is not None:
+        page.add("pulsar_authorization_failures_total", page.base, access.refused, "counter")
 
 
 def _add_durations(page: MetricsPage, service: BrokerService) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from broker.service.file_limit import SocketQuota
+from broker.http.websocket.protocol import CorkedWebSocketProtocol
+from broker.service.file_limit import AddressQuota, SocketQuota
 from broker.service.tls import client_certificate
 
 __all__ = ["ConnectionLimits", "LenientHttpProtocol", "protocol_with"]
@@ -56,6 +58,9 @@ class LenientHttpProtocol(HttpToolsProtocol):
 
     quota: SocketQuota
     """Of all HTTP and WebSocket connections of the process; set by ``protocol_with``."""
+    addresses: AddressQuota
+    """The same by address."""
+    _address = ""
     limits: ConnectionLimits
     _declined = False  # the request being parsed offers another protocol than WebSocket
     _state = _HEAD
@@ -75,7 +80,10 @@ class LenientHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         if (certificate := client_certificate(transport)) is not None:
             self.app_state = {**self.app_state, "client_certificate": certificate}
-        if self.quota.admits(len(self.connections)):
+        peer = transport.get_extra_info("peername")
+        self._address = str(peer[0]) if isinstance(peer, tuple) else ""
+        admitted = self.addresses.enter(self._address)
+        if self.quota.admits(len(self.connections)) and admitted:
             self._watch()
             return
         transport.write(_answer(503, "Too many connections", b"retry-after: 1\r\n"))
@@ -83,7 +91,15 @@ class LenientHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timers()
+        self.addresses.leave(self._address)
         super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
+        # The end of the connection is told to the new protocol from now on.
+        protocol = self.transport.get_protocol()
+        if isinstance(protocol, CorkedWebSocketProtocol):
+            protocol.on_lost = partial(self.addresses.leave, self._address)
 
     # --- what arrives
 
@@ -296,6 +312,9 @@ def _answer(status: int, reason: str, headers: bytes = b"") -> bytes:
     ) + (b"connection: close\r\n\r\n" + body)
 
 
-def protocol_with(quota: SocketQuota, limits: ConnectionLimits) -> type[LenientHttpProtocol]:
+def protocol_with(
+    quota: SocketQuota, addresses: AddressQuota, limits: ConnectionLimits
+) -> type[LenientHttpProtocol]:
     """The protocol class of one server."""
-    return type("HttpProtocol", (LenientHttpProtocol,), {"quota": quota, "limits": limits})
+    shared = {"quota": quota, "addresses": addresses, "limits": limits}
+    return type("HttpProtocol", (LenientHttpProtocol,), shared)

@@ -10,7 +10,7 @@ import uvicorn
 
 from broker.http.request_protocol import ConnectionLimits, protocol_with
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
-from broker.service.file_limit import SocketQuota, file_limit
+from broker.service.file_limit import AddressQuota, SocketQuota, file_limit
 from broker.service.tls import TlsListener, listening_socket
 
 if TYPE_CHECKING:
@@ -49,7 +49,11 @@ class HttpServer:
         config = uvicorn.Config(
             self._app,
             loop="none",
-            http=protocol_with(_quota(settings), _limits(settings)),
+            http=protocol_with(
+                _quota(settings),
+                AddressQuota(settings.max_http_server_connections_per_ip),
+                _limits(settings),
+            ),
             ws=CorkedWebSocketProtocol,
             lifespan="off",
             log_config=None,

@@ -28,6 +28,7 @@ from broker.service.tls import TlsListener
 from broker.service.topic_directory import TopicDirectory
 from broker.service.topic_list import TopicListWatchers
 from broker.service.topic_loader import TopicLoader
+from broker.service.waiting_room import WaitingRoom
 from bundles.lookup import BrokerLookup
 from bundles.ownership import OwnershipService
 from metadata.recipes import IdGenerator
@@ -71,9 +72,10 @@ def _access_of(service: BrokerService) -> tuple[AccessControl | None, CommandGat
     return access, CommandGate(access)
 
 
-def _quota(config: BrokerConfig) -> SocketQuota:
+def _door_of(config: BrokerConfig) -> tuple[SocketQuota, WaitingRoom]:
     limits = [file_limit() // 2, config.broker_max_connections]
-    return SocketQuota("binary protocol", min(each for each in limits if each > 0))
+    quota = SocketQuota("binary protocol", min(each for each in limits if each > 0))
+    return quota, WaitingRoom(config.max_unauthenticated_connections)
 
 
 class BrokerService:
@@ -133,7 +135,7 @@ class BrokerService:
         self.lookups = 0
         """LOOKUP-class requests under way."""
         self.connections: set[Connection] = set()
-        self._quota = _quota(config)
+        self._quota, self.waiting_room = _door_of(config)
         self._connections_per_ip: Counter[str] = Counter()
         self._paused: set[Connection] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -269,6 +271,8 @@ class BrokerService:
             refused = "Reached the maximum number of connections"
         elif 0 < per_ip < self._connections_per_ip[ip]:
             refused = "Reached the maximum number of connections on address " + ip
+        if refused is None and self.authenticator is not None:
+            self.waiting_room.enter(connection)
         self.figures.connections_refused += refused is not None
         return refused
 
@@ -276,6 +280,7 @@ class BrokerService:
         if connection not in self.connections:
             return
         self.connections.remove(connection)
+        self.waiting_room.leave(connection)
         self.figures.connections_closed += 1
         self._paused.discard(connection)
         self._connections_per_ip[connection.ip] -= 1

@@ -308,6 +308,7 @@ class Connection(asyncio.BufferedProtocol):
     def admit(self) -> None:
         """CONNECTED is sent: from now on any command may come."""
         self.connected = True
+        self.service.waiting_room.leave(self)
         self._frame_bytes_max = self.service.config.max_message_size + FRAME_PADDING_BYTES
 
     def client_certificate(self) -> bytes | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import resource
+from collections import Counter
 from typing import Final
 
-__all__ = ["SocketQuota", "file_limit", "raise_file_limit"]
+__all__ = ["AddressQuota", "SocketQuota", "file_limit", "raise_file_limit"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,3 +59,22 @@ class SocketQuota:
                 *(self._what, self.sockets_max, file_limit()),
             )
         return False
+
+
+class AddressQuota:
+    """The sockets of one protocol by their clients' address."""
+
+    def __init__(self, sockets_max: int) -> None:
+        """``sockets_max``: of one address; 0: any number."""
+        self._sockets_max = sockets_max
+        self._counts: Counter[str] = Counter()
+
+    def enter(self, address: str) -> bool:
+        """Count a socket; whether its address may have it. ``leave`` in any case."""
+        self._counts[address] += 1
+        return not 0 < self._sockets_max < self._counts[address]
+
+    def leave(self, address: str) -> None:
+        self._counts[address] -= 1
+        if self._counts[address] <= 0:
+            del self._counts[address]

@@ -14,6 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
 __all__ = ["CorkedWebSocketProtocol", "text_frame_head"]
 
@@ -34,6 +35,14 @@ def text_frame_head(size: int) -> bytes:
 
 class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
     """REQUIRES: no extensions are negotiated (``ws_per_message_deflate=False``)."""
+
+    on_lost: Callable[[], None] | None = None
+    """Called when the connection is gone."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._out: list[bytes] = []

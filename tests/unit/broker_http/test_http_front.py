@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from broker.config import BrokerConfig
+from broker.http.audit import audit
 from broker.http.compression import GzipLayer, accepts_gzip
 from broker.http.errors import ApiError
 from broker.http.front import FrontDoor, HttpFigures
@@ -230,6 +231,34 @@ def test_a_change_is_one_audit_line(caplog: pytest.LogCaptureFixture) -> None:
         " address=192.0.2.7:4711"
     )
     assert r"path=/admin/v2/a\nb\x7f?force=1" in forged
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/admin/v2/x?token=a.b.c&n=1", "/admin/v2/x?token=******&n=1"),
+        ("/admin/v2/x?a=1&TOKEN=abc", "/admin/v2/x?a=1&TOKEN=******"),
+        (
+            "/admin/v2/brokers/configuration/tokenSecretKey/c2VjcmV0",
+            "/admin/v2/brokers/configuration/tokenSecretKey/******",
+        ),
+        ("/admin/v2/brokers/configuration/maxTenants/5", None),
+    ],
+)
+def test_audit_lines_hold_no_secrets(
+    path: str, shown: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw, _, query = path.partition("?")
+    scope = {
+        "path": raw,
+        "raw_path": raw.encode(),
+        "query_string": query.encode(),
+        "state": {},
+        "method": "POST",
+    }
+    with caplog.at_level(logging.INFO, logger="broker.audit"):
+        audit(scope, 401, "id")
+    assert f" path={shown or path} " in caplog.records[0].getMessage()
 
 
 @pytest.fixture
