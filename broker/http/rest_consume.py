@@ -94,7 +94,7 @@ class RestSession:
         )
         await self.feed.open(name, request, remote=remote, client_version="REST")
 
-    async def used_with(self, right: Right) -> None:
+    def used_with(self, right: Right) -> None:
         """A caller with this right, which was checked, goes on to use the session.
 
         Raises:
@@ -105,7 +105,7 @@ class RestSession:
         if len(self.rights) >= CALLERS_MAX:
             raise ApiError(429, f"{CALLERS_MAX} callers share this session")
         self.rights.add(right)
-        await self._owner.watch(self)
+        self._owner.watch(self)
         if self.closed:
             raise ApiError(410, "The session was closed: ask again")
 
@@ -325,10 +325,10 @@ class RestSessions:
         self._arm()
         return session
 
-    async def watch(self, session: RestSession) -> None:
+    def watch(self, session: RestSession) -> None:
         """End it when one of its rights is taken away."""
         if (access := self._service.access) is not None:
-            await access.start_use(session)
+            access.start_use(session)
 
     def forget(self, session: RestSession) -> None:
         if (access := self._service.access) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from broker.auth.authorization import NO_GRANTS, Authorizer, Caller, Permission, Resource
@@ -22,7 +23,7 @@ from metadata.paths import decode_name
 from metadata.store import EventType, SessionEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from broker.service.broker_service import BrokerService
     from broker.service.connection import Connection
@@ -34,8 +35,8 @@ __all__ = ["AccessControl", "LiveUse", "Right"]
 logger = logging.getLogger(__name__)
 
 Right: TypeAlias = tuple[Caller, Permission, Resource]
-_SLICE: Final = 100
-"""Connections or sessions looked at before others get their turn on the loop."""
+_SLICE: Final = 200
+"""Questions before others get their turn on the loop: half a millisecond."""
 _RETRY_S: Final = 1.0
 _EVERYTHING: Final = ""
 
@@ -106,14 +107,17 @@ class AccessControl:
         """Raises BrokerMetadataError, MetadataError."""
         return (await self._resources.access(tenant, "")).admins is not None
 
-    async def start_use(self, use: LiveUse) -> None:
+    def start_use(self, use: LiveUse) -> None:
         """Watch a use of rights, which were checked; it may be revoked at once.
 
         Between the check and now a document may have changed: so they are asked for again.
         """
         self.live.add(use)
         for right in list(use.rights):
-            if not await self.may(*right):
+            may = self.may_nowait(*right)
+            if may is None:
+                self._watch.ask_soon(right[2])
+            elif not may:
                 use.revoke()
                 return
 
@@ -164,6 +168,7 @@ class _AccessWatch:
 
     def __init__(self, service: BrokerService, control: AccessControl) -> None:
         self._service, self._control = service, control
+        self._asked = 0
         self._dirty: set[str] = set()  # tenants, ``tenant/ns``, _EVERYTHING
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -185,7 +190,10 @@ class _AccessWatch:
     def _on_event(self, event: MetadataEvent) -> None:
         if event.type is not EventType.CHILDREN_CHANGED and event.path.startswith(POLICIES + "/"):
             names = event.path.removeprefix(POLICIES + "/").split("/")
-            self._mark("/".join(map(decode_name, names)))
+            try:
+                self._mark("/".join(map(decode_name, names)))
+            except UnicodeDecodeError:  # written by somebody who encodes names otherwise
+                self._mark(_EVERYTHING)
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
@@ -202,12 +210,11 @@ class _AccessWatch:
             while self._dirty:
                 dirty, self._dirty = self._dirty, set()
                 await self._ask_again(dirty)
-        except (MetadataError, BrokerMetadataError) as error:
+        except Exception as error:
             # Who is at it goes on until it is known that it may not; nobody new comes in.
-            logger.warning("grants can't be read: %s", error)
+            unknown = isinstance(error, MetadataError | BrokerMetadataError)
+            logger.warning("grants can't be read: %s", error, exc_info=not unknown)
             self._retry = self._service.loop.call_later(_RETRY_S, self._mark_again, dirty)
-        except Exception:
-            logger.exception("asking again after a change of grants failed")
         finally:
             self._task = None
 
@@ -216,19 +223,20 @@ class _AccessWatch:
         for key in dirty:
             self._mark(key)
 
+    def ask_soon(self, resource: Resource) -> None:
+        """The documents aren't in memory: ask everybody there once they have been read."""
+        self._mark(resource.namespace)
+
     async def _ask_again(self, dirty: set[str]) -> None:
-        for number, connection in enumerate(list(self._service.connections), 1):
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
+        """Raises BrokerMetadataError, MetadataError: some were not asked."""
+        for connection in list(self._service.connections):
             if connection.producers or connection.consumers or connection.watchers:
                 await self._ask_connection(connection, dirty)
-        for number, use in enumerate(list(self._control.live), 1):
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
+        for use in list(self._control.live):
             for right in list(use.rights):
-                if _concerns(dirty, right[2]) and not await self._control.may(*right):
+                if not await self._may_still(right, dirty):
                     logger.info("%s lost %s on %s", right[0], right[1].value, right[2])
-                    use.revoke()
+                    self._end(use.revoke)
                     break
 
     async def _ask_connection(self, connection: Connection, dirty: set[str]) -> None:
@@ -237,31 +245,33 @@ class _AccessWatch:
         for producer in list(connection.producers.values()):
             if not isinstance(producer, PendingCreation):
                 resource = Resource.of_topic(producer.topic.name)
-                if _concerns(dirty, resource):
-                    await self.ask_producer(caller, producer, resource)
+                if not await self._may_still((caller, Permission.PRODUCE, resource), dirty):
+                    self._end(partial(self.end_producer, caller, producer))
         for consumer in list(connection.consumers.values()):
             if isinstance(consumer, Consumer):
-                resource = resource_of(consumer)
-                if _concerns(dirty, resource):
-                    await self.ask_consumer(caller, consumer, resource)
+                right = (caller, Permission.CONSUME, resource_of(consumer))
+                if not await self._may_still(right, dirty):
+                    self._end(partial(self.end_consumer, caller, consumer))
         for watcher_id, watcher in list(connection.watchers.items()):
             resource = Resource.of_namespace(watcher.namespace)
-            if _concerns(dirty, resource) and not await self._control.may(
-                caller, Permission.LOOKUP, resource
-            ):
+            if not await self._may_still((caller, Permission.LOOKUP, resource), dirty):
                 self._service.watchers.remove(connection, watcher_id)
 
-    async def ask_producer(self, caller: Caller, producer: Producer, resource: Resource) -> None:
-        if not await self._control.may(caller, Permission.PRODUCE, resource):
-            self.end_producer(caller, producer)
+    async def _may_still(self, right: Right, dirty: set[str]) -> bool:
+        """Whether a right is still given, or isn't touched by the changes."""
+        self._asked += 1
+        if self._asked % _SLICE == 0:
+            await asyncio.sleep(0)
+        resource = right[2]
+        concerned = _EVERYTHING in dirty or resource.tenant in dirty or resource.namespace in dirty
+        return not concerned or await self._control.may(*right)
 
-    async def ask_consumer(self, caller: Caller, consumer: Consumer, resource: Resource) -> None:
-        if not await self._control.may(caller, Permission.CONSUME, resource):
-            self.end_consumer(caller, consumer)
-
-    def ask_soon(self, resource: Resource) -> None:
-        """The documents aren't in memory: ask everybody there once they have been read."""
-        self._mark(resource.namespace)
+    def _end(self, end: Callable[[], None]) -> None:
+        """One that can't be ended in order must not keep the others from being asked."""
+        try:
+            end()
+        except Exception:
+            logger.exception("ending a use of rights failed")
 
     def end_producer(self, caller: Caller, producer: Producer) -> None:
         logger.info("%s: %s may not produce any more", producer.topic.name, caller)
@@ -276,7 +286,3 @@ class _AccessWatch:
 def resource_of(consumer: Consumer) -> Resource:
     subscription = consumer.subscription
     return Resource.of_topic(subscription.topic.name, subscription.name)
-
-
-def _concerns(dirty: set[str], resource: Resource) -> bool:
-    return _EVERYTHING in dirty or resource.tenant in dirty or resource.namespace in dirty

@@ -145,11 +145,11 @@ class _Wanted:
         self._arguments = (topic, subscription, consumer, options, remote)
 
     async def open(self) -> RestSession:
-        return await self._used(await self._sessions.get_or_open(*self._arguments))
+        return self._used(await self._sessions.get_or_open(*self._arguments))
 
-    async def _used(self, session: RestSession) -> RestSession:
+    def _used(self, session: RestSession) -> RestSession:
         if self._right is not None:
-            await session.used_with(self._right)
+            session.used_with(self._right)
         return session
 
     async def open_for(self, keys: list[MessageKey]) -> RestSession:
@@ -160,7 +160,7 @@ class _Wanted:
         """
         topic, subscription, consumer, *_ = self._arguments
         if (session := self._sessions.find(topic, subscription, consumer)) is not None:
-            return await self._used(session)
+            return self._used(session)
         count = await self._service.partitions(topic)
         if count and (unknown := [key[0] for key in keys if not 0 <= key[0] < count]):
             raise ApiError(400, f"The topic has no partition {unknown[0]}")

@@ -211,7 +211,7 @@ async def _run(
     guarded = _GuardedSocket(rights, session, channel)
     try:
         if service.access is not None:
-            await service.access.start_use(guarded)
+            service.access.start_use(guarded)
         # Either the client leaves (reader ends) or we close it (writer ends).
         done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
         for task in done:

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from broker.auth.authorization import Caller, Permission, Resource
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.topic_name import TopicName
 from broker.service.access_control import AccessControl
 from broker.service.command_gate import NOT_TAKEN, RULES, CommandGate
 from broker.service.handlers import HANDLERS
+from metadata.errors import SessionLostError
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -423,6 +426,81 @@ async def test_a_right_that_is_lost_while_the_topic_loads(
     client.send(client.producer_command(TOPIC))
     created, closed = await client.receive(2)
     assert (created.type, closed.type) == (C.PRODUCER_SUCCESS, C.CLOSE_PRODUCER)
+
+
+class Use:
+    """A use of rights outside of binary connections."""
+
+    def __init__(self, role: str, topic: str = TOPIC, *, stubborn: bool = False) -> None:
+        self.rights = [
+            (Caller(role), Permission.CONSUME, Resource.of_topic(TopicName.parse(topic)))
+        ]
+        self.revoked = False
+        self._stubborn = stubborn
+
+    def revoke(self) -> None:
+        self.revoked = True
+        if self._stubborn:
+            raise RuntimeError("can't be ended in order")
+
+
+async def test_one_that_fails_to_end_does_not_save_the_others(guarded: Broker) -> None:
+    access, _ = parts(guarded)
+    uses = [Use("cons", stubborn=True), Use("cons"), Use("both"), Use("cons", stubborn=True)]
+    for use in uses:
+        access.start_use(use)
+    await guarded.service.resources.update_policies("t1/ns", without("cons"))
+    await eventually(lambda: sum(use.revoked for use in uses) == 3)
+    assert not uses[2].revoked
+
+
+async def test_a_use_that_starts_too_late_ends_at_once(guarded: Broker) -> None:
+    access, _ = parts(guarded)
+    await guarded.service.resources.access("t1", "t1/ns")
+    late = Use("prod")
+    access.start_use(late)
+    assert late.revoked
+    guarded.service.resources._access.clear()
+    unread = Use("prod")
+    access.start_use(unread)
+    assert not unread.revoked
+    await eventually(lambda: unread.revoked)
+
+
+async def test_grants_that_cannot_be_read_are_read_again(
+    guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resources, (access, _) = guarded.service.resources, parts(guarded)
+    use = Use("cons")
+    access.start_use(use)
+    read, failures = resources.access, [0]
+
+    async def fail_twice(tenant: str, namespace: str) -> Any:
+        failures[0] += 1
+        if failures[0] <= 2:
+            raise SessionLostError("no store")
+        return await read(tenant, namespace)
+
+    monkeypatch.setattr(resources, "access", fail_twice)
+    monkeypatch.setattr("broker.service.access_control._RETRY_S", 0.01)
+    await resources.update_policies("t1/ns", without("cons"))
+    await eventually(lambda: use.revoked)
+    assert failures[0] >= 3
+
+
+async def test_a_command_is_refused_while_grants_cannot_be_read(
+    guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(tenant: str, namespace: str) -> Any:
+        raise SessionLostError("no store")
+
+    client = await client_of(guarded, "prod")
+    guarded.service.resources._access.clear()
+    monkeypatch.setattr(guarded.service.resources, "access", fail)
+    reply, _ = await client.produce(TOPIC)
+    assert error_of(reply)[0] == pb.MetadataError
+    reply, _ = await (await client_of(guarded, "admin")).produce(TOPIC)
+    assert reply.type == C.PRODUCER_SUCCESS  # needs no document
 
 
 async def test_refusals_are_audited_and_bounded(
