@@ -7,6 +7,7 @@ type of command that comes new, fails a test.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -244,6 +245,39 @@ async def test_who_may_send_it(
             code, text = error_of(replies[0])
             assert code == pb.AuthorizationError
             assert text.startswith("Client is not authorized to ")
+
+
+def _note(seen: list[Any], connection: Any, taken: Any) -> None:
+    seen.append(taken)
+
+
+async def test_rights_end_at_their_tenant(guarded: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same commands about somebody else's topic, a missing namespace, a missing tenant."""
+    gate, access = parts(guarded)[1], parts(guarded)[0]
+    by_number = {field.number: field.name for field in C.DESCRIPTOR.fields}
+    asked = 0
+    for kind, (fields, _) in EXPECTED.items():
+        for place in ("public/default", "t1/none", "none/none"):
+            elsewhere = {
+                name: value.replace("t1/ns", place) if name in ("topic", "namespace") else value
+                for name, value in fields.items()
+            }
+            if elsewhere == fields:
+                continue
+            for role in ROLES:
+                seen: list[Any] = []
+                client = await client_of(guarded, role)
+                part = getattr(command(kind, elsewhere), by_number[kind])
+                before = access.refused
+                with monkeypatch.context() as patch:
+                    patch.setitem(HANDLERS, kind, partial(_note, seen))
+                    gate.take(client.connection, kind, part)
+                    await eventually(lambda: bool(seen) or access.refused > before)  # noqa: B023
+                rules_there = role == "admin" or (role == "ten" and place == "t1/none")
+                assert bool(seen) == rules_there, (NAME(C.Type.ValueType(kind)), role, place)
+                client.lose()
+                asked += 1
+    assert asked > 100
 
 
 async def test_a_frame_passes_the_gate(guarded: Broker) -> None:
