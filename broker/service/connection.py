@@ -277,6 +277,10 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or transport is None or not outgoing:
             return
         transport.writelines(coalesce(outgoing))
+        if not self.connected and transport.get_write_buffer_size() > _UNKNOWN_FRAME_BYTES_MAX:
+            # Pings are answered before CONNECT, too: whoever reads no answer gets no more of them.
+            self.close("it reads nothing before its CONNECT", level=logging.DEBUG)
+            return
         if not self.writable and transport.get_write_buffer_size() > _OUTGOING_BYTES_MAX:
             self.pause_reading(PAUSED_OUTGOING)
 
@@ -319,6 +323,9 @@ class Connection(asyncio.BufferedProtocol):
         """Drop the connection with no further word; what is queued still leaves."""
         if self.closed:
             return
+        service = self.service
+        if not self.connected and not service.waiting_room.may_log(service.clock()):
+            level = logging.DEBUG  # whoever floods the port must not fill the log as well
         logger.log(level, "connection %s: closed: %s", self.remote, reason)
         self._flush()
         if (transport := self._transport) is not None:

@@ -8,12 +8,14 @@ milliseconds, so that those who only hold connections open push out each other.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.service.connection import Connection
 
 __all__ = ["WaitingRoom"]
+
+_LOGGED_PER_S: Final = 20
 
 
 class WaitingRoom:
@@ -21,6 +23,7 @@ class WaitingRoom:
         """``connections_max``: 0: any number."""
         self._connections_max = connections_max
         self._waiting: dict[Connection, None] = {}  # in the order of their coming
+        self._second = self._lines = 0
         self.cut = 0
         """For the metrics page."""
 
@@ -40,3 +43,10 @@ class WaitingRoom:
     def leave(self, connection: Connection) -> None:
         """It is proved, or gone; one that isn't here is ignored."""
         self._waiting.pop(connection, None)
+
+    def may_log(self, now_ms: int) -> bool:
+        """Whether the end of one more that never got in is worth a line: some a second are."""
+        if now_ms // 1000 != self._second:
+            self._second, self._lines = now_ms // 1000, 0
+        self._lines += 1
+        return self._lines <= _LOGGED_PER_S

@@ -10,6 +10,7 @@ from broker.config import BrokerConfig
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.file_limit import AddressQuota
 from tests.unit.broker_service.doubles import Broker
+from tests.unit.managed_ledger.cluster import eventually
 
 WAITING_MAX = 5
 
@@ -54,6 +55,27 @@ async def test_one_frame_before_the_login_is_small(broker: Broker) -> None:
     assert (await client.receive_one()).type == pb.BaseCommand.CONNECTED
     client.feed((1 << 20).to_bytes(4, "big") + (100).to_bytes(4, "big"))
     assert not client.connection.closed
+
+
+async def test_a_stranger_who_pings_and_reads_nothing_is_cut(broker: Broker) -> None:
+    client = broker.client(connect=False)
+    ping = pb.BaseCommand(type=pb.BaseCommand.PING)
+    ping.ping.SetInParent()
+    client.send(*[ping] * 100)
+    assert len(await client.receive(100)) == 100
+    client.transport.unsent = 1 << 20
+    client.send(ping)
+    await eventually(lambda: client.connection.closed)
+
+
+async def test_strangers_do_not_fill_the_log(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="broker.service.connection"):
+        for _ in range(300):
+            broker.client(connect=False).feed(b"\xff" * 8)
+    assert 0 < len(caplog.records) < 100
+    assert "malformed frame" in caplog.records[0].getMessage()
 
 
 async def test_a_login_has_a_deadline(broker: Broker) -> None:
