@@ -1,7 +1,10 @@
 """TLS of listening sockets: contexts out of PEM files, renewed when the files change.
 
-A renewed context is for connections to come; those that exist go on with the old one. The listening
-socket itself stays open meanwhile, so nobody is refused.
+A renewed context is for connections to come; those that exist go on with the old one.
+
+A connection is accepted plain, counted, and only then led through its handshake: an event loop's
+own TLS server would let anybody open files without end, because it tells nobody of a connection
+whose handshake has not ended.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import logging
 import re
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.config import ConfigError
+from broker.service.file_limit import SocketQuota, file_limit
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -26,6 +31,10 @@ logger = logging.getLogger(__name__)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _HANDSHAKE_S: Final = 10.0
+_AFTER_FAILURE_S: Final = 1.0
+_ACCEPTED_PER_TURN: Final = 64
+_HANDSHAKES_MAX: Final = 4096
+"""At once, and never more than a sixteenth of the files that may be open; of one address, half."""
 _IANA = re.compile(r"TLS_(ECDHE_(?:RSA|ECDSA)|DHE_RSA)_WITH_(\w+)")
 _TLS_1_3: Final = re.compile(r"TLS_(AES|CHACHA20)_\w+")
 
@@ -146,14 +155,19 @@ class TlsListener:
     def __init__(
         self, config: BrokerConfig, factory: Callable[[], asyncio.BaseProtocol], backlog: int
     ) -> None:
+        """``factory`` makes a protocol for each connection that begins a handshake."""
         self._config = config
         self._factory = factory
         self._backlog = backlog
+        self._loop = asyncio.get_running_loop()
+        self._context: ssl.SSLContext | None = None
         self._socket: socket.socket | None = None
-        self._server: asyncio.Server | None = None
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._by_address: Counter[str] = Counter()
+        self._handshakes_max = max(2, min(_HANDSHAKES_MAX, file_limit() // 16))
+        self._quota = SocketQuota("TLS handshakes", self._handshakes_max)
         self._seen: list[tuple[int, int] | None] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._reloading: asyncio.Task[None] | None = None
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}  # by what they call
 
     async def start(self, host: str, port: int, what: str) -> int:
         """Listen; 0 picks a free port.
@@ -162,65 +176,110 @@ class TlsListener:
             OSError: the port is taken. ConfigError: the files can't be used.
         """
         self._seen = self._look()
-        context = server_context(self._config)
-        self._socket = listening_socket(host, port, what)
-        bound: int = self._socket.getsockname()[1]
-        await self._serve(context)
+        self._context = server_context(self._config)
+        self._socket = listener = listening_socket(host, port, what)
+        listener.setblocking(False)
+        listener.listen(self._backlog)
+        bound: int = listener.getsockname()[1]
+        self._listen()
         self._watch()
         return bound
 
     def close(self) -> None:
-        """Stop listening; connections stay."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._reloading is not None:
-            self._reloading.cancel()
-        if self._server is not None:
-            self._server.close()
+        """Stop listening; connections stay, handshakes end."""
+        for timer in self._timers.values():
+            timer.cancel()
         if self._socket is not None:
+            self._loop.remove_reader(self._socket)
             self._socket.close()
+        for task in self._handshakes:
+            task.cancel()
 
-    async def check(self) -> None:
+    def check(self) -> None:
         """Use the files as they are now, if they have changed and are good."""
         seen = self._look()
         if seen == self._seen:
             return
         try:
-            context = server_context(self._config)
+            self._context = server_context(self._config)
         except ConfigError as error:
             # Half of a renewal, perhaps: key and certificate are two files. Seen at the next look.
             logger.warning("TLS files have changed and can't be used: %s", error)
             return
         self._seen = seen
-        await self._serve(context)
         logger.info("TLS: %s is in use now", self._config.tls_certificate_file_path)
 
-    async def _serve(self, context: ssl.SSLContext) -> None:
+    # --- connections
+
+    def _listen(self) -> None:
         assert self._socket is not None
-        # A duplicate: closing the old server must not close the port.
-        duplicate = self._socket.dup()
+        self._timers.pop(self._listen, None)
+        self._loop.add_reader(self._socket, self._on_readable, self._socket)
+
+    def _on_readable(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTED_PER_TURN):
+            try:
+                accepted, peer = listener.accept()
+            except BlockingIOError:
+                return
+            except (ConnectionError, InterruptedError):
+                continue  # gone before it was taken
+            except OSError as error:
+                logger.error("TLS: can't accept connections: %s", error)
+                # No files are left, perhaps: not to be asked again in every turn of the loop
+                self._loop.remove_reader(listener)
+                self._arm(_AFTER_FAILURE_S, self._listen)
+                return
+            accepted.setblocking(False)
+            self._begin(accepted, str(peer[0]))
+
+    def _begin(self, accepted: socket.socket, address: str) -> None:
+        """Start a handshake, or end the connection."""
+        if (
+            not self._quota.admits(len(self._handshakes) + 1)
+            or self._by_address[address] >= self._handshakes_max // 2
+        ):
+            accepted.close()
+            return
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._by_address[address] += 1
+        task = self._loop.create_task(self._shake_hands(accepted))
+        self._handshakes.add(task)
+        task.add_done_callback(lambda done: self._shaken(done, accepted, address))
+
+    def _shaken(self, task: asyncio.Task[None], accepted: socket.socket, address: str) -> None:
+        self._handshakes.discard(task)
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        if task.cancelled():
+            accepted.close()  # perhaps before its first step, so that no transport owns it
+        elif (error := task.exception()) is not None:
+            logger.error("a connection over TLS failed", exc_info=error)
+
+    async def _shake_hands(self, accepted: socket.socket) -> None:
         try:
-            server = await asyncio.get_running_loop().create_server(
+            await self._loop.connect_accepted_socket(
                 self._factory,
-                sock=duplicate,
-                ssl=context,
-                backlog=self._backlog,
+                accepted,
+                ssl=self._context,
                 ssl_handshake_timeout=_HANDSHAKE_S,
             )
-        except BaseException:
-            duplicate.close()
-            raise
-        old, self._server = self._server, server
-        if old is not None:
-            old.close()
+        except (OSError, EOFError) as error:  # ssl.SSLError and TimeoutError are OSErrors
+            logger.debug("no TLS: %s", error)
+
+    # --- the files
 
     def _watch(self) -> None:
         if (interval_s := self._config.tls_cert_refresh_check_duration_sec) > 0:
-            self._timer = asyncio.get_running_loop().call_later(interval_s, self._on_timer)
+            self._arm(interval_s, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._reloading = asyncio.get_running_loop().create_task(self.check())
+        self.check()
         self._watch()
+
+    def _arm(self, after_s: float, call: Callable[[], None]) -> None:
+        self._timers[call] = self._loop.call_later(after_s, call)
 
     def _look(self) -> list[tuple[int, int] | None]:
         """What tells a changed file: also one that a symbolic link now leads to."""
