@@ -182,8 +182,8 @@ class DynamicConfiguration:
                     if getattr(config, field) != getattr(self._current, field)
                 ]
                 logger.info("dynamic configuration: %s", ", ".join(changed))
-                self._current = config
                 await self._apply(config)
+                self._current = config  # only now: what failed is tried with the next news
 
     def _effective(self, values: Mapping[str, str]) -> BrokerConfig:
         """Values that another version of the broker stored and this one can't use are left out."""

@@ -44,7 +44,9 @@ class PolicyFeed:
         self.changes = 0
         """Grows with every change of a document: what was read before it may be old."""
         self._dirty: set[str] = set()  # ``tenant/ns``, full names of topics, _EVERYTHING
+        self._told: asyncio.Future[None] | None = None  # done when topics know what is dirty now
         self._task: asyncio.Task[None] | None = None
+        self._unread: set[str] = set()  # topics whose documents can't be read, until _retry
         self._retry: asyncio.TimerHandle | None = None
         store = service.store
         self._watches = (
@@ -57,6 +59,10 @@ class PolicyFeed:
     def close(self) -> None:
         for watch in self._watches:
             watch.close()
+        self._unread.clear()
+        if self._told is not None:
+            self._told.set_result(None)  # nobody waits for a round that never begins
+            self._told = None
         if self._task is not None:
             self._task.cancel()
         if self._retry is not None:
@@ -66,9 +72,7 @@ class PolicyFeed:
         """The broker's settings have changed: return when the loaded topics have them."""
         self.defaults = Policies({}, config)
         self._service.resources.config_changed(config)
-        self._mark(_EVERYTHING)
-        if self._task is not None:
-            await asyncio.shield(self._task)
+        await asyncio.shield(self._mark(_EVERYTHING))
 
     async def of(self, name: TopicName) -> Policies:
         """What holds for a topic, loaded or not.
@@ -112,33 +116,41 @@ class PolicyFeed:
     async def _written(self, path: str) -> None:
         """This broker has written a document: return when its topics know."""
         self._mark_path(path)
-        if self._task is not None:
-            await asyncio.shield(self._task)
+        # Of the round that has this news; those of later writers aren't waited for.
+        if self._told is not None:
+            await asyncio.shield(self._told)
 
-    def _mark(self, key: str) -> None:
+    def _mark(self, key: str) -> asyncio.Future[None]:
+        """The result is done when every topic it concerns has it, or can't be told now."""
         self.changes += 1
         self._dirty.add(key)
+        if self._told is None:
+            self._told = self._service.loop.create_future()
         if self._task is None:
             self._task = self._service.loop.create_task(self._run())
+        return self._told
 
     async def _run(self) -> None:
-        dirty: set[str] = set()
         try:
             while self._dirty:
                 dirty, self._dirty = self._dirty, set()
-                await self._renew(dirty)
-        except (MetadataError, BrokerMetadataError) as error:
-            # What holds now holds on until the store, or the document, can be read again.
-            logger.warning("policies can't be read: %s", error)
-            self._retry = self._service.loop.call_later(_RETRY_S, self._mark_again, dirty)
-        except Exception:
-            logger.exception("renewing policies failed")
+                told, self._told = self._told, None
+                try:
+                    await self._renew(dirty)
+                except Exception:
+                    logger.exception("renewing policies failed")
+                finally:
+                    if told is not None:
+                        told.set_result(None)
         finally:
             self._task = None
+            if self._unread and self._retry is None:
+                self._retry = self._service.loop.call_later(_RETRY_S, self._read_again)
 
-    def _mark_again(self, dirty: set[str]) -> None:
+    def _read_again(self) -> None:
         self._retry = None
-        for key in dirty:
+        unread, self._unread = self._unread, set()
+        for key in unread:
             self._mark(key)
 
     # --- renewing
@@ -149,8 +161,14 @@ class PolicyFeed:
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
             own = everything or topic.name.base.full in dirty
-            if own or topic.name.namespace in dirty:
+            if not own and topic.name.namespace not in dirty:
+                continue
+            try:
                 await self._renew_topic(topic, read_own=own)
+            except (MetadataError, BrokerMetadataError) as error:
+                # What held goes on until its documents can be read again; others have theirs.
+                logger.warning("%s: its policies can't be read: %s", topic.full_name, error)
+                self._unread.add(topic.name.base.full)
 
     async def _renew_topic(self, topic: Topic, *, read_own: bool) -> None:
         resources = self._service.resources

@@ -283,9 +283,16 @@ class Resources:
 
     # --- partitioned topics
 
-    async def partitioned(self, name: TopicName) -> Document | None:
-        """PartitionedTopicMetadata, None when there is no partitioned topic of that name."""
-        found = await self._partitioned.get(_partitioned_path(name))
+    async def partitioned(self, name: TopicName, *, anew: bool = False) -> Document | None:
+        """PartitionedTopicMetadata, None when there is no partitioned topic of that name.
+
+        Args:
+            anew: ask the store, whose events may be on their way.
+        """
+        path = _partitioned_path(name)
+        if anew:
+            self._partitioned.invalidate(path)
+        found = await self._partitioned.get(path)
         return None if found is None else found.value
 
     async def create_partitioned(

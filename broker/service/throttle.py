@@ -8,6 +8,7 @@ budget), dispatchers by not taking their turn. Nobody is refused, and without a 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -29,6 +30,8 @@ __all__ = [
     "broker_publish_throttle",
     "renewed",
 ]
+
+logger = logging.getLogger(__name__)
 
 CAUGHT_UP_ENTRIES: Final = 1_000
 """A reader no further behind counts as caught up (dispatchThrottlingOnNonBacklogConsumerEnabled);
@@ -115,7 +118,10 @@ class Throttle:
         if self._line and not self.is_over():
             who = next(iter(self._line))
             resume = self._line.pop(who)
-            resume()
+            try:
+                resume()
+            except Exception:  # whoever is behind must not wait for ever
+                logger.exception("%r can't go on", who)
         if self._line:
             self._arm()
 

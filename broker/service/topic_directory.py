@@ -142,6 +142,9 @@ class TopicDirectory:
             await self._service.loader.check_room(name, policies, partitions)
         try:
             await self._service.resources.create_partitioned(name, partitions, properties)
+            if await self.exists(name):  # see TopicLoader._was_partitioned
+                await self._service.resources.delete_partitioned(name)
+                raise AlreadyExistsError("This topic already exists")
         except MetadataError as error:
             raise BrokerMetadataError(str(error)) from error
         await self._create_partitions(name, 0, partitions)

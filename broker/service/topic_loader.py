@@ -164,6 +164,9 @@ class TopicLoader:
             creating.discard(name.full)
             if not creating:
                 self._creating.pop(name.namespace, None)
+        if not exists and await self._was_partitioned(name):
+            await ledger.delete()
+            raise NotAllowedError(f"{name} is a partitioned topic; use its partitions")
         if not exists and properties:
             await ledger.set_properties(dict(properties))
         return PersistentTopic(service, name, ledger, policies)
@@ -183,6 +186,16 @@ class TopicLoader:
         if name.partition_index >= record.get("partitions", 0):
             raise NotAllowedError(f"{name.base} has only {record.get('partitions', 0)} partitions")
         return True
+
+    async def _was_partitioned(self, name: TopicName) -> bool:
+        """Whether somebody made it a partitioned topic while we made it a plain one.
+
+        Each of both writes first and looks then, so that at least one sees the other and steps
+        back (``TopicDirectory.create_partitioned``).
+        """
+        if name.is_partition:
+            return False
+        return await self._service.resources.partitioned(name, anew=True) is not None
 
     async def check_room(self, name: TopicName, policies: Policies, count: int = 1) -> None:
         """Whether the namespace may have ``count`` more stored topics.

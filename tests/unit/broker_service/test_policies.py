@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from broker.errors import NamespaceNotFoundError, NotAllowedError, PreconditionFailedError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
+from broker.service.resources import topic_policies_path
 from broker.service.topic import Topic
 from metadata.errors import WriteFailedError
 from tests.unit.broker_service.doubles import Broker, Client, message
@@ -154,6 +156,42 @@ async def test_what_can_t_be_read_holds_on_until_it_can(
     await eventually(lambda: failures > 1)
     monkeypatch.setattr(resources, "policies", read)
     await eventually(lambda: topic.policies.message_ttl_s == 5)
+
+
+async def test_a_damaged_document_keeps_nobody_else_from_the_news(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.service.policy_feed._RETRY_S", 0.01)
+    damaged, sound = await loaded(broker), await loaded(broker, TOPIC + "2")
+    path = topic_policies_path(name_of(TOPIC))
+    await broker.service.store.put(path, b"{")
+    service = broker.service
+    await service.policies.config_changed(
+        replace(service.config, ttl_duration_default_in_seconds=5)
+    )
+    assert sound.policies.message_ttl_s == 5
+    assert damaged.policies.message_ttl_s == 0
+    await service.store.put(path, b"{}")
+    await eventually(lambda: damaged.policies.message_ttl_s == 5)
+
+
+async def test_a_writer_waits_for_its_own_news_only(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await loaded(broker)
+    policies = broker.service.policies
+    renew = policies._renew_topic
+
+    async def renew_and_write_again(topic: Topic, *, read_own: bool) -> None:
+        await asyncio.sleep(0)
+        await renew(topic, read_own=read_own)
+        policies._mark(NAMESPACE)  # others write all the time
+
+    monkeypatch.setattr(policies, "_renew_topic", renew_and_write_again)
+    async with asyncio.timeout(30):
+        await set_namespace(broker, message_ttl_in_seconds=5)
+    assert topic.policies.message_ttl_s == 5
+    monkeypatch.undo()
 
 
 async def test_one_topic_s_trouble_is_not_the_others(

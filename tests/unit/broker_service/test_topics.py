@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,30 @@ async def test_partitions_are_only_those_there_are(broker: Broker) -> None:
         await service.create_topic(name("p"))
     with pytest.raises(PreconditionFailedError):
         await service.update_partitions(name("p"), 1)
+
+
+@pytest.mark.parametrize("head_start", range(-12, 13))
+async def test_a_topic_never_is_both_plain_and_partitioned(broker: Broker, head_start: int) -> None:
+    topic = name(PREFIX + "t")
+    service = broker.service
+
+    async def after(turns: int, creation: Coroutine[Any, Any, object]) -> BrokerError | None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        try:
+            await creation
+        except BrokerError as error:
+            return error
+        return None
+
+    plain, partitioned = await asyncio.gather(
+        after(max(0, head_start), service.get_topic(topic, create=True)),
+        after(max(0, -head_start), service.create_partitioned_topic(topic, 2, None)),
+    )
+    is_plain = await service.resources.is_stored(topic)
+    is_partitioned = await service.partitions(topic) is not None
+    assert (is_plain, is_partitioned) == (plain is None, partitioned is None)
+    assert not (is_plain and is_partitioned)
 
 
 async def test_new_partitions_get_the_subscriptions_of_the_old_ones(broker: Broker) -> None:
