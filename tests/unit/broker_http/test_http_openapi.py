@@ -16,7 +16,7 @@ from broker.http.openapi import TAGS, operations
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    service: Any = SimpleNamespace(config=BrokerConfig())
+    service: Any = SimpleNamespace(config=BrokerConfig(), access=None)
     made: dict[str, Any] = create_app(service).openapi()
     return made
 
@@ -125,7 +125,7 @@ def _values(media: dict[str, Any]) -> list[Any]:
 
 
 async def test_the_page_needs_nothing_from_elsewhere() -> None:
-    service: Any = SimpleNamespace(config=BrokerConfig())
+    service: Any = SimpleNamespace(config=BrokerConfig(), access=None)
     transport = httpx.ASGITransport(create_app(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://magnetar") as client:
         page = await client.get("/docs")
