@@ -262,3 +262,13 @@ def test_a_rate_limit_answers_429(tmp_path: Path) -> None:
         while http.get("/ready").status_code != 200:
             assert time.monotonic() < deadline
             time.sleep(0.3)
+
+
+def test_head_is_answered_as_get_without_the_body(client: httpx.Client) -> None:
+    for path in ("/status.html", "/admin/v2/clusters", "/admin/v2/tenants/nobody"):
+        asked, probed = client.get(path), client.head(path)
+        assert (probed.status_code, probed.content) == (asked.status_code, b"")
+        assert probed.headers.get("content-type") == asked.headers.get("content-type")
+    # below /topics/ a GET takes messages
+    taking = client.head("/topics/persistent/public/default/t/subscription/s/messages")
+    assert taking.status_code == 405
