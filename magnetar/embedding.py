@@ -84,6 +84,29 @@ class EmbeddedBroker:
             return None
         return self._host.ended.exception()
 
+    def token(self, role: str, expires_after_s: float | None = None) -> str:
+        """A token that proves ``role``, made with the key of ``tokenSecretKey``.
+
+        Args:
+            expires_after_s: seconds from now; negative: it has expired; None: it never does.
+        Raises:
+            EmbeddedError: the settings have no such key.
+        """
+        import time
+
+        import jwt
+
+        from broker.auth.keys import load_secret_key, read_source
+
+        if not self._config.token_secret_key:
+            raise EmbeddedError("a token needs tokenSecretKey among the settings")
+        content = read_source(self._config.token_secret_key, "tokenSecretKey")
+        key = load_secret_key(content, "tokenSecretKey")
+        claims: dict[str, Any] = {self._config.token_auth_claim or "sub": role}
+        if expires_after_s is not None:
+            claims["exp"] = time.time() + expires_after_s
+        return jwt.encode(claims, content, key.algorithms[0])
+
     # --- from plain code
 
     def __enter__(self) -> Self:

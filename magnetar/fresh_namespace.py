@@ -59,13 +59,20 @@ class FreshNamespace:
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """One call of the admin API; what it answered, decoded from JSON.
 
+        With ``authenticationEnabled`` and ``tokenSecretKey`` it is the first of
+        ``superUserRoles`` (or ``admin``) who asks.
+
         Args:
             path: from ``/admin/v2`` on, quoted.
         Raises:
             EmbeddedError: refused; the text has the status and the reason.
         """
+        headers = {}
+        if (config := self.broker.config).authentication_enabled and config.token_secret_key:
+            administrator = config.super_user_roles.partition(",")[0].strip() or "admin"
+            headers["Authorization"] = f"Bearer {self.broker.token(administrator)}"
         try:
-            with AdminClient(self.web_url, _REQUEST_S_MAX) as client:
+            with AdminClient(self.web_url, _REQUEST_S_MAX, headers) as client:
                 return client.json(method, path, body)
         except CliError as error:
             text = ": ".join(str(error).splitlines())

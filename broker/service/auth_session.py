@@ -66,6 +66,9 @@ class AuthSession:
     def start(self) -> None:
         """Check what CONNECT brought; answers it at once or, after a slow check, later."""
         try:
+            if self._original is not None and not self._original.data:
+                # Not the anonymous role: somebody was named.
+                raise AuthenticationError("a proxy that passes no credentials on")
             own = self._authenticator.authenticate_nowait(self._own)
             original = None
             if self._original is not None:
