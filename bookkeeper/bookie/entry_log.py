@@ -124,13 +124,16 @@ class EntryLogs:
     def unlink(self, log_id: int) -> None:
         """Remove a log that no commit refers to any more.
 
-        Its file is closed by whoever still reads it.
+        Its file is closed, and its space freed step by step, by whoever lets go of it last.
         """
+        path = log_path(log_id)
+        file = self._files.get(log_id) or self.file_system.open(path)
         self.logs.pop(log_id, None)  # first: see file()
         if self.active_id == log_id:
             self.active_id = None
-        self.file_system.remove(log_path(log_id))
+        self.file_system.remove(path)
         self._files.pop(log_id, None)
+        del file  # here, unless somebody reads it: on the maintenance thread
 
     def close(self) -> None:
         for file in self._files.values():
