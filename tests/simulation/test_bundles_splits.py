@@ -112,9 +112,12 @@ async def test_splits_leave_one_owner_for_every_topic(seed: int) -> None:
 
 
 async def test_the_runs_meet_what_they_are_for() -> None:
+    """Commits take a thread, so runs of a seed differ: as many as it takes, within reason."""
+    wanted = ("split", "BundleBusyError", "BundleNotReadyError")
     outcomes = Counter[str]()
-    for seed in range(10):
+    for seed in range(40):
         outcomes += (await run(seed)).outcomes
-    assert outcomes["split"] > 20
-    assert outcomes["BundleBusyError"] > 20
-    assert outcomes["BundleNotReadyError"] > 20
+        if all(outcomes[each] > 20 for each in wanted):
+            break
+    else:
+        pytest.fail(f"{outcomes}")
