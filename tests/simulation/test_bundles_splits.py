@@ -7,7 +7,6 @@ that was confirmed, and there is no node of a bundle that isn't one.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from bundles.errors import InvalidBundleError
 from bundles.local_policies import LocalPolicies
 from metadata.embedded import EmbeddedMetadataStore
-from tests.simulation.test_bundles_ownership import BUNDLES, STEPS, TOPICS, Broker, World
+from tests.simulation.test_bundles_ownership import TOPICS, Broker, World, run_world
 
 NAMESPACE = "t/n"
 
@@ -82,33 +81,9 @@ class SplitWorld(World):
         assert sorted(caches) == sorted(nodes)
 
 
-async def run(seed: int) -> SplitWorld:
-    base = EmbeddedMetadataStore.open(None)
-    await base.put("/admin/policies/t/n", b'{"bundles":{"numBundles":%d}}' % BUNDLES)
-    await base.put("/namespace/t/n", b"")  # persistent parents first: a commit takes a thread
-    world = SplitWorld(seed, base)
-    world.brokers[0].store.healed = True
-    for broker in world.brokers:
-        for topic in TOPICS:
-            world.bundle_of[topic] = await broker.service.bundle_of(topic)
-    world.brokers[0].store.healed = False
-    for _ in range(STEPS):
-        world.act()
-        for _ in range(world.rng.randrange(12)):
-            await asyncio.sleep(0)
-            world.check_safety()
-    await world.settle()
-    await world.check_liveness()
-    for broker in world.brokers:
-        await broker.service.close()
-    assert await base.children("/namespace/t/n") == []
-    await base.close()
-    return world
-
-
 @pytest.mark.parametrize("seed", range(60))
 async def test_splits_leave_one_owner_for_every_topic(seed: int) -> None:
-    await run(seed)
+    await run_world(SplitWorld, seed)
 
 
 async def test_the_runs_meet_what_they_are_for() -> None:
@@ -116,7 +91,7 @@ async def test_the_runs_meet_what_they_are_for() -> None:
     wanted = ("split", "BundleBusyError", "BundleNotReadyError")
     outcomes = Counter[str]()
     for seed in range(40):
-        outcomes += (await run(seed)).outcomes
+        outcomes += (await run_world(SplitWorld, seed)).outcomes
         if all(outcomes[each] > 20 for each in wanted):
             break
     else:
