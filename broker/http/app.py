@@ -15,6 +15,7 @@ from broker.http.errors import install_error_handlers
 from broker.http.front import FrontDoor, HttpFigures
 from broker.http.openapi import complete_openapi
 from broker.http.raw_path import RawPathMiddleware
+from broker.http.redirects import redirection
 from broker.http.responses import JsonResponse
 from broker.http.rest_consume import RestSessions
 from broker.http.rest_produce import RestPublishers
@@ -51,6 +52,7 @@ from broker.http.routes import (
     topics,
 )
 from broker.http.websocket.routes import unknown_route, websocket_routes
+from broker.http.websocket.topic_changes import TopicChanges
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
@@ -89,11 +91,12 @@ def create_app(service: BrokerService) -> FastAPI:
     app.state.service = service
     app.state.rest_publishers = RestPublishers(service)
     app.state.rest_sessions = RestSessions(service)
+    app.state.topic_changes = TopicChanges(service)
     app.state.access = service.access
     app.state.http_figures = HttpFigures()
     app.state.cache_rates = CacheRates()
     _add_layers(app, service)
-    install_error_handlers(app)
+    install_error_handlers(app, redirection)
     for module in (
         produce,
         consume,
@@ -147,6 +150,8 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
             AuthenticationLayer,
             authenticator=service.authenticator,
             metrics_too=config.authenticate_metrics_endpoint,
+            grace_s=config.authentication_refresh_check_seconds,
+            origins=_words(config.cors_allowed_origins),
         )
     if origins := _words(config.cors_allowed_origins):
         app.add_middleware(

@@ -23,8 +23,12 @@ from broker.logs import REQUEST_ID
 from broker.protocol.topic_name import InvalidTopicNameError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from fastapi import FastAPI
     from starlette.requests import Request
+
+    Redirection = Callable[[Request, Exception], Awaitable[Response | None]]
 
 __all__ = ["ApiError", "error_response", "install_error_handlers"]
 
@@ -78,8 +82,15 @@ def _methods(app: FastAPI, request: Request) -> list[str]:
     ]
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI, redirection: Redirection) -> None:
+    """
+    Args:
+        redirection: where a request belongs that failed here; None: nowhere else.
+    """
+
     async def handle(request: Request, error: Exception) -> Response:
+        if (elsewhere := await redirection(request, error)) is not None:
+            return elsewhere
         answer = response_of(error)
         if isinstance(error, HTTPException) and error.status_code == 405:
             answer.headers["Allow"] = ", ".join(_methods(app, request))

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 __all__ = [
     "ABSENT",
     "TOPIC_ABSENT",
+    "TOPIC_REFUSALS",
     "Applied",
     "JsonBody",
     "LenientBody",
     "QuotaType",
+    "Responses",
     "Scope",
     "answer",
     "body_of",
@@ -36,6 +38,8 @@ __all__ = [
     "namespace_policies",
     "own_policies",
     "quota_type",
+    "read_leniently",
+    "read_strictly",
     "require_local",
     "value_of",
     "write_doc",
@@ -48,6 +52,10 @@ ABSENT: Final[Responses] = {404: {"description": "No such namespace"}}
 TOPIC_ABSENT: Final[Responses] = {
     404: {"description": "No such topic"},
     405: {"description": "Topic-level policies are switched off"},
+}
+TOPIC_REFUSALS: Final[Responses] = {
+    412: {"description": "A partition's name: its partitioned topic has policies"},
+    **TOPIC_ABSENT,
 }
 
 Applied = Annotated[
@@ -82,12 +90,12 @@ async def _scope(
     return "global" if flag(isGlobal) else "local"
 
 
-async def _json(request: Request) -> Any:
+async def read_strictly(request: Request) -> Any:
     """The body's JSON, None when there is none; this resource takes no other type (415)."""
     return await _read(request, strict=True)
 
 
-async def _lenient_json(request: Request) -> Any:
+async def read_leniently(request: Request) -> Any:
     """The same of any content type: older clients say none for topics."""
     return await _read(request, strict=False)
 
@@ -108,8 +116,8 @@ async def _read(request: Request, *, strict: bool) -> Any:
 
 Scope = Annotated[str, Depends(_scope)]
 """Layer of a topic's document."""
-JsonBody = Annotated[Any, Depends(_json)]
-LenientBody = Annotated[Any, Depends(_lenient_json)]
+JsonBody = Annotated[Any, Depends(read_strictly)]
+LenientBody = Annotated[Any, Depends(read_leniently)]
 
 
 # --- documents
@@ -204,9 +212,7 @@ def get_doc(policy: Policy, at: At, *, topic: bool) -> Responses:
     }
     if at.unset is None and not policy.always_applied:
         responses[204] = {"description": "It is not set"}
-    if topic:
-        responses[412] = {"description": "A partition's name: its partitioned topic has policies"}
-    return {**responses, **(TOPIC_ABSENT if topic else ABSENT)}
+    return {**responses, **(TOPIC_REFUSALS if topic else ABSENT)}
 
 
 def write_doc(policy: Policy, at: At, *, topic: bool) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from broker.http.dependencies import (
 )
 from broker.http.errors import ApiError
 from broker.http.raw_path import form_decode
+from broker.http.redirects import require_owner
 from broker.http.responses import JsonResponse, no_content
 from broker.protocol.topic_name import TopicName
 from broker.service.bundle_load import (
@@ -94,7 +95,9 @@ async def unload_bundle(
         raise ApiError(409, "Not allowed unload namespace bundle to inactive destination broker")
     with bundle_errors():
         bundles = await namespace_bundles(service, namespace)
-        await service.bundles.release(f"{namespace}/{bundles.find(bundle)}")
+        name = f"{namespace}/{bundles.find(bundle)}"
+        await require_owner(service, name)
+        await service.bundles.release(name)
     return no_content()
 
 
@@ -240,6 +243,7 @@ async def delete_bundle(
         if not await service.resources.namespace_exists(namespace):
             raise ApiError(404, "Namespace does not exist")
         found = (await namespace_bundles(service, namespace)).find(bundle)
+        await require_owner(service, f"{namespace}/{found}")
         names = await topics_of_bundle(service, namespace, found)
         if names and not flag(force):
             raise ApiError(409, "Cannot delete non empty bundle")

@@ -5,28 +5,25 @@ A partitioned topic's hold for its partitions, which have none of their own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, flag
 from broker.http.errors import ApiError
 from broker.http.policy_access import (
     TOPIC_ABSENT,
+    TOPIC_REFUSALS,
     Applied,
     LenientBody,
-    QuotaType,
     Scope,
     answer,
-    body_of,
     cluster_names,
-    get_doc,
     own_policies,
-    quota_type,
+    read_leniently,
     require_local,
-    value_of,
-    write_doc,
 )
+from broker.http.policy_routes import Holder, Level, add_policy_routes
 from broker.http.responses import JsonResponse, no_content
 from broker.http.topic_access import TOPIC
 from broker.policies.documents import (
@@ -37,20 +34,15 @@ from broker.policies.documents import (
     check_topic_agreement,
     in_topic,
 )
-from broker.policies.quotas import (
-    QUOTA_EXAMPLE,
-    QUOTA_SCHEMA,
-    QUOTAS,
-    applied_quotas,
-    parse_quota,
-)
+from broker.policies.quotas import QUOTAS
 from broker.policies.shapes import DISPATCH_RATE
-from broker.policies.table import POLICIES, policy_of_field
+from broker.policies.table import policy_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.policies.table import At, Policy
+    from broker.policies.effective import Policies
+    from broker.policies.table import Policy
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
@@ -59,17 +51,6 @@ __all__ = ["router"]
 router = APIRouter(prefix=TOPIC, tags=["topic policies"])
 
 Document = dict[str, Any]
-Seconds = Annotated[
-    str | None,
-    Query(
-        description="Seconds, 0: messages never expire; none: unset it",
-        json_schema_extra={"type": "integer", "minimum": 0},
-    ),
-]
-_REMOVED: dict[int | str, dict[str, Any]] = {
-    412: {"description": "A partition's name: its partitioned topic has policies"},
-    **TOPIC_ABSENT,
-}
 
 
 async def _change(
@@ -97,170 +78,47 @@ async def _change(
     return no_content()
 
 
-async def _read(
-    service: BrokerService, name: TopicName, policy: Policy, at: At, scope: str, applied: bool
-) -> Response:
-    policies = await own_policies(service, name)
-    stored = in_topic(policies.topic_document, scope, policy.field)
-    return answer(value_of(policy, at, stored, policies, applied))
+class TopicHolder(Holder):
+    """One layer, ``local`` or ``global``, of a topic's document."""
 
+    def __init__(self, service: BrokerService, name: TopicName, scope: str) -> None:
+        super().__init__(service, name.namespace)
+        self._name, self._scope = name, scope
 
-def _add_get(policy: Policy, at: At) -> None:
-    async def get_applied(
-        service: Service, topic: Topic, scope: Scope, applied: Applied = None
-    ) -> Response:
-        return await _read(service, topic, policy, at, scope, flag(applied))
+    async def policies(self) -> Policies:
+        return await own_policies(self.service, self._name)
 
-    async def get(service: Service, topic: Topic, scope: Scope) -> Response:
-        return await _read(service, topic, policy, at, scope, False)
+    def stored(self, policies: Policies, policy: Policy) -> Any:
+        return in_topic(policies.topic_document, self._scope, policy.field)
 
-    router.add_api_route(
-        f"/{at.path}",
-        get_applied if at.applied else get,
-        methods=["GET"],
-        name=f"get_topic_{policy.field}",
-        summary=f"Get: {policy.title}",
-        responses=get_doc(policy, at, topic=True),
-    )
-
-
-def _add_set(policy: Policy, at: At) -> None:
-    async def write(service: BrokerService, name: TopicName, scope: str, given: Any) -> Response:
-        await own_policies(service, name)
-        value = body_of(policy, at, given, service)
-        conflict = TOPIC_RETENTION_BELOW_QUOTA if policy.field == "retention_policies" else ""
-        return await _change(
-            service,
-            name,
-            lambda document: change_topic(document, scope, policy.field, value),
-            conflict if value is not None else "",
+    async def store(self, policy: Policy, value: Any) -> None:
+        is_retention = policy.field == "retention_policies" and value is not None
+        await _change(
+            self.service,
+            self._name,
+            lambda document: change_topic(document, self._scope, policy.field, value),
+            TOPIC_RETENTION_BELOW_QUOTA if is_retention else "",
         )
 
-    async def set_value(
-        service: Service, topic: Topic, scope: Scope, body: LenientBody
-    ) -> Response:
-        return await write(service, topic, scope, body)
+    def stored_quotas(self, policies: Policies) -> Document:
+        return in_topic(policies.topic_document, self._scope, QUOTAS) or {}
 
-    async def set_true(service: Service, topic: Topic, scope: Scope) -> Response:
-        return await write(service, topic, scope, True)
-
-    # The one policy that comes in the query (http-api, trap 3).
-    async def set_query(
-        service: Service,
-        topic: Topic,
-        scope: Scope,
-        messageTTL: Seconds = None,
-    ) -> Response:
-        return await write(service, topic, scope, _number(messageTTL))
-
-    router.add_api_route(
-        f"/{at.path}",
-        set_query if at.in_query else set_true if at.bodiless else set_value,
-        methods=[at.method],
-        name=f"set_topic_{policy.field}",
-        summary=f"Set: {policy.title}",
-        **write_doc(policy, at, topic=True),
-    )
-
-
-def _number(text: str | None) -> int | None:
-    if text is None or text == "":
-        return None
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ApiError(400, f"{text!r:.60} is not an integer") from error
-
-
-def _add_remove(policy: Policy, at: At) -> None:
-    async def remove(service: Service, topic: Topic, scope: Scope) -> Response:
-        await own_policies(service, topic)
-        return await _change(
-            service, topic, lambda document: change_topic(document, scope, policy.field, None)
+    async def store_quota(self, kind: str, quota: Document | None) -> None:
+        await _change(
+            self.service,
+            self._name,
+            lambda document: change_inner(document, self._scope, QUOTAS, kind, quota),
+            TOPIC_QUOTA_ABOVE_RETENTION if quota is not None else "",
         )
 
-    router.add_api_route(
-        f"/{at.path}",
-        remove,
-        methods=["DELETE"],
-        name=f"remove_topic_{policy.field}",
-        summary=f"Unset: {policy.title}",
-        status_code=204,
-        responses=_REMOVED,
-    )
+
+async def _holder(service: Service, topic: Topic, scope: Scope) -> Holder:
+    return TopicHolder(service, topic, scope)
 
 
-for _policy in POLICIES:
-    if (_at := _policy.topic) is not None:
-        _add_get(_policy, _at)
-        _add_set(_policy, _at)
-        if _at.removable:
-            _add_remove(_policy, _at)
-
-
-# --- backlog quotas: one for each type
-
-
-@router.get(
-    "/backlogQuotaMap",
-    summary="Get: backlog quotas by type",
-    responses={
-        200: {"content": {"application/json": {"example": {"destination_storage": QUOTA_EXAMPLE}}}},
-        **_REMOVED,
-    },
+add_policy_routes(
+    router, Level(holder=_holder, body=read_leniently, at=lambda row: row.topic, is_topic=True)
 )
-async def get_quotas(
-    service: Service, topic: Topic, scope: Scope, applied: Applied = None
-) -> Response:
-    policies = await own_policies(service, topic)
-    if flag(applied):
-        return JsonResponse(applied_quotas(policies))
-    return JsonResponse(in_topic(policies.topic_document, scope, QUOTAS) or {})
-
-
-@router.post(
-    "/backlogQuota",
-    status_code=204,
-    summary="Set: what a subscription may be behind, and what happens then",
-    openapi_extra=body_doc(QUOTA_SCHEMA, QUOTA_EXAMPLE),
-    responses={
-        400: {"description": "No such type or action"},
-        412: {"description": "Retention keeps less, or a partition's name"},
-        **TOPIC_ABSENT,
-    },
-)
-async def set_quota(
-    service: Service,
-    topic: Topic,
-    scope: Scope,
-    body: LenientBody,
-    backlogQuotaType: QuotaType = None,
-) -> Response:
-    kind = quota_type(backlogQuotaType)
-    await own_policies(service, topic)
-    quota = None if body is None else parse_quota(body, topic.namespace)
-    return await _change(
-        service,
-        topic,
-        lambda document: change_inner(document, scope, QUOTAS, kind, quota),
-        TOPIC_QUOTA_ABOVE_RETENTION if quota is not None else "",
-    )
-
-
-@router.delete(
-    "/backlogQuota",
-    status_code=204,
-    summary="Unset: what a subscription may be behind",
-    responses={400: {"description": "No such type"}, **_REMOVED},
-)
-async def remove_quota(
-    service: Service, topic: Topic, scope: Scope, backlogQuotaType: QuotaType = None
-) -> Response:
-    kind = quota_type(backlogQuotaType)
-    await own_policies(service, topic)
-    return await _change(
-        service, topic, lambda document: change_inner(document, scope, QUOTAS, kind, None)
-    )
 
 
 # --- the dispatch rate of one subscription
@@ -278,7 +136,7 @@ _RATE_EXAMPLE = _EVERY_SUBSCRIPTION.example
     responses={
         200: {"content": {"application/json": {"example": _RATE_EXAMPLE}}},
         204: {"description": "It is not set"},
-        **_REMOVED,
+        **TOPIC_REFUSALS,
     },
 )
 async def get_subscription_rate(
@@ -303,7 +161,7 @@ async def get_subscription_rate(
     status_code=204,
     summary="Set: messages and bytes that one subscription dispatches in a period",
     openapi_extra=body_doc(DISPATCH_RATE.schema, _RATE_EXAMPLE),
-    responses={400: {"description": "Not a rate"}, **_REMOVED},
+    responses={400: {"description": "Not a rate"}, **TOPIC_REFUSALS},
 )
 async def set_subscription_rate(
     service: Service,
@@ -321,7 +179,7 @@ async def set_subscription_rate(
     _RATE_PATH,
     status_code=204,
     summary="Unset: messages and bytes that one subscription dispatches in a period",
-    responses=_REMOVED,
+    responses=TOPIC_REFUSALS,
 )
 async def remove_subscription_rate(
     service: Service, topic: Topic, subscription: SubscriptionName, scope: Scope
@@ -350,7 +208,7 @@ _REPLICATION = "replication_clusters"
     "/policies",
     status_code=204,
     summary="Unset: all own policies of the topic, also its global ones",
-    responses=_REMOVED,
+    responses=TOPIC_REFUSALS,
 )
 async def remove_all(service: Service, topic: Topic) -> Response:
     await own_policies(service, topic)
@@ -363,7 +221,7 @@ async def remove_all(service: Service, topic: Topic) -> Response:
     responses={
         200: {"content": {"application/json": {"example": ["standalone"]}}},
         204: {"description": "It is not set"},
-        **_REMOVED,
+        **TOPIC_REFUSALS,
     },
 )
 async def get_replication(
@@ -408,7 +266,7 @@ async def set_replication(
     "/replication",
     status_code=204,
     summary="Unset: clusters that have the topic",
-    responses=_REMOVED,
+    responses=TOPIC_REFUSALS,
 )
 async def remove_replication(service: Service, topic: Topic, scope: Scope) -> Response:
     await own_policies(service, topic)

@@ -1,0 +1,116 @@
+"""Requests about what another broker owns are answered with its address."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import httpx
+import pytest
+
+from broker.http.app import create_app
+from broker.protocol.topic_name import TopicName
+from bundles.lookup import BrokerLookup
+from bundles.ownership import OWNERS_ROOT
+from tests.unit.broker_service.doubles import Broker
+
+A = "/admin/v2/persistent/public/default"
+Ask = Callable[..., Awaitable[httpx.Response]]
+NS = "/admin/v2/namespaces/public/default"
+OTHER = BrokerLookup(
+    "pulsar://other:6650", "pulsar+ssl://other:6651", "http://other:8080", "https://other:8443"
+)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = await Broker().start()
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+async def ask(broker: Broker) -> AsyncIterator[Ask]:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+        yield client.request
+
+
+async def give_away(broker: Broker, topic: str, owner: BrokerLookup = OTHER) -> str:
+    """Let another broker own the topic's bundle; its range."""
+    bundle = await broker.service.bundles.bundle_of(f"persistent://public/default/{topic}")
+    await broker.service.bundles.release(bundle)
+    await broker.service.store.put(f"{OWNERS_ROOT}/{bundle}", owner.encode())
+    return bundle.rpartition("/")[2]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", f"{A}/new"),
+        ("GET", f"{A}/t/stats"),
+        ("GET", f"{A}/t/internalStats?metadata=true&authoritative=false"),
+        ("GET", f"{A}/t/subscriptions"),
+        ("PUT", f"{A}/t/subscription/a%2Fb"),
+        ("POST", f"{A}/t/subscription/s/skip_all"),
+        ("GET", f"{A}/t/examinemessage?initialPosition=earliest"),
+        ("DELETE", f"{A}/t?force=true"),
+        ("POST", "/topics/persistent/public/default/t"),
+    ],
+)
+async def test_calls_about_a_topic_go_to_its_owner(
+    broker: Broker, ask: Ask, method: str, path: str
+) -> None:
+    await broker.service.create_topic(TopicName.parse("t"))
+    await give_away(broker, "t")
+    await give_away(broker, "new")
+    body = {"messages": [{"payload": "x"}]} if path.startswith("/topics") else None
+    answer = await ask(method, path, json=body)
+    assert (answer.status_code, answer.content) == (307, b"")
+    assert answer.headers["Location"] == f"http://other:8080{path}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("PUT", "/unload"), ("PUT", "/split?unload=true"), ("DELETE", ""), ("DELETE", "?force=true")],
+)
+async def test_calls_about_a_bundle_go_to_its_owner(
+    broker: Broker, ask: Ask, method: str, path: str
+) -> None:
+    bundle = await give_away(broker, "t")
+    answer = await ask(method, f"{NS}/{bundle}{path}")
+    assert answer.status_code == 307
+    assert answer.headers["Location"] == f"http://other:8080{NS}/{bundle}{path}"
+    assert (await ask("GET", f"{NS}/bundles")).json()["numBundles"] == 32, "nothing was split"
+
+
+async def test_nobody_is_sent_from_a_secure_address_to_another(broker: Broker) -> None:
+    await give_away(broker, "t")
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="https://broker") as client:
+        answer = await client.get(f"{A}/t/stats")
+    assert answer.headers["Location"] == f"https://other:8443{A}/t/stats"
+
+
+async def test_an_owner_without_an_address_is_waited_for(broker: Broker, ask: Ask) -> None:
+    await give_away(broker, "t", BrokerLookup("pulsar://other:6650", None, None, None))
+    answer = await ask("GET", f"{A}/t/stats")
+    assert answer.status_code == 503
+    assert "owned by another broker" in answer.json()["reason"]
+
+
+async def test_calls_about_all_partitions_are_not_sent_round(broker: Broker, ask: Ask) -> None:
+    """Its partitions may have several owners, of whom each would send on the whole call."""
+    assert (await ask("PUT", f"{A}/p/partitions", json=4)).status_code == 204
+    bundles = broker.service.bundles
+    base = await bundles.bundle_of("persistent://public/default/p")
+    names = [f"p-partition-{index}" for index in range(4)]
+    foreign = [
+        name
+        for name in names
+        if await bundles.bundle_of(f"persistent://public/default/{name}") != base
+    ]
+    assert foreign
+    await give_away(broker, foreign[0])
+    assert (await ask("GET", f"{A}/p/subscriptions")).status_code == 503
+    assert (await ask("GET", f"{A}/{foreign[0]}/subscriptions")).status_code == 307
+    assert (await ask("GET", f"{A}/p/partitions")).json()["partitions"] == 4
