@@ -1,4 +1,5 @@
-"""The shell around the providers: threads for slow checks, a short memory, a log of refusals."""
+"""The shell around the providers: threads for slow checks, a short memory, a log of refusals; and
+who is in, to be asked again when keys change."""
 
 from __future__ import annotations
 
@@ -10,18 +11,23 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.auth.build import build
 from broker.auth.chain import Chain, Credentials
+from broker.auth.key_files import KeyFiles
+from broker.auth.priority import yield_to_others
 from broker.auth.provider import KeysNeededError, Principal, Provider
+from broker.auth.renewal import KeyRenewal
 from broker.errors import AuthenticationError, BrokerError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.auth.issuer_keys import IssuerKeys
     from broker.config import BrokerConfig
 
-__all__ = ["Authenticator"]
+__all__ = ["Authenticator", "LiveLogin", "TooManyChecksError"]
 
 logger = logging.getLogger("broker.audit")
 
@@ -31,6 +37,23 @@ _THREADS: Final = 2
 _WAITING_MAX: Final = 256
 """Slow checks under way or queued; more are refused, so that nobody's guesses queue for hours."""
 _LOGGED_PER_S: Final = 10
+_ASKED_PER_TURN: Final = 50
+_AFTER_TOO_MANY_S: Final = 1.0
+
+
+class TooManyChecksError(AuthenticationError):
+    """Nobody has looked at the credentials: too many others wait."""
+
+
+class LiveLogin(Protocol):
+    """Whoever was let in and is still there: a connection, a WebSocket, a stream."""
+
+    @property
+    def proofs(self) -> Sequence[tuple[Credentials, str]]:
+        """The credentials shown, and the role that each has proved."""
+
+    def doubt(self, credentials: Credentials) -> None:
+        """These prove nothing any more: ask for others, or end."""
 
 
 class Authenticator:
@@ -44,8 +67,14 @@ class Authenticator:
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         self.chain = chain
-        self._issuers = issuers
-        self._clock_s = clock_s
+        self.issuers = issuers
+        self.renewal: KeyRenewal | None = None
+        self.generation = 0
+        """Grows with each change of keys: what was checked before may not hold any more."""
+        self.now_s = clock_s
+        """Wall clock, seconds since 1970."""
+        self._live: set[LiveLogin] = set()
+        self._asking: asyncio.Task[None] | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._secret = secrets.token_bytes(32)
         # Digest of credentials -> whom they prove, and until when that may be believed unchecked
@@ -58,14 +87,84 @@ class Authenticator:
     @classmethod
     def of_config(cls, config: BrokerConfig) -> Authenticator | None:
         """None: authentication is off. Raises ConfigError."""
-        parts = build(config)
-        return None if parts is None else cls(parts.chain, parts.issuers)
+        files = KeyFiles(config)
+        seen = files.look()
+        if (parts := build(config)) is None:
+            return None
+        authenticator = cls(parts.chain, parts.issuers)
+        authenticator.renewal = KeyRenewal(config, authenticator, files, seen)
+        return authenticator
+
+    def start(self) -> None:
+        """Notice changed keys from now on. REQUIRES: a running loop."""
+        if self.renewal is not None:
+            self.renewal.start()
 
     def close(self) -> None:
+        if self.renewal is not None:
+            self.renewal.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._issuers is not None:
-            self._issuers.close()
+        if self.issuers is not None:
+            self.issuers.close()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    # --- keys that change
+
+    def use(self, chain: Chain) -> None:
+        """Go on with other keys; everybody who is in is asked again."""
+        self.chain = chain
+        self.generation += 1
+        # What was remembered, and what is being checked now, was good for the old keys.
+        self._secret = secrets.token_bytes(32)
+        self._remembered.clear()
+        if self._asking is None and self._live:
+            self._asking = asyncio.get_running_loop().create_task(self._ask_everybody())
+
+    def start_login(self, login: LiveLogin) -> None:
+        """Watch somebody who was let in. REQUIRES: by the chain that is in use now."""
+        self._live.add(login)
+
+    def end_login(self, login: LiveLogin) -> None:
+        self._live.discard(login)
+
+    async def _ask_everybody(self) -> None:
+        try:
+            generation = -1
+            while generation != self.generation:
+                generation = self.generation
+                for number, login in enumerate(list(self._live)):
+                    if number % _ASKED_PER_TURN == 0:
+                        await asyncio.sleep(0)
+                    if login in self._live:
+                        await self._ask_again(login)
+        finally:
+            self._asking = None
+
+    async def _ask_again(self, login: LiveLogin) -> None:
+        for credentials, role in login.proofs:
+            try:
+                if (await self._patiently(credentials)).role == role:
+                    continue
+            except KeysNeededError:
+                continue  # an issuer that doesn't answer now has taken nothing back
+            except AuthenticationError:
+                pass
+            if login in self._live:
+                try:
+                    login.doubt(credentials)
+                except Exception:  # the others must be asked all the same
+                    logger.exception("ending a login failed")
+            return
+
+    async def _patiently(self, credentials: Credentials) -> Principal:
+        """Raises AuthenticationError, but not for want of a place in the queue."""
+        while True:
+            try:
+                return await self.authenticate(credentials)
+            except TooManyChecksError:
+                await asyncio.sleep(_AFTER_TOO_MANY_S)
 
     def authenticate_nowait(self, credentials: Credentials) -> Principal | None:
         """Whom they prove; None: that takes longer, ``authenticate`` can tell.
@@ -76,7 +175,7 @@ class Authenticator:
         providers = self.chain.providers(credentials.method)
         if not providers:
             return Principal(self.chain.anonymous_role)
-        now_s = self._clock_s()
+        now_s = self.now_s()
         digest = self._digest(credentials)
         if (known := self._remembered.get(digest)) is not None:
             if now_s < known[1]:
@@ -100,17 +199,36 @@ class Authenticator:
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         """Raises AuthenticationError: they prove nothing."""
+        while True:
+            generation = self.generation
+            try:
+                principal = await self._authenticate(credentials)
+            except AuthenticationError:
+                if generation == self.generation:
+                    raise
+            else:
+                if generation == self.generation:
+                    return principal
+            # What was found holds for keys that have been replaced meanwhile.
+
+    async def _authenticate(self, credentials: Credentials) -> Principal:
         if (principal := self.authenticate_nowait(credentials)) is not None:
             return principal
         # The same credentials at the same time, from a client's many connections, are one check.
         digest = self._digest(credentials)
         if (future := self._checking.get(digest)) is None:
             if len(self._checking) >= _WAITING_MAX:
-                raise AuthenticationError("too many checks at once")
+                raise TooManyChecksError("too many checks at once")
             future = asyncio.ensure_future(self._check(credentials, digest))
             self._checking[digest] = future
             future.add_done_callback(lambda done: self._checked(digest, done))
         return await asyncio.shield(future)
+
+    def has_room_for(self, credentials: Credentials) -> bool:
+        """Whether ``authenticate`` would check them, or wait for the check that is under way."""
+        if len(self._checking) < _WAITING_MAX:
+            return True
+        return self._digest(credentials) in self._checking
 
     def success(self, method: str) -> None:
         """Count a login."""
@@ -132,29 +250,31 @@ class Authenticator:
 
     async def _check(self, credentials: Credentials, digest: bytes) -> Principal:
         error: AuthenticationError | None = None
+        generation = self.generation
         for provider in self.chain.providers(credentials.method):
             try:
                 principal = await self._ask(provider, credentials)
             except AuthenticationError as refusal:
                 error = error or refusal
             else:
-                self._remember(digest, principal, self._clock_s())
+                if generation == self.generation:
+                    self._remember(digest, principal, self.now_s())
                 return principal
         raise error or AuthenticationError("no provider")
 
     async def _ask(self, provider: Provider, credentials: Credentials) -> Principal:
         if provider.is_slow:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(_THREADS, "magnetar-passwords")
+                self._threads = ThreadPoolExecutor(_THREADS, "magnetar-passwords", yield_to_others)
             return await asyncio.get_running_loop().run_in_executor(
-                self._threads, _ask, provider, credentials, self._clock_s()
+                self._threads, _ask, provider, credentials, self.now_s()
             )
         try:
-            return _ask(provider, credentials, self._clock_s())
+            return _ask(provider, credentials, self.now_s())
         except KeysNeededError as needed:
-            if self._issuers is None or not await self._issuers.fetch(needed.issuer):
+            if self.issuers is None or not await self.issuers.fetch(needed.issuer):
                 raise
-            return _ask(provider, credentials, self._clock_s())
+            return _ask(provider, credentials, self.now_s())
 
     def _remember(self, digest: bytes, principal: Principal, now_s: float) -> None:
         until_s = now_s + _REMEMBERED_S

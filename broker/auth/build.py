@@ -47,9 +47,11 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def build(config: BrokerConfig) -> Parts | None:
+def build(config: BrokerConfig, issuers: IssuerKeys | None = None) -> Parts | None:
     """What ``authenticationEnabled=true`` means; None: it is off.
 
+    Args:
+        issuers: of an earlier call, with the keys that they have fetched since.
     Raises:
         ConfigError: an unknown provider, or a key or file that can't be used.
     """
@@ -60,7 +62,6 @@ def build(config: BrokerConfig) -> Parts | None:
         raise ConfigError("authenticationProviders names a provider twice")
     if not kinds and not config.anonymous_user_role:
         raise ConfigError("authenticationEnabled=true needs authenticationProviders")
-    issuers = None
     providers: list[Provider] = []
     for kind in kinds:
         match kind:
@@ -74,7 +75,7 @@ def build(config: BrokerConfig) -> Parts | None:
             case "tls":
                 providers.append(_certificate_provider(config))
             case _:
-                issuers = IssuerKeys(_issuer_settings(config))
+                issuers = issuers or IssuerKeys(_issuer_settings(config))
                 providers.append(_open_id_provider(config, issuers))
     chain = Chain(providers, config.anonymous_user_role, frozenset(words(config.proxy_roles)))
     return Parts(chain, issuers)

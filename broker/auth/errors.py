@@ -1,7 +1,8 @@
 """Errors of authentication.
 
 broker.errors.AuthenticationError    credentials that prove nothing; the client isn't told why
-└── KeysNeededError                  (provider.py) ask again when the issuer's keys are here
+├── KeysNeededError                  (provider.py) ask again when the issuer's keys are here
+└── TooManyChecksError               (authenticator.py) not looked at: too many others wait
 broker.config.ConfigError
 └── KeyFormatError                   a key, a certificate or a password file can't be used
 """

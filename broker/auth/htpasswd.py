@@ -5,8 +5,9 @@ Pulsar knows apr1 (MD5) and crypt; bcrypt, SHA-256 and SHA-512 crypt and ``{SHA}
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import bcrypt
 from passlib.hash import (
@@ -27,7 +28,7 @@ PasswordCheck: TypeAlias = Callable[[bytes], bool]
 
 _BCRYPT_BYTES_MAX: Final = 72
 """What bcrypt looks at; htpasswd and Apache cut longer ones there, too."""
-_BCRYPT: Final = ("$2y$", "$2b$", "$2a$")
+_BCRYPT: Final = re.compile(r"\$2[yab]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 _HANDLERS: Final = (apr_md5_crypt, sha256_crypt, sha512_crypt, md5_crypt, ldap_sha1, des_crypt)
 
 
@@ -64,31 +65,37 @@ def parse_htpasswd(content: bytes, what: str) -> dict[str, PasswordCheck]:
 
 
 def _check_of(digest: str) -> PasswordCheck | None:
-    if digest.startswith(_BCRYPT):
-        return _bcrypt_check(digest.encode())
+    """None: not a hash. Nothing is computed for that: a thousand slow hashes load in no time."""
+    if digest.startswith("$2"):
+        return _bcrypt_check(digest.encode()) if _BCRYPT.fullmatch(digest) else None
     for handler in _HANDLERS:
         if handler.identify(digest):
-            return _handler_check(handler.verify, digest)
+            return _handler_check(handler, digest)
     return None
 
 
-def _bcrypt_check(digest: bytes) -> PasswordCheck | None:
-    try:
-        bcrypt.checkpw(b"", digest)
-    except ValueError:
-        return None
-    return lambda password: bcrypt.checkpw(password[:_BCRYPT_BYTES_MAX], digest)
+def _bcrypt_check(digest: bytes) -> PasswordCheck:
+    def check(password: bytes) -> bool:
+        try:
+            return bcrypt.checkpw(password[:_BCRYPT_BYTES_MAX], digest)
+        except ValueError:
+            return False
+
+    return check
 
 
-def _handler_check(verify: Callable[[bytes, str], bool], digest: str) -> PasswordCheck | None:
+def _handler_check(handler: Any, digest: str) -> PasswordCheck | None:
+    """``handler``: a hash of passlib."""
     try:
-        verify(b"", digest)
+        whole = bool(handler.from_string(digest).checksum)
     except ValueError:  # begins like one, and isn't
+        whole = False
+    if not whole:
         return None
 
     def check(password: bytes) -> bool:
         try:
-            return verify(password, digest)
+            return bool(handler.verify(password, digest))
         except ValueError:  # a NUL, or far too long: no password at all
             return False
 

@@ -25,6 +25,7 @@ __all__ = [
     "SigningKey",
     "VerificationKey",
     "algorithms_of",
+    "file_of",
     "load_private_key",
     "load_public_key",
     "load_secret_key",
@@ -69,13 +70,14 @@ def read_source(source: str, what: str) -> bytes:
     if source.startswith("data:"):
         return _data_url(source, what)
     try:
-        path = Path(_file_path(source))
-        if source.startswith("file:") or path.is_file():
+        if (path := file_of(source)) is not None:
             with path.open("rb") as file:
                 content = file.read(_FILE_BYTES_MAX + 1)
             if not 0 < len(content) <= _FILE_BYTES_MAX:
                 raise KeyFormatError(f"{what}: {path} is empty or too large")
             return content
+        if _is_meant_as_path(source):
+            raise KeyFormatError(f"{what}: there is no such file; a key would be data:;base64,...")
     except OSError as error:
         # Without the path when it could be a mistyped secret
         where = f" {path}" if source.startswith("file:") else ""
@@ -85,6 +87,30 @@ def read_source(source: str, what: str) -> bytes:
             raise
         raise KeyFormatError(f"{what}: not a path") from None
     return _base64(source, what, "neither a file that exists nor base64")
+
+
+def file_of(source: str) -> Path | None:
+    """The file that a setting names; None: it holds the bytes themselves.
+
+    Raises:
+        OSError, ValueError: it can't be told.
+    """
+    if source.startswith("data:"):
+        return None
+    path = Path(_file_path(source))
+    return path if source.startswith("file:") or path.is_file() else None
+
+
+def _is_meant_as_path(text: str) -> bool:
+    """Whether base64 may be the path of a file that isn't there.
+
+    Slashes and letters are base64, too: where a secret was not mounted, its path, which anybody can
+    guess, would be the key. Keys of 32 and of 64 bytes end with =, and paths don't.
+    """
+    if text.endswith("="):
+        return False
+    first, separator, _ = text.partition("/")
+    return bool(separator) and (not first or Path(first).is_dir())
 
 
 def _file_path(source: str) -> str:

@@ -15,9 +15,13 @@ from urllib.parse import parse_qs
 from broker.auth.chain import Credentials
 from broker.auth.provider import REFUSED
 from broker.errors import AuthenticationError, BrokerError
+from broker.http.audit import SAFE_METHODS
 from broker.http.errors import error_response
+from broker.http.live_requests import LiveRequest, may_last
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from broker.auth.authenticator import Authenticator
@@ -28,15 +32,31 @@ _REQUIRED: Final = "Authentication required"
 _OPEN: Final = frozenset({"", "/status.html", "/ready", "/openapi.json", "/docs"})
 """For everybody: liveness, and documentation that tells nothing of this broker."""
 _SCHEMES: Final = {"token": "Bearer", "basic": "Basic"}
+_AMBIENT: Final = frozenset({"tls", "basic"})
+"""Methods whose credentials browsers show by themselves."""
 
 
 class AuthenticationLayer:
     """Pure ASGI; a credential that was seen in the last minute costs some microseconds."""
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator, metrics_too: bool) -> None:
-        """``metrics_too``: /metrics needs credentials as well."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        authenticator: Authenticator,
+        metrics_too: bool = False,
+        grace_s: float = 0.0,
+        origins: Iterable[str] = (),
+    ) -> None:
+        """
+        Args:
+            metrics_too: /metrics needs credentials as well.
+            grace_s: how long what goes on may outlast its credentials.
+            origins: sites whose pages may use what a browser knows of its user.
+        """
         self._app = app
         self._authenticator = authenticator
+        self._grace_s = grace_s
+        self._origins = frozenset(origins)
         self._open = _OPEN if metrics_too else _OPEN | {"/metrics"}
         schemes = [_SCHEMES[method] for method in authenticator.chain.methods if method in _SCHEMES]
         self._challenges = [
@@ -53,6 +73,8 @@ class AuthenticationLayer:
             headers = _headers(scope)
             credentials = self._credentials(scope, headers)
             method = credentials.method
+            if method in _AMBIENT:
+                self._check_site(scope, headers)
             principal = authenticator.authenticate_nowait(credentials)
             if principal is None:
                 principal = await authenticator.authenticate(credentials)
@@ -70,7 +92,11 @@ class AuthenticationLayer:
         state["role"] = principal.role
         if original is not None:
             state["original_role"] = original
-        await self._app(scope, receive, send)
+        if may_last(scope):
+            live = LiveRequest(authenticator, credentials, principal, self._grace_s)
+            await live.serve(self._app, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
@@ -107,13 +133,41 @@ class AuthenticationLayer:
             raise AuthenticationError("an Authorization header of no configured method")
         return Credentials("none")
 
+    def _check_site(self, scope: Scope, headers: dict[bytes, str]) -> None:
+        """Refuse what another site's page makes its visitor's browser send.
+
+        Browsers add certificates and passwords to such requests by themselves, and an upgrade to
+        WebSocket isn't bound by CORS. Other clients send neither of these headers, or their own
+        host as the origin.
+
+        Raises:
+            CrossSiteError.
+        """
+        if scope["type"] == "http" and scope["method"] in SAFE_METHODS and not may_last(scope):
+            return
+        origin = headers.get(b"origin")
+        site = headers.get(b"sec-fetch-site")
+        if origin in self._origins or (origin is None and site is None):
+            return
+        if site is not None:
+            own = site in ("same-origin", "none")
+        else:
+            assert origin is not None
+            host = origin.partition("://")[2].lower()
+            own = bool(host) and host == headers.get(b"host", "").lower()
+        if not own:
+            raise _CrossSiteError("another site's page asks with its visitor's credentials")
+
     async def _refuse(self, error: BrokerError, scope: Scope, receive: Receive, send: Send) -> None:
         is_websocket = scope["type"] == "websocket"
         reason = REFUSED if is_websocket else _REQUIRED
         if isinstance(error, _UnsupportedMethodError):
             reason = str(error)
-        response = error_response(401, reason)
-        response.raw_headers.extend(self._challenges)
+        if isinstance(error, _CrossSiteError):
+            response = error_response(403, "Another site's page (corsAllowedOrigins)")
+        else:
+            response = error_response(401, reason)
+            response.raw_headers.extend(self._challenges)
         if not is_websocket:
             await response(scope, receive, send)
             return
@@ -133,6 +187,10 @@ class _UnsupportedMethodError(AuthenticationError):
         super().__init__(f"Unsupported authentication method: [{name[:64]}].")
 
 
+class _CrossSiteError(AuthenticationError):
+    pass
+
+
 def _headers(scope: Scope) -> dict[bytes, str]:
     """The headers of interest.
 
@@ -149,7 +207,10 @@ def _headers(scope: Scope) -> dict[bytes, str]:
 
 
 _HEADERS: Final = frozenset(
-    {b"authorization", b"x-original-principal", b"x-pulsar-auth-method-name"}
+    {
+        *(b"authorization", b"x-original-principal", b"x-pulsar-auth-method-name"),
+        *(b"host", b"origin", b"sec-fetch-site"),
+    }
 )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.auth.provider import Principal
     from broker.service.connection import Connection
 
-__all__ = ["AuthSession"]
+__all__ = ["AuthSession", "method_of"]
 
 _REFRESH: Final = b"PulsarAuthRefresh"
 _REFRESH_VERSION_MIN: Final = 14
@@ -48,7 +48,7 @@ class AuthSession:
         self._server_version = server_version
         self._on_accepted = on_accepted
         self._own = Credentials(
-            _method_of(command), command.auth_data, connection.client_certificate()
+            method_of(command), command.auth_data, connection.client_certificate()
         )
         self._original_principal = command.original_principal or None
         self._original: Credentials | None = None  # what a proxy has passed on, to be checked
@@ -60,8 +60,20 @@ class AuthSession:
             )
         self._login: Login | None = None
         self._challenged = False
+        self._renewing = False  # what the client answered is being checked
         self._timer: asyncio.TimerHandle | None = None
-        connection.on_closed[self] = self._stop_timer
+        connection.on_closed[self] = self._on_closed
+
+    @property
+    def proofs(self) -> list[tuple[Credentials, str]]:
+        """What it was let in by (LiveLogin)."""
+        login = self._login
+        assert login is not None
+        found = [(self._own, login.role)]
+        if self._original is not None:
+            assert login.original_role is not None
+            found.append((self._original, login.original_role))
+        return found
 
     def start(self) -> None:
         """Check what CONNECT brought; answers it at once or, after a slow check, later."""
@@ -81,11 +93,14 @@ class AuthSession:
             self._refuse(error)
 
     async def _start_later(self) -> None:
+        authenticator, generation = self._authenticator, -1
         try:
-            own = await self._authenticator.authenticate(self._own)
-            original = None
-            if self._original is not None:
-                original = await self._authenticator.authenticate(self._original)
+            while generation != authenticator.generation:  # keys may change between the two
+                generation = authenticator.generation
+                own = await authenticator.authenticate(self._own)
+                original = None
+                if self._original is not None:
+                    original = await authenticator.authenticate(self._original)
             if not self._connection.closed:
                 self._accept(own, original)
         except BrokerError as error:
@@ -103,6 +118,7 @@ class AuthSession:
         self._challenged = False
         self._stop_timer()
         renewed = self._original or self._own
+        self._renewing = True
         self._connection.run(
             self._renew(Credentials(renewed.method, response.auth_data, renewed.certificate))
         )
@@ -113,6 +129,7 @@ class AuthSession:
         except BrokerError as error:
             self._refuse(error)
             return
+        self._renewing = False
         login = self._login
         assert login is not None
         expected = login.role if self._original is None else login.original_role
@@ -121,6 +138,10 @@ class AuthSession:
                 f"credentials of {principal.role} for a connection of {expected}"
             )
             return
+        if self._original is None:
+            self._own = credentials
+        else:
+            self._original = credentials
         self._login = Login(login.role, login.original_role, principal.expires_at_s)
         self._arm()
 
@@ -136,6 +157,7 @@ class AuthSession:
         connection = self._connection
         connection.role, connection.original_role = own.role, speaks_for
         self._on_accepted(connection)
+        self._authenticator.start_login(self)
         self._arm()
 
     def _refuse(self, error: BrokerError) -> None:
@@ -149,7 +171,19 @@ class AuthSession:
             assert isinstance(error, AuthenticationError)
             connection.refuse(pb.AuthenticationError, REFUSED, level=logging.DEBUG)
 
-    # --- credentials that expire
+    def _on_closed(self) -> None:
+        self._authenticator.end_login(self)
+        self._stop_timer()
+
+    # --- credentials that expire, or whose key was taken away
+
+    def doubt(self, credentials: Credentials) -> None:
+        """They prove nothing any more (LiveLogin): others are asked for, as when they expire."""
+        if credentials is not (self._original or self._own):
+            self._connection.close("the key of a proxy's credentials was taken away")
+        elif not self._challenged and not self._renewing:
+            self._stop_timer()
+            self._ask_for_others("are good no more")
 
     def _arm(self) -> None:
         login = self._login
@@ -167,20 +201,28 @@ class AuthSession:
     def _on_timer(self) -> None:
         connection, login = self._connection, self._login
         assert login is not None
-        assert login.expires_at_s is not None
-        service = connection.service
         if connection.closed:
             return
         if self._challenged:
             connection.close("credentials were not renewed in time")
-        elif service.clock() / 1000 < login.expires_at_s:
+            return
+        assert login.expires_at_s is not None
+        if connection.service.clock() / 1000 < login.expires_at_s:
             self._arm()
-        elif not connection.features.supports_auth_refresh or (
+        else:
+            self._ask_for_others("have expired")
+
+    def _ask_for_others(self, what: str) -> None:
+        """Challenge the client, or end the connection. ``what`` became of its credentials."""
+        connection, login = self._connection, self._login
+        assert login is not None
+        service = connection.service
+        if not connection.features.supports_auth_refresh or (
             connection.protocol_version < _REFRESH_VERSION_MIN
         ):
-            connection.close("credentials have expired, and the client can't renew them")
+            connection.close(f"credentials {what}, and the client can't renew them")
         elif login.original_role is not None and self._original is None:
-            connection.close("a proxy's credentials have expired, and it passes none on")
+            connection.close(f"a proxy's credentials {what}, and it passes none on")
         else:
             self._challenge()
             self._timer = service.loop.call_later(
@@ -198,7 +240,7 @@ class AuthSession:
         self._connection.send(command)
 
 
-def _method_of(command: pb.CommandConnect) -> str:
+def method_of(command: pb.CommandConnect) -> str:
     """The method's name; old clients have a number for it (ServerCnx.getAuthMethod)."""
     if command.auth_method_name:
         return command.auth_method_name

@@ -213,6 +213,8 @@ class BrokerService:
             default_bundle_count=self.config.default_number_of_namespace_bundles,
         )
         self._sweeper.start()
+        if self.authenticator is not None:
+            self.authenticator.start()
         self.ready = True
         logger.info("broker %s serves %s", self.broker_id, self.cluster)
 

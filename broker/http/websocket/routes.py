@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.websockets import WebSocket
 
+    from broker.http.live_requests import LiveRequest
     from broker.service.access_control import AccessControl, Right
     from broker.service.broker_service import BrokerService
 
@@ -191,8 +192,15 @@ class _GuardedSocket:
         self._session, self._channel = session, channel
 
     def revoke(self) -> None:
+        self._end("Not authorized any more")
+
+    def lose_login(self) -> None:
+        """The credentials of the upgrade have expired, or their key was taken away."""
+        self._end("Not authenticated any more")
+
+    def _end(self, reason: str) -> None:
         self._session.close()  # at once; what is queued may take the client a while to read
-        self._channel.close_soon(_NOT_AUTHORIZED, "Not authorized any more")
+        self._channel.close_soon(_NOT_AUTHORIZED, reason)
 
 
 async def _run(
@@ -209,6 +217,9 @@ async def _run(
     writer = asyncio.create_task(channel.run_writer())
     channel.watch_idle()
     guarded = _GuardedSocket(rights, session, channel)
+    live: LiveRequest | None = websocket.scope["state"].get("live_request")
+    if live is not None:
+        live.end = guarded.lose_login
     try:
         if service.access is not None:
             service.access.start_use(guarded)
