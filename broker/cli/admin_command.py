@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from broker.cli.errors import CliError
+from broker.cli.global_words import ADMIN, add_globals
 from broker.cli.output import print_value
 from broker.cli.profiles import target_of
 from broker.cli.progress import progress
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminRun", "add_group", "run_admin"]
 
+_SHOWN = frozenset(("json",))
 _METAVARS = {
     "topic": "TOPIC",
     "namespace": "TENANT/NAMESPACE",
@@ -152,9 +154,9 @@ def add_group(parser: argparse.ArgumentParser, group: str) -> None:
             description=f"{word.help} ({word.method} {word.path})".replace("%", "%%"),
             allow_abbrev=False,
         )
-        command.add_argument(
-            "--json", action="store_true", default=argparse.SUPPRESS, help="always print JSON"
-        )
+        flags = [flag for option in word.options for flag in option.flags]
+        add_globals(command, _SHOWN, taken=flags)
+        add_globals(command, ADMIN - _SHOWN, taken=flags, hidden=True)
         _add_positionals(command, word)
         groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
         for number, option in enumerate(word.options):

@@ -39,35 +39,44 @@ NOBODY = Access()
 class BinaryClient:
     """One connection; usable as a context manager."""
 
-    def __init__(self, service_url: str, access: Access = NOBODY, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        service_url: str,
+        access: Access = NOBODY,
+        timeout_s: float = 30.0,
+        *,
+        proxy_url: str = "",
+    ) -> None:
         """Connect and say hello.
 
+        Args:
+            proxy_url: where to connect to instead; it forwards by the name that TLS tells it (SNI).
         Raises:
             CliError: nobody listens there, it isn't a broker, or it doesn't let us in.
         """
-        parts = urlsplit(service_url)
-        if parts.scheme not in ("pulsar", "pulsar+ssl") or parts.hostname is None:
-            raise CliError(f"{service_url}: not a service URL (pulsar://host:port)")
+        host, port, self._over_tls = _address(service_url)
+        server_name = host
+        if proxy_url:
+            if not self._over_tls:
+                raise CliError(f"{service_url}: a proxy needs a URL with TLS (pulsar+ssl://)")
+            host, port, _ = _address(proxy_url)
         self.service_url = service_url
+        self._proxy_url = proxy_url
         self._access = access
-        self._over_tls = parts.scheme == "pulsar+ssl"
         self.timeout_s = timeout_s
         self._ids = itertools.count(1)
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
+        self._closing: set[int] = set()  # consumers that the broker may close
         self.messages: deque[Frame] = deque()
         self.receipts: deque[Frame] = deque()
         try:
-            self._socket = socket.create_connection(
-                (parts.hostname, parts.port or (6651 if self._over_tls else 6650)),
-                timeout=timeout_s,
-            )
+            self._socket = socket.create_connection((host, port), timeout=timeout_s)
             if self._over_tls:
-                self._socket = access.tls().wrap_socket(
-                    self._socket, server_hostname=parts.hostname
-                )
+                self._socket = access.tls().wrap_socket(self._socket, server_hostname=server_name)
         except (OSError, ValueError) as error:
-            raise CliError(f"{service_url} can't be reached: {error}") from error
+            by = f" by way of {proxy_url}" if proxy_url else ""
+            raise CliError(f"{service_url} can't be reached{by}: {error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connect = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
         connect.connect.client_version = "magnetar-cli"
@@ -108,8 +117,12 @@ class BinaryClient:
             raise CliError(f"{topic}: {answer.message}")
         return answer.partitions
 
-    def owner(self, topic: str) -> str:
-        """Service URL of the broker that serves a topic, asked of this one."""
+    def owner(self, topic: str, listener_name: str = "") -> str:
+        """Service URL of the broker that serves a topic, asked of this one.
+
+        Args:
+            listener_name: which of that broker's addresses; "": the one that it gives.
+        """
         authoritative = False
         client = self
         for _ in range(REDIRECTS_MAX):
@@ -117,6 +130,8 @@ class BinaryClient:
             request = command.lookupTopic
             request.topic, request.request_id = topic, client.next_id()
             request.authoritative = authoritative
+            if listener_name:
+                request.advertised_listener_name = listener_name
             answer = client.call(command, request.request_id).lookupTopicResponse
             if client is not self:
                 client.close()
@@ -126,7 +141,9 @@ class BinaryClient:
                 url = client._url_in(answer)
                 return self.service_url if answer.proxy_through_service_url else url
             authoritative = answer.authoritative
-            client = BinaryClient(client._url_in(answer), self._access, self.timeout_s)
+            client = BinaryClient(
+                client._url_in(answer), self._access, self.timeout_s, proxy_url=self._proxy_url
+            )
         raise CliError(f"{topic}: too many redirects")
 
     def _url_in(self, answer: pb.CommandLookupTopicResponse) -> str:
@@ -156,6 +173,19 @@ class BinaryClient:
             request.schema_version = version
         answer = self.call(command, request.request_id).getSchemaResponse
         return answer.schema if answer.HasField("schema") else None
+
+    def seek(self, consumer_id: int, publish_time_ms: int) -> None:
+        """Move a consumer's subscription; the consumer is closed by that."""
+        command = pb.BaseCommand(type=pb.BaseCommand.SEEK)
+        request = command.seek
+        request.consumer_id, request.request_id = consumer_id, self.next_id()
+        request.message_publish_time = publish_time_ms
+        self._closing.add(consumer_id)  # the broker may tell before or after its answer
+        self.call(command, request.request_id)
+        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = consumer_id
+        command.close_consumer.request_id = self.next_id()
+        self.call(command, command.close_consumer.request_id)
 
     def call(self, command: pb.BaseCommand, request_id: int) -> pb.BaseCommand:
         """Send and wait for the answer with that request id.
@@ -250,6 +280,10 @@ class BinaryClient:
                 raise CliError(
                     f"{pb.ServerError.Name(command.error.error)}: {command.error.message}"
                 )
+            case pb.BaseCommand.CLOSE_CONSUMER if (
+                command.close_consumer.consumer_id in self._closing
+            ):
+                pass  # after a seek, as expected
             case pb.BaseCommand.CLOSE_PRODUCER | pb.BaseCommand.CLOSE_CONSUMER:
                 raise CliError("the broker closed the topic: run the command again")
 
@@ -259,6 +293,18 @@ class BinaryClient:
         response = command.authResponse.response
         response.auth_method_name, response.auth_data = self._access.method, self._access.data()
         self.send(encode_command(command))
+
+
+def _address(url: str) -> tuple[str, int, bool]:
+    """Host, port, and whether it is for TLS. Raises CliError: no service URL."""
+    parts = urlsplit(url)
+    over_tls = parts.scheme == "pulsar+ssl"
+    try:
+        if parts.scheme in ("pulsar", "pulsar+ssl") and parts.hostname is not None:
+            return parts.hostname, parts.port or (6651 if over_tls else 6650), over_tls
+    except ValueError:  # of the port
+        pass
+    raise CliError(f"{url}: not a service URL (pulsar://host:port)")
 
 
 def _pong() -> pb.BaseCommand:

@@ -38,8 +38,10 @@ def add_produce(parser: argparse.ArgumentParser) -> None:
         metavar="separated|inline",
         help="messages are pairs of -k and TEXT",
     )
-    add("-ekn", "--encryption-key-name", metavar="NAME", help="refused: not in this version")
-    _encryption(parser)
+    add("-kvk", "--key-value-key", metavar="TEXT", help="key of the pairs (-k)")
+    add("-kvkf", "--key-value-key-file", metavar="FILE", help="a file that holds it")
+    add("-ekn", "--encryption-key-name", metavar="NAME", help="encrypt, with the key of this name")
+    _encryption(parser, "public key to encrypt with: file:///path or data:...;base64,...")
     add("-dr", "--disable-replication", action="store_true", help="keep them in this cluster")
 
 
@@ -71,6 +73,20 @@ def add_consume(parser: argparse.ArgumentParser) -> None:
     )
     add("--regex", action="store_true", help="all topics whose names match, also new ones")
     add("-rs", "--replicated", action="store_true", help="keep the subscription in all clusters")
+    add(
+        *("-stp", "--start-timestamp"),
+        type=_milliseconds,
+        default=0,
+        metavar="MS",
+        help="move the subscription to this publish time first, in ms since 1970",
+    )
+    add(
+        *("-etp", "--end-timestamp"),
+        type=_milliseconds,
+        default=0,
+        metavar="MS",
+        help="end at the first message that was published later",
+    )
     _receiving(parser)
     add("--timeout", type=float, default=0.0, metavar="SECONDS", help="give up after this silence")
 
@@ -127,16 +143,21 @@ def _receiving(parser: argparse.ArgumentParser) -> None:
         default="FAIL",
         choices=("FAIL", "DISCARD", "CONSUME"),
         metavar="FAIL|DISCARD|CONSUME",
-        help="encrypted messages end the command, are skipped, or shown as they are (FAIL)",
+        help="what can't be decrypted ends the command, is skipped, or shown as it is (FAIL)",
     )
-    _encryption(parser)
+    _encryption(parser, "private key to decrypt with: file:///path or data:...;base64,...")
+    add("-mp", "--print-metadata", action="store_true", help="show what else messages carry")
     add("-pm", "--pool-messages", action="store_true", help="for Java's sake; changes nothing")
 
 
-def _encryption(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        *("-ekv", "--encryption-key-value"), metavar="KEY", help="refused: not in this version"
-    )
+def _encryption(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument("-ekv", "--encryption-key-value", metavar="URI", help=help)
+
+
+def _milliseconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in milliseconds since 1970")
+    return int(text)
 
 
 def _repeated(parser: argparse.ArgumentParser, short: str, long: str, form: str, help: str) -> None:

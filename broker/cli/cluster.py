@@ -36,7 +36,9 @@ class Cluster:
     def __init__(self, target: Target) -> None:
         """Raises CliError: nobody listens there, it isn't a broker, or doesn't let us in."""
         self._access = target.access
-        self.first = BinaryClient(target.service_url, self._access)
+        self._proxy = target.proxy_url
+        self._listener_name = target.listener_name
+        self.first = BinaryClient(target.service_url, self._access, proxy_url=self._proxy)
         self._clients = {self.first.service_url: self.first}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.first, selectors.EVENT_READ, self.first)
@@ -58,9 +60,9 @@ class Cluster:
 
     def client_for(self, topic: TopicName) -> BinaryClient:
         """The connection to a topic's owner."""
-        url = self.first.owner(str(topic))
+        url = self.first.owner(str(topic), self._listener_name)
         if url not in self._clients:
-            client = self._clients[url] = BinaryClient(url, self._access)
+            client = self._clients[url] = BinaryClient(url, self._access, proxy_url=self._proxy)
             self._selector.register(client, selectors.EVENT_READ, client)
         return self._clients[url]
 

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from broker.cli.binary_client import BinaryClient, Frame
 from broker.cli.chunks import ChunkAssembler, Origin
 from broker.cli.cluster import Cluster, is_websocket, topic_name
+from broker.cli.encryption import UndecryptableError, decryptor_of
 from broker.cli.errors import CliError
+from broker.cli.message_facts import facts_of
 from broker.cli.output import describe
 from broker.cli.profiles import Target, target_of
 from broker.cli.progress import progress
 from broker.cli.typed_values import Decoder
 from broker.http.messages import Message, UndecodableEntryError, decode_entry
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_command, parse_entry_body
+from broker.protocol.framing import encode_body, encode_command, parse_entry_body
 from broker.protocol.topic_name import TopicName
 
 __all__ = ["run_consume", "run_read"]
@@ -38,9 +40,18 @@ class _Consumer:
     client: BinaryClient
 
 
+@dataclass(slots=True)
+class _Arrived:
+    """One entry, as it came."""
+
+    consumer: _Consumer
+    command: pb.CommandMessage
+    metadata: pb.MessageMetadata
+
+
 def run_consume(options: argparse.Namespace) -> int:
     """Receive, show and acknowledge. Exit code 1 when the silence was too long."""
-    target = _target(options)
+    target = target_of(options)
     if is_websocket(target.service_url):
         from broker.cli.websocket_commands import consume_by_websocket
 
@@ -60,7 +71,7 @@ def run_consume(options: argparse.Namespace) -> int:
 
 def run_read(options: argparse.Namespace) -> int:
     """Receive and show from a message on, without a subscription that stays."""
-    target = _target(options)
+    target = target_of(options)
     if is_websocket(target.service_url):
         from broker.cli.websocket_commands import read_by_websocket
 
@@ -78,12 +89,6 @@ def run_read(options: argparse.Namespace) -> int:
         return _run(target, options, fill, regex=False, done="read")
     after = None if options.start_message_id_inclusive else (start.ledgerId, start.entryId)
     return _run(target, options, fill, regex=False, done="read", one_part=True, after=after)
-
-
-def _target(options: argparse.Namespace) -> Target:
-    if options.encryption_key_value:
-        raise CliError("-ekv: this command can't decrypt (-ca CONSUME shows what came)")
-    return target_of(options)
 
 
 def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
@@ -179,6 +184,10 @@ class _Receiver:
         self._consumers: dict[tuple[BinaryClient, int], _Consumer] = {}
         self._topics: set[str] = set()
         self._chunks = ChunkAssembler(options.max_chunked_msg)
+        self._decryptor = decryptor_of(options)
+        self._end_ms: int = getattr(options, "end_timestamp", 0)
+        self._start_ms: int = getattr(options, "start_timestamp", 0)
+        self._ended = False  # a message came that was published after _end_ms
         self._decoder: Decoder | None = None
         if options.schema_type == "auto_consume":
             self._decoder = Decoder(cluster.first.schema)
@@ -186,7 +195,7 @@ class _Receiver:
 
     @property
     def _enough(self) -> bool:
-        return 0 < self._wanted <= self.count
+        return self._ended or 0 < self._wanted <= self.count
 
     def subscribe(self, topics: list[TopicName]) -> None:
         """Those that aren't consumed yet. Raises CliError: refused."""
@@ -194,15 +203,23 @@ class _Receiver:
             if str(topic) in self._topics:
                 continue
             client = self._cluster.client_for(topic)
-            command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-            request = command.subscribe
-            request.topic = str(topic)
-            request.consumer_id, request.request_id = client.next_id(), client.next_id()
-            self._fill(request)
-            client.call(command, request.request_id)
+            consumer_id = self._open(client, topic)
+            if self._start_ms:
+                client.seek(consumer_id, self._start_ms)
+                consumer_id = self._open(client, topic)
             self._topics.add(str(topic))
-            self._consumers[client, request.consumer_id] = _Consumer(topic, client)
-            _flow(client, request.consumer_id, self._queue)
+            self._consumers[client, consumer_id] = _Consumer(topic, client)
+            _flow(client, consumer_id, self._queue)
+
+    def _open(self, client: BinaryClient, topic: TopicName) -> int:
+        """A consumer without permits; its id."""
+        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        request = command.subscribe
+        request.topic = str(topic)
+        request.consumer_id, request.request_id = client.next_id(), client.next_id()
+        self._fill(request)
+        client.call(command, request.request_id)
+        return request.consumer_id
 
     def receive(self, pattern: _Pattern | None, advance: Callable[[int], None] | None) -> bool:
         """Until it is enough; True: the silence was too long.
@@ -253,36 +270,58 @@ class _Receiver:
             return
         try:
             metadata, payload = parse_entry_body(body)
+            if self._end_ms and metadata.publish_time > self._end_ms:
+                self._ended = True  # and it stays unacknowledged
+                return
+            arrived = _Arrived(consumer, delivered, metadata)
+            if metadata.encryption_keys:
+                opened = self._opened(arrived, payload)
+                if opened is None:
+                    _acknowledge(client, *origin)
+                    _flow(client, delivered.consumer_id, 1)
+                    return
+                plain, body = opened
+            else:
+                plain = metadata
             if metadata.num_chunks_from_msg > 1:
                 _flow(client, delivered.consumer_id, 1)
-                whole = self._chunks.add(metadata, bytes(payload), origin)
+                whole = self._chunks.add(plain, bytes(parse_entry_body(body)[1]), origin)
                 self._drop(client)
                 if whole is not None:
-                    self._show(consumer, whole.body, metadata)
+                    self._show(arrived, whole.body)
                     for piece in whole.origins:
                         _acknowledge(client, *piece)
                 return
-            if metadata.encryption_keys and self._refuse_encrypted(consumer, origin):
-                return
-            size, left = self._show(consumer, body, metadata, list(delivered.ack_set))
+            size, left = self._show(arrived, body, list(delivered.ack_set))
         except (UndecodableEntryError, ValueError) as error:
             print(f"skipped {message_id.ledgerId}:{message_id.entryId}: {error}", file=sys.stderr)
             size, left = 1, []
         _acknowledge(client, *origin, left)
         _flow(client, delivered.consumer_id, max(1, size))
 
-    def _refuse_encrypted(self, consumer: _Consumer, origin: Origin) -> bool:
-        """Whether it is skipped. Raises CliError: such a message ends the command."""
-        action = self._options.crypto_failure_action
-        if action == "FAIL":
-            raise CliError(
-                f"{consumer.topic}: an encrypted message (-ca CONSUME shows it as it is)"
-            )
-        if action == "CONSUME":
-            return False
-        _acknowledge(consumer.client, *origin)
-        _flow(consumer.client, origin[0], 1)
-        return True
+    def _opened(
+        self, arrived: _Arrived, payload: memoryview
+    ) -> tuple[pb.MessageMetadata, bytes] | None:
+        """Metadata and body of an encrypted entry without its seal; None: it is to be skipped.
+
+        Raises:
+            CliError: it can't be opened, and such a message ends the command.
+        """
+        sealed = arrived.metadata
+        reason = "an encrypted message, and no key (-ekv)"
+        if self._decryptor is not None:
+            plain = pb.MessageMetadata()
+            plain.CopyFrom(sealed)
+            try:
+                return plain, encode_body(plain, self._decryptor.open(plain, payload))
+            except UndecryptableError as error:
+                reason = f"an encrypted message: {error}"
+        match self._options.crypto_failure_action:
+            case "CONSUME":
+                return sealed, encode_body(sealed, bytes(payload))
+            case "DISCARD":
+                return None
+        raise CliError(f"{arrived.consumer.topic}: {reason} (-ca CONSUME shows it as it is)")
 
     def _drop(self, client: BinaryClient) -> None:
         dropped, self._chunks.dropped = self._chunks.dropped, []
@@ -291,15 +330,12 @@ class _Receiver:
                 _acknowledge(client, consumer_id, message_id)
 
     def _show(
-        self,
-        consumer: _Consumer,
-        body: bytes,
-        metadata: pb.MessageMetadata,
-        ack_set: Sequence[int] = (),
+        self, arrived: _Arrived, body: bytes, ack_set: Sequence[int] = ()
     ) -> tuple[int, list[int]]:
         """Show an entry's messages; their number, and the batch indexes that weren't wanted.
 
         Args:
+            body: decrypted, and in one piece.
             ack_set: words whose bits are the messages that aren't acknowledged; (): all of them.
         Raises:
             UndecodableEntryError: it can't be taken apart.
@@ -315,7 +351,7 @@ class _Receiver:
             self.count += 1
             if not self._options.hide_content:
                 print("----- got message -----")
-                print(self._describe(consumer, message, metadata.schema_version), flush=True)
+                print(self._describe(arrived, message), flush=True)
         return len(messages), []
 
     def _pace(self) -> None:
@@ -323,17 +359,28 @@ class _Receiver:
         if rate > 0:
             time.sleep(max(0.0, self._started + self.count / rate - time.monotonic()))
 
-    def _describe(self, consumer: _Consumer, message: Message, version: bytes) -> str:
+    def _describe(self, arrived: _Arrived, message: Message) -> str:
         if self._options.hex:
             content = message.payload.hex(" ")
         elif self._decoder is not None:
-            topic = _PARTITION.sub("", str(consumer.topic))
+            topic = _PARTITION.sub("", str(arrived.consumer.topic))
+            version = arrived.metadata.schema_version
             content = self._decoder.decode(topic, version, message.key, message.payload)
         else:
             content = message.payload.decode(errors="replace")
-        return describe(
+        line = describe(
             message.publish_time_ms, message.event_time_ms, message.key, message.properties, content
         )
+        if self._options.print_metadata:
+            delivered = arrived.command
+            line += facts_of(
+                arrived.metadata,
+                delivered.message_id,
+                message.batch_index,
+                delivered.redelivery_count,
+                message.sequence_id,
+            )
+        return line
 
 
 def _has_bit(words: Sequence[int], index: int) -> bool:

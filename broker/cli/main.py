@@ -10,12 +10,18 @@ import sys
 from collections.abc import Callable, Sequence
 
 from broker.cli.errors import CliError
+from broker.cli.global_words import ADMIN, CLIENTS, PROFILES, add_globals, misplaced
 from broker.cli.token_words import add_tokens
 from broker.cli.words import GROUPS
 
 __all__ = ["build_parser", "main"]
 
 SHELLS = ("bash", "zsh", "fish")
+_GLOBALS = {
+    **dict.fromkeys(("produce", "consume", "read"), CLIENTS),
+    "admin": ADMIN,
+    "profiles": PROFILES | {"json"},
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 2
+    if (flag := misplaced(options, _GLOBALS.get(options.command, frozenset()))) is not None:
+        parser.error(f"{flag} says nothing to {options.command}")
     try:
         return _COMMANDS[options.command](options)
     except CliError as error:
@@ -49,7 +57,7 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
         description="A Pulsar-compatible message broker, its tools and its admin.",
         allow_abbrev=False,
     )
-    _add_profile(parser, None)
+    add_globals(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
 
     def add(name: str, help: str) -> argparse.ArgumentParser:
@@ -66,40 +74,14 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
     return parser
 
 
-def _add_profile(parser: argparse.ArgumentParser, default: str | None) -> None:
-    parser.add_argument(
-        "--profile", metavar="NAME", default=default, help="cluster to talk to (magnetar profiles)"
-    )
-
-
-def _add_access(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--auth-plugin", metavar="NAME", help="token, basic, tls, or Pulsar's class name")
-    add(
-        "--auth-params",
-        metavar="TEXT",
-        help="token:TEXT, file:///path, or what else the plugin takes",
-    )
-    add(
-        *("--tls-trust-cert-path", "--tlsTrustCertsFilePath"),
-        metavar="FILE",
-        help="PEM file of the authorities to trust (those of the system)",
-    )
-    add("--tls-allow-insecure", action="store_true", help="don't look at the server's certificate")
-
-
 def _add_admin(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
     from broker.cli.admin_command import add_group
 
-    _add_profile(parser, argparse.SUPPRESS)
-    add = parser.add_argument
-    add("--admin-url", metavar="URL", help="http://host:port of a broker (of the profile)")
-    _add_access(parser)
-    add("--request-timeout", type=float, default=60.0, metavar="SECONDS", help="(60)")
-    add("--json", action="store_true", help="always print JSON")
+    add_globals(parser, ADMIN)
     groups = parser.add_subparsers(dest="group", metavar="GROUP", required=True, title="groups")
     for name, (_, help) in GROUPS.items():
         group = groups.add_parser(name, help=help, description=help, allow_abbrev=False)
+        add_globals(group, ADMIN, hidden=True)
         if arguments is None or name in arguments:
             add_group(group, name)
 
@@ -107,12 +89,10 @@ def _add_admin(parser: argparse.ArgumentParser, arguments: Sequence[str] | None)
 def _add_profiles(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="all of them; * is the one in use")
-    listing.add_argument("--json", action="store_true", help="print JSON")
+    add_globals(listing, frozenset(("json",)))
     add = actions.add_parser("add", help="add or replace one; the first one is in use at once")
     add.add_argument("name", metavar="NAME")
-    add.add_argument("--url", metavar="URL", help="pulsar://host:port")
-    add.add_argument("--admin-url", metavar="URL", help="http://host:port")
-    _add_access(add)
+    add_globals(add, PROFILES)
     actions.add_parser("use", help="use one from now on").add_argument("name", metavar="NAME")
     actions.add_parser("remove", help="forget one").add_argument("name", metavar="NAME")
 
@@ -143,11 +123,7 @@ def _add_clients(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         ("read", "receive messages from one on, without a subscription", add_read),
     ):
         parser = add(name, help)
-        _add_profile(parser, argparse.SUPPRESS)
-        parser.add_argument(
-            "--url", metavar="URL", help="pulsar://host:port, or ws://host:port for HTTP's port"
-        )
-        _add_access(parser)
+        add_globals(parser, CLIENTS)
         fill(parser)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from broker.cli.errors import CliError
 
-__all__ = ["contents_of", "paced", "properties_of"]
+__all__ = ["check_options", "contents_of", "paced", "pair_key_of", "properties_of"]
 
 _Group = TypeVar("_Group", bound=Sized)
 
@@ -31,6 +31,32 @@ def contents_of(options: argparse.Namespace) -> list[bytes]:
     if not contents:
         raise CliError("nothing to send: give -m TEXT or -f FILE")
     return contents
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Raises CliError: options that don't fit each other."""
+    pair_key = options.key_value_key is not None or options.key_value_key_file is not None
+    if pair_key and not options.key_value_encoding_type:
+        raise CliError("-kvk and -kvkf need -kvet separated or inline")
+    if options.key_value_key is not None and options.key_value_key_file is not None:
+        raise CliError("-kvk and -kvkf: one of them, not both")
+
+
+def pair_key_of(options: argparse.Namespace) -> str | None:
+    """The key of a message: of -kvk or -kvkf where messages are pairs, else of -k.
+
+    Raises:
+        CliError: the file can't be read.
+    """
+    if options.key_value_key is not None:
+        return str(options.key_value_key)
+    if options.key_value_key_file is not None:
+        try:
+            with open(options.key_value_key_file, encoding="utf-8") as file:
+                return file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CliError(f"-kvkf {options.key_value_key_file}: {error}") from error
+    return None if options.key is None else str(options.key)
 
 
 def properties_of(options: argparse.Namespace) -> dict[str, str]:

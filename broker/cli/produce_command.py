@@ -5,20 +5,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from broker.cli.binary_client import BinaryClient
 from broker.cli.cluster import Cluster, is_websocket, topic_name
+from broker.cli.encryption import Encryptor, encryptor_of
 from broker.cli.errors import CliError
-from broker.cli.payloads import contents_of, paced, properties_of
+from broker.cli.payloads import check_options, contents_of, paced, pair_key_of, properties_of
 from broker.cli.profiles import target_of
 from broker.cli.progress import progress
 from broker.cli.typed_values import Encoder
 from broker.http.messages import OutgoingMessage, encode_batch, encode_single
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_body, encode_payload_command
+from broker.protocol.framing import encode_body, encode_payload_command, parse_entry_body
 from broker.protocol.topic_name import TopicName
 from broker.service.schemas.definition import fill_wire
 
@@ -35,18 +37,18 @@ Group: TypeAlias = list[OutgoingMessage]
 
 def run_produce(options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
-    if options.encryption_key_name or options.encryption_key_value:
-        raise CliError("-ekn and -ekv: this command can't encrypt")
     target = target_of(options)
     if is_websocket(target.service_url):
         from broker.cli.websocket_commands import produce_by_websocket
 
         return produce_by_websocket(target, options)
+    check_options(options)
+    encryptor = encryptor_of(options)
     encoder = Encoder(options.value_schema, options.key_schema, options.key_value_encoding_type)
     messages = [_outgoing(content, encoder, options) for content in contents_of(options)]
     topic = topic_name(options.topic)
     with Cluster(target) as cluster:
-        producers = _producers(cluster, topic, encoder, options)
+        producers = _producers(cluster, topic, encoder, encryptor, options)
         total = len(messages) * options.num_produce
         with progress("messages", total) as advance:
             for turn, group in enumerate(paced(_groups(messages, options), options.rate)):
@@ -62,7 +64,7 @@ def run_produce(options: argparse.Namespace) -> int:
 
 
 def _outgoing(content: bytes, encoder: Encoder, options: argparse.Namespace) -> OutgoingMessage:
-    payload, key, key_is_base64 = encoder.encode(content, options.key)
+    payload, key, key_is_base64 = encoder.encode(content, pair_key_of(options))
     message = OutgoingMessage(payload, 0, key, properties_of(options))
     message.key_is_base64 = key_is_base64
     if options.disable_replication:
@@ -93,18 +95,23 @@ def _groups(messages: list[OutgoingMessage], options: argparse.Namespace) -> Ite
 
 
 def _producers(
-    cluster: Cluster, topic: TopicName, encoder: Encoder, options: argparse.Namespace
+    cluster: Cluster,
+    topic: TopicName,
+    encoder: Encoder,
+    encryptor: Encryptor | None,
+    options: argparse.Namespace,
 ) -> list[_Producer]:
     """Of all partitions in turn; of one where a key must stay in order."""
     parts = cluster.parts(topic)
     if options.key is not None:
         parts = [parts[(_java_hash(options.key) & 0x7FFFFFFF) % len(parts)]]
+    memory = _Memory(options.memory_limit or 0)
     windows: dict[BinaryClient, _Window] = {}
     producers: list[_Producer] = []
     for part in parts:
         client = cluster.client_for(part)
-        window = windows.setdefault(client, _Window())
-        producers.append(_Producer(client, str(part), window, encoder, options.chunking))
+        window = windows.setdefault(client, _Window(memory))
+        producers.append(_Producer(client, str(part), window, encoder, encryptor, options.chunking))
     return producers
 
 
@@ -118,21 +125,51 @@ def _java_hash(text: str) -> int:
 
 
 @dataclass(slots=True)
-class _Window:
-    """Entries in flight on one connection, of all its producers."""
+class _Memory:
+    """Bytes in flight of the whole command."""
 
-    in_flight: int = 0
+    limit: int  # 0: none
+    used: int = 0
+
+
+@dataclass(slots=True)
+class _Window:
+    """Entries in flight on one connection, of all its producers, by their sizes."""
+
+    memory: _Memory
+    sizes: deque[int] = field(default_factory=deque)
+
+    def add(self, size: int) -> None:
+        self.sizes.append(size)
+        self.memory.used += size
+
+    def remove(self) -> None:
+        self.memory.used -= self.sizes.popleft()
+
+    def has_room(self, size: int) -> bool:
+        """Whether one more may go; one always may."""
+        memory = self.memory
+        if len(self.sizes) >= IN_FLIGHT_MAX:
+            return False
+        return not self.sizes or not memory.limit or memory.used + size <= memory.limit
 
 
 class _Producer:
     """One producer; the entries in flight on its connection are bounded."""
 
     def __init__(
-        self, client: BinaryClient, topic: str, window: _Window, encoder: Encoder, chunking: bool
+        self,
+        client: BinaryClient,
+        topic: str,
+        window: _Window,
+        encoder: Encoder,
+        encryptor: Encryptor | None,
+        chunking: bool,
     ) -> None:
         """Raises CliError: the broker doesn't want it, or not with this schema."""
         self._client = client
         self._window = window
+        self._encryptor = encryptor
         self._chunking = chunking
         self._id = client.next_id()
         self._next_sequence_id = 0
@@ -140,6 +177,7 @@ class _Producer:
         request = command.producer
         request.topic, request.producer_id, request.request_id = topic, self._id, client.next_id()
         request.user_provided_producer_name = False
+        request.encrypted = encryptor is not None
         if encoder.definition is not None:
             fill_wire(request.schema, "", encoder.definition)
         answer = client.call(command, request.request_id).producer_success
@@ -157,6 +195,8 @@ class _Producer:
         else:
             metadata, body = encode_single(self._name, messages[0], now_ms)
         limit = self._client.message_bytes_max
+        if len(body) <= limit and self._encryptor is not None:
+            body = self._sealed(metadata, parse_entry_body(body)[1])
         if len(body) <= limit:
             self._send(metadata, body, len(messages))
         elif self._chunking:
@@ -170,8 +210,14 @@ class _Producer:
         metadata.num_chunks_from_msg, metadata.total_chunk_msg_size = count, len(payload)
         for index in range(count):
             metadata.chunk_id = index
-            body = encode_body(metadata, payload[index * size : (index + 1) * size])
+            body = self._sealed(metadata, payload[index * size : (index + 1) * size])
             self._send(metadata, body, 1, is_chunk=True)
+
+    def _sealed(self, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes:
+        """The entry's body; encrypted where that is asked for."""
+        if self._encryptor is None:
+            return encode_body(metadata, bytes(payload))
+        return encode_body(metadata, self._encryptor.seal(metadata, payload))
 
     def _send(
         self, metadata: pb.MessageMetadata, body: bytes, count: int, *, is_chunk: bool = False
@@ -184,13 +230,13 @@ class _Producer:
         command.send.num_messages = count
         if is_chunk:
             command.send.is_chunk = True
-        self._client.send(encode_payload_command(command, body))
-        self._window.in_flight += 1
-        while self._window.in_flight >= IN_FLIGHT_MAX:
+        while not self._window.has_room(len(body)):
             self._take_receipt()
+        self._client.send(encode_payload_command(command, body))
+        self._window.add(len(body))
 
     def finish(self) -> None:
-        while self._window.in_flight:
+        while self._window.sizes:
             self._take_receipt()
 
     def _take_receipt(self) -> None:
@@ -202,4 +248,4 @@ class _Producer:
         if command.type == pb.BaseCommand.SEND_ERROR:
             name = pb.ServerError.Name(command.send_error.error)
             raise CliError(f"{name}: {command.send_error.message}")
-        self._window.in_flight -= 1
+        self._window.remove()

@@ -43,6 +43,8 @@ class Target:
     auth_params: str = field(default="", repr=False)
     tls_trust_cert_path: str = ""
     tls_allow_insecure: bool = False
+    listener_name: str = ""  # "": whatever address a broker gives
+    proxy_url: str = ""  # "": straight to the brokers
 
     @property
     def access(self) -> Access:
@@ -219,4 +221,10 @@ def with_access(target: Target, options: argparse.Namespace) -> Target:
         target = replace(target, tls_trust_cert_path=options.tls_trust_cert_path)
     if options.tls_allow_insecure:
         target = replace(target, tls_allow_insecure=True)
+    if getattr(options, "listener_name", None) is not None:
+        target = replace(target, listener_name=options.listener_name)
+    if getattr(options, "proxy_url", None) is not None:
+        target = replace(target, proxy_url=options.proxy_url)
+    if getattr(options, "proxy_protocol", None) is not None and not target.proxy_url:
+        raise CliError("--proxy-protocol needs --proxy-url")
     return target

@@ -69,7 +69,9 @@ def _usage(parser: argparse.ArgumentParser) -> str:
     parts = [
         _names(action, brackets=not action.required)
         for action in parser._actions
-        if not isinstance(action, argparse._HelpAction) and "--json" not in action.option_strings
+        if not isinstance(action, argparse._HelpAction)
+        and action.help != argparse.SUPPRESS
+        and "--json" not in action.option_strings
     ]
     return "".join(f" {part}" for part in parts)
 

@@ -4,54 +4,67 @@ from __future__ import annotations
 
 import argparse
 import base64
-import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
+from broker.cli.encryption import (
+    Decryptor,
+    Encryptor,
+    UndecryptableError,
+    decryptor_of,
+    encryptor_of,
+)
 from broker.cli.errors import CliError
 from broker.cli.output import describe
-from broker.cli.payloads import contents_of, paced, properties_of
+from broker.cli.payloads import check_options, contents_of, paced, properties_of
 from broker.cli.profiles import Target
 from broker.cli.progress import progress
 from broker.cli.request import topic_parts
 from broker.cli.values import parse_time
+from broker.http.messages import COMPRESSIONS, UndecodableEntryError, messages_of
 from broker.protocol import pulsar_api_pb2 as pb
 
 __all__ = ["consume_by_websocket", "produce_by_websocket", "read_by_websocket"]
 
 IN_FLIGHT_MAX = 500  # messages: half of what a server lets a socket have
 ANSWER_S_MAX = 30.0
+PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 
 
 def produce_by_websocket(target: Target, options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
-    _refuse(options, "-vs", options.value_schema != "bytes")
-    _refuse(options, "-kvet", options.key_value_encoding_type)
-    _refuse(options, "-c", options.chunking)
+    _refuse("-vs", options.value_schema != "bytes")
+    _refuse("-kvet", options.key_value_encoding_type)
+    _refuse("-c", options.chunking)
+    _refuse_routes(target)
+    _refuse("-ml", options.memory_limit)
+    check_options(options)
     common: dict[str, Any] = {"properties": properties_of(options)}
     if options.key is not None:
         common["key"] = options.key
     if options.disable_replication:
         common["disableReplication"] = True
-    frames = [
-        json.dumps({"payload": base64.b64encode(content).decode(), **common})
-        for content in contents_of(options)
-    ]
-    total = len(frames) * options.num_produce
+    contents, encryptor = contents_of(options), encryptor_of(options)
+    total = len(contents) * options.num_produce
+
+    def frames() -> Iterator[str]:
+        for _ in range(options.num_produce):
+            for content in contents:
+                yield json.dumps({**_payload(content, encryptor), **common})
+
     batching = "false" if options.disable_batching or options.rate > 0 else "true"
-    path = f"producer/{_path(options.topic)}?batchingEnabled={batching}"
-    all_frames = itertools.chain.from_iterable(itertools.repeat(frames, options.num_produce))
+    path = f"v2/producer/{_path(options.topic)}?batchingEnabled={batching}"
     in_flight = 0
     with _connection(target, path) as socket, progress("messages", total) as advance:
-        for group in paced(([frame] for frame in all_frames), options.rate):
+        for group in paced(([frame] for frame in frames()), options.rate):
             socket.send(group[0])
             in_flight += 1
             if in_flight == IN_FLIGHT_MAX:
@@ -64,6 +77,24 @@ def produce_by_websocket(target: Target, options: argparse.Namespace) -> int:
     return 0
 
 
+def _payload(content: bytes, encryptor: Encryptor | None) -> dict[str, Any]:
+    """The fields of a frame that hold the content, encrypted where that is asked for."""
+    if encryptor is None:
+        return {"payload": base64.b64encode(content).decode()}
+    metadata = pb.MessageMetadata()
+    sealed = encryptor.seal(metadata, content)
+    context = {
+        "keys": {
+            key.key: {"keyValue": base64.b64encode(key.value).decode(), "metadata": {}}
+            for key in metadata.encryption_keys
+        },
+        "param": base64.b64encode(metadata.encryption_param).decode(),
+        "compressionType": "NONE",
+        "uncompressedMessageSize": len(content),
+    }
+    return {"payload": base64.b64encode(sealed).decode(), "encryptionContext": context}
+
+
 def _take_receipt(socket: ClientConnection) -> None:
     answer = _receive(socket, ANSWER_S_MAX)
     if answer is None:
@@ -74,23 +105,29 @@ def _take_receipt(socket: ClientConnection) -> None:
 
 def consume_by_websocket(target: Target, options: argparse.Namespace) -> int:
     """Receive, show and acknowledge. Exit code 1 when the silence was too long."""
-    _refuse(options, "--regex", options.regex)
-    _refuse(options, "-p Earliest", options.subscription_position != "Latest")
-    _refuse(options, "-rs", options.replicated)
+    _refuse("-p Earliest", options.subscription_position != "Latest")
+    _refuse("-rs", options.replicated)
+    _refuse("-stp", options.start_timestamp)
+    _refuse_routes(target)
     query = {
         "subscriptionType": options.subscription_type,
         "subscriptionMode": options.subscription_mode,
         **_receiving(options),
     }
     subscription = quote(options.subscription_name, safe="")
-    path = f"consumer/{_path(options.topic)}/{subscription}?{urlencode(query)}"
+    if options.regex:
+        query["topicsPattern"] = options.topic
+        path = f"v3/consumer/{subscription}?{urlencode(query)}"
+    else:
+        path = f"v2/consumer/{_path(options.topic)}/{subscription}?{urlencode(query)}"
     return _show_all(target, path, options, "consumed")
 
 
 def read_by_websocket(target: Target, options: argparse.Namespace) -> int:
     """Receive and show from a message on, without a subscription that stays."""
-    _refuse(options, "-i", options.start_message_id_inclusive)
-    _refuse(options, "-rc", options.readCompacted)
+    _refuse("-i", options.start_message_id_inclusive)
+    _refuse("-rc", options.readCompacted)
+    _refuse_routes(target)
     start = options.start_message_id.lower()
     if start not in ("latest", "earliest"):
         try:
@@ -100,36 +137,45 @@ def read_by_websocket(target: Target, options: argparse.Namespace) -> int:
         data = pb.MessageIdData(ledgerId=ledger, entryId=entry)
         start = base64.b64encode(data.SerializeToString()).decode()
     query = urlencode({"messageId": start, **_receiving(options)})
-    return _show_all(target, f"reader/{_path(options.topic)}?{query}", options, "read")
+    return _show_all(target, f"v2/reader/{_path(options.topic)}?{query}", options, "read")
 
 
 def _receiving(options: argparse.Namespace) -> dict[str, Any]:
-    _refuse(options, "-st auto_consume", options.schema_type != "bytes")
+    _refuse("-st auto_consume", options.schema_type != "bytes")
+    _refuse("-mp", options.print_metadata)
     queue = max(1, min(options.queue_size, options.num_messages or options.queue_size))
-    return {"receiverQueueSize": queue, "cryptoFailureAction": options.crypto_failure_action}
+    # With a key it is for us to fail: the server has none.
+    action = "CONSUME" if options.encryption_key_value else options.crypto_failure_action
+    return {"receiverQueueSize": queue, "cryptoFailureAction": action}
 
 
 def _show_all(target: Target, path: str, options: argparse.Namespace, done: str) -> int:
     timeout_s = options.timeout if options.timeout > 0 else None
+    end_ms = getattr(options, "end_timestamp", 0)
+    decryptor = decryptor_of(options)
     started, count = time.monotonic(), 0
     with (
         _connection(target, path) as socket,
         progress("messages", options.num_messages or None) as advance,
     ):
         while not 0 < options.num_messages <= count:
-            message = _receive(socket, timeout_s)
-            if message is None:
+            frame = _receive(socket, timeout_s)
+            if frame is None:
                 print(f"{count} messages received, then silence", file=sys.stderr)
                 return 1
-            if options.rate > 0:
-                time.sleep(max(0.0, started + count / options.rate - time.monotonic()))
-            count += 1
-            if options.hide_content:
-                advance(1)
-            else:
-                print("----- got message -----")
-                print(_describe(message, as_hex=options.hex), flush=True)
-            socket.send(json.dumps({"messageId": message["messageId"]}))
+            if end_ms and parse_time(frame["publishTime"]) > end_ms:
+                break  # and it stays unacknowledged
+            for content, key, properties in _opened(frame, decryptor, options):
+                if options.rate > 0:
+                    time.sleep(max(0.0, started + count / options.rate - time.monotonic()))
+                count += 1
+                if options.hide_content:
+                    advance(1)
+                else:
+                    print("----- got message -----")
+                    text = content.hex(" ") if options.hex else content.decode(errors="replace")
+                    print(_describe(frame, key, properties, text), flush=True)
+            socket.send(json.dumps({"messageId": frame["messageId"]}))
         if done == "consumed":
             # Acknowledgements have no answer; this one comes behind them.
             socket.send(json.dumps({"type": "isEndOfTopic"}))
@@ -139,22 +185,73 @@ def _show_all(target: Target, path: str, options: argparse.Namespace, done: str)
     return 0
 
 
-def _describe(message: dict[str, Any], *, as_hex: bool) -> str:
-    payload = base64.b64decode(message["payload"])
+_Shown: TypeAlias = tuple[bytes, str | None, Mapping[str, str]]
+"""Content, key and properties of a message."""
+
+
+def _opened(
+    frame: dict[str, Any], decryptor: Decryptor | None, options: argparse.Namespace
+) -> list[_Shown]:
+    """A frame's messages: one, or all of a batch that was encrypted as a whole.
+
+    Raises:
+        CliError: it can't be decrypted, and such a message ends the command.
+    """
+    payload = base64.b64decode(frame["payload"])
+    as_it_is: list[_Shown] = [(payload, frame.get("key"), frame.get("properties", {}))]
+    context = frame.get("encryptionContext")
+    if context is None or decryptor is None:
+        return as_it_is
+    try:
+        metadata = _sealed_metadata(frame, context)
+        messages = messages_of(metadata, decryptor.open(metadata, payload), PAYLOAD_BYTES_MAX)
+    except (UndecryptableError, UndecodableEntryError) as error:
+        match options.crypto_failure_action:
+            case "CONSUME":
+                return as_it_is
+            case "DISCARD":
+                return []
+        raise CliError(f"an encrypted message: {error} (-ca CONSUME shows it)") from error
+    return [(message.payload, message.key, message.properties) for message in messages]
+
+
+def _sealed_metadata(frame: dict[str, Any], context: dict[str, Any]) -> pb.MessageMetadata:
+    metadata = pb.MessageMetadata(compression=COMPRESSIONS[context.get("compressionType", "NONE")])
+    metadata.uncompressed_size = context.get("uncompressedMessageSize") or 0
+    if (count := context.get("batchSize")) is not None:
+        metadata.num_messages_in_batch = count
+    for name, key in context["keys"].items():
+        metadata.encryption_keys.add(key=name, value=base64.b64decode(key["keyValue"]))
+    metadata.encryption_param = base64.b64decode(context["param"])
+    if (key := frame.get("key")) is not None:
+        metadata.partition_key = key
+    for name, value in frame.get("properties", {}).items():
+        metadata.properties.add(key=name, value=value)
+    return metadata
+
+
+def _describe(
+    message: dict[str, Any], key: str | None, properties: Mapping[str, str], content: str
+) -> str:
     return describe(
         parse_time(message["publishTime"]),
         parse_time(message["eventTime"]) if "eventTime" in message else 0,
-        message.get("key"),
-        message.get("properties", {}),
-        payload.hex(" ") if as_hex else payload.decode(errors="replace"),
+        key,
+        properties,
+        content,
     )
+
+
+def _refuse_routes(target: Target) -> None:
+    _refuse("--listener-name", target.listener_name)
+    _refuse("--proxy-url", target.proxy_url)
 
 
 def _path(topic: str) -> str:
     return "/".join(quote(part, safe="") for part in topic_parts(topic))
 
 
-def _refuse(options: argparse.Namespace, word: str, given: object) -> None:
+def _refuse(word: str, given: object) -> None:
     if given:
         raise CliError(f"{word} is not possible over WebSocket: use a pulsar:// URL")
 
@@ -163,7 +260,7 @@ def _refuse(options: argparse.Namespace, word: str, given: object) -> None:
 def _connection(target: Target, path: str) -> Iterator[ClientConnection]:
     """Raises CliError: refused, or nobody listens there, or closed meanwhile."""
     url, access = target.service_url, target.access
-    address = f"{url.rstrip('/')}/ws/v2/{path}"
+    address = f"{url.rstrip('/')}/ws/{path}"
     try:
         with connect(
             address,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +105,77 @@ def test_a_certificate_by_options(guarded: Guarded) -> None:
     guarded.run("produce", "t2", "-m", "x", "--url", broker.service_url_tls, *access)
     answer = guarded.run("admin", "--admin-url", broker.web_url_tls, *access, "tenants", "list")
     assert "public" in answer
+
+
+class NameProxy:
+    """Forwards TLS connections unopened to where the name in their first message belongs."""
+
+    def __init__(self, ports: dict[bytes, int]) -> None:
+        self._ports = ports
+        self.names: list[bytes] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"pulsar+ssl://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._sockets: list[socket.socket] = [self._listening]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> NameProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._sockets:
+            with suppress(OSError):  # its other side has closed it
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(30)
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            first = client.recv(65536)
+            name = next(name for name in self._ports if name in first)
+            self.names.append(name)
+            server = socket.create_connection(("127.0.0.1", self._ports[name]))
+            server.sendall(first)
+            self._sockets += (client, server)
+            for source, sink in ((client, server), (server, client)):
+                thread = threading.Thread(target=self._pump, args=(source, sink))
+                self._threads.append(thread)
+                thread.start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:  # the other direction has ended first
+            pass
+
+
+def test_by_way_of_a_proxy_that_forwards_by_name(guarded: Guarded) -> None:
+    alice = guarded.alice
+    access = (
+        *("--auth-plugin", "tls"),
+        *("--auth-params", f"tlsCertFile:{alice.certificate},tlsKeyFile:{alice.key}"),
+        *("--tls-trust-cert-path", guarded.authority.certificate),
+    )
+    port = int(guarded.broker.service_url_tls.rpartition(":")[2])
+    with NameProxy({b"localhost": port}) as proxy:
+        # Nobody listens at port 1: only the proxy knows the way.
+        route = ("--url", "pulsar+ssl://localhost:1", "--proxy-url", proxy.url)
+        guarded.run(*route, *access, "produce", "t3", "-m", "x", "--proxy-protocol", "SNI")
+    assert proxy.names == [b"localhost", b"localhost"]  # the second one to the topic's owner
+    said = guarded.run("produce", "t", "-m", "x", "--proxy-protocol", "SNI", *access, ok=False)
+    assert "--proxy-protocol needs --proxy-url" in said
+    plain = ("--url", "pulsar://localhost:1", "--proxy-url", "pulsar+ssl://localhost:2")
+    said = guarded.run("produce", "t", "-m", "x", *plain, ok=False)
+    assert "a proxy needs a URL with TLS" in said
 
 
 def test_variables_instead_of_arguments_that_others_can_read(guarded: Guarded) -> None:

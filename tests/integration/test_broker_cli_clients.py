@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,58 @@ def test_a_schema_that_is_none(cli: Cli, topic: str) -> None:
     assert "can't be used" in cli("produce", topic, "-m", "x", "-vs", "avro:{}", fails=True)[0]
 
 
+@pytest.mark.parametrize("by_file", [False, True])
+def test_keys_of_pairs_in_words_of_their_own(
+    cli: Cli, topic: str, tmp_path: Path, by_file: bool
+) -> None:
+    (tmp_path / "key").write_text("k")
+    key = ("-kvkf", str(tmp_path / "key")) if by_file else ("-kvk", "k")
+    line = ("consume", topic, "-s", "s", "-p", "earliest", "-st", "auto_consume")
+    cli("produce", topic, "-m", "v", "-vs", "string", "-kvet", "inline", *key)
+    assert contents(cli(*line)) == ['{"key": "k", "value": "v"}']
+    said = cli("produce", topic, "-m", "v", *key, fails=True)
+    assert "need -kvet" in said[0]
+
+
+def test_no_more_bytes_on_their_way_than_allowed(cli: Cli, topic: str) -> None:
+    sizes = ("produce", topic, "-m", "x" * 5000, "-db", "-n", "50")
+    assert cli(*sizes, "-ml", "6k") == ["50 messages successfully produced"]
+
+
+def test_from_one_time_to_another(cli: Cli, client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "times")
+    sent = []
+    for text in ("old", "from here", "to here", "new"):
+        producer.send(text.encode())
+        sent.append(consumer.receive(int(_S_MAX * 1000)).publish_timestamp())
+        deadline = time.time() + _S_MAX
+        while time.time() * 1000 <= sent[-1] + 5 and time.time() < deadline:
+            time.sleep(0.002)
+    line = ("consume", topic, "-s", "s", "-p", "earliest", "-n", "0")
+    times = ("-stp", str(sent[1]), "-etp", str(sent[2]))
+    assert contents(cli(*line, *times)) == ["from here", "to here"]
+    assert contents(cli("consume", topic, "-s", "s")) == ["new"]  # it ended the command before
+    assert contents(cli("consume", topic, "-s", "s", "-stp", "1")) == ["old"]
+
+
+def test_what_else_messages_carry(cli: Cli, topic: str) -> None:
+    cli("produce", topic, "-m", "a,b")
+    line = cli("read", topic, "-m", "earliest", "-mp", "-n", "2")[3]
+    assert re.search(
+        r"content:b, message-id:\d+:0:-1:1, producer-name:\S+, sequence-id:1, "
+        r"replicated-from:null, redelivery-count:0, ordering-key:, schema-version:$",
+        line,
+    )
+
+
+@pytest.mark.parametrize("command", ["produce", "consume", "read"])
+def test_a_listener_that_no_broker_has(cli: Cli, topic: str, command: str) -> None:
+    more = {"produce": ("-m", "x"), "consume": ("-s", "s"), "read": ()}[command]
+    said = cli(command, topic, *more, "--listener-name", "nowhere", fails=True)
+    assert "nowhere" in said[0]
+
+
 def test_a_rate(cli: Cli, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("broker.cli.payloads.time.sleep", waits.append)
@@ -240,35 +293,6 @@ def test_all_topics_that_match_also_new_ones(
     )
 
 
-def test_an_encrypted_message(cli: Cli, client: pulsar.Client, topic: str, tmp_path: Path) -> None:
-    pytest.importorskip("cryptography")
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption(),
-    )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    (tmp_path / "private.pem").write_bytes(private)
-    (tmp_path / "public.pem").write_bytes(public)
-    reader = pulsar.CryptoKeyReader(str(tmp_path / "public.pem"), str(tmp_path / "private.pem"))
-    producer = client.create_producer(topic, encryption_key="k", crypto_key_reader=reader)
-    producer.send(b"secret")
-    client.create_producer(topic).send(b"plain")
-    line = ("consume", topic, "-p", "earliest", "-s")
-    assert "an encrypted message" in cli(*line, "fail", fails=True)[0]
-    assert contents(cli(*line, "discard", "-ca", "DISCARD")) == ["plain"]
-    assert len(contents(cli(*line, "show", "-ca", "CONSUME", "-n", "2"))) == 2
-    assert "can't decrypt" in cli(*line, "never", "-ekv", "file:k", fails=True)[0]
-    assert "can't encrypt" in cli("produce", topic, "-m", "x", "-ekn", "k", fails=True)[0]
-    assert "never" not in cli("admin", "topics", "subscriptions", topic)
-
-
 def test_over_websocket(
     broker: EmbeddedBroker, cli: Cli, client: pulsar.Client, topic: str
 ) -> None:
@@ -280,11 +304,14 @@ def test_over_websocket(
     message = consumer.receive(int(_S_MAX * 1000))
     assert (message.data(), message.partition_key()) == (b"a", "key")
     assert message.properties() == {"x": "1"}
+    consumer.close()
     lines = cli("consume", *url, topic, "-s", "s", "-n", "1199")
     assert contents(lines) == ["a", "b"] * 599 + ["a"]
     assert re.match(r"publishTime:\[\d{13}\], eventTime:\[0\], key:\[key\], ", lines[1])
     assert contents(cli("consume", *url, topic, "-s", "s", "--hex")) == ["62"]
     assert contents(cli("read", *url, topic, "-m", "earliest", "-n", "2")) == ["a", "b"]
+    regex = ("consume", *url, f"public/default/{topic}.*", "--regex", "-s", "official")
+    assert contents(cli(*regex)) == ["a"]
     silent = cli("consume", *url, topic, "-s", "s", "--timeout", "0.2", fails=True)
     assert "then silence" in silent[0]
     said = cli(*send, "-m", "a", "-vs", "string", fails=True)

@@ -1,0 +1,78 @@
+"""Options that may stand before a command's name and behind it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+import pytest
+
+from broker.cli.main import build_parser, main
+
+
+def parsed(line: str) -> argparse.Namespace:
+    words = shlex.split(line)
+    return build_parser(words).parse_args(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--url U --auth-plugin token --auth-params P -ml 1k produce T -m x",
+        "produce --url U --auth-plugin token --auth-params P -ml 1k T -m x",
+        "--url U -ml 1k produce T -m x --auth-plugin token --auth-params P",
+    ],
+)
+def test_of_clients(line: str) -> None:
+    options = parsed(line)
+    assert (options.url, options.auth_plugin, options.auth_params) == ("U", "token", "P")
+    assert (options.memory_limit, options.listener_name) == (1024, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--admin-url U --json --request-timeout 5 admin tenants list",
+        "admin --admin-url U --json --request-timeout 5 tenants list",
+        "admin tenants --admin-url U --json --request-timeout 5 list",
+        "admin tenants list --admin-url U --json --request-timeout 5",
+        "--json admin --request-timeout 5 tenants list --admin-url U",
+    ],
+)
+def test_of_admin(line: str) -> None:
+    options = parsed(line)
+    assert (options.admin_url, options.json, options.request_timeout) == ("U", True, 5.0)
+
+
+def test_the_nearest_one_holds() -> None:
+    assert parsed("--url a produce --url b T").url == "b"
+    assert parsed("--admin-url a admin tenants list").admin_url == "a"
+
+
+def test_a_word_keeps_its_own_meaning() -> None:
+    options = parsed("--auth-plugin tls admin clusters create C --auth-plugin token")
+    assert options.auth_plugin == "tls"
+
+
+def test_defaults() -> None:
+    options = parsed("admin tenants list")
+    assert (options.admin_url, options.json, options.request_timeout) == (None, False, 60.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--url U version",
+        "--url U admin tenants list",
+        "--admin-url U produce T -m x",
+        "--json consume T -s s",
+        "--profile p standalone",
+    ],
+)
+def test_what_says_nothing_to_a_command_is_refused(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(shlex.split(line))
+    assert stopped.value.code == 2
+    assert "says nothing to" in capsys.readouterr().err
