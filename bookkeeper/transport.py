@@ -1,6 +1,7 @@
 """What a ledger client and a bookie say to each other, independent of how the bytes travel.
 
-One ``BookieClient`` stands for one bookie: in process (``bookie/in_process_client.py``) or remote.
+One ``BookieClient`` stands for one bookie: in process (``bookie/in_process_client.py``) or remote
+(``transport_grpc/remote_bookie.py``).
 Result codes are in ``codes.py``.
 """
 
@@ -93,6 +94,14 @@ class BookieClient(Protocol):
         """Last packet and explicit LAC; with ``fence`` the ledger is durably fenced before."""
         ...
 
+    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+        """``read_lac`` without a fence, answered once it tells a LAC above ``above``.
+
+        After ``wait_s`` seconds it answers whatever it knows. A ledger this bookie doesn't know yet
+        is waited for, too.
+        """
+        ...
+
     async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
         """Store an explicit last-add-confirmed; a result code."""
         ...
@@ -102,6 +111,14 @@ class BookieClient(Protocol):
 
         Raises:
             LedgerError: the bookie can't tell (limbo, I/O error, closed).
+        """
+        ...
+
+    async def list_ledgers(self, first: int, count_max: int) -> list[int]:
+        """Ids of the ledgers it holds, ascending from ``first`` on, at most ``count_max``.
+
+        Raises:
+            LedgerError: the bookie can't tell (closed, unreachable).
         """
         ...
 

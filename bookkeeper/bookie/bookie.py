@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import heapq
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from bookkeeper import codes
 from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.flush import flush_steps
 from bookkeeper.bookie.journal import JournalGroup
+from bookkeeper.bookie.lac_watch import LacWatch
 from bookkeeper.bookie.ledger_state import NO_ENTRY_ID, LedgerState
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
 from bookkeeper.bookie.registration import Registration
 from bookkeeper.bookie.workers import StepWorker, Worker
 from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code
+from bookkeeper.packet import decode_header
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore
 from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
@@ -67,6 +70,7 @@ class Bookie:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._disk_timer: asyncio.TimerHandle | None = None
         self._fences: dict[int, asyncio.Future[int]] = {}
+        self._lac_watch = LacWatch()
 
     @classmethod
     async def open(
@@ -77,11 +81,19 @@ class Bookie:
         *,
         index: OrderedStore | None = None,
         new_nonce: Callable[[], int] = lambda: secrets.randbits(32),
+        before_register: Callable[[Bookie], Awaitable[None]] | None = None,
     ) -> Bookie:
         """Check the cookie, replay the journal, register. See ``open_bookie.open_bookie``."""
         from bookkeeper.bookie.open_bookie import open_bookie  # it builds this class
 
-        return await open_bookie(config, file_system, store, index=index, new_nonce=new_nonce)
+        return await open_bookie(
+            config,
+            file_system,
+            store,
+            index=index,
+            new_nonce=new_nonce,
+            before_register=before_register,
+        )
 
     @property
     def bookie_id(self) -> str:
@@ -119,7 +131,9 @@ class Bookie:
         if code != codes.OK:
             return code
         self._after_meta_record()
-        return await done
+        code = await done
+        self._lac_watch.on_change(ledger_id)
+        return code
 
     def _refusal(self, request: AddRequest) -> int:
         if self.error is not None:
@@ -203,6 +217,8 @@ class Bookie:
         self._dispatch()  # first the disk, then the answers
         for waiting in group.waiting:
             self._answer(waiting, codes.OK)
+        if self._lac_watch:
+            self._lac_watch.on_durable(group.waiting)
         self._start_flush_if_ready()
         if self._drained is not None:
             self._check_drained()
@@ -227,6 +243,7 @@ class Bookie:
         for waiting in self.storage.journal.take_all_waiting():
             self._answer(waiting, codes.IO_ERROR)
         self._fail_flush_waiters(error)
+        self._lac_watch.wake_all()
         self._check_drained()
         self.on_fatal(error)
 
@@ -456,6 +473,28 @@ class Bookie:
         # The index says that there is a last entry: not finding it is damage, not an answer.
         return LacReply(codes.NO_LEDGER if code == codes.NO_LEDGER else codes.IO_ERROR, None, -1)
 
+    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+        """A long poll; see ``BookieClient.wait_lac``."""
+        deadline = self._loop.time() + wait_s
+        while True:
+            changed = self._lac_watch.begin(ledger_id)  # before the look: no change is missed
+            try:
+                reply = await self.read_lac(ledger_id, fence=False)
+                if reply.code not in (codes.OK, codes.NO_LEDGER) or _told_lac(reply) > above:
+                    return reply
+                async with asyncio.timeout_at(deadline):
+                    await changed
+            except TimeoutError:
+                return reply
+            finally:
+                self._lac_watch.end(ledger_id, changed)
+
+    async def list_ledgers(self, first: int, count_max: int) -> list[int]:
+        """Ids of the ledgers it holds, ascending; see ``BookieClient.list_ledgers``."""
+        if self._unavailable():
+            raise error_for_code(codes.UNAVAILABLE, "list ledgers")
+        return heapq.nsmallest(count_max, (id_ for id_ in self.storage.ledgers if id_ >= first))
+
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
         """Entry ids this bookie holds as ascending runs ``(first, end)``.
 
@@ -507,6 +546,7 @@ class Bookie:
             return
         self._closing = True
         self.give_up_waiting()
+        self._lac_watch.wake_all()
         if self._registration is not None:
             await self._registration.close()
         if self.error is None:
@@ -549,6 +589,12 @@ class Bookie:
 def _resolve(future: asyncio.Future[int], code: int) -> None:
     if not future.done():
         future.set_result(code)
+
+
+def _told_lac(reply: LacReply) -> int:
+    """The highest confirmed entry that an answer proves."""
+    packet = reply.last_packet
+    return max(reply.explicit_lac, -1 if packet is None else decode_header(packet).lac)
 
 
 def _to_ranges(ids: set[int]) -> list[tuple[int, int]]:

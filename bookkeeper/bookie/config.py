@@ -49,6 +49,8 @@ class BookieConfig:
     data_dir: Path
     storage: StorageConfig = StorageConfig()
     network_location: str = "/default-zone/default-upgrade-domain"
+    # Host and port where clients reach it, for the registration; None: only in this process.
+    advertised: tuple[str, int] | None = None
     flush_interval_s: float = 30.0  # longest time an entry waits for its flush; armed on demand
     read_threads: int = 2
     # Disk usage (share of the total) at which the bookie turns read-only, and writable again.

@@ -17,6 +17,8 @@ class InProcessBookieClient:
         self.add_entries = bookie.add_entries
         self.read_entries = bookie.read_entries
         self.read_lac = bookie.read_lac
+        self.wait_lac = bookie.wait_lac
         self.write_lac = bookie.write_lac
         self.list_entries = bookie.list_entries
+        self.list_ledgers = bookie.list_ledgers
         self.info = bookie.info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from bookkeeper.bookie import cookie as cookies
 from bookkeeper.bookie.bookie import Bookie
@@ -15,12 +15,15 @@ from bookkeeper.bookie.registration import Registration
 from bookkeeper.bookie.start import forget_journal, open_storage
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import CorruptFileError, DirectoryLockedError, MissingFileError
+from bookkeeper.service_info import ServiceInfo
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.lmdb_store import LmdbStore
 from bookkeeper.storage.ordered_store import OrderedStore
 from metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
+
+BeforeRegister = Callable[[Bookie], Awaitable[None]]
 
 
 async def open_bookie(
@@ -30,11 +33,13 @@ async def open_bookie(
     *,
     index: OrderedStore | None,
     new_nonce: Callable[[], int],
+    before_register: BeforeRegister | None = None,
 ) -> Bookie:
     """Open the data directory and register.
 
     Args:
         index: None: LMDB below ``config.data_dir``.
+        before_register: makes the bookie reachable: whoever finds it registered may ask at once.
 
     Raises:
         DirectoryLockedError: another process serves the directory.
@@ -48,7 +53,9 @@ async def open_bookie(
     except BlockingIOError as error:
         raise DirectoryLockedError(f"{config.data_dir}: another process uses it") from error
     try:
-        return await _open_locked(config, file_system, store, lock, index, new_nonce)
+        return await _open_locked(
+            config, file_system, store, lock, index, new_nonce, before_register
+        )
     except OSError as error:
         if error.filename is not None:
             raise
@@ -62,6 +69,7 @@ async def _open_locked(
     lock: DirectoryLock,
     index: OrderedStore | None,
     new_nonce: Callable[[], int],
+    before_register: BeforeRegister | None,
 ) -> Bookie:
     """What is left of opening once the directory is ours; gives the lock back on an error."""
     opened: OrderedStore | None = None
@@ -85,7 +93,10 @@ async def _open_locked(
         if checked.state is cookies.DirectoryState.REPLACING or journal_lost:
             await _enter_limbo(bookie, LedgerStore(store))
         await cookies.complete_cookie(file_system, store, checked, config.network_location)
-        await bookie.register(Registration(store, config.bookie_id, config.network_location))
+        if before_register is not None:
+            await before_register(bookie)
+        info = ServiceInfo(config.bookie_id, config.network_location, config.advertised)
+        await bookie.register(Registration(store, info))
     except BaseException:
         await bookie.close()
         raise

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from typing import Final
 
+from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
 from metadata.errors import BadVersionError, MetadataError, NotFoundError
 from metadata.paths import encode_name
 from metadata.store import MetadataStore, SessionEvent, Watch
 
-AVAILABLE_PATH: Final = "/ledgers/available"
-READ_ONLY_PATH: Final = "/ledgers/available/readonly"
 _RETRY_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
@@ -25,13 +23,12 @@ _log = logging.getLogger(__name__)
 class Registration:
     """Keeps the node as it should be; failures are retried until ``close``."""
 
-    def __init__(self, store: MetadataStore, bookie_id: str, network_location: str) -> None:
+    def __init__(self, store: MetadataStore, info: ServiceInfo) -> None:
         self._store = store
+        bookie_id = info.bookie_id
         name = encode_name(bookie_id)
         self._paths = {False: f"{AVAILABLE_PATH}/{name}", True: f"{READ_ONLY_PATH}/{name}"}
-        self._value = json.dumps(
-            {"bookieId": bookie_id, "networkLocation": network_location}, sort_keys=True
-        ).encode()
+        self._value = info.encode()
         self._read_only = False
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from bookkeeper import codes
 from bookkeeper.errors import BookieUnavailableError
+from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME
 from bookkeeper.transport import AddRequest, BookieClient, BookieInfo, LacReply, ReadReply
 from metadata.paths import decode_name
 from metadata.store import MetadataEvent, MetadataStore, SessionEvent, Watch
-
-AVAILABLE_PATH: Final = "/ledgers/available"
-READ_ONLY_NAME: Final = "readonly"  # a directory below AVAILABLE_PATH, not a bookie
 
 Connect = Callable[[str], "BookieClient | None"]
 
@@ -139,10 +136,16 @@ class UnreachableBookie:
     async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
         return LacReply(codes.UNAVAILABLE, None, -1)
 
+    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+        return LacReply(codes.UNAVAILABLE, None, -1)
+
     async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
         return codes.UNAVAILABLE
 
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
+
+    async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
 
     async def info(self) -> BookieInfo:

@@ -15,7 +15,6 @@ from bookkeeper.bookie import cookie as cookies
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.registration import AVAILABLE_PATH, READ_ONLY_PATH
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import (
     BookieClosedError,
@@ -24,6 +23,7 @@ from bookkeeper.errors import (
     DirectoryLockedError,
     UnknownLedgerStateError,
 )
+from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.storage.os_file_system import OsFileSystem

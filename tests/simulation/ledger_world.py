@@ -183,10 +183,16 @@ class SimulatedBookieClient:
         )
         return LacReply(codes.UNAVAILABLE, None, -1) if reply is None else reply
 
+    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+        return await self.read_lac(ledger_id, fence=False)
+
     async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
         return codes.UNAVAILABLE
 
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        raise AssertionError("not part of the ledger protocol")
+
+    async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         raise AssertionError("not part of the ledger protocol")
 
     async def info(self) -> BookieInfo:

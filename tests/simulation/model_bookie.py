@@ -186,6 +186,9 @@ class ModelBookieClient:
             return LacReply(codes.UNAVAILABLE, None, -1)
         return self.bookie.read_lac(ledger_id, fence=fence, master_key=master_key)
 
+    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+        return await self.read_lac(ledger_id, fence=False)
+
     async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
         ledger = self.bookie.ledgers.setdefault(ledger_id, ModelLedger(master_key))
         ledger.explicit_lac = max(ledger.explicit_lac, lac)
@@ -194,6 +197,9 @@ class ModelBookieClient:
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
         ledger = self.bookie.ledgers.get(ledger_id)
         return [] if ledger is None else [(e, e + 1) for e in sorted(ledger.entries)]
+
+    async def list_ledgers(self, first: int, count_max: int) -> list[int]:
+        return sorted(id_ for id_ in self.bookie.ledgers if id_ >= first)[:count_max]
 
     async def info(self) -> BookieInfo:
         return BookieInfo(self.bookie_id, False, 1 << 40, 1 << 40)

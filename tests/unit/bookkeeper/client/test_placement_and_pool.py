@@ -8,8 +8,9 @@ import pytest
 
 from bookkeeper import codes
 from bookkeeper.client.placement import RandomPlacement, choose_replacements
-from bookkeeper.client.pool import AVAILABLE_PATH, BookiePool
+from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError
+from bookkeeper.service_info import AVAILABLE_PATH
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.paths import encode_name
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient

@@ -1,0 +1,53 @@
+"""What a bookie says of itself in its registration, and where registrations are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from bookkeeper.errors import BookieUnavailableError
+
+AVAILABLE_PATH: Final = "/ledgers/available"
+READ_ONLY_NAME: Final = "readonly"  # a directory below AVAILABLE_PATH, not a bookie
+READ_ONLY_PATH: Final = f"{AVAILABLE_PATH}/{READ_ONLY_NAME}"
+PROTOCOL: Final = "magnetar-bookie-grpc"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """Value of a bookie's node.
+
+    Attributes:
+        network_location: ``/zone/upgrade-domain``.
+        address: host and port of its gRPC service; None: it is only reached in its own process.
+    """
+
+    bookie_id: str
+    network_location: str
+    address: tuple[str, int] | None = None
+
+    def encode(self) -> bytes:
+        endpoints = []
+        if self.address is not None:
+            host, port = self.address
+            endpoints.append({"id": "bookie", "protocol": PROTOCOL, "host": host, "port": port})
+        fields = {
+            "bookieId": self.bookie_id,
+            "endpoints": endpoints,
+            "networkLocation": self.network_location,
+        }
+        return json.dumps(fields, sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> ServiceInfo:
+        """Raises: BookieUnavailableError: it can't be read, so nobody knows where the bookie is."""
+        try:
+            fields = json.loads(data)
+            address = None
+            for endpoint in fields.get("endpoints", ()):
+                if endpoint["protocol"] == PROTOCOL:
+                    address = (str(endpoint["host"]), int(endpoint["port"]))
+            return cls(str(fields["bookieId"]), str(fields["networkLocation"]), address)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BookieUnavailableError(f"unreadable registration of a bookie: {error}") from error

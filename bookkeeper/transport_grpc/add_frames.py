@@ -1,0 +1,239 @@
+"""Frames of the add stream: bytes in, requests out, and back. No I/O (docs/formats).
+
+Both sides number the frames of a stream from 0 on in the order they are sent; the number is not on
+the wire, so one encoded message serves every bookie of a write set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from struct import Struct, error, unpack_from
+from struct import pack as struct_pack
+from typing import Final
+
+from crc32c import crc32c
+
+from bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES
+from bookkeeper.transport import AddRequest
+from bookkeeper.transport_grpc.errors import FrameError
+
+#: frame bytes u32 (all of it), count u32, ledger u64, first entry u64, flags u8, key bytes u8
+FRAME_HEADER: Final = Struct(">IIQQBB")
+FLAG_RECOVERY: Final = 1
+FLAG_SPARSE: Final = 2  # entry ids follow, because they aren't consecutive
+_FLAGS: Final = FLAG_RECOVERY | FLAG_SPARSE
+KEY_BYTES_MAX: Final = 255
+FRAME_BYTES_MAX: Final = (1 << 32) - 1
+
+ANSWER_RUN: Final = Struct(">QIB")  # number of the first frame, count of frames, code of all
+_ANSWER_RUNS_MAX: Final = 1 << 20
+
+#: Larger packets stay views of the message they came in, smaller ones are copied: a copy costs no
+#: more than a view, and frees the message's buffer.
+COPY_BYTES_MAX: Final = 4096
+_DIGESTED_BYTES: Final = PACKET_HEADER_BYTES - 4
+_ENTRY_ID_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class AddFrame:
+    """One decoded frame.
+
+    Attributes:
+        number: position in the stream's sequence of frames.
+        heads, bodies: of each packet the first part and the rest; the rest may be empty.
+        size: packet bytes.
+        is_intact: every packet has the frame's ledger and entry id, and the right digest.
+    """
+
+    ledger_id: int
+    master_key: bytes
+    entry_ids: Sequence[int]
+    heads: list[bytes]
+    bodies: list[bytes | memoryview]
+    size: int
+    recovery: bool
+    is_intact: bool
+
+
+def merge_requests(requests: Iterable[AddRequest]) -> list[list[AddRequest]]:
+    """Groups of neighbours that fit into one frame each: same ledger and rights, ids that go on."""
+    groups: list[list[AddRequest]] = []
+    last: AddRequest | None = None
+    for request in requests:
+        if (
+            last is not None
+            and request.ledger_id == last.ledger_id
+            and request.recovery == last.recovery
+            and request.master_key == last.master_key
+            and request.entry_ids[0] == last.entry_ids[-1] + 1
+            and type(request.entry_ids) is range
+            and type(last.entry_ids) is range
+        ):
+            groups[-1].append(request)
+        else:
+            groups.append([request])
+        last = request
+    return groups
+
+
+def encode_message(groups: Iterable[Sequence[AddRequest]]) -> bytes:
+    """One message with a frame for each group of ``merge_requests``."""
+    parts: list[bytes] = []
+    for group in groups:
+        _encode_frame(group, parts)
+    return b"".join(parts)
+
+
+def _encode_frame(group: Sequence[AddRequest], parts: list[bytes]) -> None:
+    first = group[0]
+    if len(group) == 1:
+        ids, heads, bodies, size = first.entry_ids, first.heads, first.bodies, first.body_bytes
+    else:
+        ids = range(first.entry_ids[0], group[-1].entry_ids[-1] + 1)
+        heads = list(chain.from_iterable(request.heads for request in group))
+        bodies = list(chain.from_iterable(request.bodies for request in group))
+        size = sum(request.body_bytes for request in group)
+    count = len(ids)
+    assert count == len(heads)
+    flags = FLAG_RECOVERY if first.recovery else 0
+    sparse = b""
+    if type(ids) is not range and ids[-1] - ids[0] != count - 1:
+        flags |= FLAG_SPARSE
+        sparse = struct_pack(f">{count}Q", *ids)
+    key = first.master_key
+    if count == 1:
+        sizes = struct_pack(">I", size)
+    else:
+        lengths = [len(head) + len(body) for head, body in zip(heads, bodies, strict=True)]
+        sizes = struct_pack(f">{count}I", *lengths)
+    total = FRAME_HEADER.size + len(key) + len(sparse) + len(sizes) + size
+    parts.append(
+        FRAME_HEADER.pack(total, count, first.ledger_id, ids[0], flags, len(key))
+        + key
+        + sparse
+        + sizes
+    )
+    if count == 1:
+        parts.append(heads[0])
+        parts.append(bodies[0])
+    else:
+        parts.extend(chain.from_iterable(zip(heads, bodies, strict=True)))
+
+
+def decode_message(message: bytes) -> list[AddFrame]:
+    """All frames of a message.
+
+    Raises:
+        FrameError: the bytes are no frames; nothing of the message may be used.
+    """
+    frames: list[AddFrame] = []
+    offset, limit = 0, len(message)
+    view = memoryview(message)
+    while offset < limit:
+        if limit - offset < FRAME_HEADER.size:
+            raise FrameError(f"{limit - offset} bytes are left at offset {offset}, no frame header")
+        total = FRAME_HEADER.unpack_from(message, offset)[0]
+        if total < FRAME_HEADER.size or total > limit - offset:
+            raise FrameError(
+                f"the frame at offset {offset} claims {total} bytes, {limit - offset} are there"
+            )
+        frames.append(_decode_frame(message, view, offset, offset + total))
+        offset += total
+    if not frames:
+        raise FrameError("an empty message")
+    return frames
+
+
+def _decode_frame(message: bytes, view: memoryview, start: int, end: int) -> AddFrame:
+    _, count, ledger_id, first, flags, key_bytes = FRAME_HEADER.unpack_from(message, start)
+    if flags & ~_FLAGS:
+        raise FrameError(f"unknown flags {flags} at offset {start}")
+    per_entry = 12 if flags & FLAG_SPARSE else 4
+    key_at = start + FRAME_HEADER.size
+    tables_at = key_at + key_bytes
+    offset = tables_at + per_entry * count
+    if count < 1 or offset + count * PACKET_HEADER_BYTES > end:
+        raise FrameError(f"{count} entries don't fit the frame at offset {start}")
+    if first + count > _ENTRY_ID_MAX:
+        raise FrameError(f"entry ids from {first} on at offset {start}")
+    ids: Sequence[int] = range(first, first + count)
+    sizes_at = tables_at
+    if flags & FLAG_SPARSE:
+        ids = unpack_from(f">{count}Q", message, tables_at)
+        sizes_at += 8 * count
+        if ids[0] != first or any(a >= b for a, b in pairwise(ids)):
+            raise FrameError(f"entry ids that don't ascend at offset {start}")
+        if ids[-1] > _ENTRY_ID_MAX:
+            raise FrameError(f"entry id {ids[-1]} at offset {start}")
+    sizes = unpack_from(f">{count}I", message, sizes_at)
+    if sum(sizes) != end - offset or min(sizes) < PACKET_HEADER_BYTES:
+        raise FrameError(f"sizes of packets that don't fill the frame at offset {start}")
+    heads, bodies, is_intact = _cut_packets(message, view, offset, sizes, ledger_id, ids)
+    key = message[key_at:tables_at]
+    recovery = bool(flags & FLAG_RECOVERY)
+    return AddFrame(ledger_id, key, ids, heads, bodies, end - offset, recovery, is_intact)
+
+
+def _cut_packets(
+    message: bytes,
+    view: memoryview,
+    offset: int,
+    sizes: Sequence[int],
+    ledger_id: int,
+    ids: Sequence[int],
+) -> tuple[list[bytes], list[bytes | memoryview], bool]:
+    """Heads, bodies, and whether all packets are what the frame says."""
+    heads: list[bytes] = []
+    bodies: list[bytes | memoryview] = []
+    is_intact = True
+    unpack = PACKET_HEADER.unpack_from
+    nothing = b""
+    for entry_id, size in zip(ids, sizes, strict=True):
+        found_ledger, found_entry, _, _, digest = unpack(message, offset)
+        body_at = offset + PACKET_HEADER_BYTES
+        end = offset + size
+        found = crc32c(view[body_at:end], crc32c(view[offset : offset + _DIGESTED_BYTES]))
+        if found != digest or found_entry != entry_id or found_ledger != ledger_id:
+            is_intact = False
+        if size <= COPY_BYTES_MAX:
+            heads.append(message[offset:end])
+            bodies.append(nothing)
+        else:
+            heads.append(message[offset:body_at])
+            bodies.append(view[body_at:end])
+        offset = end
+    return heads, bodies, is_intact
+
+
+def encode_answers(answers: Iterable[tuple[int, int]]) -> bytes:
+    """Runs of (frame number, code), as few as the order allows."""
+    pack = ANSWER_RUN.pack
+    parts: list[bytes] = []
+    first, count, run_code = 0, 0, -1
+    for number, code in answers:
+        if code == run_code and number == first + count:
+            count += 1
+            continue
+        if count:
+            parts.append(pack(first, count, run_code))
+        first, count, run_code = number, 1, code
+    if count:
+        parts.append(pack(first, count, run_code))
+    return b"".join(parts)
+
+
+def decode_answers(message: bytes) -> list[tuple[int, int, int]]:
+    """(first frame number, count, code) of each run.
+
+    Raises:
+        FrameError: the bytes are no runs.
+    """
+    if not message or len(message) % ANSWER_RUN.size or len(message) > _ANSWER_RUNS_MAX:
+        raise FrameError(f"{len(message)} bytes are no runs of answers")
+    try:
+        return list(ANSWER_RUN.iter_unpack(message))
+    except error as cause:  # pragma: no cover - the length was checked
+        raise FrameError(str(cause)) from cause

@@ -1,0 +1,268 @@
+"""A client's end of the add stream to one bookie.
+
+Whatever is queued while a message is on its way goes out with the next one, up to a size; there is
+no timer. A request is answered once: by the bookie, or with UNAVAILABLE when the stream ends, which
+proves nothing about what the bookie stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+
+from bookkeeper import codes
+from bookkeeper.transport import AddRequest
+from bookkeeper.transport_grpc.add_frames import decode_answers, encode_message, merge_requests
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.errors import FrameError
+
+_log = logging.getLogger(__name__)
+
+_CHECK_S = 1.0  # how often the oldest frame's age is looked at, while there is one
+
+
+class AddCall(Protocol):
+    """A bidirectional gRPC call with identity serializers."""
+
+    async def write(self, message: bytes) -> None: ...
+
+    async def read(self) -> Any: ...
+
+    def cancel(self) -> bool: ...
+
+
+OpenCall = Callable[[], Awaitable[AddCall]]
+
+
+class MessageCache:
+    """The last messages encoded, because all bookies of a write set get the same ones.
+
+    A key holds the very lists it stands for, so an identity can't be re-used while it is here.
+    """
+
+    def __init__(self, messages_max: int = 4, message_bytes_max: int = 2 << 20) -> None:
+        self._messages: dict[tuple[tuple[int, bool], ...], tuple[object, bytes]] = {}
+        self._messages_max = messages_max
+        self._message_bytes_max = message_bytes_max
+
+    def encode(self, requests: list[AddRequest], groups: list[list[AddRequest]]) -> bytes:
+        """``encode_message(groups)``, once for requests that share their lists."""
+        key = tuple([(id(request.heads), request.recovery) for request in requests])
+        found = self._messages.pop(key, None)
+        if found is not None:
+            self._messages[key] = found
+            return found[1]
+        message = encode_message(groups)
+        if len(message) <= self._message_bytes_max:
+            self._messages[key] = ([request.heads for request in requests], message)
+            if len(self._messages) > self._messages_max:
+                del self._messages[next(iter(self._messages))]
+        return message
+
+    def clear(self) -> None:
+        self._messages.clear()
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    requests: list[AddRequest]
+    size: int
+    sent_at: float  # loop time, s
+
+
+class AddSender:
+    """Owns the stream, its queue and its two tasks.
+
+    Args:
+        open_call: connect and begin a call; an exception means that there is no bookie.
+        on_failed: told why a stream ended, before its requests are answered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: TransportConfig,
+        open_call: OpenCall,
+        on_failed: Callable[[BaseException | None], None],
+        cache: MessageCache,
+    ) -> None:
+        self.pending_bytes = 0  # queued and unanswered
+        self._name = name
+        self._config = config
+        self._open_call = open_call
+        self._on_failed = on_failed
+        self._cache = cache
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[AddRequest] = deque()
+        self._in_flight: dict[int, _Frame] = {}  # by number, ascending
+        self._next_number = 0
+        self._task: asyncio.Task[None] | None = None
+        self._wake_sender: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed_out = False
+        self._closed = False
+        self._retry_at = 0.0  # loop time before which nothing is tried
+        self._backoff_s = config.backoff_first_s
+
+    @property
+    def is_open(self) -> bool:
+        """There is a stream, or one is being opened."""
+        return self._task is not None
+
+    def add(self, request: AddRequest) -> None:
+        """Queue a request; ``done`` is called later, never within this call."""
+        size = request.body_bytes
+        if self.pending_bytes and self.pending_bytes + size > self._config.pending_bytes_max:
+            self._refuse(request, codes.TOO_MANY_REQUESTS)
+            return
+        if self._task is None:
+            if self._closed or self._loop.time() < self._retry_at:
+                self._refuse(request, codes.UNAVAILABLE)
+                return
+            self._task = self._loop.create_task(self._run())
+        self._queue.append(request)
+        self.pending_bytes += size
+        wake = self._wake_sender
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+
+    async def close(self) -> None:
+        """End the stream; what isn't answered by now gets UNAVAILABLE."""
+        self._closed = True
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _refuse(self, request: AddRequest, code: int) -> None:
+        self._loop.call_soon(_answer, request, code)
+
+    async def _run(self) -> None:
+        """One stream from its first request to its end."""
+        error: BaseException | None = None
+        call: AddCall | None = None
+        sender: asyncio.Task[None] | None = None
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                call = await self._open_call()
+            sender = self._loop.create_task(self._send(call))
+            while (message := await call.read()) is not grpc.aio.EOF:
+                self._on_answers(message)
+        except asyncio.CancelledError:
+            # Our own end, or a call that gRPC cancelled: the same to those who wait.
+            if self._timed_out:
+                error = TimeoutError(f"no answer within {self._config.add_timeout_s} s")
+        except (grpc.RpcError, OSError, LookupError, FrameError, TimeoutError) as caught:
+            error = caught
+        except Exception as caught:
+            _log.exception("%s: the add stream failed", self._name)
+            error = caught
+        finally:
+            if sender is not None:
+                sender.cancel()
+            if call is not None:
+                call.cancel()
+            self._end(error)
+
+    async def _send(self, call: AddCall) -> None:
+        """Write messages for as long as the stream lives; the reader notices when it ends."""
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                if not self._queue:
+                    self._wake_sender = self._loop.create_future()
+                    await self._wake_sender
+                await call.write(self._take_message())
+
+    def _take_message(self) -> bytes:
+        """The next message out of the queue; its frames are in flight from now on."""
+        queue, room = self._queue, self._config.message_bytes
+        requests: list[AddRequest] = []
+        while queue and (not requests or queue[0].body_bytes <= room):
+            request = queue.popleft()
+            room -= request.body_bytes
+            requests.append(request)
+        groups = merge_requests(requests)
+        now, number = self._loop.time(), self._next_number
+        for group in groups:
+            size = group[0].body_bytes if len(group) == 1 else sum(r.body_bytes for r in group)
+            self._in_flight[number] = _Frame(group, size, now)
+            number += 1
+        self._next_number = number
+        if self._timer is None:
+            self._timer = self._loop.call_later(_CHECK_S, self._check_age)
+        return self._cache.encode(requests, groups)
+
+    def _on_answers(self, message: bytes) -> None:
+        self._backoff_s = self._config.backoff_first_s
+        pop = self._in_flight.pop
+        for first, count, code in decode_answers(message):
+            for number in range(first, first + count):
+                frame = pop(number, None)
+                if frame is None:
+                    raise FrameError(f"an answer to frame {number}, which isn't under way")
+                self.pending_bytes -= frame.size
+                for request in frame.requests:
+                    _answer(request, code)
+
+    def _check_age(self) -> None:
+        self._timer = None
+        if not self._in_flight:
+            return
+        oldest = next(iter(self._in_flight.values()))
+        if self._loop.time() - oldest.sent_at > self._config.add_timeout_s:
+            # What was written is ambiguous from here on; later frames can only be slower.
+            self._timed_out = True
+            if self._task is not None:
+                self._task.cancel()
+            return
+        self._timer = self._loop.call_later(_CHECK_S, self._check_age)
+
+    def _end(self, error: BaseException | None) -> None:
+        """The stream is gone: everything of it is answered, the next request begins anew."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._task = self._wake_sender = None
+        self._timed_out = False
+        self._cache.clear()
+        frames, self._in_flight = list(self._in_flight.values()), {}
+        queue, self._queue = self._queue, deque()
+        self._next_number = 0
+        self.pending_bytes = 0
+        if not self._closed:
+            self._retry_at = self._loop.time() + self._backoff_s
+            self._backoff_s = min(2 * self._backoff_s, self._config.backoff_max_s)
+        if frames or queue:
+            _log.warning(
+                "%s: add stream ended with %d frames and %d requests unanswered: %s",
+                *(self._name, len(frames), len(queue), describe(error)),
+            )
+        self._on_failed(error)
+        for frame in frames:
+            for request in frame.requests:
+                _answer(request, codes.UNAVAILABLE)
+        for request in queue:
+            _answer(request, codes.UNAVAILABLE)
+
+
+def describe(error: BaseException | None) -> str:
+    """Why a call failed, in a line."""
+    if error is None:
+        return "closed"
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _answer(request: AddRequest, code: int) -> None:
+    try:
+        request.done(request, code)
+    except Exception:  # a caller's bug must not keep the others from their answers
+        _log.exception("a caller's completion failed")

@@ -1,0 +1,157 @@
+"""The bookie's end of add streams.
+
+Reading and answering are two tasks: a stream that isn't read for the moment (back-pressure) is
+still answered, so the two directions of HTTP/2 flow control never wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc
+
+from bookkeeper import codes
+from bookkeeper.transport import AddRequest, BookieClient
+from bookkeeper.transport_grpc.add_frames import AddFrame, decode_message, encode_answers
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.errors import FrameError
+
+_log = logging.getLogger(__name__)
+
+
+class AddService:
+    """All add streams of a server; bounds what the bookie is given at a time.
+
+    Attributes:
+        pending_bytes: packet bytes accepted from all streams and not yet answered.
+    """
+
+    def __init__(self, config: TransportConfig) -> None:
+        self.pending_bytes = 0
+        self.stream_bytes_max = config.stream_bytes_max
+        self._pending_bytes_max = config.stream_bytes_max
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def limit(self, pending_bytes_max: int) -> None:
+        self._pending_bytes_max = pending_bytes_max
+
+    async def run(self, bookie: BookieClient, context: Any) -> None:
+        """One stream, until the client ends it or sends garbage."""
+        await _Stream(self, bookie, context).run()
+
+    @property
+    def is_full(self) -> bool:
+        return self.pending_bytes > self._pending_bytes_max
+
+    def on_answered(self, size: int) -> None:
+        was_full = self.is_full
+        self.pending_bytes -= size
+        if was_full and not self.is_full:
+            for waiting in self._waiting:
+                if not waiting.done():
+                    waiting.set_result(None)
+
+    async def wait_for_room(self) -> None:
+        while self.is_full:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(waiting)
+            try:
+                await waiting
+            finally:
+                self._waiting.discard(waiting)
+
+
+@dataclass(slots=True, eq=False)
+class _StreamAdd(AddRequest):
+    number: int  # of the frame
+
+
+class _Stream:
+    def __init__(self, service: AddService, bookie: BookieClient, context: Any) -> None:
+        self._service = service
+        self._bookie = bookie
+        self._context = context
+        self._next_number = 0
+        self._pending_bytes = 0
+        self._unanswered = 0
+        self._answers: list[tuple[int, int]] = []
+        self._is_writing = False
+        self._wake_writer: asyncio.Future[None] | None = None
+        self._wake_reader: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        writer = asyncio.create_task(self._write_answers())
+        try:
+            while (message := await self._context.read()) is not grpc.aio.EOF:
+                for frame in decode_message(message):
+                    self._accept(frame)
+                del message
+                while self._pending_bytes > self._service.stream_bytes_max:
+                    await self._wait_for_answers()
+                await self._service.wait_for_room()
+            while self._unanswered or self._answers or self._is_writing:
+                await self._wait_for_answers()
+        except FrameError as error:
+            _log.warning("%s sent garbage: %s", self._context.peer(), error)
+            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    def _accept(self, frame: AddFrame) -> None:
+        number = self._next_number
+        self._next_number += 1
+        self._unanswered += 1
+        self._pending_bytes += frame.size
+        self._service.pending_bytes += frame.size
+        request = _StreamAdd(
+            frame.ledger_id,
+            frame.master_key,
+            frame.entry_ids,
+            frame.heads,
+            cast("list[bytes]", frame.bodies),  # views of a message that nobody writes to
+            frame.size,
+            frame.recovery,
+            self._on_done,
+            number,
+        )
+        if frame.is_intact:
+            self._bookie.add_entries(request)
+        else:
+            _log.error(
+                "%s sent corrupt entries of ledger %d", self._context.peer(), frame.ledger_id
+            )
+            self._on_done(request, codes.IO_ERROR)
+
+    def _on_done(self, request: AddRequest, code: int) -> None:
+        add = cast("_StreamAdd", request)
+        self._unanswered -= 1
+        self._pending_bytes -= add.body_bytes
+        self._service.on_answered(add.body_bytes)
+        self._answers.append((add.number, code))
+        _wake(self._wake_writer)
+
+    async def _write_answers(self) -> None:
+        """Everything that was answered while the last message was on its way goes with the next."""
+        while True:
+            if not self._answers:
+                _wake(self._wake_reader)
+                self._wake_writer = asyncio.get_running_loop().create_future()
+                await self._wake_writer
+            answers, self._answers = self._answers, []
+            self._is_writing = True
+            await self._context.write(encode_answers(answers))
+            self._is_writing = False
+            _wake(self._wake_reader)
+
+    async def _wait_for_answers(self) -> None:
+        self._wake_reader = asyncio.get_running_loop().create_future()
+        await self._wake_reader
+
+
+def _wake(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)

@@ -1,0 +1,251 @@
+"""The bookie's door to the network: gRPC calls in, calls of the bookie out. Decides nothing.
+
+The two calls that carry entries have frames of their own (``add_frames``, ``read_frames``), the
+others are messages of ``bookkeeper/proto/bookie.proto``.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from bookkeeper import codes
+from bookkeeper.errors import LedgerError
+from bookkeeper.proto import bookie_pb2 as pb
+from bookkeeper.transport import BookieClient, LacReply
+from bookkeeper.transport_grpc.add_service import AddService
+from bookkeeper.transport_grpc.byte_gate import ByteGate
+from bookkeeper.transport_grpc.config import (
+    BOOKIE_ID_HEADER,
+    INSTANCE_HEADER,
+    SERVICE,
+    TransportConfig,
+)
+from bookkeeper.transport_grpc.errors import FrameError
+from bookkeeper.transport_grpc.read_frames import decode_read_request, encode_read_reply
+
+_log = logging.getLogger(__name__)
+
+_REPLY_BYTES_MAX: Final = 8 * 1024 * 1024  # packets beyond the first one stop here
+_WAIT_S_MAX: Final = 300.0
+_LIST_MAX: Final = 100_000
+_CLOSE_GRACE_S: Final = 1.0
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+
+class BookieServer:
+    """Serves one bookie: ``await listen(...)``, ``serve(bookie)``, ``await close()``.
+
+    It may listen before there is a bookie, so that the port is known when the bookie registers;
+    calls are UNAVAILABLE until ``serve``.
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        config: TransportConfig,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._config = config
+        self._credentials = credentials
+        self._bookie: BookieClient | None = None
+        self._instance_id = ""
+        self._reads = ByteGate(config.read_bytes_max)
+        self._adds = AddService(config)
+        self._server = grpc.aio.server(options=config.server_options())
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+
+    async def listen(self, host: str, port: int) -> int:
+        """Bind and start; the port, which 0 leaves to the system.
+
+        Raises:
+            OSError: the address can't be used.
+        """
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if self._credentials is None:
+                bound = self._server.add_insecure_port(address)
+            else:
+                bound = self._server.add_secure_port(address, self._credentials)
+        except RuntimeError as error:
+            raise OSError(errno.EADDRNOTAVAIL, str(error), address) from error
+        await self._server.start()
+        return int(bound)
+
+    def serve(
+        self, bookie: BookieClient, instance_id: str, *, queue_bytes_max: int = 128 << 20
+    ) -> None:
+        """Answer for ``bookie`` from now on.
+
+        Args:
+            instance_id: of the cluster: clients of another one are refused.
+            queue_bytes_max: adds of all streams that the bookie is given at a time.
+        """
+        self._bookie, self._instance_id = bookie, instance_id
+        self._adds.limit(queue_bytes_max)
+
+    async def close(self) -> None:
+        """Refuse new calls, let those under way end for a moment, cut the rest."""
+        await self._server.stop(_CLOSE_GRACE_S)
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        unary = grpc.unary_unary_rpc_method_handler
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Add": grpc.stream_stream_rpc_method_handler(self._add),
+                "Read": grpc.unary_stream_rpc_method_handler(self._read),
+                "ReadLac": unary(self._read_lac),
+                "WaitLac": unary(self._wait_lac),
+                "WriteLac": unary(self._write_lac),
+                "ListEntries": unary(self._list_entries),
+                "ListLedgers": unary(self._list_ledgers),
+                "Info": unary(self._info),
+            },
+        )
+
+    async def _called(self, context: Any) -> BookieClient:
+        """The bookie, if it is the one that the caller means.
+
+        An address may have been another bookie's. To answer for that one would deny what it holds:
+        an explicit negative that could end a ledger too early.
+        """
+        wanted = instance = None
+        for key, value in context.invocation_metadata():
+            if key == BOOKIE_ID_HEADER:
+                wanted = value.decode(errors="replace") if isinstance(value, bytes) else value
+            elif key == INSTANCE_HEADER:
+                instance = value
+        if wanted is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{BOOKIE_ID_HEADER} is missing")
+        if wanted != self.bookie_id:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"bookie {wanted} is meant, this is {self.bookie_id}",
+            )
+        bookie = self._bookie
+        if bookie is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the bookie is starting")
+        if instance and instance != self._instance_id:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"cluster {instance} is meant, this bookie is of {self._instance_id}",
+            )
+        assert bookie is not None
+        return bookie
+
+    async def _add(self, _requests: object, context: Any) -> None:
+        await self._adds.run(await self._called(context), context)
+
+    async def _read(self, frame: bytes, context: Any) -> None:
+        bookie = await self._called(context)
+        request = await self._decode(decode_read_request, frame, context)
+        bytes_max = min(request.bytes_max, _REPLY_BYTES_MAX)
+        charged = bytes_max
+        await self._reads.acquire(charged)
+        try:
+            reply = await bookie.read_entries(
+                request.ledger_id,
+                request.first,
+                request.count_max,
+                bytes_max,
+                fence=request.fence,
+                master_key=request.master_key,
+            )
+            encoded = encode_read_reply(reply.code, reply.first, reply.packets)
+            del reply
+            self._reads.grow(len(encoded) - charged)
+            charged = len(encoded)
+            # Returns once the client's flow control lets it go, so a slow reader keeps its charge.
+            await context.write(encoded)
+        finally:
+            self._reads.release(charged)
+
+    async def _read_lac(self, data: bytes, context: Any) -> bytes:
+        bookie = await self._called(context)
+        request = await self._parse(pb.ReadLacRequest, data, context)
+        return _encode_lac(
+            await bookie.read_lac(
+                request.ledger_id, fence=request.fence, master_key=request.master_key
+            )
+        )
+
+    async def _wait_lac(self, data: bytes, context: Any) -> bytes:
+        bookie = await self._called(context)
+        request = await self._parse(pb.WaitLacRequest, data, context)
+        wait_s = min(request.wait_ms / 1000, _WAIT_S_MAX)
+        return _encode_lac(await bookie.wait_lac(request.ledger_id, request.above, wait_s))
+
+    async def _write_lac(self, data: bytes, context: Any) -> bytes:
+        bookie = await self._called(context)
+        request = await self._parse(pb.WriteLacRequest, data, context)
+        code = await bookie.write_lac(request.ledger_id, request.lac, master_key=request.master_key)
+        return pb.CodeReply(code=code).SerializeToString()
+
+    async def _list_entries(self, data: bytes, context: Any) -> bytes:
+        bookie = await self._called(context)
+        request = await self._parse(pb.ListEntriesRequest, data, context)
+        try:
+            runs = await bookie.list_entries(request.ledger_id)
+        except LedgerError as error:
+            return pb.ListEntriesReply(code=error.code).SerializeToString()
+        bounds = [bound for run in runs for bound in run]
+        return pb.ListEntriesReply(code=codes.OK, bounds=bounds).SerializeToString()
+
+    async def _list_ledgers(self, data: bytes, context: Any) -> bytes:
+        bookie = await self._called(context)
+        request = await self._parse(pb.ListLedgersRequest, data, context)
+        try:
+            ids = await bookie.list_ledgers(request.first, min(request.count_max, _LIST_MAX))
+        except LedgerError as error:
+            return pb.ListLedgersReply(code=error.code).SerializeToString()
+        return pb.ListLedgersReply(code=codes.OK, ledger_ids=ids).SerializeToString()
+
+    async def _info(self, data: bytes, context: Any) -> bytes:
+        bookie = await self._called(context)
+        await self._parse(pb.InfoRequest, data, context)
+        try:
+            info = await bookie.info()
+        except LedgerError as error:
+            return pb.InfoReply(code=error.code).SerializeToString()
+        return pb.InfoReply(
+            code=codes.OK,
+            bookie_id=info.bookie_id,
+            read_only=info.read_only,
+            free_bytes=info.free_bytes,
+            total_bytes=info.total_bytes,
+        ).SerializeToString()
+
+    async def _parse(self, kind: type[M], data: bytes, context: Any) -> M:
+        def decode(data: bytes) -> M:
+            try:
+                return kind.FromString(data)
+            except DecodeError as error:
+                raise FrameError(f"no {kind.__name__}: {error}") from error
+
+        return await self._decode(decode, data, context)
+
+    async def _decode(self, decode: Callable[[bytes], T], data: bytes, context: Any) -> T:
+        try:
+            return decode(data)
+        except FrameError as error:
+            _log.warning("%s sent garbage: %s", context.peer(), error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise  # abort never returns
+
+
+def _encode_lac(reply: LacReply) -> bytes:
+    packet = reply.last_packet
+    return pb.LacReply(
+        code=reply.code,
+        last_packet=None if packet is None else bytes(packet),
+        explicit_lac=reply.explicit_lac,
+    ).SerializeToString()

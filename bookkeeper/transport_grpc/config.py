@@ -1,0 +1,80 @@
+"""Settings of both ends of the wire, and the gRPC options that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+ChannelOptions: TypeAlias = "list[tuple[str, int]]"
+
+SERVICE = "magnetar.bookie.v1.Bookie"
+BOOKIE_ID_HEADER = "bookie-id-bin"  # -bin: any bytes, so any id
+INSTANCE_HEADER = "instance-id"
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TransportConfig:
+    """Times in seconds, sizes in bytes.
+
+    Attributes:
+        add_timeout_s: an add stream whose oldest frame waits longer is given up as a whole.
+        call_timeout_s: of every other call; a long poll has this on top of its own wait.
+        connect_timeout_s: until a connection must be there; adds wait for it meanwhile.
+        backoff_first_s, backoff_max_s: after a failure adds are refused for so long, then a new
+            connection is tried; the time doubles from failure to failure.
+        keepalive_s: a silent peer is asked after this time, and given up after as long again.
+        message_bytes: queued adds are joined into messages up to this size; a larger entry gets a
+            message of its own.
+        pending_bytes_max: adds queued and unanswered per bookie; above, adds are refused with
+            TOO_MANY_REQUESTS.
+        entry_bytes_max: the largest packet either side takes.
+        stream_bytes_max: what a bookie takes from one stream before it has answered.
+        read_bytes_max: read replies a bookie has in memory at a time, all clients together.
+    """
+
+    add_timeout_s: float = 30.0
+    call_timeout_s: float = 30.0
+    connect_timeout_s: float = 5.0
+    backoff_first_s: float = 0.1
+    backoff_max_s: float = 5.0
+    keepalive_s: float = 5.0
+    message_bytes: int = _MIB
+    pending_bytes_max: int = 256 * _MIB
+    entry_bytes_max: int = 64 * _MIB
+    stream_bytes_max: int = 32 * _MIB
+    read_bytes_max: int = 64 * _MIB
+
+    def common_options(self) -> ChannelOptions:
+        # Above the largest entry, and above what a reply may hold beside a first large entry.
+        limit = self.entry_bytes_max + 9 * _MIB
+        return [
+            ("grpc.max_send_message_length", limit),
+            ("grpc.max_receive_message_length", limit),
+            ("grpc.http2.max_frame_size", 4 * _MIB),  # the default of 16 KiB costs a third
+            ("grpc.keepalive_time_ms", int(self.keepalive_s * 1000)),
+            ("grpc.keepalive_timeout_ms", int(self.keepalive_s * 1000)),
+            ("grpc.http2.max_pings_without_data", 0),  # no limit: an idle stream is asked, too
+        ]
+
+    def channel_options(self) -> ChannelOptions:
+        return [
+            *self.common_options(),
+            # Every channel its own connection: a read never waits behind megabytes of adds.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.min_reconnect_backoff_ms", int(self.connect_timeout_s * 1000)),
+            ("grpc.initial_reconnect_backoff_ms", int(self.backoff_first_s * 1000)),
+            ("grpc.max_reconnect_backoff_ms", int(self.backoff_max_s * 1000)),
+            ("grpc.enable_retries", 0),  # who retries, and where, is the ledger client's business
+            ("grpc.enable_http_proxy", 0),
+        ]
+
+    def server_options(self) -> ChannelOptions:
+        return [
+            *self.common_options(),
+            ("grpc.so_reuseport", 0),  # a second bookie on the port is an error, not a partner
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+            ("grpc.max_concurrent_streams", 4096),
+        ]

@@ -1,0 +1,90 @@
+"""From a bookie's id to its client: registrations say where it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+
+from bookkeeper.errors import BookieUnavailableError
+from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from bookkeeper.transport_grpc.add_sender import MessageCache
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
+from bookkeeper.transport_grpc.tls import TlsFiles, channel_credentials
+from metadata.errors import MetadataError
+from metadata.paths import encode_name
+from metadata.store import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+_INSTANCE_ID_PATH = "/ledgers/INSTANCEID"
+
+
+class BookieConnector:
+    """Makes the remote clients of a ``BookiePool``: ``BookiePool(store, connector.connect)``.
+
+    Args:
+        tls: None: plain connections.
+    """
+
+    def __init__(
+        self, store: MetadataStore, config: TransportConfig, tls: TlsFiles | None = None
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._tls = tls
+        self._instance_id = ""
+        self._clients: dict[str, RemoteBookieClient] = {}
+        self._known: dict[str, BookieAddress] = {}  # last address of each bookie
+        self._cache = MessageCache()
+
+    def connect(self, bookie_id: str) -> RemoteBookieClient:
+        """The bookie's client; it looks for the bookie when it is first used."""
+        client = self._clients.get(bookie_id)
+        if client is None:
+            client = self._clients[bookie_id] = RemoteBookieClient(
+                bookie_id, self.resolve, self._config, self._credentials, self._cache
+            )
+        return client
+
+    async def resolve(self, bookie_id: str) -> BookieAddress:
+        """Where the bookie is; one that isn't registered may still be where it was.
+
+        That is safe to try: whoever is there now refuses to answer for another bookie.
+
+        Raises:
+            BookieUnavailableError: nobody knows.
+        """
+        try:
+            instance_id = await self._read_instance_id()
+            name = encode_name(bookie_id)
+            for directory in (AVAILABLE_PATH, READ_ONLY_PATH):
+                found = await self._store.get(f"{directory}/{name}")
+                if found is None:
+                    continue
+                info = ServiceInfo.decode(found.value)
+                if info.address is not None:
+                    address = BookieAddress(*info.address, instance_id)
+                    self._known[bookie_id] = address
+                    return address
+        except MetadataError as error:
+            _log.warning("bookie %s: its registration can't be read: %s", bookie_id, error)
+        known = self._known.get(bookie_id)
+        if known is None:
+            raise BookieUnavailableError(f"bookie {bookie_id} isn't registered")
+        return known
+
+    async def close(self) -> None:
+        clients, self._clients = list(self._clients.values()), {}
+        await asyncio.gather(*(client.close() for client in clients))
+
+    async def _read_instance_id(self) -> str:
+        if not self._instance_id:
+            found = await self._store.get(_INSTANCE_ID_PATH)
+            self._instance_id = "" if found is None else found.value.decode()
+        return self._instance_id
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        return None if self._tls is None else channel_credentials(self._tls)

@@ -1,0 +1,15 @@
+"""Errors of the bytes between client and bookie.
+
+::
+
+    bookkeeper.errors.BookkeeperError
+    +-- FrameError    a frame can't be what the other side meant to send
+"""
+
+from __future__ import annotations
+
+from bookkeeper.errors import BookkeeperError
+
+
+class FrameError(BookkeeperError):
+    """A truncated, oversized or senseless frame; the call that carried it ends with this text."""

@@ -1,0 +1,325 @@
+"""``BookieClient`` of a bookie that is somewhere else.
+
+Two connections: one for adds, one for everything else, so that a fence never queues behind
+megabytes of entries. Whatever goes wrong between here and there is UNAVAILABLE, never "no such
+entry".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from bookkeeper import codes
+from bookkeeper.errors import BadRequestError, BookieUnavailableError, LedgerError, error_for_code
+from bookkeeper.proto import bookie_pb2 as pb
+from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
+from bookkeeper.transport_grpc.add_sender import AddCall, AddSender, MessageCache, describe
+from bookkeeper.transport_grpc.config import (
+    BOOKIE_ID_HEADER,
+    INSTANCE_HEADER,
+    SERVICE,
+    TransportConfig,
+)
+from bookkeeper.transport_grpc.errors import FrameError
+from bookkeeper.transport_grpc.read_frames import (
+    ReadRequest,
+    decode_read_reply,
+    encode_read_request,
+)
+
+_log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BookieAddress:
+    """Where a bookie is now, and the cluster it must be of ("": any)."""
+
+    host: str
+    port: int
+    instance_id: str = ""
+
+    @property
+    def target(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+Resolve = Callable[[str], Awaitable[BookieAddress]]
+"""Bookie id -> address; BookieUnavailableError: it isn't registered."""
+
+
+class _Link:
+    """Two connections to one address."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        address: BookieAddress,
+        config: TransportConfig,
+        credentials: grpc.ChannelCredentials | None,
+    ) -> None:
+        self.address = address
+        options = config.channel_options()
+        self._channels = [_open_channel(address.target, options, credentials) for _ in range(2)]
+        adds, calls = self._channels
+        prefix = f"/{SERVICE}/"
+        metadata: list[tuple[str, str | bytes]] = [(BOOKIE_ID_HEADER, bookie_id.encode())]
+        if address.instance_id:
+            metadata.append((INSTANCE_HEADER, address.instance_id))
+        self.metadata = tuple(metadata)
+        self.add = adds.stream_stream(f"{prefix}Add")
+        self.read = calls.unary_stream(f"{prefix}Read")
+        self.unary = {
+            name: calls.unary_unary(f"{prefix}{name}")
+            for name in ("ReadLac", "WaitLac", "WriteLac", "ListEntries", "ListLedgers", "Info")
+        }
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+
+
+def _open_channel(
+    target: str, options: list[tuple[str, int]], credentials: grpc.ChannelCredentials | None
+) -> grpc.aio.Channel:
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, credentials, options=options)
+
+
+class RemoteBookieClient:
+    """One bookie over gRPC; connects when it is first needed and again after failures.
+
+    Args:
+        resolve: asked before each connection attempt: a bookie may have moved.
+        new_credentials: TLS, asked for each connection; None as result: plain.
+        cache: shared by the clients of one process (see ``MessageCache``).
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        resolve: Resolve,
+        config: TransportConfig,
+        new_credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
+        cache: MessageCache | None = None,
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._resolve = resolve
+        self._config = config
+        self._new_credentials = new_credentials
+        self._link: _Link | None = None
+        self._linking: asyncio.Task[_Link] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._adds = AddSender(
+            f"bookie {bookie_id}",
+            config,
+            self._open_add,
+            self._on_stream_end,
+            cache or MessageCache(),
+        )
+
+    @property
+    def bookie_id(self) -> str:
+        return self._bookie_id
+
+    @property
+    def pending_bytes(self) -> int:
+        """Adds queued or unanswered."""
+        return self._adds.pending_bytes
+
+    async def close(self) -> None:
+        """Answer everything that waits with UNAVAILABLE and disconnect."""
+        self._closed = True
+        await self._adds.close()
+        if self._linking is not None:
+            self._linking.cancel()
+            await asyncio.gather(self._linking, return_exceptions=True)
+        self._drop_link()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    # ---- BookieClient
+
+    def add_entries(self, request: AddRequest) -> None:
+        self._adds.add(request)
+
+    async def read_entries(
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        bytes_max: int,
+        *,
+        fence: bool = False,
+        master_key: bytes = b"",
+    ) -> ReadReply:
+        if first < 0 or count_max < 1:
+            return ReadReply(codes.BAD_REQUEST, first, [])
+        request = ReadRequest(ledger_id, first, count_max, max(0, bytes_max), fence, master_key)
+        try:
+            reply = decode_read_reply(await self._read(encode_read_request(request)))
+        except LedgerError as error:
+            return ReadReply(error.code, first, [])
+        except FrameError as error:
+            _log.error("bookie %s: %s", self._bookie_id, error)
+            return ReadReply(codes.UNAVAILABLE, first, [])
+        if reply.first != first or (reply.code == codes.OK) != bool(reply.packets):
+            _log.error("bookie %s: a reply to another read", self._bookie_id)
+            return ReadReply(codes.UNAVAILABLE, first, [])
+        return reply
+
+    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+        request = pb.ReadLacRequest(ledger_id=ledger_id, fence=fence, master_key=master_key)
+        return await self._call_lac("ReadLac", request, 0.0)
+
+    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+        request = pb.WaitLacRequest(ledger_id=ledger_id, above=above, wait_ms=int(wait_s * 1000))
+        return await self._call_lac("WaitLac", request, wait_s)
+
+    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+        request = pb.WriteLacRequest(ledger_id=ledger_id, lac=lac, master_key=master_key)
+        try:
+            return (await self._call("WriteLac", request, pb.CodeReply)).code
+        except LedgerError as error:
+            return error.code
+
+    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        request = pb.ListEntriesRequest(ledger_id=ledger_id)
+        reply = await self._call("ListEntries", request, pb.ListEntriesReply)
+        self._check(reply.code, f"list entries of ledger {ledger_id}")
+        bounds = list(reply.bounds)
+        return list(zip(bounds[::2], bounds[1::2], strict=False))
+
+    async def list_ledgers(self, first: int, count_max: int) -> list[int]:
+        request = pb.ListLedgersRequest(first=first, count_max=count_max)
+        reply = await self._call("ListLedgers", request, pb.ListLedgersReply)
+        self._check(reply.code, "list ledgers")
+        return list(reply.ledger_ids)
+
+    async def info(self) -> BookieInfo:
+        reply = await self._call("Info", pb.InfoRequest(), pb.InfoReply)
+        self._check(reply.code, "info")
+        return BookieInfo(reply.bookie_id, reply.read_only, reply.free_bytes, reply.total_bytes)
+
+    def _check(self, code: int, what: str) -> None:
+        if code != codes.OK:
+            raise error_for_code(code, f"bookie {self._bookie_id}: {what}")
+
+    # ---- calls
+
+    async def _call_lac(self, name: str, request: Message, wait_s: float) -> LacReply:
+        try:
+            reply = await self._call(name, request, pb.LacReply, wait_s)
+        except LedgerError as error:
+            return LacReply(error.code, None, -1)
+        packet = reply.last_packet if reply.HasField("last_packet") else None
+        return LacReply(reply.code, packet, reply.explicit_lac)
+
+    async def _call(
+        self, name: str, request: Message, reply_type: type[M], wait_s: float = 0.0
+    ) -> M:
+        """Raises: LedgerError: the call failed; nothing is known about what was asked."""
+        timeout = self._config.call_timeout_s + wait_s
+
+        async def call(link: _Link) -> M:
+            method = link.unary[name]
+            reply = await method(
+                request.SerializeToString(), timeout=timeout, metadata=link.metadata
+            )
+            return reply_type.FromString(reply)
+
+        return await self._attempt(call)
+
+    async def _read(self, frame: bytes) -> bytes:
+        async def call(link: _Link) -> bytes:
+            stream = link.read(frame, timeout=self._config.call_timeout_s, metadata=link.metadata)
+            reply = await stream.read()
+            if reply is grpc.aio.EOF or await stream.read() is not grpc.aio.EOF:
+                raise FrameError("a read needs exactly one reply")
+            assert isinstance(reply, bytes)
+            return reply
+
+        return await self._attempt(call)
+
+    async def _attempt(self, call: Callable[[_Link], Awaitable[T]]) -> T:
+        try:
+            link = await self._get_link()
+            return await self._attempt_on(link, call)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The channel was closed under the call.
+            raise BookieUnavailableError(f"bookie {self._bookie_id}: disconnected") from None
+
+    async def _attempt_on(self, link: _Link, call: Callable[[_Link], Awaitable[T]]) -> T:
+        try:
+            return await call(link)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                raise BadRequestError(f"bookie {self._bookie_id}: {error.details()}") from error
+            self._on_call_failed(link, error)
+            raise BookieUnavailableError(
+                f"bookie {self._bookie_id} at {link.address.target}: {describe(error)}"
+            ) from error
+        except DecodeError as error:
+            raise BookieUnavailableError(f"bookie {self._bookie_id}: {error}") from error
+
+    # ---- connections
+
+    async def _get_link(self) -> _Link:
+        """Raises: BookieUnavailableError: nobody knows where it is."""
+        if self._link is not None:
+            return self._link
+        if self._closed:
+            raise BookieUnavailableError(f"bookie {self._bookie_id}: the client is closed")
+        if self._linking is None:
+            self._linking = asyncio.get_running_loop().create_task(self._open_link())
+        return await asyncio.shield(self._linking)
+
+    async def _open_link(self) -> _Link:
+        try:
+            address = await self._resolve(self._bookie_id)
+            link = _Link(self._bookie_id, address, self._config, self._new_credentials())
+            self._link = link
+            return link
+        except LedgerError:
+            raise
+        except Exception as error:
+            raise BookieUnavailableError(f"bookie {self._bookie_id}: {error}") from error
+        finally:
+            self._linking = None
+
+    async def _open_add(self) -> AddCall:
+        link = await self._get_link()
+        call: AddCall = link.add(metadata=link.metadata)
+        return call
+
+    def _on_stream_end(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._drop_link()
+
+    def _on_call_failed(self, link: _Link, error: grpc.aio.AioRpcError) -> None:
+        # A slow answer says nothing about the connection, and while adds flow it is good: their
+        # stream knows better. All else may mean that the bookie moved.
+        is_slow = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        if self._link is link and not is_slow and not self._adds.is_open:
+            self._drop_link()
+
+    def _drop_link(self) -> None:
+        """Forget the connections: the next request asks again where the bookie is."""
+        link, self._link = self._link, None
+        if link is not None:
+            task = asyncio.get_running_loop().create_task(link.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)

@@ -1,0 +1,216 @@
+"""The client's end of the add stream, against a call that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+
+from bookkeeper import codes
+from bookkeeper.transport import AddRequest
+from bookkeeper.transport_grpc.add_frames import decode_message, encode_answers
+from bookkeeper.transport_grpc.add_sender import AddSender, MessageCache
+from bookkeeper.transport_grpc.config import TransportConfig
+from tests.unit.bookkeeper.client.conftest import eventually
+from tests.unit.bookkeeper.transport_grpc.test_add_frames import make_request
+
+
+@dataclass
+class FakeCall:
+    """A call whose messages are kept and whose answers are given by hand."""
+
+    written: list[bytes] = field(default_factory=list)
+    answers: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
+    may_write: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: bool = False
+
+    async def write(self, message: bytes) -> None:
+        self.written.append(message)
+        await self.may_write.wait()
+
+    async def read(self) -> Any:
+        answer = await self.answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def cancel(self) -> bool:
+        self.cancelled = True
+        return True
+
+
+class Bench:
+    """A sender, the calls it opened and the answers its requests got."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.calls: list[FakeCall] = []
+        self.codes: dict[int, int] = {}  # first entry id -> code
+        self.failures: list[BaseException | None] = []
+        self.open_error: Exception | None = None
+        self.may_write = True
+        self.sender = AddSender(
+            *("b1", TransportConfig(**settings), self._open, self.failures.append),
+            MessageCache(),
+        )
+
+    async def _open(self) -> FakeCall:
+        if self.open_error is not None:
+            raise self.open_error
+        call = FakeCall()
+        if self.may_write:
+            call.may_write.set()
+        self.calls.append(call)
+        return call
+
+    def add(self, first: int, count: int = 1, body: bytes = b"body") -> AddRequest:
+        request = make_request(1, range(first, first + count), [body] * count)
+        request.done = self._on_done
+        self.sender.add(request)
+        return request
+
+    def _on_done(self, request: AddRequest, code: int) -> None:
+        assert request.entry_ids[0] not in self.codes, "answered twice"
+        self.codes[request.entry_ids[0]] = code
+
+
+async def test_what_is_queued_while_a_message_is_on_its_way_goes_with_the_next() -> None:
+    bench = Bench()
+    bench.may_write = False
+    bench.add(0)
+    await eventually(lambda: bool(bench.calls and bench.calls[0].written))
+    for first in range(1, 10):
+        bench.add(first)
+    call = bench.calls[0]
+    call.may_write.set()
+    await eventually(lambda: len(call.written) == 2)
+    (frame,) = decode_message(call.written[1])
+    assert list(frame.entry_ids) == list(range(1, 10))
+    call.answers.put_nowait(encode_answers([(0, codes.OK), (1, codes.FENCED)]))
+    await eventually(lambda: len(bench.codes) == 10)
+    assert bench.codes == {0: codes.OK, **dict.fromkeys(range(1, 10), codes.FENCED)}
+    assert bench.sender.pending_bytes == 0
+    await bench.sender.close()
+    assert call.cancelled
+
+
+async def test_messages_end_at_their_size_but_hold_at_least_one_request() -> None:
+    bench = Bench(message_bytes=3000)
+    for first, size in enumerate((1000, 1000, 1000, 5000, 10)):
+        bench.add(first, body=bytes(size))
+    await eventually(lambda: len(bench.calls[0].written) == 4 if bench.calls else False)
+    held = [decode_message(message)[0].entry_ids for message in bench.calls[0].written]
+    assert [list(ids) for ids in held] == [[0, 1], [2], [3], [4]]
+    await bench.sender.close()
+
+
+async def test_above_the_bound_adds_are_refused_and_nothing_else_happens() -> None:
+    bench = Bench(pending_bytes_max=2000)
+    bench.add(0, body=bytes(5000))  # alone it may be larger than the bound
+    bench.add(1)
+    assert bench.codes == {}, "never within the call"
+    await eventually(lambda: 1 in bench.codes)
+    assert bench.codes == {1: codes.TOO_MANY_REQUESTS}
+    await eventually(lambda: bool(bench.calls and bench.calls[0].written))
+    bench.calls[0].answers.put_nowait(encode_answers([(0, codes.OK)]))
+    await eventually(lambda: 0 in bench.codes)
+    bench.add(2)
+    await eventually(lambda: len(bench.calls[0].written) == 2)
+    await bench.sender.close()
+    assert bench.codes[2] == codes.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        grpc.aio.EOF,
+        ConnectionResetError("gone"),
+        encode_answers([(7, codes.OK)]),  # an answer to what was never sent
+        b"garbage",
+        asyncio.CancelledError(),  # what gRPC raises when the call was cancelled under us
+    ],
+)
+async def test_a_stream_that_ends_answers_everything_as_unavailable(end: object) -> None:
+    bench = Bench(message_bytes=10)
+    bench.may_write = False
+    bench.add(0)
+    bench.add(1)  # still queued when the stream ends
+    await eventually(lambda: bool(bench.calls and bench.calls[0].written))
+    bench.calls[0].answers.put_nowait(end)
+    await eventually(lambda: len(bench.codes) == 2)
+    assert set(bench.codes.values()) == {codes.UNAVAILABLE}
+    assert bench.sender.pending_bytes == 0
+    assert len(bench.failures) == 1
+    await bench.sender.close()
+
+
+async def test_after_a_failure_adds_are_refused_until_it_is_time_to_try_again() -> None:
+    bench = Bench(backoff_first_s=0.05, backoff_max_s=0.05)
+    bench.open_error = OSError("nobody there")
+    bench.add(0)
+    await eventually(lambda: 0 in bench.codes)
+    bench.add(1)
+    await eventually(lambda: 1 in bench.codes)
+    assert bench.codes == {0: codes.UNAVAILABLE, 1: codes.UNAVAILABLE}
+    assert len(bench.failures) == 1, "the second one was refused without a look"
+    bench.open_error = None
+    number = 2
+
+    def sent() -> bool:
+        nonlocal number
+        bench.add(number)
+        number += 1
+        return bool(bench.calls)
+
+    await eventually(sent)
+    await bench.sender.close()
+
+
+async def test_numbers_begin_anew_with_each_stream() -> None:
+    bench = Bench(backoff_first_s=0.0)
+    bench.add(0)
+    await eventually(lambda: bool(bench.calls and bench.calls[0].written))
+    bench.calls[0].answers.put_nowait(grpc.aio.EOF)
+    await eventually(lambda: 0 in bench.codes)
+    bench.add(1)
+    await eventually(lambda: len(bench.calls) == 2 and bool(bench.calls[1].written))
+    bench.calls[1].answers.put_nowait(encode_answers([(0, codes.OK)]))
+    await eventually(lambda: 1 in bench.codes)
+    assert bench.codes == {0: codes.UNAVAILABLE, 1: codes.OK}
+    await bench.sender.close()
+
+
+async def test_a_bookie_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookkeeper.transport_grpc.add_sender._CHECK_S", 0.01)
+    bench = Bench(add_timeout_s=0.05)
+    bench.add(0)
+    await eventually(lambda: 0 in bench.codes)
+    assert bench.codes == {0: codes.UNAVAILABLE}
+    assert isinstance(bench.failures[0], TimeoutError)
+    assert bench.calls[0].cancelled
+
+
+def test_one_message_serves_every_bookie_of_a_write_set() -> None:
+    cache = MessageCache()
+    request = make_request(1, range(2), [b"a", b"b"])
+    twin = AddRequest(
+        *(1, request.master_key, request.entry_ids, request.heads, request.bodies),
+        *(request.body_bytes, False, request.done),
+    )
+    first = cache.encode([request], [[request]])
+    assert cache.encode([twin], [[twin]]) is first
+    other = make_request(1, range(2, 4), [b"a", b"b"])
+    assert cache.encode([other], [[other]]) != first
+
+
+def test_the_cache_tells_recovery_from_normal_adds() -> None:
+    """Recovery sends the same lists on with other rights."""
+    cache = MessageCache()
+    request = make_request(1, range(1), [b"a"])
+    normal = cache.encode([request], [[request]])
+    request.recovery = True
+    recovery = cache.encode([request], [[request]])
+    assert not decode_message(normal)[0].recovery
+    assert decode_message(recovery)[0].recovery
