@@ -14,6 +14,7 @@ from broker.service.access_control import AccessControl
 from broker.service.cluster_documents import ClusterDocuments
 from broker.service.command_gate import CommandGate
 from broker.service.connection import Connection
+from broker.service.doorstep import Doorstep
 from broker.service.dynamic_configuration import DynamicConfiguration
 from broker.service.figures import BrokerFigures
 from broker.service.file_limit import SocketQuota, file_limit
@@ -24,7 +25,7 @@ from broker.service.resources import Resources
 from broker.service.schemas.registry import SchemaRegistry
 from broker.service.sweeper import Sweeper
 from broker.service.throttle import broker_dispatch_throttle, broker_publish_throttle
-from broker.service.tls import TlsListener
+from broker.service.tls import TlsListener, listening_socket
 from broker.service.topic_directory import TopicDirectory
 from broker.service.topic_list import TopicListWatchers
 from broker.service.topic_loader import TopicLoader
@@ -139,7 +140,7 @@ class BrokerService:
         self._connections_per_ip: Counter[str] = Counter()
         self._paused: set[Connection] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._servers: list[asyncio.Server | TlsListener] = []
+        self._servers: list[asyncio.Server | Doorstep | TlsListener] = []
         self._sweeper = Sweeper(self)
         self._producer_names = itertools.count()
         self._name_prefix = ""
@@ -148,6 +149,8 @@ class BrokerService:
 
     async def listen(self, host: str, port: int) -> int:
         """Serve the binary protocol; returns the port (0 picks a free one)."""
+        if self.authenticator is not None:
+            return self._listen_for_strangers(self.authenticator, host, port)
         try:
             server = await self.loop.create_server(
                 lambda: Connection(self), host, port, backlog=1024, reuse_address=True
@@ -158,6 +161,24 @@ class BrokerService:
             raise OSError(error.errno, f"{reason}: binary protocol on {host}:{port}") from error
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
+        self.service_url = f"pulsar://{self.config.advertised_host}:{bound}"
+        return bound
+
+    def _listen_for_strangers(self, authenticator: Authenticator, host: str, port: int) -> int:
+        """The same, of clients that have to say who they are before they get a connection."""
+        from broker.service.binary_door import BinaryDoor  # loaded with the authenticator
+
+        what = "binary protocol"
+        listener = listening_socket(host, port, what)
+        door = BinaryDoor(self, authenticator)
+        door.doorstep = doorstep = Doorstep(
+            door,
+            self.waiting_room,
+            what=what,
+            deadline_s=lambda: self.keep_alive_ms / 1000,
+        )
+        self._servers.append(doorstep)
+        bound = doorstep.start(listener, backlog=1024)
         self.service_url = f"pulsar://{self.config.advertised_host}:{bound}"
         return bound
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.service.producer import Producer, PublishBatch
     from broker.service.throttle import PublishThrottle
 
-__all__ = ["NO_REQUEST", "Connection"]
+__all__ = ["NO_REQUEST", "UNKNOWN_FRAME_BYTES_MAX", "Connection"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ _COMMAND_BYTES_MAX = 1024 * 1024
 """Of a command without its payload: over 50,000 message ids, as many as a consumer can owe. What a
 frame could hold besides, 500,000 ids, would stop everybody else for seconds.
 """
-_UNKNOWN_FRAME_BYTES_MAX = 192 * 1024
+UNKNOWN_FRAME_BYTES_MAX: Final = 192 * 1024
 """Of a client that hasn't proved yet who it is: enough for two large tokens, and no more memory."""
 _LINGER_S = 5.0
 """How long a closed connection may take to read what was still queued for it."""
@@ -76,8 +76,10 @@ class Connection(asyncio.BufferedProtocol):
     consumer_commands.py wraps it in its ConsumerSink and keeps its consumers in ``consumers``.
     """
 
-    def __init__(self, service: BrokerService) -> None:
+    def __init__(self, service: BrokerService, received: bytes = b"") -> None:
+        """``received``: what the client has said before there was a connection (binary_door.py)."""
         self.service = service
+        self._received = received
         self.client_version = ""
         self.protocol_version = 0
         self.features = pb.FeatureFlags()
@@ -103,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = FrameBuffer(service.shared_buffer)
         self._frame_bytes_max = service.config.max_message_size + FRAME_PADDING_BYTES
         if service.authenticator is not None:
-            self._frame_bytes_max = min(self._frame_bytes_max, _UNKNOWN_FRAME_BYTES_MAX)
+            self._frame_bytes_max = min(self._frame_bytes_max, UNKNOWN_FRAME_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._unsent_bytes = 0  # at the last keep-alive tick
         self._outgoing: list[bytes | memoryview] = []
@@ -134,6 +136,10 @@ class Connection(asyncio.BufferedProtocol):
         if (refusal := self.service.add_connection(self)) is not None:
             # Not one line for each: whoever floods the port must not fill the log as well.
             self.refuse(pb.NotAllowedError, refusal, level=logging.DEBUG)
+        elif self._received:
+            received, self._received = self._received, b""
+            self._buffer.target()[: len(received)] = received
+            self.buffer_updated(len(received))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         target = self._buffer.target()
@@ -277,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or transport is None or not outgoing:
             return
         transport.writelines(coalesce(outgoing))
-        if not self.connected and transport.get_write_buffer_size() > _UNKNOWN_FRAME_BYTES_MAX:
+        if not self.connected and transport.get_write_buffer_size() > UNKNOWN_FRAME_BYTES_MAX:
             # Pings are answered before CONNECT, too: whoever reads no answer gets no more of them.
             self.close("it reads nothing before its CONNECT", level=logging.DEBUG)
             return

@@ -10,11 +10,11 @@ from broker.protocol.framing import MalformedFrameError
 if TYPE_CHECKING:
     from broker.service.connection import Connection
 
-__all__ = ["HANDLERS", "PROTOCOL_VERSION", "SERVER_VERSION"]
+__all__ = ["HANDLERS", "PONG_FRAME", "PROTOCOL_VERSION", "SERVER_VERSION"]
 
 PROTOCOL_VERSION: Final = 21
 SERVER_VERSION: Final = "Magnetar 0.1.0"
-_PONG_FRAME = bytes.fromhex("000000090000000508139a0100")
+PONG_FRAME = bytes.fromhex("000000090000000508139a0100")
 
 
 def on_connect(connection: Connection, command: pb.CommandConnect) -> None:
@@ -59,7 +59,7 @@ def on_auth_response(connection: Connection, command: pb.CommandAuthResponse) ->
 
 
 def on_ping(connection: Connection, command: pb.CommandPing) -> None:
-    connection.write([_PONG_FRAME])
+    connection.write([PONG_FRAME])
 
 
 def on_pong(connection: Connection, command: pb.CommandPong) -> None:

@@ -2,9 +2,9 @@
 
 A renewed context is for connections to come; those that exist go on with the old one.
 
-A connection is accepted plain, counted, and only then led through its handshake: an event loop's
-own TLS server would let anybody open files without end, because it tells nobody of a connection
-whose handshake has not ended.
+A connection is accepted plain, counted (doorstep.py), and led through its handshake in a thread
+(handshakes.py): an event loop's own TLS server would let anybody open files without end and keep
+the loop with handshakes for as long as they like. What comes behind it: tls_stream.py.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ import logging
 import re
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from broker.auth.file_modes import KeyFile, complaint
 from broker.config import ConfigError
-from broker.service.file_limit import SocketQuota, file_limit
+from broker.service.doorstep import Doorstep
+from broker.service.file_limit import file_limit
+from broker.service.handshakes import Handshake, Handshakes
+from broker.service.tls_stream import READ_BYTES, TlsStream
+from broker.service.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
+    from broker.service.doorstep import Guest
 
 __all__ = ["TlsListener", "client_certificate", "listening_socket", "server_context"]
 
@@ -31,10 +36,12 @@ logger = logging.getLogger(__name__)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _HANDSHAKE_S: Final = 10.0
-_AFTER_FAILURE_S: Final = 1.0
-_ACCEPTED_PER_TURN: Final = 64
 _HANDSHAKES_MAX: Final = 4096
-"""At once, and never more than a sixteenth of the files that may be open; of one address, half."""
+"""At once, and never more than a sixteenth of the files that may be open; of one address, half.
+Above that, whoever has waited longest is cut."""
+_STEPS_MAX: Final = 16
+_BYTES_MAX: Final = 128 * 1024
+"""Of one handshake: long chains of certificates are some ten thousand."""
 _IANA = re.compile(r"TLS_(ECDHE_(?:RSA|ECDSA)|DHE_RSA)_WITH_(\w+)")
 _TLS_1_3: Final = re.compile(r"TLS_(AES|CHACHA20)_\w+")
 
@@ -155,19 +162,20 @@ class TlsListener:
     def __init__(
         self, config: BrokerConfig, factory: Callable[[], asyncio.BaseProtocol], backlog: int
     ) -> None:
-        """``factory`` makes a protocol for each connection that begins a handshake."""
+        """``factory`` makes a protocol for each connection whose handshake is done."""
         self._config = config
         self._factory = factory
         self._backlog = backlog
         self._loop = asyncio.get_running_loop()
         self._context: ssl.SSLContext | None = None
-        self._socket: socket.socket | None = None
-        self._handshakes: set[asyncio.Task[None]] = set()
-        self._by_address: Counter[str] = Counter()
-        self._handshakes_max = max(2, min(_HANDSHAKES_MAX, file_limit() // 16))
-        self._quota = SocketQuota("TLS handshakes", self._handshakes_max)
         self._seen: list[tuple[int, int] | None] = []
-        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}  # by what they call
+        self._timer: asyncio.TimerHandle | None = None
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._guests: dict[Handshake, Guest] = {}  # those of whom a step is being made
+        self._handshakes = Handshakes(self._loop, self._on_step)
+        guests_max = max(2, min(_HANDSHAKES_MAX, file_limit() // 16))
+        self.room = WaitingRoom(guests_max, guests_max // 2)
+        self._doorstep: Doorstep | None = None
 
     async def start(self, host: str, port: int, what: str) -> int:
         """Listen; 0 picks a free port.
@@ -177,23 +185,19 @@ class TlsListener:
         """
         self._seen = self._look()
         self._context = server_context(self._config)
-        self._socket = listener = listening_socket(host, port, what)
-        listener.setblocking(False)
-        listener.listen(self._backlog)
-        bound: int = listener.getsockname()[1]
-        self._listen()
+        self._complain()
+        self._doorstep = Doorstep(self, self.room, what=what, deadline_s=lambda: _HANDSHAKE_S)
+        bound = self._doorstep.start(listening_socket(host, port, what), self._backlog)
         self._watch()
         return bound
 
     def close(self) -> None:
         """Stop listening; connections stay, handshakes end."""
-        for timer in self._timers.values():
-            timer.cancel()
-        if self._socket is not None:
-            self._loop.remove_reader(self._socket)
-            self._socket.close()
-        for task in self._handshakes:
-            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._doorstep is not None:
+            self._doorstep.close()
+        self._handshakes.close()
 
     def check(self) -> None:
         """Use the files as they are now, if they have changed and are good."""
@@ -208,78 +212,66 @@ class TlsListener:
             return
         self._seen = seen
         logger.info("TLS: %s is in use now", self._config.tls_certificate_file_path)
+        self._complain()
 
-    # --- connections
+    def _complain(self) -> None:
+        """Tell of a key that others may read."""
+        file = KeyFile("tlsKeyFilePath", Path(self._config.tls_key_file_path), is_secret=True)
+        if (text := complaint(file)) is not None:
+            logger.warning("%s", text)
 
-    def _listen(self) -> None:
-        assert self._socket is not None
-        self._timers.pop(self._listen, None)
-        self._loop.add_reader(self._socket, self._on_readable, self._socket)
+    # --- handshakes: this is the Door of its Doorstep
 
-    def _on_readable(self, listener: socket.socket) -> None:
-        for _ in range(_ACCEPTED_PER_TURN):
-            try:
-                accepted, peer = listener.accept()
-            except BlockingIOError:
-                return
-            except (ConnectionError, InterruptedError):
-                continue  # gone before it was taken
-            except OSError as error:
-                logger.error("TLS: can't accept connections: %s", error)
-                # No files are left, perhaps: not to be asked again in every turn of the loop
-                self._loop.remove_reader(listener)
-                self._arm(_AFTER_FAILURE_S, self._listen)
-                return
-            accepted.setblocking(False)
-            self._begin(accepted, str(peer[0]))
-
-    def _begin(self, accepted: socket.socket, address: str) -> None:
-        """Start a handshake, or end the connection."""
-        if (
-            not self._quota.admits(len(self._handshakes) + 1)
-            or self._by_address[address] >= self._handshakes_max // 2
-        ):
-            accepted.close()
-            return
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._by_address[address] += 1
-        task = self._loop.create_task(self._shake_hands(accepted))
-        self._handshakes.add(task)
-        task.add_done_callback(lambda done: self._shaken(done, accepted, address))
-
-    def _shaken(self, task: asyncio.Task[None], accepted: socket.socket, address: str) -> None:
-        self._handshakes.discard(task)
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
-        if task.cancelled():
-            accepted.close()  # perhaps before its first step, so that no transport owns it
-        elif (error := task.exception()) is not None:
-            logger.error("a connection over TLS failed", exc_info=error)
-
-    async def _shake_hands(self, accepted: socket.socket) -> None:
+    def look(self, guest: Guest) -> None:
+        handshake: Handshake | None = guest.state
         try:
-            await self._loop.connect_accepted_socket(
-                self._factory,
-                accepted,
-                ssl=self._context,
-                ssl_handshake_timeout=_HANDSHAKE_S,
+            size = Handshake.records(guest.received, first=handshake is None)
+        except ValueError as error:
+            guest.close(f"no TLS: {error}", level=logging.DEBUG)
+            return
+        if not size:
+            guest.wait()
+            return
+        if handshake is None:
+            assert self._context is not None
+            handshake = guest.state = Handshake(self._context)
+        if handshake.steps >= _STEPS_MAX or handshake.bytes_in > _BYTES_MAX:
+            guest.close("a handshake without end", level=logging.DEBUG)
+            return
+        self._guests[handshake] = guest
+        self._handshakes.add(guest.ip, handshake, guest.use(size))
+
+    def gone(self, guest: Guest) -> None:
+        if (handshake := guest.state) is not None:
+            self._handshakes.drop(guest.ip, handshake)
+            self._guests.pop(handshake, None)
+
+    def _on_step(self, handshake: Handshake, answer: bytes) -> None:
+        guest = self._guests.pop(handshake, None)
+        if guest is None:
+            return  # cut meanwhile
+        guest.send(answer)
+        if handshake.error is not None:
+            guest.close(f"no TLS: {handshake.error}", level=logging.DEBUG)
+        elif not handshake.done:
+            guest.wait()
+        elif not guest.ended:
+            assert self._doorstep is not None
+            taken = guest.take()
+            stream = TlsStream(
+                self._loop, handshake, bytes(guest.received), self._factory, self._buffer
             )
-        except (OSError, EOFError) as error:  # ssl.SSLError and TimeoutError are OSErrors
-            logger.debug("no TLS: %s", error)
+            self._doorstep.run(self._loop.connect_accepted_socket(lambda: stream, taken), taken)
 
     # --- the files
 
     def _watch(self) -> None:
         if (interval_s := self._config.tls_cert_refresh_check_duration_sec) > 0:
-            self._arm(interval_s, self._on_timer)
+            self._timer = self._loop.call_later(interval_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self.check()
         self._watch()
-
-    def _arm(self, after_s: float, call: Callable[[], None]) -> None:
-        self._timers[call] = self._loop.call_later(after_s, call)
 
     def _look(self) -> list[tuple[int, int] | None]:
         """What tells a changed file: also one that a symbolic link now leads to."""

@@ -1,0 +1,134 @@
+"""The first words of a client of the binary port, while authentication is enabled.
+
+Whoever shows wrong credentials, talks nonsense or says nothing is turned away here, for a fifth of
+what a connection costs. Whoever is known, or whose password takes longer to check, gets one.
+"""
+
+from __future__ import annotations
+
+import logging
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from broker.auth.chain import Credentials
+from broker.auth.provider import REFUSED
+from broker.errors import AuthenticationError
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import MalformedFrameError, encode_command
+from broker.protocol.text import has_broken_text
+from broker.service.auth_session import method_of
+from broker.service.connection import NO_REQUEST, UNKNOWN_FRAME_BYTES_MAX, Connection
+from broker.service.session_commands import PONG_FRAME
+
+if TYPE_CHECKING:
+    from broker.auth.authenticator import Authenticator
+    from broker.service.broker_service import BrokerService
+    from broker.service.doorstep import Doorstep, Guest
+
+__all__ = ["BinaryDoor"]
+
+logger = logging.getLogger("broker.service.connection")
+
+_TWO_U32: Final = Struct(">II")
+_CONNECT, _PING, _PONG = pb.BaseCommand.CONNECT, pb.BaseCommand.PING, pb.BaseCommand.PONG
+
+
+def _refusal() -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
+    command.error.request_id = NO_REQUEST
+    command.error.error, command.error.message = pb.AuthenticationError, REFUSED
+    return encode_command(command)
+
+
+_REFUSAL: Final = _refusal()
+
+
+class BinaryDoor:
+    """Decides about guests of one port."""
+
+    doorstep: Doorstep
+    """Set by who made both."""
+
+    def __init__(self, service: BrokerService, authenticator: Authenticator) -> None:
+        self._service = service
+        self._authenticator = authenticator
+
+    def look(self, guest: Guest) -> None:
+        command: pb.BaseCommand | None = None
+        try:
+            command = self._first_command(guest)
+            if guest.ended:
+                return
+            if command is None:
+                guest.wait()
+                return
+            self._judge(guest, command)
+        except AuthenticationError as error:
+            method = method_of(command.connect) if command is not None else ""
+            self._authenticator.refusal(guest.remote, "binary", method, error)
+            guest.end(_REFUSAL)
+        except (MalformedFrameError, DecodeError, ValueError) as error:
+            service = self._service
+            may_log = service.waiting_room.may_log(service.clock())
+            level = logging.INFO if may_log else logging.DEBUG
+            guest.close(f"malformed frame: {error}", level=level)
+
+    def gone(self, guest: Guest) -> None:
+        figures = self._service.figures
+        figures.connections_created += 1
+        figures.connections_closed += 1
+
+    def _first_command(self, guest: Guest) -> pb.BaseCommand | None:
+        """CONNECT; None: it hasn't come yet. What may come before it is answered.
+
+        Raises:
+            MalformedFrameError, DecodeError, ValueError.
+        """
+        received = guest.received
+        while len(received) >= 4:
+            total = int.from_bytes(received[:4], "big")
+            if not 4 <= total <= UNKNOWN_FRAME_BYTES_MAX:
+                raise MalformedFrameError(
+                    f"frame of {total} bytes, limit {UNKNOWN_FRAME_BYTES_MAX}"
+                )
+            if len(received) < 4 + total:
+                return None
+            _, size = _TWO_U32.unpack_from(received)
+            if not 2 <= size <= total - 4:
+                raise MalformedFrameError(f"command of {size} bytes in a frame of {total}")
+            command = pb.BaseCommand.FromString(bytes(received[8 : 8 + size]))
+            if not command.IsInitialized():
+                raise MalformedFrameError("command lacks a required field")
+            if command.type == _CONNECT:
+                return command
+            if command.type not in (_PING, _PONG):
+                raise MalformedFrameError(f"command {command.type} before CONNECT")
+            guest.use(4 + total)
+            if command.type == _PING:
+                guest.send(PONG_FRAME)
+        return None
+
+    def _judge(self, guest: Guest, command: pb.BaseCommand) -> None:
+        """A connection for whoever isn't refused at once.
+
+        Raises:
+            AuthenticationError: that is refused.
+            MalformedFrameError.
+        """
+        connect = command.connect
+        if not command.HasField("connect") or has_broken_text(connect):
+            raise MalformedFrameError("CONNECT without its message, or with text that isn't UTF-8")
+        service, authenticator = self._service, self._authenticator
+        if service.ready:
+            credentials = Credentials(method_of(connect), connect.auth_data)
+            known = authenticator.authenticate_nowait(credentials)
+            if known is None and not authenticator.has_room_for(credentials):
+                raise AuthenticationError("too many checks at once")
+        # A connection asks again: that is remembered, and there is more to it than this.
+        taken, received = guest.take(), bytes(guest.received)
+        self.doorstep.run(
+            service.loop.connect_accepted_socket(lambda: Connection(service, received), taken),
+            taken,
+        )

@@ -1,0 +1,296 @@
+"""Where accepted sockets stand until their clients have said who they are.
+
+A stranger costs a socket, an entry in a bounded room and what he has sent of his first words: no
+transport, no protocol, no TLS session. A ``Door`` looks at those words; it turns him away with some
+bytes, or takes the socket and makes a real connection of it. Accepting, reading and looking are
+paced, so that those who are known are served in between (pacer.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.service.pacer import TURN_S, Pacer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from broker.service.waiting_room import WaitingRoom
+
+__all__ = ["Door", "Doorstep", "Guest"]
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 16 * 1024
+_HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+"""First words of all guests of one port together; above it the oldest guests are cut."""
+_BEHIND: Final = 64
+"""Guests with something to be looked at, above which the next ones wait in the kernel's queue."""
+_AFTER_FAILURE_S: Final = 1.0
+_SWEEP_S: Final = 1.0
+
+
+class Door(Protocol):
+    """What a port's clients have to say first."""
+
+    def look(self, guest: Guest) -> None:
+        """``guest.received`` has grown. One of ``wait``, ``end``, ``take`` follows, soon or now.
+
+        Until then nothing more is read of him.
+        """
+
+    def gone(self, guest: Guest) -> None:
+        """He has left, or was ended; not called after ``take``."""
+
+
+class Guest:
+    """One accepted socket."""
+
+    __slots__ = ("_doorstep", "_is_read", "_socket", "ended", "ip", "port", "received", "state")
+
+    def __init__(self, doorstep: Doorstep, accepted: socket.socket, peer: Any) -> None:
+        self._doorstep = doorstep
+        self._socket = accepted
+        self._is_read = False  # the loop waits for more of him
+        self.ip: str = peer[0]
+        self.port: int = peer[1]
+        self.received = bytearray()
+        """What he has said and nobody has used yet; only ``use`` takes from it."""
+        self.ended = False
+        """Nothing can be done any more, or somebody has taken the socket."""
+        self.state: Any = None
+        """The door's own."""
+
+    @property
+    def remote(self) -> str:
+        return f"{self.ip}:{self.port}"
+
+    def use(self, count: int) -> bytes:
+        """The first bytes of ``received``, which are nobody's business here any more."""
+        used = bytes(self.received[:count])
+        del self.received[:count]
+        if not self.ended:
+            self._doorstep.held_bytes -= len(used)
+        return used
+
+    def wait(self) -> None:
+        """``look`` again when there is more; a guest that has ended doesn't mind."""
+        if not self.ended and not self._is_read:
+            self._is_read = True
+            self._doorstep.loop.add_reader(self._socket, self._doorstep.on_readable, self)
+
+    def send(self, data: bytes) -> None:
+        """At once and whole, or he is ended: whoever doesn't read gets no memory for that."""
+        if self.ended or not data:
+            return
+        try:
+            if self._socket.send(data) == len(data):
+                return
+        except OSError:
+            pass  # gone, or his buffer is full
+        self.end()
+
+    def end(self, answer: bytes = b"") -> None:
+        """Say this, as far as he takes it, and close."""
+        if self.ended:
+            return
+        accepted = self._leave()
+        if answer:
+            with contextlib.suppress(OSError):
+                accepted.send(answer)
+        accepted.close()
+        self._doorstep.door.gone(self)
+
+    def close(self, reason: str, *, level: int = logging.INFO) -> None:
+        """As ``end``; with a line for the log."""
+        if not self.ended:
+            logger.log(level, "connection %s: closed: %s", self.remote, reason)
+            self.end()
+
+    def take(self) -> socket.socket:
+        """The socket, which is the caller's from now on. REQUIRES: it has not ended."""
+        assert not self.ended
+        return self._leave()
+
+    def stop_reading(self) -> None:
+        if self._is_read:
+            self._is_read = False
+            self._doorstep.loop.remove_reader(self._socket)
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Raises OSError."""
+        return self._socket.recv_into(buffer)
+
+    def _leave(self) -> socket.socket:
+        self.stop_reading()
+        self.ended = True
+        self._doorstep.left(self)
+        return self._socket
+
+
+class Doorstep:
+    """All guests of one listening socket."""
+
+    def __init__(
+        self,
+        door: Door,
+        room: WaitingRoom,
+        *,
+        what: str,
+        deadline_s: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            room: bounds their number.
+            what: name of the port, for the log.
+            deadline_s: how long a guest may take, at most.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.door = door
+        self._room = room
+        self._what = what
+        self._deadline_s = deadline_s
+        self._guests: dict[Guest, float] = {}  # when they came, in that order
+        self.held_bytes = 0  # of all their ``received``
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._pacer: Pacer[Guest] = Pacer(self.loop, self._read)
+        self._listener: socket.socket | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    def start(self, listener: socket.socket, backlog: int) -> int:
+        """Listen on a bound socket, which belongs to the doorstep now; its port."""
+        listener.setblocking(False)
+        listener.listen(backlog)
+        self._listener = listener
+        self._listen()
+        port: int = listener.getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Stop listening; guests are ended, connections stay."""
+        for timer in (self._again, self._sweep):
+            if timer is not None:
+                timer.cancel()
+        if self._listener is not None:
+            self.loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        for guest in list(self._guests):
+            guest.end()
+        for task in self._tasks:
+            task.cancel()
+
+    def run(self, connecting: Coroutine[Any, Any, object], taken: socket.socket) -> None:
+        """A task that makes a connection of a socket that was taken; its errors end that."""
+
+        async def connect() -> None:
+            try:
+                await connecting
+            except OSError as error:
+                taken.close()
+                logger.debug("%s: a connection failed: %s", self._what, error)
+
+        task = self.loop.create_task(connect())
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._connected(done, taken))
+
+    def _connected(self, task: asyncio.Task[None], taken: socket.socket) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            taken.close()  # perhaps before its first step, so that no transport owns it
+        elif (error := task.exception()) is not None:
+            logger.error("%s: a connection failed", self._what, exc_info=error)
+
+    # --- accepting
+
+    def _listen(self) -> None:
+        self._again = None
+        assert self._listener is not None
+        self.loop.add_reader(self._listener, self._on_listener, self._listener)
+
+    def _on_listener(self, listener: socket.socket) -> None:
+        if len(self._pacer) > _BEHIND:
+            return  # asked again in the next turn, of which there is one at once
+        end_s = time.perf_counter() + TURN_S
+        while True:
+            try:
+                accepted, peer = listener.accept()
+            except BlockingIOError:
+                return
+            except (ConnectionError, InterruptedError):
+                continue  # gone before it was taken
+            except OSError as error:
+                logger.error("%s: can't accept connections: %s", self._what, error)
+                # No files are left, perhaps: not to be asked again in every turn of the loop
+                self.loop.remove_reader(listener)
+                self._again = self.loop.call_later(_AFTER_FAILURE_S, self._listen)
+                return
+            self._come(accepted, peer)
+            if time.perf_counter() >= end_s:
+                return
+
+    def _come(self, accepted: socket.socket, peer: Any) -> None:
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        guest = Guest(self, accepted, peer)
+        self._room.enter(guest)
+        self._guests[guest] = time.monotonic()
+        if self._sweep is None:
+            self._sweep = self.loop.call_later(_SWEEP_S, self._on_sweep)
+        self._read(guest)  # of most the first words are here already
+
+    # --- reading
+
+    def on_readable(self, guest: Guest) -> None:
+        guest.stop_reading()  # until it is his turn
+        self._pacer.add(guest)
+
+    def _read(self, guest: Guest) -> None:
+        if guest.ended:
+            return
+        try:
+            count = guest.read_into(self._buffer)
+        except BlockingIOError:
+            guest.wait()
+            return
+        except OSError:
+            count = 0
+        if not count:
+            guest.end()
+            return
+        guest.received += self._buffer[:count]
+        self.held_bytes += count
+        while self.held_bytes > _HELD_BYTES_MAX:
+            self._cut_oldest()
+        if not guest.ended:
+            self.door.look(guest)
+
+    def _cut_oldest(self) -> None:
+        oldest = next(iter(self._guests))
+        oldest.close("too much is kept for those who wait", level=logging.DEBUG)
+
+    def left(self, guest: Guest) -> None:
+        """It isn't kept here any more."""
+        if self._guests.pop(guest, None) is not None:
+            self.held_bytes -= len(guest.received)
+            self._room.leave(guest)
+
+    def _on_sweep(self) -> None:
+        self._sweep = None
+        late_s = time.monotonic() - self._deadline_s()
+        for guest, came_s in list(self._guests.items()):
+            if came_s > late_s:
+                break
+            guest.close("handshake timeout", level=logging.DEBUG)
+        if self._guests:
+            self._sweep = self.loop.call_later(_SWEEP_S, self._on_sweep)
