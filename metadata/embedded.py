@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from metadata.arguments import check_delete, check_put
 from metadata.database import Database
-from metadata.errors import SessionLostError, StoreClosedError, ValueTooLargeError
+from metadata.errors import SessionLostError, StoreClosedError
 from metadata.group_commit import GroupCommitter
 from metadata.paths import ROOT, check_path
 from metadata.store import (
-    CREATE_ONLY,
-    VALUE_BYTES_MAX,
     MetadataEvent,
     MetadataStore,
     SessionEvent,
@@ -117,13 +116,8 @@ class EmbeddedMetadataStore(MetadataStore):
         ephemeral: bool = False,
         sequential: bool = False,
     ) -> Versioned:
-        self._check_change(path, expected_version, CREATE_ONLY)
-        if type(value) is not bytes:
-            raise TypeError(f"{path}: a value is bytes, not {type(value).__name__}")
-        if len(value) > VALUE_BYTES_MAX:
-            raise ValueTooLargeError(path, len(value), VALUE_BYTES_MAX)
-        if sequential and expected_version not in (None, CREATE_ONLY):
-            raise ValueError(f"{path}: a sequential node is always new")
+        self._check()
+        check_put(path, value, expected_version, sequential)
         session = self._session_id
         owner = session if ephemeral else None
         # A copy of the exact size: encoders hand out bytes that keep a larger buffer alive
@@ -138,7 +132,8 @@ class EmbeddedMetadataStore(MetadataStore):
         return self._versioned(final, node)
 
     async def delete(self, path: str, expected_version: int | None = None) -> None:
-        self._check_change(path, expected_version, 0)
+        self._check()
+        check_delete(path, expected_version)
         session = self._session_id
 
         def run(group: Group) -> None:
@@ -148,7 +143,8 @@ class EmbeddedMetadataStore(MetadataStore):
         await self._shared.committer.submit(path, run)
 
     async def delete_recursive(self, path: str) -> None:
-        self._check_change(path, None, 0)
+        self._check()
+        check_delete(path, None)
         session = self._session_id
 
         def run(group: Group) -> None:
@@ -231,13 +227,6 @@ class EmbeddedMetadataStore(MetadataStore):
         if self._lost:
             raise SessionLostError(self._session_id)
         check_path(path)
-
-    def _check_change(self, path: str, expected_version: int | None, least: int) -> None:
-        self._check(path)
-        if path == ROOT:
-            raise ValueError("the root can't be changed")
-        if expected_version is not None and expected_version < least:
-            raise ValueError(f"{path}: expected version {expected_version}")
 
     def _check_alive(self, session_id: str) -> None:
         # Evaluated with the group: a session that ended while its operation was queued must not

@@ -11,6 +11,8 @@
     ├── LockBusyError           another session holds the lock
     ├── SessionLostError        this session can't be proven to be alive
     ├── StoreClosedError        the store was closed, or closed itself after a fatal error
+    ├── StoreUnreachableError   no server of the store answers
+    ├── AccessDeniedError       the server refuses our credentials, or this path to us
     └── DatabaseError           the file of an embedded store can't be opened
 
 Wrong arguments (an invalid path, a negative version) are our own bugs and raise ValueError.
@@ -93,6 +95,22 @@ class SessionLostError(MetadataError):
 class StoreClosedError(MetadataError):
     def __init__(self, reason: str = "the metadata store is closed") -> None:
         super().__init__(reason)
+
+
+class StoreUnreachableError(MetadataError):
+    """No server answers; ``reason`` is what the last attempt met."""
+
+    def __init__(self, store: str, reason: object) -> None:
+        super().__init__(f"metadata store {store}: {reason}")
+        self.reason = reason
+
+
+class AccessDeniedError(MetadataError):
+    """``what``: a path, or the store whose login failed. Nothing was changed."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what}: {reason}")
+        self.what = what
 
 
 class DatabaseError(MetadataError):

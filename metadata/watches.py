@@ -43,6 +43,9 @@ class PathWatches:
         self._by_prefix.setdefault(prefix, []).append(watch)
         return watch
 
+    def __bool__(self) -> bool:
+        return bool(self._by_prefix)
+
     def close_all(self) -> None:
         for watches in list(self._by_prefix.values()):
             for watch in list(watches):

@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.standalone_process import StandaloneProcess
+from tests.zookeeper_process import ZooKeeperProcess
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--service-url", help="pulsar://host:port of a running server to test")
     parser.addoption("--admin-url", help="http://host:port of the same server")
+    parser.addoption("--service-url-tls", help="pulsar+ssl://host:port of the same server")
+    parser.addoption("--admin-url-tls", help="https://host:port of the same server")
+    parser.addoption("--auth-folder", help="what that server trusts (interop/auth_material.py)")
 
 
 @pytest.fixture(scope="session")
@@ -66,4 +70,11 @@ def admin_url(external_server: tuple[str, str] | None, standalone: StandalonePro
 def fresh_standalone(tmp_path: Path) -> Iterator[StandaloneProcess]:
     """A Magnetar process of this test's own: to be killed, restarted, filled."""
     with StandaloneProcess(tmp_path / "data") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """One ZooKeeper for all tests of a worker, each under a chroot of its own."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as process:
         yield process

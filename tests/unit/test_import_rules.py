@@ -44,6 +44,8 @@ CORES = [
     "bundles/lookup.py",
     "metadata/paths.py",
     "metadata/tree.py",
+    "metadata/zookeeper/session.py",
+    "metadata/zookeeper/doubt.py",
     "broker/auth/authorization.py",
     *(f"broker/auth/{name}.py" for name in ("provider", "chain", "token", "openid", "keys")),
     *(f"broker/auth/{name}.py" for name in ("htpasswd", "basic", "certificate")),

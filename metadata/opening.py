@@ -1,0 +1,39 @@
+"""A metadata store by URL, for whoever starts a process."""
+
+import re
+from pathlib import Path
+
+from metadata.store import MetadataStore
+
+_SCHEME = re.compile(r"([a-z]+):(?!\d)")
+
+
+async def connect_store(
+    url: str,
+    config_path: Path | None = None,
+    *,
+    session_timeout_s: float = 30.0,
+    operation_timeout_s: float = 30.0,
+) -> MetadataStore:
+    """A session on the store that ``url`` names: "zk:host:port,host:port/chroot".
+
+    Args:
+        config_path: properties for TLS and login, see docs/metadata.md.
+    Raises:
+        ValueError: the URL or the properties can't be used.
+        OSError: the properties can't be read.
+        MetadataError: the store can't be reached, or refuses.
+    """
+    # Imported when needed: an embedded store shall not pay for another backend's library.
+    from metadata.zookeeper.settings import SCHEME, ZooKeeperSettings
+    from metadata.zookeeper.store import ZooKeeperStore
+
+    if not url.startswith(SCHEME) and (found := _SCHEME.match(url)):
+        raise ValueError(f"{url!r}: a {found[1]} store is not supported; {SCHEME} is")
+    settings = ZooKeeperSettings.parse(
+        url,
+        config_path,
+        session_timeout_s=session_timeout_s,
+        operation_timeout_s=operation_timeout_s,
+    )
+    return await ZooKeeperStore.connect(settings)

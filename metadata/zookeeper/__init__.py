@@ -1,0 +1,1 @@
+"""Metadata in ZooKeeper. Entry point: ``metadata.zookeeper.store.ZooKeeperStore.connect``."""

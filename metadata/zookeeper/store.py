@@ -1,0 +1,192 @@
+"""``MetadataStore`` on ZooKeeper 3.6 and newer. Guarantees: docs/metadata.md."""
+
+import asyncio
+from collections.abc import Callable
+
+from metadata.arguments import check_delete, check_put
+from metadata.errors import AccessDeniedError, BadVersionError, MetadataError, WriteFailedError
+from metadata.paths import ROOT, check_path, parent_of
+from metadata.store import (
+    CREATE_ONLY,
+    EventType,
+    MetadataEvent,
+    MetadataStore,
+    SessionEvent,
+    Stat,
+    Versioned,
+    Watch,
+)
+from metadata.watches import CallbackWatch, PathWatches
+from metadata.zookeeper import wire
+from metadata.zookeeper.changes import Changes
+from metadata.zookeeper.link import Link
+from metadata.zookeeper.session import Call, NodeEvent, SessionCore
+from metadata.zookeeper.settings import ZooKeeperSettings
+
+_ROUNDS_MAX = 100
+_LONG_LISTING_BYTES = 64 * 1024
+"""Above this a list of children is decoded in a thread: 100,000 names take 0.1 s."""
+
+_CREATED, _DELETED, _CHANGED = 1, 2, 3  # types of ZooKeeper's events
+
+
+class ZooKeeperStore(MetadataStore):
+    """One session on a ZooKeeper ensemble, followed by another when it is lost. See ``connect``."""
+
+    def __init__(self, settings: ZooKeeperSettings) -> None:
+        """Use ``connect``."""
+        root = settings.chroot or ROOT
+        core = SessionCore(
+            settings.session_timeout_s,
+            settings.operation_timeout_s,
+            logins=[wire.digest_login(settings.digest)] if settings.digest else [],
+            # One watch on everything, there from the first moment: ``watch`` is a plain call and
+            # holds at once, and after a reconnect one request restores them all.
+            watches=[wire.watch_everything_below(root)],
+        )
+        self._chroot = settings.chroot
+        self._link = Link(settings, core, self._on_node_event, self._on_session)
+        self._changes = Changes(self._link, settings.chroot, creator_only=bool(settings.digest))
+        self._watches = PathWatches()
+        self._session_watches: list[CallbackWatch[SessionEvent]] = []
+
+    @classmethod
+    async def connect(cls, settings: ZooKeeperSettings) -> "ZooKeeperStore":
+        """Begins the first session and creates the chroot.
+
+        Raises:
+            StoreUnreachableError: no server has answered within the operation timeout.
+            AccessDeniedError: the credentials, or the chroot, are refused.
+        """
+        store = cls(settings)
+        await store._link.start()
+        try:
+            await store._changes.create_chroot()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def session_id(self) -> str:
+        return self._link.session_name
+
+    async def get(self, path: str) -> Versioned | None:
+        call = await self._read(path, wire.get_data)
+        if call is None:
+            return None
+        value, stat = wire.data(call)
+        return self._versioned(path, b"" if path == ROOT else value, stat)
+
+    async def children(self, path: str) -> list[str]:
+        call = await self._read(path, wire.get_children)
+        if call is None:
+            return []
+        if len(call.reply) > _LONG_LISTING_BYTES:
+            return await asyncio.to_thread(_sorted_names, call)
+        return _sorted_names(call)
+
+    async def exists(self, path: str) -> bool:
+        return await self._read(path, wire.exists) is not None or path == ROOT
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Versioned:
+        self._link.check()
+        check_put(path, value, expected_version, sequential)
+        if sequential or expected_version == CREATE_ONLY:
+            written = await self._changes.create(path, value, ephemeral, sequential)
+        elif expected_version is not None:
+            found = await self._changes.set(path, value, expected_version)
+            if found is None:
+                raise BadVersionError(path, expected_version)
+            written = found
+        else:
+            for _ in range(_ROUNDS_MAX):
+                if (found := await self._changes.set(path, value, None)) is not None:
+                    written = found
+                    break
+                try:
+                    written = await self._changes.create(path, value, ephemeral, False)
+                    break
+                except BadVersionError:
+                    continue  # created by another since
+            else:
+                raise WriteFailedError(path, OSError("it is created and deleted all the time"))
+        return self._versioned(written.path, value, written.stat)
+
+    async def delete(self, path: str, expected_version: int | None = None) -> None:
+        self._link.check()
+        check_delete(path, expected_version)
+        await self._changes.delete(path, expected_version)
+
+    async def delete_recursive(self, path: str) -> None:
+        self._link.check()
+        check_delete(path, None)
+        await self._changes.delete_recursive(path)
+
+    def watch(self, path_prefix: str, on_event: Callable[[MetadataEvent], None]) -> Watch:
+        self._link.check_open()
+        check_path(path_prefix)
+        return self._watches.add(path_prefix, on_event)
+
+    def on_session_event(self, on_event: Callable[[SessionEvent], None]) -> Watch:
+        watch = CallbackWatch(on_event, self._session_watches.remove)
+        self._session_watches.append(watch)
+        return watch
+
+    async def close(self) -> None:
+        self._watches.close_all()
+        for watch in list(self._session_watches):
+            watch.close()
+        await self._link.close()
+
+    async def _read(self, path: str, request: Callable[[str], Call]) -> Call | None:
+        """The answered request; None: no such node."""
+        self._link.check()
+        check_path(path)
+        call = await self._link.ask(request(self._changes.full(path)))
+        if call.code == wire.OK:
+            return call
+        if call.code == wire.NO_NODE:
+            return None
+        if call.code == wire.NO_AUTH:
+            raise AccessDeniedError(path, "the server's access list doesn't allow it")
+        raise MetadataError(f"{path}: {wire.name_of_code(call.code)}")
+
+    def _versioned(self, path: str, value: bytes, stat: wire.Stat) -> Versioned:
+        owner = stat.ephemeralOwner
+        mine = owner != 0 and owner == self._link.core.session_id
+        return Versioned(path, value, Stat(stat.version, stat.ctime, stat.mtime, owner != 0, mine))
+
+    def _on_node_event(self, event: NodeEvent) -> None:
+        path = event.path.removeprefix(self._chroot)
+        if not self._watches or path in ("", ROOT):
+            return
+        if event.type == _CHANGED:
+            events = [MetadataEvent(EventType.MODIFIED, path)]
+        elif event.type in (_CREATED, _DELETED):
+            what = EventType.CREATED if event.type == _CREATED else EventType.DELETED
+            parent = MetadataEvent(EventType.CHILDREN_CHANGED, parent_of(path))
+            events = [MetadataEvent(what, path), parent]
+        else:
+            return
+        self._watches.deliver(events, _report)
+
+    def _on_session(self, event: SessionEvent) -> None:
+        for watch in list(self._session_watches):
+            watch.call(event, _report)
+
+
+def _sorted_names(call: Call) -> list[str]:
+    return sorted(wire.child_names(call))
+
+
+def _report(message: str, error: BaseException) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
