@@ -32,10 +32,11 @@ check: $(STAMP)  ## format, lint, types, generated code
 	$(BIN)/mypy .
 	PYTHON=$(BIN)/python scripts/generate_protobuf --check
 
-audit:  ## dependencies with known advisories (needs the network; not part of CI)
+audit:  ## make audit [SERVICE=osv]: dependencies with known advisories (needs the network; not in CI)
 	@[ -x .venv-audit/bin/pip-audit ] || { $(PYTHON) -m venv .venv-audit && \
 		.venv-audit/bin/python -m pip install -q --disable-pip-version-check pip-audit; }
-	.venv-audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip
+	# Strict: a package that nobody could look up is a failure, not a good result.
+	.venv-audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip --strict -s $(or $(SERVICE),pypi)
 
 format: $(STAMP)  ## rewrite sources in our format
 	$(BIN)/ruff format .

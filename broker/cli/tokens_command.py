@@ -96,8 +96,10 @@ def _create_key_pair(options: argparse.Namespace) -> None:
     public = key.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    _write(Path(options.output_private_key), private, 0o600)
-    _write(Path(options.output_public_key), public, 0o644)
+    private_path, public_path = Path(options.output_private_key), Path(options.output_public_key)
+    _check_is_new(public_path)  # before half of the pair is there
+    _write(private_path, private, 0o600)
+    _write(public_path, public, 0o644)
 
 
 def _new_private_key(algorithm: str) -> PrivateKey:
@@ -112,15 +114,30 @@ def _new_private_key(algorithm: str) -> PrivateKey:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """A new file; never over one that is there, which may be in use."""
+    """A new file, with this mode whatever the umask; never over one that may be in use."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode & 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            try:
+                file.write(content)
+                file.flush()
+                os.fchmod(descriptor, mode)
+            except OSError:
+                path.unlink()  # half a key is worse than none
+                raise
     except FileExistsError:
-        raise CliError(f"{path} exists already, and may be in use: remove it first") from None
+        raise _exists_error(path) from None
     except OSError as error:
         raise CliError(f"{path}: {error.strerror}") from error
+
+
+def _check_is_new(path: Path) -> None:
+    if os.path.lexists(path):
+        raise _exists_error(path)
+
+
+def _exists_error(path: Path) -> CliError:
+    return CliError(f"{path} exists already, and may be in use: remove it first")
 
 
 def _create(options: argparse.Namespace) -> str:

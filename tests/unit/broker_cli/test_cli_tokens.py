@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -47,6 +48,33 @@ def test_a_secret_key_makes_tokens_that_it_validates(
     assert json.loads(run(capsys, "validate", "-sk", file)) == claims
     # Never over a key that may be in use
     assert "exists already" in refused(capsys, "create-secret-key", "--output", file)
+
+
+@pytest.mark.parametrize("umask", [0, 0o077, 0o777])
+def test_files_have_their_mode_whatever_the_umask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], umask: int
+) -> None:
+    secret, private, public = (tmp_path / name for name in ("secret", "private", "public"))
+    before = os.umask(umask)
+    try:
+        run(capsys, "create-secret-key", "-o", secret)
+        words = ("--output-private-key", private, "--output-public-key", public)
+        run(capsys, "create-key-pair", "-a", "ES256", *words)
+    finally:
+        os.umask(before)
+    assert [_mode(each) for each in (secret, private, public)] == [0o600, 0o600, 0o644]
+
+
+def test_no_half_of_a_pair_is_made_and_nothing_is_written_through_a_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private, public, elsewhere = (tmp_path / name for name in ("private", "public", "elsewhere"))
+    public.symlink_to(elsewhere)
+    words = ("--output-private-key", private, "--output-public-key", public)
+    assert "exists already" in refused(capsys, "create-key-pair", "-a", "ES256", *words)
+    assert not private.exists()
+    assert "exists already" in refused(capsys, "create-secret-key", "-o", public)
+    assert not elsewhere.exists()
 
 
 def test_secret_keys_on_standard_output_and_in_base64(
