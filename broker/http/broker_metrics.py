@@ -6,21 +6,22 @@ import gc
 import os
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from broker.http.metrics_page import MetricsPage, label
 from broker.service.file_limit import file_limit
-from broker.service.persistent_topic import PersistentTopic
 from broker.service.rates import RateSampler
 
 if TYPE_CHECKING:
     from broker.http.front import HttpFigures
+    from broker.http.topic_metrics import TopicMetrics
     from broker.service.broker_service import BrokerService
     from broker.service.figures import Durations
 
-__all__ = ["CacheRates", "add_broker_metrics"]
+__all__ = ["CacheRates", "ProcessFigures", "add_broker_metrics", "process_figures"]
 
 _BROKER_SUMS: Final = {
     "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",
@@ -64,19 +65,23 @@ def add_broker_metrics(
     service: BrokerService,
     http: HttpFigures,
     cache_rates: CacheRates,
-    of_namespace: dict[str, dict[str, float]],
+    topics: TopicMetrics,
+    process: ProcessFigures,
 ) -> None:
+    """Args:
+    topics: the walk over the topics, which is over.
+    """
     base = page.base
     page.add("pulsar_broker_topics_count", base, len(service.topics))
     for name, broker_name in _BROKER_SUMS.items():
-        page.add(broker_name, base, sum(sums[name] for sums in of_namespace.values()))
+        page.add(broker_name, base, topics.total(name))
     _add_connections(page, service)
     _add_durations(page, service)
-    _add_storage(page, service, cache_rates)
-    _add_ledgers(page, of_namespace)
+    page.add("pulsar_ml_count", base, topics.persistent_topics)
+    _add_cache(page, service, cache_rates)
     _add_load(page, service)
     _add_http(page, http)
-    _add_process(page)
+    _add_process(page, process)
 
 
 def _add_connections(page: MetricsPage, service: BrokerService) -> None:
@@ -126,25 +131,13 @@ def _add_durations(page: MetricsPage, service: BrokerService) -> None:
     page.add("topic_load_times_count", base, figures.topic_load.count)  # the name before 4.0
 
 
-def _add_storage(page: MetricsPage, service: BrokerService, cache_rates: CacheRates) -> None:
+def _add_cache(page: MetricsPage, service: BrokerService, cache_rates: CacheRates) -> None:
     base = page.base
-    ledgers = sum(isinstance(topic, PersistentTopic) for topic in service.topics.values())
-    page.add("pulsar_ml_count", base, ledgers)
     cache = service.ledgers.cache
     hit_rate, miss_rate = cache_rates.sample(service.clock(), cache.hits, cache.misses)
     page.add("pulsar_ml_cache_used_size", base, cache.size)
     page.add("pulsar_ml_cache_hits_rate", base, hit_rate)
     page.add("pulsar_ml_cache_misses_rate", base, miss_rate)
-
-
-def _add_ledgers(page: MetricsPage, of_namespace: dict[str, dict[str, float]]) -> None:
-    """Managed ledgers by namespace, which is ``tenant/namespace/persistent`` here (trap 41)."""
-    for namespace, sums in of_namespace.items():
-        labels = f"{page.base},{label('namespace', f'{namespace}/persistent')}"
-        page.add("pulsar_ml_AddEntryMessagesRate", labels, sums["pulsar_rate_in"])
-        page.add("pulsar_ml_AddEntryBytesRate", labels, sums["pulsar_throughput_in"])
-        page.add("pulsar_ml_NumberOfMessagesInBacklog", labels, sums["pulsar_msg_backlog"])
-        page.add("pulsar_ml_StoredMessagesSize", labels, sums["pulsar_storage_logical_size"])
 
 
 def _add_load(page: MetricsPage, service: BrokerService) -> None:
@@ -171,29 +164,42 @@ def _add_http(page: MetricsPage, http: HttpFigures) -> None:
     page.add("jetty_request_time_seconds_total", base, http.seconds, "counter")
 
 
-def _add_process(page: MetricsPage) -> None:
+def _add_process(page: MetricsPage, process: ProcessFigures) -> None:
     base = page.base
-    virtual, resident = _memory_bytes()
     page.add("process_cpu_seconds_total", base, time.process_time(), "counter")
-    page.add("process_resident_memory_bytes", base, resident)
-    page.add("process_virtual_memory_bytes", base, virtual)
+    page.add("process_resident_memory_bytes", base, process.resident_bytes)
+    page.add("process_virtual_memory_bytes", base, process.virtual_bytes)
     page.add("process_start_time_seconds", base, _STARTED_S)
-    page.add("process_open_fds", base, _open_files())
+    page.add("process_open_fds", base, process.open_files)
     page.add("process_max_fds", base, file_limit())
     page.add("jvm_threads_current", base, threading.active_count())
     for generation, figures in enumerate(gc.get_stats()):
         labels = f'{base},gc="generation {generation}"'
         page.add("jvm_gc_collection_seconds_count", labels, figures["collections"], "counter")
     # Dashboards fill their variables from this one.
-    page.add("jvm_memory_bytes_used", f'{base},area="heap"', resident)
+    page.add("jvm_memory_bytes_used", f'{base},area="heap"', process.resident_bytes)
 
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _STARTED_S: Final = psutil.Process().create_time()
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """What the system says of this process; 0 where it can't be told."""
+
+    virtual_bytes: int
+    resident_bytes: int
+    open_files: int
+
+
+def process_figures() -> ProcessFigures:
+    """Ask the system. Takes milliseconds when thousands of files are open: not for the loop."""
+    virtual, resident = _memory_bytes()
+    return ProcessFigures(virtual, resident, _open_files())
+
+
 def _memory_bytes() -> tuple[int, int]:
-    """Virtual and resident bytes (0 where it can't be told)."""
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
             virtual, resident = statm.read().split()[:2]

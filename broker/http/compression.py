@@ -2,7 +2,8 @@
 
 Not Starlette's GZipMiddleware: it also compresses streams and keeps what the compressor holds back,
 so that a message of an NDJSON stream would arrive with the next one; and it compresses on the loop.
-Answers that are sent in pieces pass through here untouched.
+Answers that are sent in pieces pass through here untouched, unless ``allow_compression`` said that
+nobody waits for single pieces.
 """
 
 from __future__ import annotations
@@ -17,14 +18,23 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["GzipLayer", "accepts_gzip"]
+__all__ = ["GzipLayer", "accepts_gzip", "allow_compression"]
 
 _WORTH_BYTES: Final = 1024  # less fits in one packet anyway
 _THREAD_BYTES: Final = 32 * 1024  # 0.3 ms of the loop at level 4
 _LEVEL: Final = 4
+_GZIP_BITS: Final = 31  # the largest window, in gzip's format
 _TEXT: Final = re.compile(rb"application/(json|javascript)\b|text/(?!event-stream)|image/svg")
 _ALWAYS_EXCLUDED: Final = b"/topics/"
 """Produce and consume: their callers wait for latency, and answers are read once."""
+
+
+_PIECES: Final = "gzip_pieces"
+
+
+def allow_compression(scope: Scope) -> None:
+    """This request's answer may be held back and compressed although it is sent in pieces."""
+    scope["state"][_PIECES] = True
 
 
 class GzipLayer:
@@ -44,7 +54,7 @@ class GzipLayer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._wanted(scope):
-            send = _Gzip(send).send
+            send = _Gzip(scope, send).send
         await self._app(scope, receive, send)
 
     def _wanted(self, scope: Scope) -> bool:
@@ -74,11 +84,13 @@ def accepts_gzip(header: bytes) -> bool:
 class _Gzip:
     """``send`` of one answer: holds its head until the first piece shows whether it is whole."""
 
-    __slots__ = ("_head", "_send")
+    __slots__ = ("_compressor", "_head", "_scope", "_send")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope = scope
         self._send = send
         self._head: Message | None = None
+        self._compressor: zlib._Compress | None = None  # of an answer in pieces
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -86,22 +98,44 @@ class _Gzip:
             return
         head, self._head = self._head, None
         if head is None:
+            if self._compressor is not None:
+                message = await self._piece(self._compressor, message)
             await self._send(message)
             return
         body = message.get("body", b"")
-        if not message.get("more_body") and len(body) >= _WORTH_BYTES and _compressible(head):
+        if not _compressible(head):
+            pass
+        elif message.get("more_body"):
+            if _PIECES in self._scope["state"]:
+                self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_BITS)
+                _tell(head)
+                message = await self._piece(self._compressor, message)
+        elif len(body) >= _WORTH_BYTES:
             large = len(body) >= _THREAD_BYTES
             body = await asyncio.to_thread(_gzip, body) if large else _gzip(body)
             message = {**message, "body": body}
-            kept = [each for each in head["headers"] if each[0] != b"content-length"]
-            head["headers"] = [
-                *kept,
-                (b"content-length", str(len(body)).encode()),
-                (b"content-encoding", b"gzip"),
-                (b"vary", b"Accept-Encoding"),
-            ]
+            _tell(head, (b"content-length", str(len(body)).encode()))
         await self._send(head)
         await self._send(message)
+
+    async def _piece(self, compressor: zlib._Compress, message: Message) -> Message:
+        body, last = message.get("body", b""), not message.get("more_body")
+        if len(body) >= _THREAD_BYTES:
+            body = await asyncio.to_thread(compressor.compress, body)
+        else:
+            body = compressor.compress(body)
+        return {**message, "body": body + compressor.flush() if last else body}
+
+
+def _tell(head: Message, *more: tuple[bytes, bytes]) -> None:
+    """The headers of a compressed answer."""
+    kept = [each for each in head["headers"] if each[0] != b"content-length"]
+    head["headers"] = [
+        *kept,
+        *more,
+        (b"content-encoding", b"gzip"),
+        (b"vary", b"Accept-Encoding"),
+    ]
 
 
 def _compressible(head: Message) -> bool:
@@ -116,4 +150,4 @@ def _compressible(head: Message) -> bool:
 
 
 def _gzip(body: bytes) -> bytes:
-    return zlib.compress(body, _LEVEL, 31)  # 31: the largest window, in gzip's format
+    return zlib.compress(body, _LEVEL, _GZIP_BITS)

@@ -166,8 +166,8 @@ class NonPersistentSubscription(Subscription):
         self.disconnect_all()
         self.topic.forget_subscription(self.name)
 
-    def stats(self, now_ms: int) -> dict[str, Any]:
-        stats = self.common_stats()
+    def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
+        stats = self.common_stats(with_consumers=with_consumers)
         stats["msgDropRate"] = self.drop_rate
         core = self._core
         if core is not None and core.active is not None:

@@ -498,8 +498,8 @@ class PersistentSubscription(Subscription):
 
     # --- statistics
 
-    def stats(self, now_ms: int) -> dict[str, Any]:
-        stats = self.common_stats()
+    def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
+        stats = self.common_stats(with_consumers=with_consumers)
         cursor, core = self.cursor, self._core
         backlog = cursor.backlog
         delayed = 0
@@ -508,7 +508,7 @@ class PersistentSubscription(Subscription):
             stats["blockedSubscriptionOnUnackedMsgs"] = core.blocked
             stats["unackedMessages"] = core.unacked
             stats["msgInReplay"] = len(core.replay)
-            if isinstance(core, KeySharedDispatcher):
+            if with_consumers and isinstance(core, KeySharedDispatcher):
                 self._add_hashes(core, stats)
         elif isinstance(core, SingleActiveDispatcher) and core.active is not None:
             stats["activeConsumerName"] = core.active.name

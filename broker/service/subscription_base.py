@@ -309,8 +309,13 @@ class Subscription(ABC):
     # --- statistics
 
     @abstractmethod
-    def stats(self, now_ms: int) -> dict[str, Any]:
-        """SubscriptionStats in Pulsar's shape (http-api 3.4)."""
+    def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
+        """SubscriptionStats in Pulsar's shape (http-api 3.4).
+
+        Args:
+            with_consumers: false leaves the list of consumers empty, and with it out what takes
+                time by their number.
+        """
 
     def counters(self) -> tuple[int, int, int, int, int]:
         """Messages out, bytes out, redelivered messages, acknowledged entries, entries out."""
@@ -337,7 +342,7 @@ class Subscription(ABC):
                 ),
             )
 
-    def common_stats(self) -> dict[str, Any]:
+    def common_stats(self, *, with_consumers: bool) -> dict[str, Any]:
         """The part of the statistics that every subscription has; the rest is 0."""
         rate_out, throughput, rate_redeliver, rate_ack = self.rates.rates
         messages, sent_bytes, *_ = self.counters()
@@ -365,7 +370,7 @@ class Subscription(ABC):
             "lastConsumedTimestamp": self.last_consumed_ms,
             "lastAckedTimestamp": self.last_acked_ms,
             "lastMarkDeleteAdvancedTimestamp": 0,
-            "consumers": [consumer.stats() for consumer in self.consumers],
+            "consumers": [each.stats() for each in self.consumers] if with_consumers else [],
             "isDurable": self.durable,
             "isReplicated": self.replicated,
             "allowOutOfOrderDelivery": False,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from collections.abc import AsyncIterator
 
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+
+from broker.http.compression import allow_compression
 from broker.http.dependencies import Service
-from broker.http.metrics import render_metrics
+from broker.http.metrics import metrics_pieces
 
 __all__ = ["router"]
 
@@ -22,6 +26,24 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
     },
 )
 async def metrics(request: Request, service: Service) -> Response:
-    state = request.app.state
-    page = await render_metrics(service, state.http_figures, state.cache_rates)
-    return Response(page, media_type=_TYPE)
+    app = request.app
+    pieces = metrics_pieces(
+        service, app.state.http_figures, app.state.cache_rates, version=app.version
+    )
+    first = await anext(pieces)
+    second = await anext(pieces, None)
+    if second is None:
+        return Response(first, media_type=_TYPE)
+    if request.scope["http_version"] == "1.0":  # whose clients know no chunks
+        return Response(
+            b"".join([first, second, *[each async for each in pieces]]), 200, None, _TYPE
+        )
+    allow_compression(request.scope)
+    return StreamingResponse(_chain(first, second, pieces), media_type=_TYPE)
+
+
+async def _chain(first: bytes, second: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    yield second
+    async for piece in rest:
+        yield piece

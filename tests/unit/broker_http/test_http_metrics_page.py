@@ -1,0 +1,179 @@
+"""The metrics page in the making: its text, and that it never keeps the loop to itself."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.http.broker_metrics import CacheRates
+from broker.http.front import HttpFigures
+from broker.http.metrics import metrics_pieces
+from broker.http.metrics_page import BLOCK_ROWS, MetricsPage, label
+from broker.http.topic_metrics import TopicMetrics
+from broker.protocol.topic_name import TopicName
+from tests.unit.broker_service.doubles import Broker
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = await Broker().start()
+    yield broker
+    await broker.close()
+
+
+def samples(page: bytes) -> dict[str, float]:
+    """Value by series as it is written, by the official parser."""
+    found = {}
+    for family in text_string_to_metric_families(page.decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sample.labels.items())
+            key = f"{sample.name}{{{labels}}}"
+            assert key not in found, f"twice: {key}"
+            found[key] = sample.value
+    return found
+
+
+def test_series_of_one_metric_stand_together() -> None:
+    page = MetricsPage("c")
+    first, second = page.table(("a", "b")), page.table(("b", "c"))
+    page.add("b", page.base, 7)
+    for number in range(3):
+        first.add(f'n="{number}"', (number, 0.5))
+        second.add(f'm="{number}"', (number, 2.5))
+    page.add_summary("d", [("0.5", math.nan)], 0, 0.0)
+    assert b"".join(page.pieces()).decode().splitlines() == [
+        "# TYPE a gauge",
+        'a{n="0"} 0',
+        'a{n="1"} 1',
+        'a{n="2"} 2',
+        "# TYPE b gauge",
+        'b{cluster="c"} 7',
+        *(f'b{{n="{number}"}} 0.5' for number in range(3)),
+        *(f'b{{m="{number}"}} {number}' for number in range(3)),
+        "# TYPE c gauge",
+        *(f'c{{m="{number}"}} 2.5' for number in range(3)),
+        "# TYPE d summary",
+        'd{cluster="c",quantile="0.5"} NaN',
+        'd_count{cluster="c"} 0',
+        'd_sum{cluster="c"} 0.0',
+    ]
+
+
+def test_a_table_without_rows_leaves_no_trace() -> None:
+    page = MetricsPage("c")
+    page.table(("a", "b"))
+    assert list(page.pieces()) == []
+
+
+@pytest.mark.parametrize("rows", [1, BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 10 * BLOCK_ROWS])
+def test_no_piece_is_long(rows: int) -> None:
+    page = MetricsPage("c")
+    names = [f"m{number}" for number in range(5)]
+    table = page.table(names)
+    for number in range(rows):
+        table.add(f'n="{number}"', (number,) * 5)
+        page.add("single", f'n="{number}"', number)
+    pieces = list(page.pieces())
+    assert max(piece.count(b"\n") - piece.count(b"#") for piece in pieces) <= BLOCK_ROWS
+    found = samples(b"".join(pieces))
+    assert len(found) == 6 * rows
+    assert all(found[f"{name}{{n={n}}}"] == n for name in [*names, "single"] for n in range(rows))
+
+
+def test_labels_are_escaped() -> None:
+    page = MetricsPage('a"b\\c\nd')
+    page.add("m", page.base, 1)
+    assert samples(b"".join(page.pieces())) == {'m{cluster=a"b\\c\nd}': 1}
+    assert label("n", 'x"') == 'n="x\\""'
+
+
+async def load(broker: Broker, count: int, subscriptions: int = 0) -> None:
+    for number in range(count):
+        name = TopicName.parse(f"persistent://public/default/t{number}")
+        topic = await broker.service.get_topic(name, create=True)
+        for each in range(subscriptions):
+            await topic.create_subscription(f"s{each}")
+
+
+async def test_others_run_between_topics_and_between_pieces(broker: Broker) -> None:
+    """Every look at the clock finds the turn over: then no step may follow another directly."""
+    await load(broker, 300, 1)
+    loop, ticks, running = asyncio.get_running_loop(), 0, True
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        if running:
+            loop.call_soon(tick)
+
+    loop.call_soon(tick)
+    now_s = 0.0
+
+    def clock() -> float:
+        nonlocal now_s
+        now_s += 1.0
+        return now_s
+
+    pieces, at_piece = [], []
+    async for piece in metrics_pieces(broker.service, HttpFigures(), CacheRates(), clock=clock):
+        pieces.append(piece)
+        at_piece.append(ticks)
+    running = False
+    page = b"".join(pieces)
+    series = page.count(b"\n") - page.count(b"# TYPE")
+    assert series > 300 * 40
+    assert at_piece[0] >= 300, "one turn a topic, before the first piece"
+    assert ticks - 300 >= series // BLOCK_ROWS, "one turn a block of lines"
+    assert len(set(at_piece)) == len(pieces), "and one after each piece"
+
+
+async def test_a_topic_with_many_subscriptions_takes_many_steps(broker: Broker) -> None:
+    await load(broker, 1, 200)
+    page = MetricsPage("c")
+    assert len(list(TopicMetrics(page, broker.service).steps())) >= 200 // 32
+    found = samples(b"".join(page.pieces()))
+    assert len([name for name in found if name.startswith("pulsar_subscription_back_log{")]) == 200
+
+
+async def test_what_is_unloaded_in_the_middle_is_left_out(broker: Broker) -> None:
+    await load(broker, 4, 40)
+    page = MetricsPage("c")
+    topics = TopicMetrics(page, broker.service)
+    steps = topics.steps()
+    next(steps)  # 32 subscriptions of t0
+    first = broker.service.topics["persistent://public/default/t0"]
+    await first.delete_subscription("s35", force=True)
+    name = TopicName.parse("persistent://public/default/t2")
+    await broker.service.delete_topic(name, force=True)
+    for _ in steps:
+        pass
+    found = samples(b"".join(page.pieces()))
+    assert found["pulsar_topics_count{cluster=c,namespace=public/default}"] == 3
+    backlogs = [key for key in found if key.startswith("pulsar_subscription_back_log{")]
+    assert len(backlogs) == 39 + 40 + 40
+    assert not [key for key in found if "/t2" in key]
+
+
+async def test_the_page_agrees_with_statistics(broker: Broker) -> None:
+    await load(broker, 2, 3)
+    pages = metrics_pieces(broker.service, HttpFigures(), CacheRates())
+    found = samples(b"".join([piece async for piece in pages]))
+    topic = broker.service.topics["persistent://public/default/t1"]
+    stats = topic.stats()
+    base = f"cluster={broker.service.cluster}"
+    labels = f"{base},namespace=public/default,topic={topic.full_name}"
+    for series, field in (
+        ("pulsar_in_messages_total", "msgInCounter"),
+        ("pulsar_out_bytes_total", "bytesOutCounter"),
+        ("pulsar_storage_size", "storageSize"),
+        ("pulsar_storage_backlog_quota_limit", "backlogQuotaLimitSize"),
+        ("pulsar_storage_backlog_age_seconds", "oldestBacklogMessageAgeSeconds"),
+        ("pulsar_publish_rate_limit_times", "publishRateLimitedTimes"),
+    ):
+        assert found[f"{series}{{{labels}}}"] == stats[field], series
+    assert found[f"pulsar_subscriptions_count{{{labels}}}"] == 3
+    assert found[f"pulsar_broker_subscriptions_count{{{base}}}"] == 6
