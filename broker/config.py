@@ -63,6 +63,8 @@ _POSITIVE = (
     "http_server_idle_timeout",
     "http_server_accept_queue_size",
     "http_requests_max_per_second",
+    "metadata_store_session_timeout_millis",
+    "metadata_store_operation_timeout_seconds",
     "authentication_refresh_check_seconds",
     "open_id_http_read_timeout_millis",
     "open_id_cache_refresh_after_write_seconds",
@@ -99,7 +101,11 @@ class BrokerConfig:
     advertised_address: str = ""  # "": the bind address; localhost for loopback and wildcards
     broker_service_port: int = 6650  # 0: any free port; empty or -1: only over TLS
     web_service_port: int = 8080
-    metadata_store_url: str = ""  # "": the embedded store in data_dir
+    metadata_store_url: str = ""  # "": the embedded store in data_dir; zk:host:port/chroot
+    configuration_metadata_store_url: str = ""  # must be the same: there is one store for both
+    metadata_store_config_path: str = ""  # properties: TLS and login (docs/metadata.md)
+    metadata_store_session_timeout_millis: int = 30_000
+    metadata_store_operation_timeout_seconds: int = 30
     log_level: str = "INFO"
     log_format: str = "text"  # own key: "json" is one object a line
     status_file_path: str = (
@@ -328,6 +334,11 @@ class BrokerConfig:
         if sorted(quorums, reverse=True) != list(quorums):
             raise ConfigError(
                 f"ensemble size >= write quorum >= ack quorum is needed, not {quorums}"
+            )
+        if self.configuration_metadata_store_url not in ("", self.metadata_store_url):
+            raise ConfigError(
+                f"configurationMetadataStoreUrl={self.configuration_metadata_store_url}: only the"
+                f" same as metadataStoreUrl={self.metadata_store_url}"
             )
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""One process with everything: embedded metadata, one embedded bookie, a broker, HTTP.
+"""One process with everything: metadata (embedded or ZooKeeper), a bookie, a broker, HTTP.
 
 Start order is the layers' order, stop order its reverse; what a clean stop saves, ``kill -9`` only
 makes the next start do (journal replay, ledger recovery).
@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import uvloop
@@ -36,14 +37,15 @@ from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import MetadataError, StoreClosedError
+from metadata.opening import connect_store
 from metadata.store import SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from bookkeeper.storage.file_system import FileSystem
     from broker.config import BrokerConfig
+    from metadata.store import MetadataStore
 
 __all__ = ["Standalone", "run"]
 
@@ -95,9 +97,8 @@ class Standalone:
         config, rng = self.config, random.Random()
         data = config.data_path
         data.mkdir(parents=True, exist_ok=True)
-        store = EmbeddedMetadataStore.open(data / "metadata" / "metadata.sqlite")
+        store = await self._open_store()
         stack.push_async_callback(store.close)
-        store.on_session_event(self._on_session_event)
         settings = bookie_config(config)
         self.bookie = bookie = await Bookie.open(
             settings, self._open_files(settings.data_dir), store
@@ -117,6 +118,27 @@ class Standalone:
         self.service = service = BrokerService(config, store, ledgers)
         stack.push_async_callback(service.close)
         await self._listen(stack, service)
+
+    async def _open_store(self) -> MetadataStore:
+        config = self.config
+        if not config.metadata_store_url:
+            embedded = EmbeddedMetadataStore.open(config.data_path / "metadata" / "metadata.sqlite")
+            embedded.on_session_event(self._on_session_event)
+            return embedded
+        # Importing FastAPI can hold the loop for longer than a session may be silent.
+        import broker.http.app
+        import broker.http.server  # noqa: F401
+
+        path = config.metadata_store_config_path
+        try:
+            return await connect_store(
+                config.metadata_store_url,
+                Path(path) if path else None,
+                session_timeout_s=config.metadata_store_session_timeout_millis / 1000,
+                operation_timeout_s=float(config.metadata_store_operation_timeout_seconds),
+            )
+        except ValueError as error:
+            raise ConfigError(f"metadataStoreUrl, metadataStoreConfigPath: {error}") from error
 
     async def _listen(self, stack: AsyncExitStack, service: BrokerService) -> None:
         # Imported here: FastAPI takes longer to import than all the rest to start.
