@@ -88,6 +88,7 @@ class _Source:
         self.remote = remote
         self.client_version = client_version
         self.consumer: Consumer | None = None
+        self.gone = False  # its consumer was closed, by us or by the broker
         self.end_of_topic = False
         self.topic_name = ""
         self.skip_through: tuple[int, int, int] | None = None  # ledger, entry, batch index
@@ -148,8 +149,8 @@ class _Source:
         self.end_of_topic = True
 
     def close_consumer(self, consumer: Consumer) -> None:
-        self.consumer = None
-        self.feed.lost()
+        self.consumer, self.gone = None, True
+        self.feed.lost(self)
 
     async def check_liveness(self) -> bool:
         # Who closes a WebSocket and connects again may be here before the old session has heard of
@@ -184,6 +185,8 @@ class Feed:
         self.crypto_action = CONSUME
         """With encrypted messages: CONSUME passes them on as they are, DISCARD acknowledges them,
         FAIL leaves them unacknowledged. Nothing here has keys."""
+        self.on_topic_lost: Callable[[str], None] | None = None
+        """Set: topics come and go, and ``on_lost`` isn't called for one of them."""
         self._ended: asyncio.Event | None = None  # made when somebody waits
         self.ready: deque[Delivery] = deque()
         self._sources: list[_Source] = []
@@ -230,6 +233,56 @@ class Feed:
         except BaseException:
             self.close()
             raise
+
+    async def add_topic(
+        self, name: TopicName, request: SubscribeRequest, *, remote: str, client_version: str
+    ) -> None:
+        """Subscribe to one more topic or partition, which must exist.
+
+        REQUIRES: ``on_topic_lost`` is set.
+        Raises:
+            BrokerError: as ``Topic.subscribe``; the others go on.
+        """
+        if self._by_ledger is None:
+            self._by_ledger = {}
+        source = _Source(self, name.partition_index, remote, client_version)
+        source.topic_name = str(name)
+        topic = await self._service.get_topic(name, create=False)
+        consumer = await topic.subscribe(replace(request), source)
+        if self.closed:
+            consumer.subscription.remove_consumer(consumer)
+        elif source.gone:  # closed again before we heard of it
+            self.lost(source)
+        else:
+            source.consumer = consumer
+            self._sources.append(source)
+            self._flush_soon()  # its share of the credit
+
+    def remove_topic(self, topic: str) -> None:
+        """Leave one; what is unacknowledged goes to others, as far as the topic is still there."""
+        for source in self._sources:
+            if source.topic_name == topic:
+                consumer, source.consumer, source.gone = source.consumer, None, True
+                self._drop(source)
+                if consumer is not None:
+                    consumer.subscription.remove_consumer(consumer)
+                return
+
+    def _drop(self, source: _Source) -> None:
+        """Forget a source and what came from it: it comes again if the topic does."""
+        assert self._by_ledger is not None
+        if source in self._sources:
+            self._sources.remove(source)
+        self._by_ledger = {
+            ledger_id: each for ledger_id, each in self._by_ledger.items() if each is not source
+        }
+        if source.chunks is not None:
+            source.chunks.close()
+        dropped = [delivery for delivery in self.ready if delivery.topic == source.topic_name]
+        if dropped:
+            self.ready = deque(d for d in self.ready if d.topic != source.topic_name)
+            self.release(dropped)
+        self._flush_soon()  # the others' shares are larger now
 
     def skip_through(self, ledger_id: int, entry_id: int, batch_index: int) -> None:
         """Leave out this batch's messages up to that index: a reader starts behind a message id."""
@@ -398,10 +451,12 @@ class Feed:
         """One message is done; all of a tick go to the subscription together.
 
         Raises:
-            KeyError: no such partition; of several topics: not delivered here.
+            KeyError: no such partition; of several topics: not delivered here. Where topics come
+                and go, such an id is of one that went.
         """
         partition, ledger_id, entry_id, batch_index, batch_size = key
-        source = self._source(partition, ledger_id)
+        if (source := self._source(partition, ledger_id)) is None:
+            return
         if batch_index >= 0 and not batch_index < max(batch_size, 1) <= _BATCH_MAX:
             return  # a made-up id: nothing of ours, and no huge bit set because of it
         if batch_index < 0 or batch_size <= 1:
@@ -419,15 +474,18 @@ class Feed:
         """Send these again; of a batch everything that isn't acknowledged."""
         by_source: dict[_Source, set[Position]] = {}
         for partition, ledger_id, entry_id, _, _ in keys:
-            source = self._source(partition, ledger_id)
+            if (source := self._source(partition, ledger_id)) is None:
+                continue
             by_source.setdefault(source, set()).update(source.take_chunked((ledger_id, entry_id)))
         self._flush()
         for source, positions in by_source.items():
             if (consumer := source.consumer) is not None:
                 consumer.subscription.redeliver(consumer, sorted(positions))
 
-    def _source(self, partition: int, ledger_id: int) -> _Source:
+    def _source(self, partition: int, ledger_id: int) -> _Source | None:
         if self._by_ledger is not None:
+            if self.on_topic_lost is not None:
+                return self._by_ledger.get(ledger_id)
             return self._by_ledger[ledger_id]
         if (source := self._by_partition.get(partition)) is not None:
             return source
@@ -491,14 +549,19 @@ class Feed:
         Raises:
             BrokerError: other consumers use it.
         """
-        for source in self._sources:
+        for source in list(self._sources):
             if (consumer := source.consumer) is not None:
                 source.consumer = None
                 await consumer.subscription.unsubscribe(consumer, force=False)
 
-    def lost(self) -> None:
-        if not self.closed:
+    def lost(self, source: _Source) -> None:
+        if self.closed:
+            return
+        if self.on_topic_lost is None:
             self._on_lost()
+            return
+        self._drop(source)
+        self.on_topic_lost(source.topic_name)
 
     async def wait_for_end(self) -> None:
         if not self.closed:

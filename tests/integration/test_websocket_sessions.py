@@ -346,7 +346,6 @@ def test_several_topics(ws_url: str, topic: str, admin_url: str) -> None:
         ("v3/consumer/s?topics=", 400),
         ("v3/consumer/s?topics=a,a", 400),
         ("v3/consumer/s?topics=bad%3A%2F%2F", 400),
-        ("v3/consumer/s?topicsPattern=public%2Fdefault%2F.*", 501),
         ("v3/consumer/s?topics=a,b&receiverQueueSize=x", 400),
         ("pingpong", 404),
         ("v2/producer/persistent/public/default", 404),

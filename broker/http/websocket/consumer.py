@@ -31,10 +31,11 @@ from broker.service.schemas.definition import parse_version
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from broker.http.websocket.channel import Channel
     from broker.http.websocket.parameters import ConsumerParameters, ReaderParameters
+    from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
 
 __all__ = ["ConsumerSession", "ReaderSession", "message_json"]
@@ -123,10 +124,8 @@ def key_of(message_id: pb.MessageIdData) -> MessageKey:
 class _Session:
     """What consumers and readers share: pushing under credit, and the socket's words."""
 
-    def __init__(self, service: BrokerService, name: TopicName, queue_size: int) -> None:
+    def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._name = name
-        self._queue_size = queue_size
         self._channel: Channel | None = None
         self._pushing = False
         self._shows_topic = False
@@ -151,6 +150,11 @@ class _Session:
 
     @property
     def writes_to(self) -> Sequence[TopicName]:
+        return ()
+
+    @property
+    def rights(self) -> Sequence[Right]:
+        """What it has asked for by itself, beside what its path and query name."""
         return ()
 
     def close(self) -> None:
@@ -204,7 +208,7 @@ class ConsumerSession(_Session):
         subscription: str,
         parameters: ConsumerParameters,
     ) -> None:
-        super().__init__(service, names[0], parameters.queue_size)
+        super().__init__(service)
         self._names = names
         self._shows_topic = len(names) > 1
         self._subscription = subscription
@@ -223,8 +227,13 @@ class ConsumerSession(_Session):
         Raises:
             BrokerError: the upgrade is to be refused with its status.
         """
+        request = self._request()
+        await self.feed.open_all(self._names, request, remote=remote, client_version=client_version)
+        self._start_pushing()
+
+    def _request(self) -> SubscribeRequest:
         parameters = self._parameters
-        request = SubscribeRequest(
+        return SubscribeRequest(
             subscription=self._subscription,
             sub_type=parameters.sub_type,
             consumer_name=parameters.consumer_name or secrets.token_hex(5),
@@ -232,17 +241,21 @@ class ConsumerSession(_Session):
             durable=parameters.durable,
             initial_position=EARLIEST if parameters.earliest else LATEST,
         )
-        await self.feed.open_all(self._names, request, remote=remote, client_version=client_version)
-        if not parameters.pull:
-            self.feed.add_credit(parameters.queue_size)
+
+    def _start_pushing(self) -> None:
+        if not self._parameters.pull:
+            self.feed.add_credit(self._parameters.queue_size)
 
     @property
     def writes_to(self) -> Sequence[TopicName]:
         """The topics of its dead letters."""
+        return self._dead_letter_topics(self._names)
+
+    def _dead_letter_topics(self, names: Iterable[TopicName]) -> list[TopicName]:
         if not self._parameters.redeliver_max:
-            return ()
+            return []
         found = []
-        for name in self._names:
+        for name in names:
             with suppress(InvalidTopicNameError):  # nothing can be published there
                 found.append(TopicName.parse(self._dead_letter_topic(str(name))))
         return found
@@ -277,11 +290,14 @@ class ConsumerSession(_Session):
         elif kind == "isEndOfTopic":
             self._answer_end_of_topic()
         elif kind == "unsubscribe":
-            await self.feed.unsubscribe()
+            await self._unsubscribe()
         elif kind == "negativeAcknowledge":
             self._negative_acknowledge(self._key(item))
         else:  # http-api trap 34: every other type is an acknowledgement
             self._acknowledge(self._key(item))
+
+    async def _unsubscribe(self) -> None:
+        await self.feed.unsubscribe()
 
     def _key(self, item: dict[str, Any]) -> MessageKey:
         text = item.get("messageId")
@@ -355,7 +371,7 @@ class ConsumerSession(_Session):
     async def _publish_dead(self, dead: list[Delivery]) -> None:
         """Copy to the dead letter topic, then acknowledge: a crash may give two, never none."""
         for delivery in dead:
-            topic = self._named(delivery) if self._shows_topic else str(self._name)
+            topic = self._named(delivery) if self._shows_topic else str(self._names[0])
             name = self._dead_letter_topic(topic)
             try:
                 publisher = await self._dead_letter_publisher(name)
@@ -430,7 +446,8 @@ class ReaderSession(_Session):
     def __init__(
         self, service: BrokerService, name: TopicName, parameters: ReaderParameters
     ) -> None:
-        super().__init__(service, name, parameters.queue_size)
+        super().__init__(service)
+        self._name = name
         self._parameters = parameters
         self.feed.crypto_action = parameters.crypto_action
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from broker.http.websocket.channel import Channel
     from broker.http.websocket.parameters import ProducerParameters
     from broker.protocol.topic_name import TopicName
+    from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
 
 __all__ = ["ProducerSession"]
@@ -116,6 +117,10 @@ class ProducerSession:
 
     @property
     def writes_to(self) -> Sequence[TopicName]:
+        return ()
+
+    @property
+    def rights(self) -> Sequence[Right]:
         return ()
 
     async def open(self, remote: str, client_version: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from starlette.routing import WebSocketRoute
@@ -28,6 +29,7 @@ from broker.http.websocket.parameters import (
     ProducerParameters,
     ReaderParameters,
 )
+from broker.http.websocket.pattern import TOPICS_MAX, NamePattern, PatternSession
 from broker.http.websocket.producer import ProducerSession
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 
@@ -45,7 +47,6 @@ __all__ = ["unknown_route", "websocket_routes"]
 
 logger = logging.getLogger(__name__)
 
-TOPICS_MAX = 1_000
 CLOSE_S = 5  # for what is queued when we end the session
 _NOT_AUTHORIZED = CLOSE_BASE + 6  # http-api 6.4
 
@@ -54,6 +55,10 @@ class _Session(Protocol):
     @property
     def writes_to(self) -> Iterable[TopicName]:
         """Topics that it may publish to beside the one in its path."""
+
+    @property
+    def rights(self) -> Iterable[Right]:
+        """What it has asked for by itself since it was opened."""
 
     async def open(self, remote: str, client_version: str) -> None: ...
     async def run(self, channel: Channel) -> None: ...
@@ -94,7 +99,41 @@ def _consumer_session(websocket: WebSocket, service: BrokerService) -> _Session:
 
 
 async def _consume_several(websocket: WebSocket) -> None:
-    await _serve(websocket, _consumer_session)
+    query = websocket.query_params
+    if "topicsPattern" in query and "topics" not in query:
+        await _serve(websocket, _pattern_session)
+    else:
+        await _serve(websocket, _consumer_session)
+
+
+def _pattern_session(websocket: WebSocket, service: BrokerService) -> _Session:
+    return PatternSession(
+        service,
+        NamePattern(websocket.query_params["topicsPattern"]),
+        _subscription(websocket),
+        ConsumerParameters.parse(websocket.query_params),
+        websocket.app.state.topic_changes,
+        _Guard(websocket) if websocket.app.state.access is not None else None,
+    )
+
+
+class _Guard:
+    """Asks for the topics that a pattern meets."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+
+    async def rights_of(self, name: TopicName, writes: Iterable[TopicName]) -> list[Right]:
+        websocket = self._websocket
+        access: AccessControl = websocket.app.state.access
+        caller = caller_of(websocket.scope)
+        consumed = Resource.of_topic(name, _subscription(websocket))
+        rights = [
+            (caller, Permission.CONSUME, consumed),
+            *((caller, Permission.PRODUCE, Resource.of_topic(each)) for each in writes),
+        ]
+        await require(access, websocket.scope, rights, 403)
+        return rights
 
 
 def _topics(websocket: WebSocket) -> list[TopicName]:
@@ -106,7 +145,7 @@ def _topics(websocket: WebSocket) -> list[TopicName]:
         return [make_topic_name(*(names[part] for part in _TOPIC_PARTS))]
     query = websocket.query_params
     if "topicsPattern" in query:
-        raise ApiError(501, "topicsPattern is not supported, name the topics")
+        raise ApiError(400, "topics or topicsPattern, not both")
     try:
         topics = [TopicName.parse(each) for each in query.get("topics", "").split(",") if each]
     except InvalidTopicNameError as error:
@@ -170,9 +209,25 @@ async def _serve(
 
 async def _authorized(websocket: WebSocket) -> list[Right]:
     """Raises ApiError: 400 the path or the query names no topics, 403."""
+    query = websocket.query_params
+    if "topic" not in websocket.path_params and "topicsPattern" in query and "topics" not in query:
+        return await _may_list(websocket, NamePattern(query["topicsPattern"]))
     subscription = _subscription(websocket)
     resources = [Resource.of_topic(name, subscription) for name in _topics(websocket)]
     return await authorize_websocket(websocket, resources)
+
+
+async def _may_list(websocket: WebSocket, pattern: NamePattern) -> list[Right]:
+    """A pattern looks at all names, as WATCH_TOPIC_LIST does; each topic is asked about when it is
+    met. Raises ApiError: 403.
+    """
+    access: AccessControl | None = websocket.app.state.access
+    if access is None:
+        return []
+    listed = Resource.of_namespace(pattern.namespace)
+    rights = [(caller_of(websocket.scope), Permission.LOOKUP, listed)]
+    await require(access, websocket.scope, rights, 403)
+    return rights
 
 
 async def _may_write(websocket: WebSocket, session: _Session) -> list[Right]:
@@ -188,8 +243,12 @@ class _GuardedSocket:
     """An open socket that ends when one of its rights is taken away."""
 
     def __init__(self, rights: list[Right], session: _Session, channel: Channel) -> None:
-        self.rights = rights
+        self._rights = rights
         self._session, self._channel = session, channel
+
+    @property
+    def rights(self) -> list[Right]:
+        return [*self._rights, *self._session.rights]
 
     def revoke(self) -> None:
         self._end("Not authorized any more")
@@ -221,8 +280,10 @@ async def _run(
     if live is not None:
         live.end = guarded.lose_login
     try:
-        if service.access is not None:
-            service.access.start_use(guarded)
+        if (access := service.access) is not None:
+            access.start_use(guarded)
+            if isinstance(session, PatternSession):
+                session.on_rights = partial(access.start_use, guarded)
         # Either the client leaves (reader ends) or we close it (writer ends).
         done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
         for task in done:
