@@ -425,7 +425,7 @@ class SessionCore:
         return False
 
     def _end(self) -> None:
-        self._phase, self._up = _ENDED, False
+        self._phase, self._up, self._resume_id = _ENDED, False, 0
         self._output.clear()
         if self._closing is not None:
             self._hand_back(self._closing, ENDED)
