@@ -14,9 +14,11 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 
 from bookkeeper import codes
 from bookkeeper.bookie.config import BookieConfig
+from bookkeeper.bookie.figures import BookieFigures
 from bookkeeper.bookie.flush import flush_steps
 from bookkeeper.bookie.journal import JournalGroup
 from bookkeeper.bookie.lac_watch import LacWatch
@@ -52,6 +54,7 @@ class Bookie:
         self.on_fatal: Callable[[BaseException], None] = _log_fatal
         self.config = config
         self.storage = storage
+        self.figures = BookieFigures()
         self.read_only = False
         self.error: BaseException | None = None
         self._lock = lock
@@ -65,6 +68,7 @@ class Bookie:
         self._stalled: JournalGroup | None = None  # in flight, but there is no space for it
         self._job: FlushJob | None = None
         self._job_running = False
+        self._job_began_s = 0.0
         self._flush_waiters: list[asyncio.Future[None]] = []
         self._drained: asyncio.Future[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -112,9 +116,17 @@ class Bookie:
         code = self._refusal(request)
         if code == codes.OK:
             code = self.storage.add(request)
+        figures = self.figures
         if code != codes.OK:
+            figures.refused_adds += 1
             self._loop.call_soon(request.done, request, code)
             return
+        count, group = len(request.entry_ids), self.storage.journal.newest
+        if not group.entries:
+            group.opened_s = perf_counter()
+        group.entries += count
+        figures.added_entries += count
+        figures.added_bytes += request.body_bytes
         self._dispatch_soon()
         if self.storage.needs_flush:
             self._begin_flush()
@@ -198,8 +210,23 @@ class Bookie:
             self._write_group(group)
 
     def _write_group(self, group: JournalGroup) -> None:
-        write = functools.partial(self.storage.writer.write, group)
+        write = functools.partial(self._write, group)
         self._journal_worker.submit(write, functools.partial(self._on_group_written, group))
+
+    def _write(self, group: JournalGroup) -> None:
+        """On the journal's thread."""
+        began_s = perf_counter()
+        self.storage.writer.write(group)
+        group.write_s = perf_counter() - began_s
+
+    def _count_group(self, group: JournalGroup) -> None:
+        figures = self.figures
+        figures.journal_sync.record(group.write_s * 1000)
+        figures.journal_bytes += group.size
+        if group.entries:
+            figures.journal_entries += group.entries
+            # The one who waited longest stands for all: a time per request would cost each of them.
+            figures.journal_add.record((perf_counter() - group.opened_s) * 1000, group.entries)
 
     def _on_group_written(self, group: JournalGroup, error: BaseException | None) -> None:
         if self.error is not None:
@@ -215,6 +242,7 @@ class Bookie:
             self._stalled = None
             self._check_disk()
         self._dispatch()  # first the disk, then the answers
+        self._count_group(group)
         for waiting in group.waiting:
             self._answer(waiting, codes.OK)
         if self._lac_watch:
@@ -288,6 +316,7 @@ class Bookie:
         job = self._job
         if job is not None and not self._job_running and self.storage.flush_is_ready(job):
             self._job_running = True
+            self._job_began_s = perf_counter()
             steps = flush_steps(self.storage, job)
             self.maintenance.submit_steps(steps, self._on_flushed, urgent=True)
 
@@ -301,6 +330,8 @@ class Bookie:
             else:
                 self._fail(error)
             return
+        if (job := self._job) is not None:
+            self._count_flush(job)
         self.storage.end_flush()
         self._job = None
         waiters, self._flush_waiters = self._flush_waiters, []
@@ -313,6 +344,12 @@ class Bookie:
             self._begin_flush()
         elif self.storage.has_unflushed:
             self._arm_flush_timer()
+
+    def _count_flush(self, job: FlushJob) -> None:
+        figures = self.figures
+        figures.flush.record((perf_counter() - self._job_began_s) * 1000)
+        figures.flush_bytes.record(job.half.bytes)
+        figures.flushed_entries += job.half.entry_count
 
     async def run_maintenance(self, steps: Iterator[None]) -> None:
         """Run the steps of a long job on the maintenance thread; flushes go between them.
@@ -430,7 +467,12 @@ class Bookie:
         state = self.storage.ledgers.get(ledger_id)
         if state is None:
             return ReadReply(codes.NO_LEDGER, first, [])
+        began_s = perf_counter()
         code, packets = await self._read(state, first, count_max, bytes_max)
+        figures = self.figures
+        figures.reads.record((perf_counter() - began_s) * 1000)
+        figures.read_entries += len(packets)
+        figures.read_bytes += sum(map(len, packets))
         return ReadReply(code, first, packets)
 
     async def _read(
@@ -439,12 +481,15 @@ class Bookie:
         storage, ledger_id = self.storage, state.ledger_id
         packets = storage.read_cached(ledger_id, first, count_max, bytes_max)
         if packets:
+            self.figures.cached_reads += 1
             return codes.OK, packets
         if first <= state.last_entry:
+            self.figures.stored_reads += 1
             read = functools.partial(storage.read_stored, ledger_id, first, count_max, bytes_max)
             try:
                 packets = await self._loop.run_in_executor(self._readers, read)
             except (StorageError, OSError) as error:
+                self.figures.failed_reads += 1
                 _log.error("read of ledger %d, entry %d failed: %s", ledger_id, first, error)
                 return codes.IO_ERROR, []
             if packets:

@@ -67,10 +67,15 @@ class GarbageCollector:
             dropped = await self._drop(gone)
             report: list[GarbageReport] = []
             storage = self._bookie.storage
+            began_s = time.perf_counter()
             await self._run(compact_steps(storage, report))
             before_s = int(self._now_s()) - storage.config.deleted_ledger_memory_s
             await self._run(expire_deleted_steps(storage, before_s))
             compacted = report[0]
+            figures = self._bookie.figures
+            figures.compaction.record((time.perf_counter() - began_s) * 1000)
+            figures.compactions += compacted.logs_removed > 0
+            figures.compacted_logs_bytes += compacted.bytes_freed
         return GarbageReport(
             dropped.ledgers_dropped,
             dropped.logs_removed + compacted.logs_removed,
@@ -119,7 +124,12 @@ class GarbageCollector:
         report: list[GarbageReport] = []
         if ids:
             await self._run(drop_steps(storage, ids, now_s, report))
-        return report[0] if report else GarbageReport()
+        if not report:
+            return GarbageReport()
+        figures = self._bookie.figures
+        figures.deleted_ledgers += report[0].ledgers_dropped
+        figures.deleted_logs_bytes += report[0].bytes_freed
+        return report[0]
 
     async def _run(self, steps: Iterator[None]) -> None:
         await self._bookie.run_maintenance(steps)

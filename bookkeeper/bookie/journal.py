@@ -34,6 +34,8 @@ class JournalGroup:
         offset: where the group begins in its segment.
         size: bytes from ``offset`` to the end of the padding; final once the group is sealed.
         waiting: what the owner wants back when the group is durable, in order of appending.
+        entries, opened_s, write_s: the owner's notes for metrics: ledger entries in it, when the
+            first one came, how long the write took.
     """
 
     header: SegmentHeader
@@ -43,6 +45,9 @@ class JournalGroup:
     buffers: list[Buffer] = field(default_factory=lambda: [b""])  # first: the group's own header
     waiting: list[object] = field(default_factory=list)
     sealed: bool = False
+    entries: int = 0
+    opened_s: float = 0.0
+    write_s: float = 0.0
 
     @property
     def end(self) -> Mark:
@@ -65,6 +70,8 @@ class Journal:
         self._config = config
         self._new_nonce = new_nonce
         self._groups: deque[JournalGroup] = deque()  # only the last one may be unsealed
+        self.newest = JournalGroup(header, 0)
+        """The group of the last ``reserve``."""
         self._header = header
         self._offset = header.alignment  # end of the last group that has a final size
         self.tag = header.tag
@@ -87,7 +94,7 @@ class Journal:
         is_empty = self._offset == self._header.alignment
         if self._offset + needed > config.journal_segment_bytes and not is_empty:
             self._begin_segment()
-        group = JournalGroup(self._header, self._offset)
+        group = self.newest = JournalGroup(self._header, self._offset)
         self._groups.append(group)
         return group
 

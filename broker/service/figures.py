@@ -5,60 +5,12 @@ No clock: durations are given, and periods end when they are asked for.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Final
+
+from bookkeeper.figures import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations
 
 __all__ = ["LATENCY_LIMITS_MS", "SIZE_LIMITS", "BrokerFigures", "Durations", "PublishFigures"]
-
-LATENCY_LIMITS_MS: Final = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
-"""Upper limits of Pulsar's buckets; one more bucket holds what is above."""
-SIZE_LIMITS: Final = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
-_STEPS: Final = 8  # buckets between a power of two and the next: quantiles to within 9 %
-_LOWEST: Final = -10 * _STEPS  # about a microsecond
-_SIZE: Final = 32 * _STEPS
-
-
-class Durations:
-    """Count, sum and quantiles of durations; quantiles are of the last one or two periods."""
-
-    __slots__ = ("_before", "_counts", "_period_end_s", "count", "sum_ms")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sum_ms = 0.0
-        self._counts = [0] * _SIZE
-        self._before = [0] * _SIZE
-        self._period_end_s = 0.0
-
-    def record(self, ms: float, count: int = 1) -> None:
-        """``count`` things took ``ms`` each."""
-        self.count += count
-        self.sum_ms += ms * count
-        step = math.ceil(math.log2(ms) * _STEPS) - _LOWEST if ms > 0 else 0
-        self._counts[min(max(step, 0), _SIZE - 1)] += count
-
-    def quantiles(self, wanted: Sequence[float], now_s: float, period_s: float) -> list[float]:
-        """Upper bounds in ms, NaN when nothing was recorded lately (as Prometheus wants it)."""
-        if now_s >= self._period_end_s:
-            # Nobody asked for two periods: what there is, is old.
-            stale = now_s >= self._period_end_s + period_s and self._period_end_s > 0
-            self._before = [0] * _SIZE if stale else self._counts
-            self._counts = [0] * _SIZE
-            self._period_end_s = now_s + period_s
-        counts = [old + new for old, new in zip(self._before, self._counts, strict=True)]
-        total = sum(counts)
-        return [self._quantile(counts, total, each) for each in wanted]
-
-    @staticmethod
-    def _quantile(counts: list[int], total: int, wanted: float) -> float:
-        left = max(1, math.ceil(total * wanted))
-        for step, count in enumerate(counts):
-            left -= count
-            if left <= 0:
-                return float(2.0 ** ((step + _LOWEST) / _STEPS))
-        return math.nan
 
 
 class PublishFigures:

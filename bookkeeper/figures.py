@@ -1,0 +1,92 @@
+"""Counted events with a duration or a size, cheap enough to be on at all times: for metrics.
+
+No clock: durations are given, and periods end when somebody asks. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["LATENCY_LIMITS_MS", "SIZE_LIMITS", "Durations", "PeriodBuckets"]
+
+LATENCY_LIMITS_MS: Final = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
+"""Upper limits of Pulsar's buckets; one more bucket holds what is above."""
+SIZE_LIMITS: Final = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
+_STEPS: Final = 8  # buckets between a power of two and the next: quantiles to within 9 %
+_LOWEST: Final = -10 * _STEPS  # about a microsecond, for durations in milliseconds
+_SIZE: Final = 44 * _STEPS  # up to 2**34, for sizes in bytes
+
+
+class Durations:
+    """Count, sum and quantiles of durations; quantiles are of the last one or two periods.
+
+    Sizes and counts fit as well: anything from a thousandth to some billions.
+    """
+
+    __slots__ = ("_before", "_counts", "_period_end_s", "count", "sum_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum_ms = 0.0
+        self._counts = [0] * _SIZE
+        self._before = [0] * _SIZE
+        self._period_end_s = 0.0
+
+    def record(self, ms: float, count: int = 1) -> None:
+        """``count`` things took ``ms`` each."""
+        self.count += count
+        self.sum_ms += ms * count
+        step = math.ceil(math.log2(ms) * _STEPS) - _LOWEST if ms > 0 else 0
+        self._counts[min(max(step, 0), _SIZE - 1)] += count
+
+    def quantiles(self, wanted: Sequence[float], now_s: float, period_s: float) -> list[float]:
+        """Upper bounds in ms, NaN when nothing was recorded lately (as Prometheus wants it)."""
+        if now_s >= self._period_end_s:
+            # Nobody asked for two periods: what there is, is old.
+            stale = now_s >= self._period_end_s + period_s and self._period_end_s > 0
+            self._before = [0] * _SIZE if stale else self._counts
+            self._counts = [0] * _SIZE
+            self._period_end_s = now_s + period_s
+        counts = [old + new for old, new in zip(self._before, self._counts, strict=True)]
+        total = sum(counts)
+        return [self._quantile(counts, total, each) for each in wanted]
+
+    @staticmethod
+    def _quantile(counts: list[int], total: int, wanted: float) -> float:
+        left = max(1, math.ceil(total * wanted))
+        for step, count in enumerate(counts):
+            left -= count
+            if left <= 0:
+                return float(2.0 ** ((step + _LOWEST) / _STEPS))
+        return math.nan
+
+
+class PeriodBuckets:
+    """Counts by upper limit, and their sum: of the running period and of the last whole one."""
+
+    __slots__ = ("_last", "_limits", "_period_end_s", "counts", "total")
+
+    def __init__(self, limits: Sequence[float]) -> None:
+        self._limits = limits
+        self.counts = [0] * (len(limits) + 1)  # the last one: above all limits
+        self.total = 0.0
+        self._last: tuple[list[int], float] | None = None
+        self._period_end_s = 0.0
+
+    def record(self, value: float, count: int = 1) -> None:
+        """``count`` things of this value."""
+        self.counts[bisect_left(self._limits, value)] += count
+        self.total += value * count
+
+    def period(self, now_s: float, period_s: float) -> tuple[list[int], float]:
+        """Counts and sum of the last whole period; of the running one while there is no other."""
+        if self._period_end_s == 0:
+            self._period_end_s = now_s + period_s
+        elif now_s >= self._period_end_s:
+            self._last = self.counts, self.total
+            self._period_end_s = now_s + period_s
+            self.counts, self.total = [0] * len(self.counts), 0.0
+        return self._last or (self.counts, self.total)
