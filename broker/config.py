@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self, get_type_hints
 
 __all__ = ["BrokerConfig", "ConfigError"]
@@ -63,6 +64,7 @@ _POSITIVE = (
     "http_server_idle_timeout",
     "http_server_accept_queue_size",
     "http_requests_max_per_second",
+    "bookkeeper_client_timeout_in_seconds",
     "metadata_store_session_timeout_millis",
     "metadata_store_operation_timeout_seconds",
     "authentication_refresh_check_seconds",
@@ -222,6 +224,14 @@ class BrokerConfig:
     managed_ledger_cursor_max_entries_per_ledger: int = 50_000
     managed_ledger_cursor_rollover_time_in_seconds: int = 14_400
 
+    # --- bookies of a cluster: magnetar broker (docs/operations/bookies.md)
+    bookkeeper_client_timeout_in_seconds: int = 30  # until a silent bookie counts as failed
+    # PEM files; TLS is used when one of them is set. Pulsar's keys are bookkeeperTLS...
+    bookkeeper_tls_trust_certs_file_path: str = ""  # who signs the bookies' certificates
+    bookkeeper_tls_certificate_file_path: str = ""
+    bookkeeper_tls_key_file_path: str = ""
+    bookkeeper_tls_client_authentication: bool = False  # then the certificate must be there
+
     # --- the embedded bookie (own keys, bookkeeper.conf's names where one exists)
     journal_max_size_mb: int = 64  # small, so that recycled (already zeroed) ones come soon
     journal_max_group_bytes: int = 4 * 1024 * 1024
@@ -356,6 +366,7 @@ class BrokerConfig:
         file: Path | None = None,
         environment: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+        defaults: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
         """Read the settings; a later source wins: defaults, file, environment, overrides.
 
@@ -363,12 +374,14 @@ class BrokerConfig:
             file: a broker.conf (``key=value`` lines, ``#`` comments), UTF-8.
             environment: variables ``MAGNETAR_<key>``, ``PULSAR_PREFIX_<key>``; None: ours.
             overrides: keys and values of the command line.
+            defaults: of this kind of process, where they aren't the attributes'.
         Raises:
             ConfigError: a value doesn't fit its key, or the file can't be read or parsed.
         """
         values: dict[str, Any] = {}
         unknown: list[str] = []
         for source, pairs in (
+            ("defaults", defaults),
             (str(file), read_properties(file) if file else {}),
             ("environment", _environment_pairs(os.environ if environment is None else environment)),
             ("command line", dict(overrides)),

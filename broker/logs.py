@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from broker.config import BrokerConfig
 
-__all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "set_up_logging"]
+__all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "set_up_log", "set_up_logging"]
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 FIELDS = "fields"
@@ -63,9 +63,14 @@ class JsonFormatter(logging.Formatter):
 
 def set_up_logging(config: BrokerConfig, stream: TextIO | None = None) -> None:
     """Log to ``stream`` (stderr by default) as the settings say; replaces earlier handlers."""
+    set_up_log(config.log_level, config.log_format, stream)
+
+
+def set_up_log(level: str, form: str, stream: TextIO | None = None) -> None:
+    """As ``set_up_logging``, for processes with other settings. ``form``: text or json."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
-    logging.basicConfig(level=config.log_level, handlers=[handler], force=True)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 def _clean(line: dict[str, Any]) -> dict[str, Any]:

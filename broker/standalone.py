@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from metadata.store import MetadataStore
 
-__all__ = ["Standalone", "run"]
+__all__ = ["Standalone", "run", "run_node"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,12 @@ which die by reference counting; the default of 700 only walks long lists again 
 
 
 class Standalone:
-    """The parts of one process; ``await start()``, use ``service``, ``await close()``."""
+    """The parts of one process; ``await start()``, use ``service``, ``await close()``.
+
+    ``cluster_broker.py`` is the same without a bookie of its own.
+    """
+
+    word = "standalone"  # the command's name
 
     def __init__(self, config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> None:
         """``open_files`` makes the bookie's file system of its root directory."""
@@ -95,10 +100,23 @@ class Standalone:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         config, rng = self.config, random.Random()
-        data = config.data_path
-        data.mkdir(parents=True, exist_ok=True)
         store = await self._open_store()
         stack.push_async_callback(store.close)
+        pool, on_ledger_deleted = await self._open_bookies(stack, store)
+        client = BookKeeperClient(store, pool, RandomPlacement(rng), clock=wall_clock_ms, rng=rng)
+        client.on_ledger_deleted = on_ledger_deleted
+        cache = EntryCache(config.managed_ledger_cache_size_mb * _MIB)
+        ledgers = ManagedLedgerFactory(client, store, cache, FactoryConfig(), wall_clock_ms, rng)
+        stack.push_async_callback(ledgers.close)
+        self.service = service = BrokerService(config, store, ledgers)
+        stack.push_async_callback(service.close)
+        await self._listen(stack, service)
+
+    async def _open_bookies(
+        self, stack: AsyncExitStack, store: MetadataStore
+    ) -> tuple[BookiePool, Callable[[int], None] | None]:
+        """The bookies, and whom to tell of deleted ledgers."""
+        config = self.config
         settings = bookie_config(config)
         self.bookie = bookie = await Bookie.open(
             settings, self._open_files(settings.data_dir), store
@@ -110,18 +128,16 @@ class Standalone:
         collector.start(config.gc_wait_time_ms / 1000)
         pool = BookiePool()
         pool.add(InProcessBookieClient(bookie))
-        client = BookKeeperClient(store, pool, RandomPlacement(rng), clock=wall_clock_ms, rng=rng)
-        client.on_ledger_deleted = collector.ledger_deleted_hint
-        cache = EntryCache(config.managed_ledger_cache_size_mb * _MIB)
-        ledgers = ManagedLedgerFactory(client, store, cache, FactoryConfig(), wall_clock_ms, rng)
-        stack.push_async_callback(ledgers.close)
-        self.service = service = BrokerService(config, store, ledgers)
-        stack.push_async_callback(service.close)
-        await self._listen(stack, service)
+        return pool, collector.ledger_deleted_hint
+
+    def give_up_waiting(self) -> None:
+        """The end is near: what waits for space on the disk won't get it."""
+        self.bookie.give_up_waiting()
 
     async def _open_store(self) -> MetadataStore:
         config = self.config
         if not config.metadata_store_url:
+            config.data_path.mkdir(parents=True, exist_ok=True)
             embedded = EmbeddedMetadataStore.open(config.data_path / "metadata" / "metadata.sqlite")
             embedded.on_session_event(self._on_session_event)
             return embedded
@@ -190,21 +206,26 @@ def bookie_config(config: BrokerConfig) -> BookieConfig:
 
 
 def run(config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> int:
+    """A standalone process; see ``run_node``."""
+    return run_node(config, lambda: Standalone(config, open_files))
+
+
+def run_node(config: BrokerConfig, new_node: Callable[[], Standalone]) -> int:
     """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
     set_up_logging(config)
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, open_files))
+        return runner.run(_serve(new_node))
 
 
-async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
+async def _serve(new_node: Callable[[], Standalone]) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    standalone = Standalone(config, open_files)
+    standalone = new_node()
     try:
         await standalone.start()
     except (OSError, RuntimeError, ConfigError, MetadataError, BookkeeperError) as error:
@@ -217,14 +238,14 @@ async def _serve(config: BrokerConfig, open_files: OpenFiles) -> int:
     gc.freeze()
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
     if tls := " ".join(filter(None, (standalone.service_url_tls, standalone.web_url_tls))):
-        print(f"magnetar standalone: {tls} over TLS")
+        print(f"magnetar {standalone.word}: {tls} over TLS")
     service_url = standalone.service_url or standalone.service_url_tls
     web_url = standalone.web_url or standalone.web_url_tls
-    print(f"magnetar standalone: {service_url} {web_url} ready", flush=True)
+    print(f"magnetar {standalone.word}: {service_url} {web_url} ready", flush=True)
     stopping = loop.create_task(stop.wait())
     standalone.failed.add_done_callback(lambda _: stop.set())
     await stopping
-    standalone.bookie.give_up_waiting()
+    standalone.give_up_waiting()
     if standalone.failed.done():
         print(
             f"magnetar: storage failed: {standalone.failed.result()}", file=sys.stderr, flush=True

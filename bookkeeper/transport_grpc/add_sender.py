@@ -239,7 +239,7 @@ class AddSender:
         if not self._closed:
             self._retry_at = self._loop.time() + self._backoff_s
             self._backoff_s = min(2 * self._backoff_s, self._config.backoff_max_s)
-        if frames or queue:
+        if (frames or queue) and not self._closed:
             _log.warning(
                 "%s: add stream ended with %d frames and %d requests unanswered: %s",
                 *(self._name, len(frames), len(queue), describe(error)),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from broker.cli.errors import CliError
 from broker.cli.global_words import ADMIN, CLIENTS, PROFILES, add_globals, misplaced
+from broker.cli.node_words import add_bookie, add_broker
 from broker.cli.token_words import add_tokens
 from broker.cli.words import GROUPS
 
@@ -64,6 +65,8 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
         return commands.add_parser(name, help=help, description=help, allow_abbrev=False)
 
     _add_standalone(add("standalone", "run everything in one process"))
+    add_broker(add("broker", "run a broker of a cluster"))
+    add_bookie(add("bookie", "run a storage node of a cluster"))
     _add_clients(add)
     _add_admin(add("admin", "tenants, namespaces, topics, brokers over HTTP"), arguments)
     _add_profiles(add("profiles", "addresses of several clusters"))
@@ -133,6 +136,18 @@ def _standalone(options: argparse.Namespace) -> int:
     return run_standalone(options)
 
 
+def _broker(options: argparse.Namespace) -> int:
+    from broker.cli.standalone_command import run_broker
+
+    return run_broker(options)
+
+
+def _bookie(options: argparse.Namespace) -> int:
+    from broker.cli.bookie_command import run_bookie
+
+    return run_bookie(options)
+
+
 def _produce(options: argparse.Namespace) -> int:
     from broker.cli.produce_command import run_produce
 
@@ -185,6 +200,8 @@ def _version(_: argparse.Namespace) -> int:
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "standalone": _standalone,
+    "broker": _broker,
+    "bookie": _bookie,
     "produce": _produce,
     "consume": _consume,
     "read": _read,

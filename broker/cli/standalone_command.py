@@ -1,14 +1,26 @@
-"""``magnetar standalone``: settings from file, environment and options, then the process."""
+"""``magnetar standalone`` and ``magnetar broker``: their settings, then the process."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from broker.cli.errors import CliError
 from broker.config import BrokerConfig, ConfigError
 
-__all__ = ["run_standalone"]
+__all__ = ["run_broker", "run_standalone"]
+
+# As Pulsar's broker.conf: its standalone.conf, whose values are our own defaults, has one copy.
+CLUSTER_DEFAULTS: Final = MappingProxyType(
+    {
+        "managedLedgerDefaultEnsembleSize": "2",
+        "managedLedgerDefaultWriteQuorum": "2",
+        "managedLedgerDefaultAckQuorum": "2",
+    }
+)
 
 
 def run_standalone(options: argparse.Namespace) -> int:
@@ -18,7 +30,16 @@ def run_standalone(options: argparse.Namespace) -> int:
     return standalone.run(config)
 
 
-def load_config(options: argparse.Namespace) -> BrokerConfig:
+def run_broker(options: argparse.Namespace) -> int:
+    config = load_config(options, CLUSTER_DEFAULTS)
+    from broker import cluster_broker
+
+    return cluster_broker.run(config)
+
+
+def load_config(
+    options: argparse.Namespace, defaults: Mapping[str, str] = MappingProxyType({})
+) -> BrokerConfig:
     """Raises CliError when a setting can't be used."""
     overrides: dict[str, str] = {}
     for text in options.set:
@@ -27,7 +48,8 @@ def load_config(options: argparse.Namespace) -> BrokerConfig:
             raise CliError(f"--set {text}: KEY=VALUE is expected")
         overrides[key] = value
     for key, value in (
-        ("dataDir", options.data),
+        ("dataDir", getattr(options, "data", None)),
+        ("metadataStoreUrl", getattr(options, "metadata", None)),
         ("brokerServicePort", options.port),
         ("webServicePort", options.web_port),
         ("bindAddress", options.bind),
@@ -36,6 +58,7 @@ def load_config(options: argparse.Namespace) -> BrokerConfig:
         if value is not None:
             overrides[key] = str(value)
     try:
-        return BrokerConfig.load(Path(options.config) if options.config else None, None, overrides)
+        file = Path(options.config) if options.config else None
+        return BrokerConfig.load(file, None, overrides, defaults)
     except ConfigError as error:
         raise CliError(str(error)) from error

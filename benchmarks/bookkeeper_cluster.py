@@ -1,0 +1,240 @@
+"""One writer and bookie processes over gRPC: entries a second, bytes and CPU of every stage.
+
+    python benchmarks/bookkeeper_cluster.py [--seconds 10] [--bookies 3] [--quorums 3,3,2]
+        [--loads 1024x1,65536x1] [--folder DIR] [--json FILE]
+
+A load is SIZExBATCH: payload bytes of an entry, and entries per append. The writer keeps a window
+of unconfirmed entries; an entry counts when its ack quorum of bookies has synced it. ZooKeeper, the
+bookies and the writer share the machine, as a small cluster on one node would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.config import LedgerConfig
+from bookkeeper.client.placement import RandomPlacement
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.errors import LedgerError
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.connector import BookieConnector
+from metadata.opening import connect_store
+from tests.bookie_process import BookieProcess
+from tests.zookeeper_process import ZooKeeperProcess
+
+HEAD = bytes(32)  # what a broker puts in front of each entry
+WINDOW_BYTES = 16 << 20
+WINDOW_ENTRIES = 10_000
+WARM_UP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``entry_bytes`` of payload, ``batch`` entries an append."""
+
+    entry_bytes: int
+    batch: int
+
+    @property
+    def window(self) -> int:
+        return max(self.batch, min(WINDOW_ENTRIES, WINDOW_BYTES // self.entry_bytes))
+
+
+@dataclass(slots=True)
+class Result:
+    """CPU in seconds per second (1.0 = one core), writer and mean of the bookies."""
+
+    entry_bytes: int
+    batch: int
+    entries_per_s: float
+    payload_mb_per_s: float
+    p50_ms: float
+    p99_ms: float
+    writer_cpu: float
+    bookie_cpu_user: float
+    bookie_cpu_system: float
+    bookie_disk_mb_per_s: float
+    all_cpu_us_per_entry: float
+
+
+class Writer:
+    """Keeps a window of entries under way; counts and times confirmations."""
+
+    def __init__(self, ledger: AsyncLedgerWriter, load: Load) -> None:
+        self.latencies_ms: list[float] = []
+        self.error: LedgerError | None = None
+        self._ledger = ledger
+        self._load = load
+        self._body = os.urandom(load.entry_bytes)
+        self._sent_at: list[float] = []  # of each append
+        self._timed = 0
+        self._moved = asyncio.Event()
+        ledger.on_confirmed = self._on_confirmed
+        ledger.on_failed = self._on_failed
+
+    @property
+    def confirmed(self) -> int:
+        return self._ledger.last_confirmed + 1
+
+    async def run(self, until: float) -> None:
+        """Append until the clock says so, then wait for the rest."""
+        ledger, load = self._ledger, self._load
+        while time.perf_counter() < until:
+            while ledger.next_entry - self.confirmed < load.window:
+                self._sent_at.append(time.perf_counter())
+                ledger.append([HEAD] * load.batch, [self._body] * load.batch)
+            await self._wait()
+        while self.confirmed < ledger.next_entry:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
+        if self.error is not None:
+            raise self.error
+
+    def _on_confirmed(self, upto: int) -> None:
+        now = time.perf_counter()
+        done = (upto + 1) // self._load.batch
+        self.latencies_ms += [(now - sent) * 1000 for sent in self._sent_at[self._timed : done]]
+        self._timed = done
+        self._moved.set()
+
+    def _on_failed(self, error: LedgerError) -> None:
+        self.error = error
+        self._moved.set()
+
+
+async def measure(
+    client: BookKeeperClient,
+    bookies: list[BookieProcess],
+    quorums: LedgerConfig,
+    load: Load,
+    seconds: float,
+) -> Result:
+    """One load on a ledger of its own."""
+    ledger = await client.create_ledger(quorums)
+    writer = Writer(ledger, load)
+    await writer.run(time.perf_counter() + WARM_UP_S)
+    writer.latencies_ms.clear()
+    before = writer.confirmed
+    cpu = [bookie.cpu_seconds() for bookie in bookies]
+    disk = [bookie.written_bytes() for bookie in bookies]
+    own, begin = time.process_time(), time.perf_counter()
+    await writer.run(begin + seconds)
+    took = time.perf_counter() - begin
+    own = time.process_time() - own
+    user = sum(b.cpu_seconds()[0] - c[0] for b, c in zip(bookies, cpu, strict=True))
+    system = sum(b.cpu_seconds()[1] - c[1] for b, c in zip(bookies, cpu, strict=True))
+    written = sum(b.written_bytes() - d for b, d in zip(bookies, disk, strict=True))
+    count = writer.confirmed - before
+    await ledger.close()
+    await client.delete_ledger(ledger.ledger_id)
+    latencies = sorted(writer.latencies_ms)
+    return Result(
+        load.entry_bytes,
+        load.batch,
+        count / took,
+        count * load.entry_bytes / took / 1e6,
+        latencies[len(latencies) // 2],
+        latencies[len(latencies) * 99 // 100],
+        own / took,
+        user / took / len(bookies),
+        system / took / len(bookies),
+        written / took / len(bookies) / 1e6,
+        (own + user + system) / count * 1e6,
+    )
+
+
+async def run(
+    url: str, bookies: list[BookieProcess], quorums: LedgerConfig, options: argparse.Namespace
+) -> list[Result]:
+    """All loads, one after the other."""
+    sys.setswitchinterval(0.0005)
+    store = await connect_store(url)
+    connector = BookieConnector(store, TransportConfig())
+    pool = BookiePool(store, connector.connect)
+    await pool.start()
+    rng = random.Random(1)
+    client = BookKeeperClient(
+        store, pool, RandomPlacement(rng), clock=lambda: int(time.time() * 1000), rng=rng
+    )
+    results: list[Result] = []
+    try:
+        for text in options.loads.split(","):
+            size, _, batch = text.partition("x")
+            load = Load(int(size), int(batch or 1))
+            result = await measure(client, bookies, quorums, load, options.seconds)
+            print(row(result), flush=True)
+            results.append(result)
+    finally:
+        await pool.close()
+        await connector.close()
+        await store.close()
+    return results
+
+
+COLUMNS = (
+    *("entry", "batch", "entries/s", "MB/s", "p50 ms", "p99 ms", "writer CPU"),
+    *("bookie user", "bookie system", "bookie disk MB/s", "CPU us/entry"),
+)
+HEADER = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+
+
+def row(result: Result) -> str:
+    return (
+        f"| {result.entry_bytes} | {result.batch} | {result.entries_per_s:,.0f} "
+        f"| {result.payload_mb_per_s:.1f} | {result.p50_ms:.1f} | {result.p99_ms:.1f} "
+        f"| {result.writer_cpu:.2f} | {result.bookie_cpu_user:.2f} "
+        f"| {result.bookie_cpu_system:.2f} | {result.bookie_disk_mb_per_s:.0f} "
+        f"| {result.all_cpu_us_per_entry:.1f} |"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each load")
+    parser.add_argument("--bookies", type=int, default=3)
+    parser.add_argument("--quorums", default="3,3,2", help="ensemble, write quorum, ack quorum")
+    parser.add_argument("--loads", default="1024x1,1024x16,65536x1", help="SIZExBATCH,...")
+    parser.add_argument("--folder", type=Path, help="where the bookies keep their data")
+    parser.add_argument("--json", type=Path, help="write the results there, too")
+    options = parser.parse_args()
+    ensemble, write, ack = map(int, options.quorums.split(","))
+    quorums = LedgerConfig(ensemble, write, ack)
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="magnetar-bookies-", dir=options.folder)
+            )
+        )
+        zookeeper = stack.enter_context(ZooKeeperProcess(folder / "zookeeper", tick_ms=2000))
+        bookies = [
+            stack.enter_context(BookieProcess(folder / f"bookie-{number}", zookeeper.url()))
+            for number in range(options.bookies)
+        ]
+        print(HEADER, flush=True)
+        results = uvloop.run(run(zookeeper.url(), bookies, quorums, options))
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""A bookie as a process: metadata store, storage, gRPC service, collection; until told to end.
+
+Start order: listen (so that the address is known), open the storage, serve, register. Stop order:
+unregister, so that nobody chooses it any more, answer what was accepted, flush, close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import logging
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.collector import GarbageCollector
+from bookkeeper.bookie.cookie import read_instance_id
+from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.errors import BookkeeperError
+from bookkeeper.storage.os_file_system import OsFileSystem
+from bookkeeper.transport_grpc.bookie_server import BookieServer
+from bookkeeper.transport_grpc.tls import server_credentials
+from metadata.errors import MetadataError
+from metadata.opening import connect_store
+from metadata.store import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+_SWITCH_INTERVAL_S: Final = 0.0005  # how long a disk thread back from a sync waits for the loop
+_COLLECT_YOUNG_OBJECTS: Final = 50_000  # entries die by reference counting, collections find none
+_CLOSE_S_MAX: Final = 60.0
+
+
+class BookieProcess:
+    """The parts of one bookie process; ``await start()``, ``await close()``.
+
+    Attributes:
+        failed: set when the bookie can't go on: a disk failed.
+    """
+
+    def __init__(self, settings: BookieSettings) -> None:
+        self.settings = settings
+        self.bookie: Bookie
+        self.address: tuple[str, int] = ("", 0)  # as advertised
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Returns when the bookie is registered and answers.
+
+        Raises:
+            BookieSettingsError: settings that don't go together.
+            OSError: the port, a directory or a TLS file can't be used.
+            BookkeeperError: the directory isn't this bookie's, or is damaged.
+            MetadataError: the metadata store doesn't answer.
+        """
+        settings = self.settings
+        if len(settings.ledgers) > 1 or settings.journals not in ((), settings.ledgers):
+            raise BookieSettingsError(
+                "one directory for journal and ledgers is supported: set ledgerDirectories alone"
+            )
+        path = settings.metadata_store_config_path
+        async with AsyncExitStack() as stack:
+            store = await connect_store(
+                settings.metadata_url,
+                Path(path) if path else None,
+                session_timeout_s=settings.zk_timeout / 1000,
+            )
+            stack.push_async_callback(store.close)
+            await self._start(stack, store)
+            self._stack = stack.pop_all()
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def _start(self, stack: AsyncExitStack, store: MetadataStore) -> None:
+        settings = self.settings
+        tls = settings.tls()
+        credentials = None if tls is None else server_credentials(tls)
+        host = settings.advertised_host
+        # The id may follow from the port, and the port be left to the system.
+        server = BookieServer(settings.bookie_id, settings.transport(), credentials)
+        stack.push_async_callback(server.close)
+        port = await server.listen(settings.bind_address, settings.bookie_port)
+        self.address = host, port
+        bookie_id = server.bookie_id = settings.bookie_id or f"{host}:{port}"
+        config = settings.bookie(bookie_id, self.address)
+        instance_id = await read_instance_id(store)
+
+        async def serve(bookie: Bookie) -> None:
+            bookie.on_fatal = self._on_fatal
+            server.serve(bookie, instance_id, queue_bytes_max=settings.journal_queue_bytes // 2)
+
+        self.bookie = bookie = await Bookie.open(
+            config, OsFileSystem(config.data_dir), store, before_register=serve
+        )
+        stack.push_async_callback(bookie.close)
+        collector = GarbageCollector(bookie, LedgerStore(store))
+        stack.push_async_callback(collector.close)
+        collector.start(settings.gc_wait_time / 1000)
+
+    def _on_fatal(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+
+def run(settings: BookieSettings) -> int:
+    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
+    faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: BookieSettings) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    process = BookieProcess(settings)
+    starting = loop.create_task(process.start())
+    stopping = loop.create_task(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return 0
+    try:
+        await starting
+    except (OSError, RuntimeError, ValueError, MetadataError, BookkeeperError) as error:
+        print(f"magnetar: can't start: {error}", file=sys.stderr)
+        _log.debug("start failed", exc_info=error)
+        return 1
+    # What is alive now stays alive: never walk it again in a collection.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
+    host, port = process.address
+    print(f"magnetar bookie: {process.bookie.bookie_id} at {host}:{port} ready", flush=True)
+    process.failed.add_done_callback(lambda _: stop.set())
+    await stopping
+    process.bookie.give_up_waiting()
+    if process.failed.done():
+        print(f"magnetar: storage failed: {process.failed.result()}", file=sys.stderr, flush=True)
+        # No orderly close: nothing can be made durable now; the next start replays the journal.
+        return 3
+    try:
+        async with asyncio.timeout(_CLOSE_S_MAX):
+            await process.close()
+    except TimeoutError:
+        # Nothing acknowledged depends on an orderly end; the next start does what is missing.
+        _log.warning("stopped after %.0f s without a complete flush", _CLOSE_S_MAX)
+        return 4
+    return 0

@@ -1,0 +1,290 @@
+"""Settings of a bookie process: bookkeeper.conf's keys, in the units they have there.
+
+Unlike ``config.py``, which is what the bookie's parts are given: sizes in bytes, times in seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.tls import TlsFiles
+
+_log = logging.getLogger(__name__)
+
+ENVIRONMENT_PREFIXES: Final = ("BOOKIE_", "MAGNETAR_BOOKIE_")  # the later one wins
+_TRUE: Final = frozenset({"true", "1", "yes", "on"})
+_FALSE: Final = frozenset({"false", "0", "no", "off"})
+_MIB: Final = 1024 * 1024
+_LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+_LEDGERS: Final = "/ledgers"
+
+
+class BookieSettingsError(ValueError):
+    """A setting can't be used; the text names the key and the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieSettings:
+    """Attribute names are the keys in snake case: ``journalMaxSizeMB`` -> ``journal_max_size_mb``.
+
+    "own key" marks what bookkeeper.conf doesn't have.
+    """
+
+    # --- who and where
+    bookie_id: str = ""  # "": advertised address and port
+    bind_address: str = "127.0.0.1"  # own key
+    bookie_port: int = 3181  # 0: any free port
+    advertised_address: str = ""  # "": the bind address, or the host's name for 0.0.0.0
+    metadata_service_uri: str = ""  # zk:host:port,.../chroot, or BookKeeper's zk+...://.../ledgers
+    metadata_store_config_path: str = ""  # Pulsar's key: TLS and login (docs/metadata.md)
+    # own key: /zone/upgrade-domain, or /zone alone with upgradeDomains
+    network_location: str = "/default-zone/default-upgrade-domain"
+    upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
+    zk_timeout: int = 30_000  # ms
+
+    # --- directories: comma lists
+    journal_directories: str = ""  # "": the first of ledgerDirectories
+    ledger_directories: str = "data/bookie"
+    accept_data_loss: bool = False  # own key: start although acknowledged bytes are gone
+
+    # --- journal, entry logs, collection
+    journal_max_size_mb: int = 256
+    journal_max_group_bytes: int = 8 * _MIB  # own key
+    journal_queue_bytes: int = 256 * _MIB  # own key: accepted and not yet durable
+    db_storage_write_cache_max_size_mb: int = 64
+    log_size_limit: int = 1024 * _MIB
+    flush_interval: int = 30_000  # ms
+    gc_wait_time: int = 900_000  # ms
+    netty_max_frame_size_bytes: int = 64 * _MIB  # the largest entry
+
+    # --- disk space
+    disk_usage_threshold: float = 0.95
+    disk_usage_lwm_threshold: float = 0.0  # 0: 0.03 below the other
+    disk_check_interval: int = 2_000  # ms, while read-only
+    min_usable_size: int = 256 * _MIB  # own key: bytes that must be free to be writable
+
+    # --- network
+    tls_certificate_path: str = ""
+    tls_key_path: str = ""
+    tls_trust_path: str = ""
+    tls_client_authentication: bool = False
+    stream_max_in_flight_bytes: int = 32 * _MIB  # own key: of one client
+    read_replies_max_bytes: int = 64 * _MIB  # own key: of all clients
+
+    # --- log
+    log_level: str = "INFO"
+    log_format: str = "text"  # own key: "json"
+
+    def __post_init__(self) -> None:
+        if not -1 < self.bookie_port <= 65_535:
+            raise BookieSettingsError(f"bookiePort={self.bookie_port}: not a port number")
+        if self.log_level not in _LOG_LEVELS or self.log_format not in ("text", "json"):
+            raise BookieSettingsError(f"logLevel={self.log_level}, logFormat={self.log_format}")
+        if not self.ledgers:
+            raise BookieSettingsError("ledgerDirectories is empty")
+        if self.upgrade_domains < 0:
+            raise BookieSettingsError(f"upgradeDomains={self.upgrade_domains}: negative")
+        try:
+            self.tls()
+        except ValueError as error:
+            raise BookieSettingsError(str(error)) from error
+
+    @classmethod
+    def load(cls, *sources: Mapping[str, str]) -> BookieSettings:
+        """Keys and texts; a later source wins. Unknown keys are told once and ignored.
+
+        Raises:
+            BookieSettingsError: a value doesn't fit its key.
+        """
+        values: dict[str, Any] = {}
+        unknown: set[str] = set()
+        for pairs in sources:
+            for key, text in pairs.items():
+                name = _FIELD_OF_KEY.get(_squeeze(key))
+                if name is None:
+                    unknown.add(key)
+                else:
+                    values[name] = _parse(name, key, text)
+        if unknown:  # a stock file holds hundreds of keys of parts that aren't here
+            names = ", ".join(sorted(unknown))
+            _log.warning("ignored %d unknown settings: %s", len(unknown), names)
+        try:
+            return cls(**values)
+        except BookieSettingsError:
+            raise
+        except ValueError as error:
+            raise BookieSettingsError(str(error)) from error
+
+    @classmethod
+    def environment(cls, variables: Mapping[str, str]) -> dict[str, str]:
+        """The settings among environment variables: ``BOOKIE_journalDirectories`` and the like."""
+        return {
+            name.removeprefix(prefix): value
+            for prefix in ENVIRONMENT_PREFIXES
+            for name, value in variables.items()
+            if name.startswith(prefix) and _squeeze(name.removeprefix(prefix)) in _FIELD_OF_KEY
+        }
+
+    @property
+    def ledgers(self) -> tuple[Path, ...]:
+        return _paths(self.ledger_directories)
+
+    @property
+    def journals(self) -> tuple[Path, ...]:
+        return _paths(self.journal_directories)
+
+    @property
+    def advertised_host(self) -> str:
+        if self.advertised_address:
+            return self.advertised_address
+        is_wildcard = self.bind_address in ("", "0.0.0.0", "::")
+        return socket.getfqdn() if is_wildcard else self.bind_address
+
+    @property
+    def metadata_url(self) -> str:
+        """``zk:host:port,.../chroot``, however it was written.
+
+        Raises:
+            BookieSettingsError: none is set, or it is of another store.
+        """
+        return normal_metadata_url(self.metadata_service_uri)
+
+    def location(self, host_name: str | None = None) -> str:
+        """``/zone/upgrade-domain`` of this host (default: of this machine's name).
+
+        Raises:
+            BookieSettingsError: the upgrade domain follows from the host's number, but it has none.
+        """
+        if not self.upgrade_domains:
+            return self.network_location
+        name = (host_name or socket.gethostname()).partition(".")[0]
+        number = re.search(r"(\d+)$", name)
+        if number is None:
+            raise BookieSettingsError(
+                f"upgradeDomains={self.upgrade_domains}: host name {name!r} ends with no number"
+            )
+        zone = "/" + self.network_location.strip("/").partition("/")[0]
+        return f"{zone}/ud{int(number[1]) % self.upgrade_domains}"
+
+    def tls(self) -> TlsFiles | None:
+        """None: plain connections."""
+        if not self.tls_certificate_path and not self.tls_key_path:
+            if self.tls_client_authentication:
+                raise ValueError("tlsClientAuthentication=true needs a certificate and a key")
+            return None
+        return TlsFiles(
+            self.tls_certificate_path,
+            self.tls_key_path,
+            self.tls_trust_path,
+            self.tls_client_authentication,
+        )
+
+    def transport(self) -> TransportConfig:
+        return TransportConfig(
+            entry_bytes_max=self.netty_max_frame_size_bytes,
+            stream_bytes_max=self.stream_max_in_flight_bytes,
+            read_bytes_max=self.read_replies_max_bytes,
+        )
+
+    def bookie(self, bookie_id: str, address: tuple[str, int]) -> BookieConfig:
+        """What the bookie itself is given.
+
+        Raises:
+            BookieSettingsError: a value is out of range.
+        """
+        try:
+            return BookieConfig(
+                bookie_id=bookie_id,
+                data_dir=self.ledgers[0],
+                storage=StorageConfig(
+                    journal_segment_bytes=self.journal_max_size_mb * _MIB,
+                    journal_group_bytes_max=self.journal_max_group_bytes,
+                    journal_queue_bytes_max=self.journal_queue_bytes,
+                    flush_bytes=self.db_storage_write_cache_max_size_mb * _MIB,
+                    entry_log_bytes=self.log_size_limit,
+                    entry_bytes_max=self.netty_max_frame_size_bytes,
+                ),
+                network_location=self.location(),
+                advertised=address,
+                flush_interval_s=self.flush_interval / 1000,
+                disk_usage_max=self.disk_usage_threshold,
+                disk_usage_low=self.disk_usage_lwm_threshold or None,
+                disk_reserve_bytes=self.min_usable_size,
+                disk_check_interval_s=self.disk_check_interval / 1000,
+                accept_data_loss=self.accept_data_loss,
+            )
+        except ValueError as error:
+            raise BookieSettingsError(str(error)) from error
+
+
+def normal_metadata_url(text: str) -> str:
+    """``zk:host:port,.../chroot`` of any of the usual forms.
+
+    BookKeeper's own form names the ledgers' root behind the chroot, and divides hosts by ``;``.
+
+    Raises:
+        BookieSettingsError: empty, or another store's.
+    """
+    url = text.strip().removeprefix("metadata-store:")
+    is_uri = match = re.fullmatch(r"zk(?:\+\w+)?://(.*)", url)
+    if match is not None:
+        url = "zk:" + match[1].replace(";", ",")
+    if is_uri or text.strip().startswith("metadata-store:"):
+        if not url.endswith(_LEDGERS):
+            raise BookieSettingsError(f"metadataServiceUri={text}: must end with {_LEDGERS}")
+        url = url.removesuffix(_LEDGERS)
+    if not url:
+        raise BookieSettingsError("metadataServiceUri is not set: zk:HOST:PORT")
+    if not url.startswith("zk:") and "://" in url:
+        raise BookieSettingsError(f"metadataServiceUri={text}: only ZooKeeper (zk:HOST:PORT)")
+    return url if url.startswith("zk:") else f"zk:{url}"
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    return tuple(Path(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _squeeze(key: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", key.lower())
+
+
+def _parse(name: str, key: str, text: str) -> object:
+    kind = _TYPES[name]
+    try:
+        if kind is bool:
+            if text.lower() not in _TRUE | _FALSE:
+                raise ValueError("not true or false")
+            return text.lower() in _TRUE
+        return _DEFAULTS[name] if text == "" and kind is not str else kind(text)
+    except ValueError as error:
+        raise BookieSettingsError(f"{key}={text!r}: {error}") from error
+
+
+_TYPES: Final[dict[str, type]] = get_type_hints(BookieSettings)
+_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in dataclasses.fields(BookieSettings)}
+_FIELD_OF_KEY: Final = {
+    **{_squeeze(name): name for name in _TYPES},
+    # Other names of the same things: Pulsar's, and older ones of BookKeeper.
+    "metadatastoreurl": "metadata_service_uri",
+    "zkservers": "metadata_service_uri",
+    "zookeeperservers": "metadata_service_uri",
+    "journaldirectory": "journal_directories",
+    "ledgerdirectory": "ledger_directories",
+    "zookeepersessiontimeoutmillis": "zk_timeout",
+    "metadatastoresessiontimeoutmillis": "zk_timeout",
+    "tlscertificatefilepath": "tls_certificate_path",
+    "tlskeyfilepath": "tls_key_path",
+    "tlskeystore": "tls_key_path",  # with tlsKeyStoreType=PEM
+    "tlstrustcertsfilepath": "tls_trust_path",
+    "tlstruststore": "tls_trust_path",
+    "tlsrequiretrustedclientcertonconnect": "tls_client_authentication",
+}

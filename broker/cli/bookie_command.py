@@ -1,0 +1,46 @@
+"""``magnetar bookie``: settings from file, environment and options, then the process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from broker.cli.errors import CliError
+
+__all__ = ["run_bookie"]
+
+
+def run_bookie(options: argparse.Namespace) -> int:
+    from bookkeeper.bookie import process
+    from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
+    from broker.config import ConfigError, read_properties
+    from broker.logs import set_up_log
+    from broker.service.file_limit import raise_file_limit
+
+    overrides = dict(_key_and_value(text) for text in options.set)
+    for key, value in (
+        ("bookiePort", options.port),
+        ("bindAddress", options.bind),
+        ("ledgerDirectories", options.data),
+        ("metadataServiceUri", options.metadata),
+        ("bookieId", options.id),
+        ("logFormat", options.log_format),
+    ):
+        if value is not None:
+            overrides[key] = str(value)
+    try:
+        file = read_properties(Path(options.config)) if options.config else {}
+        settings = BookieSettings.load(file, BookieSettings.environment(os.environ), overrides)
+    except (ConfigError, BookieSettingsError) as error:
+        raise CliError(str(error)) from error
+    set_up_log(settings.log_level, settings.log_format)
+    raise_file_limit()
+    return process.run(settings)
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise CliError(f"--set {text}: KEY=VALUE is expected")
+    return key, value

@@ -1,0 +1,87 @@
+"""A broker of a cluster: metadata in ZooKeeper, bookies elsewhere, nothing on its own disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.connector import BookieConnector
+from bookkeeper.transport_grpc.tls import TlsFiles
+from broker.config import ConfigError
+from broker.standalone import Standalone, run_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AsyncExitStack
+
+    from broker.config import BrokerConfig
+    from metadata.store import MetadataStore
+
+__all__ = ["ClusterBroker", "run"]
+
+_MIB = 1024 * 1024
+_ENTRY_OVERHEAD_BYTES = 64 * 1024
+"""Beside a message of the largest size: its metadata and our headers."""
+
+
+class ClusterBroker(Standalone):
+    """The parts of one broker process; see ``Standalone``."""
+
+    word = "broker"
+
+    async def _open_store(self) -> MetadataStore:
+        if not self.config.metadata_store_url:
+            raise ConfigError("metadataStoreUrl is not set: zk:HOST:PORT of the cluster")
+        return await super()._open_store()
+
+    async def _open_bookies(
+        self, stack: AsyncExitStack, store: MetadataStore
+    ) -> tuple[BookiePool, Callable[[int], None] | None]:
+        config = self.config
+        connector = BookieConnector(store, transport_config(config), tls_files(config))
+        stack.push_async_callback(connector.close)
+        pool = BookiePool(store, connector.connect)
+        stack.push_async_callback(pool.close)
+        await pool.start()
+        return pool, None  # bookies find out by themselves
+
+    def give_up_waiting(self) -> None:
+        """Nothing of ours waits for a disk."""
+
+
+def transport_config(config: BrokerConfig) -> TransportConfig:
+    """How bookies are talked to, out of the broker's settings."""
+    timeout_s = float(config.bookkeeper_client_timeout_in_seconds)
+    return TransportConfig(
+        add_timeout_s=timeout_s,
+        call_timeout_s=timeout_s,
+        # Twice what the broker lets producers have in flight: a refusal would end the ledger.
+        pending_bytes_max=2 * config.max_message_publish_buffer_size_in_mb * _MIB,
+        entry_bytes_max=max(64 * _MIB, config.max_message_size + _ENTRY_OVERHEAD_BYTES),
+    )
+
+
+def tls_files(config: BrokerConfig) -> TlsFiles | None:
+    """None: bookies are talked to without TLS.
+
+    Raises:
+        ConfigError: files that don't go together.
+    """
+    trust = config.bookkeeper_tls_trust_certs_file_path
+    certificate = config.bookkeeper_tls_certificate_file_path
+    if not trust and not certificate:
+        if config.bookkeeper_tls_client_authentication:
+            raise ConfigError("bookkeeperTLSClientAuthentication=true needs a certificate")
+        return None
+    try:
+        files = TlsFiles(certificate, config.bookkeeper_tls_key_file_path, trust)
+        files.stamps()
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"bookkeeperTLS...: {error}") from error
+    return files
+
+
+def run(config: BrokerConfig) -> int:
+    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
+    return run_node(config, lambda: ClusterBroker(config))
