@@ -166,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._buffer.keep(view, 0, 0)
         # What was accepted before a bad frame is published: a malformed frame ends the connection,
         # not the messages in front of it.
-        self.sends.publish()
+        self.sends.publish(nbytes)
 
     def _take_frames(self, view: memoryview, end: int) -> int:
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""

@@ -42,7 +42,6 @@ class MessageFrames:
     __slots__ = (
         "_base",
         "_block",
-        "_command",
         "_consumer_id",
         "_head",
         "_pack",
@@ -56,7 +55,6 @@ class MessageFrames:
         self._consumer_id = consumer_id
         self._partition = partition_index
         self._block: tuple[int, int, int] | None = None  # ledger, first entry id, epoch
-        self._command = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
         self._pack = _SIZES.pack
         self._head = self._tail = b""
         self._table = _ONE_BYTE
@@ -158,8 +156,9 @@ class MessageFrames:
         ack_set: Sequence[int] | None,
         epoch: int | None,
     ) -> bytes:
-        message = self._command.message
-        message.Clear()
+        # Made anew: a cleared message keeps what it ever held in its arena.
+        base = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
+        message = base.message
         message.consumer_id = self._consumer_id
         message.message_id.ledgerId = ledger_id
         message.message_id.entryId = entry_id
@@ -171,5 +170,5 @@ class MessageFrames:
             message.ack_set.extend(ack_set)
         if epoch is not None:
             message.consumer_epoch = epoch
-        command = self._command.SerializeToString()
+        command = base.SerializeToString()
         return _SIZES.pack(4 + len(command) + body_bytes, len(command)) + command

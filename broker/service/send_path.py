@@ -41,15 +41,35 @@ _CHECKSUM_HEAD = Struct(">HI")
 _SLOW_FLAGS: Final = FLAG_ENCRYPTED | FLAG_TRANSACTION | FLAG_CHUNK
 _PAUSED_CONNECTION, _PAUSED_PROCESS = 1, 2
 
-# One object each for the whole process: everything here runs to its end without yielding.
-_send = pb.CommandSend()
+# One object each for the whole process: everything here runs to its end without yielding. A parse
+# fills the same object again and leaves what it held in the object's arena, which never shrinks, so
+# the objects are replaced after every megabyte received (``_renew``).
+_RENEW_BYTES: Final = 1 << 20
 # upb takes any buffer; its stubs say bytes.
 _Parse: TypeAlias = "Callable[[bytes | memoryview], object]"
-_parse_send: _Parse = cast("_Parse", _send.ParseFromString)
-_send_complete = _send.IsInitialized
-_metadata = pb.MessageMetadata()
-_parse_metadata: _Parse = cast("_Parse", _metadata.ParseFromString)
-_metadata_complete = _metadata.IsInitialized
+_send: pb.CommandSend
+_parse_send: _Parse
+_send_complete: Callable[[], bool]
+_metadata: pb.MessageMetadata
+_parse_metadata: _Parse
+_metadata_complete: Callable[[], bool]
+_parsed_bytes = 0
+
+
+def _renew() -> None:
+    """Let go of the arenas that the parsed messages have filled."""
+    global _send, _parse_send, _send_complete
+    global _metadata, _parse_metadata, _metadata_complete, _parsed_bytes
+    _send = pb.CommandSend()
+    _parse_send = cast("_Parse", _send.ParseFromString)
+    _send_complete = _send.IsInitialized
+    _metadata = pb.MessageMetadata()
+    _parse_metadata = cast("_Parse", _metadata.ParseFromString)
+    _metadata_complete = _metadata.IsInitialized
+    _parsed_bytes = 0
+
+
+_renew()
 _receipt_command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
 _receipt = _receipt_command.send_receipt
 _receipt_id = _receipt.message_id
@@ -171,8 +191,12 @@ class SendPath:
         batch = self._batches[producer_id] = PublishBatch(producer, [], [], [], [])
         return batch
 
-    def publish(self) -> None:
-        """The read is over: every producer's batch goes to its topic."""
+    def publish(self, read_bytes: int = 0) -> None:
+        """The read, of ``read_bytes``, is over: every producer's batch goes to its topic."""
+        global _parsed_bytes
+        _parsed_bytes += read_bytes
+        if _parsed_bytes > _RENEW_BYTES:
+            _renew()
         if not self._batches:
             return
         batches, self._batches = self._batches, {}

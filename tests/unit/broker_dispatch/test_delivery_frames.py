@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,3 +103,17 @@ def test_bodies_are_not_copied() -> None:
     body = memoryview(b"x" * 5000)
     buffers = MessageFrames(4, -1).build(EntryBatch(1, 1, [b""], [body]))
     assert buffers[1] is body
+
+
+def test_redeliveries_leave_nothing_behind() -> None:
+    frames = MessageFrames(1, -1)
+    batch = EntryBatch(1, 0, [b""], [b"body"])
+    words = [-1] * 250_000  # 2.5 MB in the frame
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident_bytes()
+    for _ in range(60):
+        frames.build(batch, ack_sets={0: words})
+    assert resident_bytes() - before < 60_000_000  # of 120 MB and more
