@@ -14,7 +14,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from broker.service.handshakes import Handshake
 
@@ -24,8 +24,12 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 256 * 1024
 """Of one read of a socket, at most."""
-_ENCRYPTED_BYTES: Final = 256 * 1024
-"""At once: OpenSSL's buffer grows to this, and stays so for the life of the connection."""
+_ENCRYPTED_BYTES: Final = 64 * 1024
+"""At once: OpenSSL's buffer grows to this, and stays so for the life of the connection. With much
+larger objects the C library takes pages from the kernel and gives them back each time, which costs
+more than to encrypt them (measured: 256 KiB 1.19 CPU s/GB, 64 KiB 0.47).
+"""
+_RECORD_BYTES: Final = 16 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
 """Of decrypted bytes for protocols that want objects."""
 
@@ -186,25 +190,26 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
     # --- the protocol's side
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._closing or not data:
+        self.writelines((data,))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        if self._closing:
             return
+        encrypt, outgoing = self._tls.write, self._outgoing
+        parts: list[bytes] = []
         try:
-            if len(data) <= _ENCRYPTED_BYTES:
-                self._tls.write(cast("bytes", data))
-                self._lower.write(self._outgoing.read())
-                return
-            view, parts = memoryview(data), []
-            for start in range(0, len(data), _ENCRYPTED_BYTES):
-                self._tls.write(cast("bytes", view[start : start + _ENCRYPTED_BYTES]))
-                parts.append(self._outgoing.read())
-            self._lower.writelines(parts)
+            for data in _records(list_of_data):
+                encrypt(data)
+                if outgoing.pending >= _ENCRYPTED_BYTES:
+                    parts.append(outgoing.read())
         except ssl.SSLError as error:  # the peer has ended the session with an alert
             logger.debug("TLS: connection aborted: %s", error)
             self.abort()
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        # A record for each piece would cost more than to copy them together.
-        self.write(b"".join(list_of_data))
+            return
+        if outgoing.pending:
+            parts.append(outgoing.read())
+        if parts:
+            self._lower.writelines(parts)
 
     def _flush(self) -> None:
         if self._outgoing.pending and not self._lower.is_closing():
@@ -273,3 +278,30 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             case "cipher":
                 return self._tls.cipher()
         return self._lower.get_extra_info(name, default)
+
+
+def _records(buffers: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
+    """The same bytes, small neighbours joined so that they share a record, large ones cut."""
+    small: list[bytes | bytearray | memoryview] = []
+    size = 0
+    for data in buffers:
+        length = len(data)
+        if length < _RECORD_BYTES:
+            small.append(data)
+            size += length
+            if size < _RECORD_BYTES:
+                continue
+            yield b"".join(small)
+            small, size = [], 0
+            continue
+        if small:
+            yield b"".join(small)
+            small, size = [], 0
+        if length <= _ENCRYPTED_BYTES:
+            yield cast("bytes", data)  # OpenSSL takes any buffer
+            continue
+        view = memoryview(data)
+        for start in range(0, length, _ENCRYPTED_BYTES):
+            yield cast("bytes", view[start : start + _ENCRYPTED_BYTES])
+    if size:
+        yield b"".join(small)
