@@ -4,10 +4,10 @@
     scripts/compare_http.py http://127.0.0.1:8080 http://127.0.0.1:8081 [AREA ...]
 
 The first is Pulsar, the second Magnetar; an area is a module of ``http_cases``, without one all are
-run. Compared: status, content type, JSON keys and types, the reason text. Requests run in order on
-both, in a tenant made for this run. Prints one line each; deliberate differences are in
-docs/http-differences.md and are marked "known" here. Exit code 1 when another difference is left.
-Standard library only.
+run. Compared: status, content type, names of X-Pulsar headers, JSON keys and types, the reason.
+Requests run in order on both, in a tenant made for this run. Prints one line each; deliberate
+differences are in docs/http-differences.md and are marked "known" here. Exit code 1 when another
+difference is left. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import http_cases
-from http_cases import Case
+from http_cases import Case, Raw
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Answer:
     status: int
     content_type: str
     body: bytes
+    headers: frozenset[str]  # X-Pulsar-...
 
     def shape(self) -> Any:
         """JSON keys and types; the reason as it is; texts as their type."""
@@ -54,13 +55,15 @@ def shape_of(value: Any) -> Any:
 def ask(url: str, method: str, path: str, body: Any) -> Answer:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
-    data = None if body is None else json.dumps(body)
-    headers = {} if body is None else {"Content-Type": "application/json"}
+    if body is not None and not isinstance(body, Raw):
+        body = Raw(json.dumps(body).encode())
+    data, headers = (None, {}) if body is None else (body.data, {"Content-Type": body.content_type})
     try:
         connection.request(method, path, data, headers)
         response = connection.getresponse()
         kind = response.headers.get("Content-Type", "").partition(";")[0]
-        return Answer(response.status, kind, response.read())
+        names = frozenset(n.lower() for n in response.headers if n.lower().startswith("x-pulsar-"))
+        return Answer(response.status, kind, response.read(), names)
     finally:
         connection.close()
 
@@ -90,6 +93,7 @@ def compare(pulsar: str, magnetar: str, area: str) -> tuple[int, int]:
             found.append(f"status {first.status} / {second.status}")
         if first.content_type != second.content_type:
             found.append(f"type {first.content_type or '-'} / {second.content_type or '-'}")
+        found += differences(dict.fromkeys(first.headers), dict.fromkeys(second.headers))
         found += differences(first.shape(), second.shape())
         verdict = "same" if not found else "known" if note else "DIFFERS"
         unexplained += verdict == "DIFFERS"

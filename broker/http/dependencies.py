@@ -31,6 +31,8 @@ __all__ = [
     "json_body",
     "make_namespace",
     "make_topic_name",
+    "parse_json",
+    "read_body",
     "read_json",
 ]
 
@@ -119,15 +121,35 @@ async def read_json(request: Request) -> Any:
     """The body's JSON; None for an empty body and for ``null``.
 
     Raises:
-        ApiError: 400 not JSON, or larger than ``httpMaxRequestSize``; 503 see ``_charge``.
+        ApiError: as ``parse_json``; 400 larger than ``httpMaxRequestSize``; 503 see ``_charge``.
     """
-    body = await read_body(request)
+    return parse_json(request, await read_body(request))
+
+
+def parse_json(request: Request, body: bytes, *, scalars_as_text: bool = True) -> Any:
+    """The JSON of a body; None for an empty one and for ``null``.
+
+    What other sites' forms can send (text, form data, no type at all) is refused; Pulsar takes a
+    lone number or word as text all the same.
+
+    Args:
+        scalars_as_text: so does this resource.
+    Raises:
+        ApiError: 400 not JSON, 415 declared as something else.
+    """
     if not body or body.isspace():
         return None
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = declared == "application/json" or declared.endswith("+json")
+    if not is_json and not (scalars_as_text and declared == "text/plain"):
+        raise ApiError(415, "Content-Type must be application/json")
     try:
-        return orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"Request body is not JSON: {error}") from error
+    if not is_json and isinstance(value, dict | list):
+        raise ApiError(415, "Content-Type must be application/json")
+    return value
 
 
 async def read_body(request: Request) -> bytes:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import orjson
 from fastapi import Depends, Query, Request, Response
 
-from broker.http.dependencies import body_doc, flag, read_body
+from broker.http.dependencies import body_doc, flag, parse_json, read_body
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse, no_content
 from broker.http.topic_access import not_found
@@ -91,27 +90,20 @@ async def _scope(
 
 
 async def read_strictly(request: Request) -> Any:
-    """The body's JSON, None when there is none; this resource takes no other type (415)."""
+    """The body's JSON, None when there is none; namespaces take no other type (415)."""
     return await _read(request, strict=True)
 
 
 async def read_leniently(request: Request) -> Any:
-    """The same of any content type: older clients say none for topics."""
+    """The same for topics: a lone number may come as text."""
     return await _read(request, strict=False)
 
 
 async def _read(request: Request, *, strict: bool) -> Any:
     body = await read_body(request)
-    if not body or body.isspace():
-        return None
-    if strict and not request.headers.get("content-type", "").startswith("application/json"):
-        raise ApiError(415, "Content-Type must be application/json")
     if len(body) > _BODY_BYTES_MAX:  # it couldn't be stored, and parsing it takes a while
         raise ApiError(413, f"A body of {len(body)} bytes, at most {_BODY_BYTES_MAX} are taken")
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"Request body is not JSON: {error}") from error
+    return parse_json(request, body, scalars_as_text=not strict)
 
 
 Scope = Annotated[str, Depends(_scope)]

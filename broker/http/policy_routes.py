@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
@@ -41,13 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["Holder", "Level", "add_policy_routes"]
 
 Document = dict[str, Any]
-_Seconds = Annotated[
-    str | None,
-    Query(
-        description="Seconds, 0: messages never expire; none: unset it",
-        json_schema_extra={"type": "integer", "minimum": 0},
-    ),
-]
 
 
 class Holder(ABC):
@@ -136,6 +129,12 @@ def _add_get(router: APIRouter, level: Level, policy: Policy, at: At) -> None:
 
 def _add_set(router: APIRouter, level: Level, policy: Policy, at: At) -> None:
     of, json = Depends(level.holder), Depends(level.body)
+    query = Query(
+        None,
+        alias=at.path,
+        description=f"{policy.title.capitalize()}; none: unset it",
+        json_schema_extra={"type": "integer", "minimum": 0},
+    )
 
     async def write(holder: Holder, given: Any) -> Response:
         await holder.policies()
@@ -148,9 +147,9 @@ def _add_set(router: APIRouter, level: Level, policy: Policy, at: At) -> None:
     async def set_true(holder: Holder = of) -> Response:
         return await write(holder, True)
 
-    # The one policy that comes in the query (http-api, trap 3).
-    async def set_query(holder: Holder = of, messageTTL: _Seconds = None) -> Response:
-        return await write(holder, _number(messageTTL))
+    # What comes as text in the query (http-api, trap 3).
+    async def set_query(holder: Holder = of, given: str | None = query) -> Response:
+        return await write(holder, _number(given))
 
     router.add_api_route(
         f"/{at.path}",

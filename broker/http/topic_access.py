@@ -247,7 +247,8 @@ async def require_existing(service: BrokerService, name: TopicName) -> int | Non
     """
     count = await service.partitions(name)
     if count is None and not await service.topic_exists(name):
-        raise not_found(name)
+        await require_namespace(service, name.namespace, "Namespace not found")
+        raise await _why_missing(service, name)
     return count
 
 

@@ -36,7 +36,7 @@ from broker.policies.shapes import (
     SUBSCRIBE_RATE,
     SUBSCRIPTION_TYPES,
 )
-from broker.policies.values import LONG_MAX, Choice, Flag, Integer, Kind, Shape
+from broker.policies.values import LONG_MAX, Choice, Flag, Integer, Kind, Names, Shape
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -146,6 +146,10 @@ def _never(_: Any) -> bool:
     return False
 
 
+def _empty(value: Any) -> bool:
+    return not value
+
+
 def _no_rate(value: Any) -> bool:
     messages, size = value["dispatchThrottlingRateInMsg"], value["dispatchThrottlingRateInByte"]
     return bool(messages <= 0 and size <= 0)
@@ -169,6 +173,7 @@ _MESSAGE_SIZE: Final = (
     "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that "
     "in the broker-level"
 )
+_EXPIRATION: Final = "Invalid value for subscription expiration time"
 _UNACKED: Final = "maxUnackedNum must be 0 or more"
 _DISPATCH: Final = {
     "dispatchThrottlingRateInMsg": 1000,
@@ -227,8 +232,12 @@ _STORAGE: Final = (
         namespace=At(
             path="subscriptionExpirationTime",
             null_removes=False,
-            too_low="Invalid value for subscription expiration time",
+            too_low=_EXPIRATION,
         ),
+        topic=At(
+            path="subscriptionExpirationTime", in_query=True, applied=True, too_low=_EXPIRATION
+        ),
+        default=lambda config: config.subscription_expiration_time_minutes,
     ),
     Policy(
         field="retention_policies",
@@ -580,6 +589,15 @@ _CLIENTS: Final = (
         namespace=At(path="entryFilters"),
         topic=At(path="entryFilters", applied=True),
         default=lambda _: {"entryFilterNames": ""},
+    ),
+    Policy(
+        field="allowed_topic_property_keys_for_metrics",
+        kind=Names(),
+        title="properties of topics that label their metrics",
+        example=["team"],
+        namespace=At(path="allowedTopicPropertyKeysForMetrics"),
+        off=_empty,
+        feature="Labelling metrics with properties of topics",
     ),
     Policy(
         field="replicate_subscription_state",

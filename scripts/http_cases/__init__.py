@@ -6,12 +6,22 @@ cases create and the last ones delete.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NS", "Case", "T"]
+__all__ = ["NS", "Case", "Raw", "T"]
 
 Case = tuple[str, str, Any, str]
-"""Method, path, JSON body or None, note of a known difference or the empty text."""
+"""Method, path, JSON body, Raw or None, note of a known difference or the empty text."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A body that is sent as it is."""
+
+    data: bytes
+    content_type: str = "application/json"
+
 
 T = "/admin/v2/tenants"
 NS = "/admin/v2/namespaces"

@@ -24,6 +24,15 @@ POLICY = {
     },
 }
 QUOTA = {"msgRateIn": 1, "msgRateOut": 2, "bandwidthIn": 3, "bandwidthOut": 4, "memory": 5}
+# What both servers begin with: nothing changes for others who use them.
+DEFAULT_QUOTA = {
+    "msgRateIn": 40.0,
+    "msgRateOut": 120.0,
+    "bandwidthIn": 100000.0,
+    "bandwidthOut": 300000.0,
+    "memory": 80.0,
+    "dynamic": True,
+}
 RACK = {"rack": "/r1", "hostname": "h"}
 
 
@@ -103,6 +112,9 @@ def _isolation(c: str) -> list[Case]:
         ("GET", policies, None, ""),
         ("GET", f"{C}/{c}/migrate", None, ""),
         ("GET", f"{C}/{c}x/migrate", None, ""),
+        ("GET", "/admin/v2/metadata/migration/status", None, ""),
+        ("POST", "/admin/v2/metadata/migration/start", None, ""),
+        ("POST", "/admin/v2/metadata/migration/start?target=x", None, "known: 501"),
         ("DELETE", f"{C}/{c}", None, ""),
         ("DELETE", f"{C}/{c}", None, ""),
     ]
@@ -129,6 +141,8 @@ def _brokers() -> list[Case]:
         ("GET", f"{B}/leaderBroker", None, ""),
         ("GET", f"{B}/health?topicVersion=V2", None, text),
         ("GET", f"{B}/backlog-quota-check", None, ""),
+        ("GET", f"{S}/topics", None, own),
+        ("GET", f"{S}/destinations", None, "known: older clients ask for it"),
         ("GET", f"{S}/metrics", None, own),
         ("GET", f"{S}/mbeans", None, own),
         ("GET", f"{S}/allocator-stats/default", None, own),
@@ -150,6 +164,7 @@ def _brokers() -> list[Case]:
 def _bookies(name: str) -> list[Case]:
     k = "/admin/v2/bookies"
     rack = f"{k}/racks-info/{name}:3181"
+    groups, no_groups = "/admin/v2/resourcegroups", "known: resource groups are refused"
     return [
         ("GET", f"{k}/all", None, ""),
         ("GET", rack, None, ""),
@@ -158,10 +173,15 @@ def _bookies(name: str) -> list[Case]:
         ("POST", f"{rack}?group=g1", None, "known: 400 instead of an HTML page"),
         ("POST", f"{rack}?group=g1", RACK, ""),
         ("GET", rack, None, ""),
+        ("GET", f"{k}/racks-info", None, ""),
         ("DELETE", rack, None, ""),
         ("DELETE", rack, None, ""),
-        ("GET", "/admin/v2/resourcegroups", None, ""),
-        ("GET", f"/admin/v2/resourcegroups/{name}", None, ""),
+        ("GET", groups, None, ""),
+        ("GET", f"{groups}/{name}", None, ""),
+        ("DELETE", f"{groups}/{name}", None, "known: 404 instead of 500"),
+        ("PUT", f"{groups}/{name}", {"publishRateInMsgs": 5}, no_groups),
+        ("GET", f"{groups}/{name}", None, no_groups),
+        ("DELETE", f"{groups}/{name}", None, no_groups),
     ]
 
 
@@ -210,7 +230,7 @@ def _bundles(tenant: str) -> list[Case]:
         ("PUT", f"{NS}/{tenant}/nope/unload", None, ""),
         ("GET", f"{NS}/standalone/antiAffinity/g1?tenant={tenant}", None, ""),
         ("GET", f"{NS}/standalone/antiAffinity/g1", None, ""),
-        ("GET", f"{NS}/nope/antiAffinity/g1?tenant={tenant}", None, ""),
+        ("GET", f"{NS}/nowhere/antiAffinity/g1?tenant={tenant}", None, ""),
     ]
 
 
@@ -218,6 +238,8 @@ def _quotas_and_ends(tenant: str) -> list[Case]:
     one = f"{tenant}/one/0x00000000_0xffffffff"
     return [
         ("PUT", f"{NS}/{tenant}/one", {"bundles": {"numBundles": 1}}, ""),
+        ("GET", R, None, ""),
+        ("POST", R, DEFAULT_QUOTA, ""),
         ("GET", R, None, ""),
         ("GET", f"{R}/{one}", None, ""),
         ("GET", f"{R}/{tenant}/one/0x00000000_0x80000000", None, ""),

@@ -13,6 +13,7 @@ NULL = "known: null is no number and no boolean"
 NOT_HERE = "known: refused until the feature exists"
 FILLED = "known: asking Pulsar for a topic's applied quotas fills in its namespace's"
 STRICT = "known: a bad value is refused"
+NEWER = "known: later versions have it"
 REASON = "known: reason instead of plain text or HTML"
 
 SIZES = {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}
@@ -119,6 +120,22 @@ def _time_to_live(ns: str, topic: str) -> list[Case]:
     ]
 
 
+def _expiration(ns: str, topic: str) -> list[Case]:
+    path = f"{topic}/subscriptionExpirationTime"
+    return [
+        ("POST", f"{path}?subscriptionExpirationTime=5", None, ""),
+        ("GET", path, None, ""),
+        ("GET", f"{path}?applied=true", None, ""),
+        ("POST", f"{path}?subscriptionExpirationTime=-1", None, ""),
+        ("POST", f"{path}?subscriptionExpirationTime=x", None, STRICT),
+        ("DELETE", path, None, ""),
+        ("GET", path, None, UNSET),
+        ("POST", f"{ns}/subscriptionExpirationTime", 7, ""),
+        ("GET", f"{path}?applied=true", None, ""),
+        ("DELETE", f"{ns}/subscriptionExpirationTime", None, ""),
+    ]
+
+
 def _quotas(ns: str, topic: str) -> list[Case]:
     big, fits = {**QUOTA, "limitSize": 20 << 20}, {**QUOTA, "limitSize": (20 << 20) - 1}
     long = {"limitSize": -1, "limitTime": 600, "policy": "producer_exception"}
@@ -190,9 +207,43 @@ def _one_level(ns: str, topic: str) -> list[Case]:
         ("GET", f"{ns}/offloadThreshold", None, ""),
         ("PUT", f"{ns}/offloadThreshold", -1, ""),
         ("GET", f"{ns}/offloadThresholdInSeconds", None, ""),
+        ("PUT", f"{ns}/offloadThresholdInSeconds", -1, "known: 204, as other policies"),
         ("GET", f"{ns}/offloadDeletionLagMs", None, UNSET),
+        ("DELETE", f"{ns}/offloadDeletionLagMs", None, ""),
         ("GET", f"{ns}/offloadPolicies", None, UNSET),
         ("DELETE", f"{ns}/removeOffloadPolicies", None, ""),
+        ("GET", f"{topic}/offloadPolicies", None, UNSET),
+        ("GET", f"{topic}/offloadPolicies?applied=true", None, NOT_HERE),
+        ("DELETE", f"{topic}/offloadPolicies", None, ""),
+        ("DELETE", f"{ns}/compactionThreshold", None, ""),
+        ("DELETE", f"{topic}/compactionThreshold", None, ""),
+        ("GET", f"{ns}/replicatorDispatchRate", None, UNSET),
+        ("DELETE", f"{ns}/replicatorDispatchRate", None, ""),
+        ("DELETE", f"{topic}/replicatorDispatchRate", None, ""),
+        ("GET", f"{ns}/isAllowAutoUpdateSchema", None, ""),
+        ("POST", f"{ns}/isAllowAutoUpdateSchema", False, ""),
+        ("GET", f"{ns}/isAllowAutoUpdateSchema", None, ""),
+        ("POST", f"{ns}/isAllowAutoUpdateSchema", True, ""),
+        ("GET", f"{ns}/schemaAutoUpdateCompatibilityStrategy", None, ""),
+        ("PUT", f"{ns}/schemaAutoUpdateCompatibilityStrategy", "Forward", ""),
+        ("PUT", f"{ns}/schemaAutoUpdateCompatibilityStrategy", "x", STRICT),
+        ("GET", f"{ns}/schemaAutoUpdateCompatibilityStrategy", None, STRICT),
+        ("GET", f"{ns}/schemaValidationEnforced", None, ""),
+        ("GET", f"{ns}/schemaValidationEnforced?applied=true", None, ""),
+        ("POST", f"{ns}/schemaValidationEnforced", True, ""),
+        ("GET", f"{ns}/schemaValidationEnforced", None, ""),
+        ("POST", f"{ns}/schemaValidationEnforced", False, ""),
+        ("DELETE", f"{topic}/schemaValidationEnforced", None, "known: the Go client calls it"),
+        ("GET", f"{ns}/replicateSubscriptionState", None, NEWER),
+        ("POST", f"{ns}/replicateSubscriptionState", False, NEWER),
+        ("DELETE", f"{ns}/replicateSubscriptionState", None, NEWER),
+        ("GET", f"{topic}/replicateSubscriptionState", None, NEWER),
+        ("POST", f"{topic}/replicateSubscriptionState", False, NEWER),
+        ("DELETE", f"{topic}/replicateSubscriptionState", None, NEWER),
+        ("DELETE", f"{topic}/dispatcherPauseOnAckStatePersistent", None, ""),
+        ("GET", f"{ns}/persistence/bookieAffinity", None, UNSET),
+        ("DELETE", f"{ns}/persistence/bookieAffinity", None, ""),
+        ("DELETE", f"{ns}/antiAffinity", None, ""),
         ("GET", f"{ns}/dispatcherPauseOnAckStatePersistent", None, ""),
         ("DELETE", f"{ns}/dispatcherPauseOnAckStatePersistent", None, ""),
         ("GET", f"{topic}/maxProducers?isGlobal=true", None, UNSET),
@@ -222,6 +273,25 @@ def _refused(ns: str, topic: str) -> list[Case]:
         ("POST", f"{ns}/resourcegroup/nope", None, ""),
         ("GET", f"{ns}/resourcegroup", None, UNSET),
         ("DELETE", f"{ns}/resourcegroup", None, ""),
+        ("POST", f"{topic}/dispatcherPauseOnAckStatePersistent", None, NOT_HERE),
+        ("POST", f"{topic}/replicatorDispatchRate", DISPATCH, NOT_HERE),
+        (
+            "POST",
+            f"{topic}/offloadPolicies",
+            {"managedLedgerOffloadDriver": "filesystem"},
+            NOT_HERE,
+        ),
+        ("GET", f"{ns}/allowedTopicPropertyKeysForMetrics", None, UNSET),
+        ("POST", f"{ns}/allowedTopicPropertyKeysForMetrics", ["a"], NOT_HERE),
+        ("POST", f"{ns}/allowedTopicPropertyKeysForMetrics", [], ""),
+        ("DELETE", f"{ns}/allowedTopicPropertyKeysForMetrics", None, ""),
+        ("GET", f"{ns}/allowedTopicPropertyKeysForMetrics", None, UNSET),
+        ("GET", f"{ns}/scanOffloadedLedgers", None, "known: 501 instead of 500"),
+        ("POST", f"{ns}/migration", False, ""),
+        ("POST", f"{ns}/migration", None, REASON),
+        ("POST", f"{ns}x/migration", False, "known: a missing namespace is 404"),
+        ("DELETE", f"{topic}/policies", None, ""),
+        ("GET", f"{topic}/maxProducers", None, UNSET),
     ]
 
 
@@ -251,14 +321,14 @@ def _content(ns: str, topic: str) -> list[Case]:
         ("GET", f"{ns}/replication", None, ""),
         ("POST", f"{ns}/replication", ["standalone"], "known: 204, as other policies"),
         ("POST", f"{ns}/replication", [], ""),
-        ("POST", f"{ns}/replication", ["nope"], ""),
+        ("POST", f"{ns}/replication", ["nowhere"], ""),
         ("GET", f"{ns}/allowedClusters", None, ""),
         ("POST", f"{ns}/allowedClusters", ["standalone"], "known: 204, as other policies"),
         ("POST", f"{ns}/allowedClusters", [], ""),
         ("GET", f"{topic}/replication", None, UNSET),
         ("POST", f"{topic}/replication", ["standalone"], ""),
         ("POST", f"{topic}/replication", [], ""),
-        ("POST", f"{topic}/replication", ["nope"], ""),
+        ("POST", f"{topic}/replication", ["nowhere"], ""),
         ("GET", f"{topic}/replication", None, ""),
         ("DELETE", f"{topic}/replication", None, ""),
     ]
@@ -298,6 +368,7 @@ def requests(tenant: str) -> list[Case]:
         ("PUT", f"{topics}/p/partitions", 2, ""),
         *_table(ns, topic),
         *_time_to_live(ns, topic),
+        *_expiration(ns, topic),
         *_quotas(ns, topic),
         *_one_level(ns, topic),
         *_refused(ns, topic),

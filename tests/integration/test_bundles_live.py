@@ -153,14 +153,18 @@ def test_by_topic_count_each_half_has_as_many(
         low, high = (int(edge, 16) for edge in half.split("_"))
         assert all(low <= each <= high for each in answer["topicHashPositions"].values())
         counts.append(len(answer["topicHashPositions"]))
-    assert counts == [4, 4]
+    # A system topic, which Pulsar makes here, counts as well.
+    assert sum(counts) >= 8
+    assert abs(counts[0] - counts[1]) <= 1
 
 
-def test_an_empty_bundle_can_be_given_up_and_one_with_topics_only_by_force(
-    admin: httpx.Client, namespace: str
+def test_an_empty_bundle_can_be_given_up_and_one_with_topics_not(
+    admin: httpx.Client, admin_url: str, namespace: str
 ) -> None:
     (whole,) = ranges(admin, namespace)
     path = f"/namespaces/{namespace}/{whole}"
+    lookup = f"{admin_url}/lookup/v2/topic/persistent/{namespace}/t"
+    assert httpx.get(lookup, timeout=60).status_code == 200  # somebody owns it now
     assert admin.delete(path).status_code == 204
     assert admin.put(f"/persistent/{namespace}/t").status_code == 204
     refused = admin.delete(path)
@@ -168,9 +172,21 @@ def test_an_empty_bundle_can_be_given_up_and_one_with_topics_only_by_force(
         409,
         "Cannot delete non empty bundle",
     )
+    assert admin.delete(f"/persistent/{namespace}/t").status_code == 204
+    assert ranges(admin, namespace) == [whole], "ranges always cover all hashes"
+
+
+def test_a_bundle_is_given_up_with_its_topics_and_without_an_owner(
+    admin: httpx.Client, namespace: str, external_server: tuple[str, str] | None
+) -> None:
+    if external_server is not None:
+        pytest.skip("Pulsar says yes and keeps the topics; without an owner it says no")
+    (whole,) = ranges(admin, namespace)
+    path = f"/namespaces/{namespace}/{whole}"
+    assert admin.delete(path).status_code == 204
+    assert admin.put(f"/persistent/{namespace}/t").status_code == 204
     assert admin.delete(f"{path}?force=true").status_code == 204
     assert admin.get(f"/persistent/{namespace}").json() == []
-    assert ranges(admin, namespace) == [whole], "ranges always cover all hashes"
     assert admin.put(f"/persistent/{namespace}/t").status_code == 204
 
 
@@ -189,7 +205,16 @@ def test_an_empty_bundle_can_be_given_up_and_one_with_topics_only_by_force(
         ("0x00000000_0xffffffff/unload?destinationBroker=nobody:1", 409, "destination"),
     ],
 )
-def test_refusals(admin: httpx.Client, namespace: str, path: str, status: int, text: str) -> None:
+def test_refusals(
+    admin: httpx.Client,
+    namespace: str,
+    path: str,
+    status: int,
+    text: str,
+    external_server: tuple[str, str] | None,
+) -> None:
+    if path == "xyz/unload" and external_server is not None:
+        pytest.skip("Pulsar fails with 500")
     answer = admin.put(f"/namespaces/{namespace}/{path}")
     assert answer.status_code == status
     assert text in answer.json()["reason"]

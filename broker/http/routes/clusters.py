@@ -363,11 +363,12 @@ async def isolation_policies(service: Service, cluster: Cluster) -> Response:
     summary="Which isolation policies the active brokers are in",
     responses={
         200: {"content": {"application/json": {"example": [_UNASSIGNED_EXAMPLE]}}},
-        404: {"description": "No such cluster, or none were ever set"},
+        404: {"description": "None were ever set"},
+        412: {"description": "No such cluster"},
     },
 )
 async def isolated_brokers(service: Service, cluster: Cluster) -> Response:
-    await _isolation(service, cluster, 404)
+    await _isolation(service, cluster, 412)
     return JsonResponse([_unassigned(service.broker_id)])
 
 
@@ -376,7 +377,8 @@ async def isolated_brokers(service: Service, cluster: Cluster) -> Response:
     summary="Which isolation policies one broker is in",
     responses={
         200: {"content": {"application/json": {"example": _UNASSIGNED_EXAMPLE}}},
-        404: {"description": "No such cluster, or none were ever set"},
+        404: {"description": "None were ever set"},
+        412: {"description": "No such cluster"},
     },
 )
 async def isolated_broker(
@@ -384,7 +386,7 @@ async def isolated_broker(
     cluster: Cluster,
     broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"])],
 ) -> Response:
-    await _isolation(service, cluster, 404)
+    await _isolation(service, cluster, 412)
     return JsonResponse(_unassigned(form_decode(broker)))
 
 

@@ -30,7 +30,9 @@ _EXAMPLE = {
     summary="The broker that serves a topic",
     responses={
         200: {"content": {"application/json": {"example": _EXAMPLE}}},
-        404: {"description": "No such namespace, or no such topic while creation is off"},
+        404: {
+            "description": "No such namespace or partition, or no such topic while creation is off"
+        },
         412: {"description": "No such listener"},
         503: {"description": "No broker can take it now"},
     },
@@ -83,6 +85,10 @@ async def bundle(service: Service, topic: Topic) -> Response:
 async def _require(service: BrokerService, topic: TopicName) -> None:
     if await service.resources.policies(topic.namespace) is None:
         raise ApiError(404, "Namespace not found")
+    if topic.is_partition and topic.is_persistent and not await service.topic_exists(topic):
+        count = await service.partitions(topic.base)
+        if count is not None and topic.partition_index >= count:
+            raise ApiError(404, f"Topic not found {topic}")
     if not service.config.allow_auto_topic_creation and not (
         await service.partitions(topic) is not None or await service.topic_exists(topic)
     ):

@@ -28,7 +28,7 @@ from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, TextResponse, no_content
 from broker.policies.documents import with_properties
 from broker.policies.errors import UnsupportedPolicyError
-from broker.policies.values import Names
+from broker.policies.values import Flag, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -473,4 +473,34 @@ async def remove_resource_group(service: Service, namespace: Namespace) -> Respo
 )
 async def remove_offload_policies(service: Service, namespace: Namespace) -> Response:
     await namespace_policies(service, namespace)
+    return no_content()
+
+
+@router.get(
+    _NS + "/scanOffloadedLedgers",
+    summary="Refused: no ledgers are offloaded",
+    responses={**ABSENT, 501: {"description": "Always"}},
+)
+async def scan_offloaded_ledgers(service: Service, namespace: Namespace) -> Response:
+    await namespace_policies(service, namespace)
+    raise ApiError(501, "Offloading to object storage is not supported by this broker")
+
+
+@router.post(
+    _NS + "/migration",
+    status_code=204,
+    summary="Whether clients are sent to another cluster: `false` only",
+    openapi_extra=body_doc({"type": "boolean"}, False, required=True),
+    responses={
+        400: {"description": "Not a boolean"},
+        **ABSENT,
+        501: {"description": "Cluster migration is not supported"},
+    },
+)
+async def set_migrated(service: Service, namespace: Namespace, body: JsonBody) -> Response:
+    await namespace_policies(service, namespace)
+    if body is None:
+        raise ApiError(400, "The request entity cannot be empty.")
+    if Flag().parse(body, "migrated"):
+        raise ApiError(501, "Cluster migration is not supported")
     return no_content()

@@ -57,6 +57,7 @@ def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
     headers = {
         "X-Pulsar-PROPERTY": json.dumps(properties),
         "X-Pulsar-Is-Encrypted": "true" if metadata.encryption_keys else "false",
+        "X-Pulsar-txn-uncommitted": "false",  # without transactions nothing is
     }
     for field in (*_TEXT_FIELDS, *_TIME_FIELDS, *_BASE64_FIELDS):
         if not metadata.HasField(field):  # type: ignore[arg-type] # names of the descriptor
@@ -69,7 +70,7 @@ def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
         else:
             text = str(value).lower() if isinstance(value, bool) else str(readable(value))
             headers[f"X-Pulsar-{name}"] = text.encode("unicode_escape").decode()
-    if metadata.compression != pb.NONE:
+    if metadata.HasField("compression"):
         headers["X-Pulsar-compression"] = pb.CompressionType.Name(metadata.compression)
     if metadata.HasField("num_messages_in_batch"):
         headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
@@ -110,7 +111,9 @@ async def message_by_id(
     entry_id: _Id,
     authoritative: Authoritative = None,
 ) -> Response:
-    found = await persistent(service, topic, "GetMessageById")
+    found = await persistent(
+        service, topic, "GetMessageById", "GetMessageById is not allowed on partitioned-topic"
+    )
     return _answer(
         service, await _entry(found.ledger, (ledger_id, entry_id), "Message id not found")
     )
@@ -186,7 +189,7 @@ async def id_by_time(
 @router.get(
     TOPIC + "/examinemessage",
     summary="The nth message from either end of the log",
-    responses=_MESSAGE,
+    responses={**_MESSAGE, 412: {"description": "Nothing is stored, or not a position"}},
 )
 async def examine(
     service: Service,
@@ -207,6 +210,8 @@ async def examine(
     if initialPosition not in ("latest", "earliest"):
         raise ApiError(412, "initialPosition is latest or earliest")
     ledger, missing = found.ledger, "Message not found"
+    if not ledger.entry_count:
+        raise ApiError(412, "Could not examine messages due to the total message is zero")
     if messagePosition > ledger.entry_count:
         raise ApiError(404, missing)
     before = ledger.previous_position(ledger.first_position())

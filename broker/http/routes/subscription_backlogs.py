@@ -92,7 +92,11 @@ async def _expire(found: list[Any], seconds: int) -> None:
     status_code=204,
     summary="Acknowledge messages up to and including a message id",
     openapi_extra=ID_DOC,
-    responses={400: {"description": "No message id in the body"}, **_NOTHING},
+    responses={
+        400: {"description": "No message id in the body"},
+        412: {"description": "The message id is another partition's"},
+        **_NOTHING,
+    },
 )
 async def expire_by_id(
     service: Service,
@@ -110,6 +114,12 @@ async def expire_by_id(
     one = find_subscription(found, subscription)
     if body is None:
         raise ApiError(400, "A message id is expected in the body")
+    if body.partitionIndex != topic.partition_index:
+        raise ApiError(
+            412,
+            "Invalid parameter for expire message by position, partition index of passed in "
+            "message position doesn't match partition index for the topic",
+        )
     assert isinstance(one, PersistentSubscription)
     if not await subscription_admin.expire_upto(one, body.position):
         raise ApiError(

@@ -132,6 +132,8 @@ def _start_position(body: MessageIdBody | None) -> Position:
     SUBSCRIPTION,
     status_code=204,
     summary="Delete a subscription",
+    description="Of a partitioned topic it is deleted wherever it is; 404 also says that some "
+    "partition lacked it.",
     responses={**NOT_FOUND, 412: {"description": "Consumers are connected; `force` not set"}},
 )
 async def delete(
@@ -148,7 +150,7 @@ async def delete(
             return False
         return True
 
-    if not any(await each(await parts_of(service, topic), delete_one)):
+    if not all(await each(await parts_of(service, topic), delete_one)):
         if await service.partitions(topic) is not None:
             raise ApiError(404, "Subscription not found")
         raise no_subscription(subscription, topic)
@@ -204,7 +206,7 @@ async def skip(
     status_code=204,
     summary="Continue at the first message published at that time (ms) or later",
     description="Connected consumers are disconnected; their clients come back by themselves. Of a "
-    "partitioned topic every partition is reset, and it is an error only when none could be.",
+    "partitioned topic every partition is reset that can be; the answer names one that couldn't.",
     responses=NOT_FOUND,
 )
 async def reset_to_time(
@@ -223,10 +225,9 @@ async def reset_to_time(
             return error
         return None
 
-    errors = await each(parts, reset)
-    if errors and all(error is not None for error in errors):
-        assert errors[0] is not None
-        raise errors[0]
+    for error in await each(parts, reset):
+        if error is not None:
+            raise error
     return no_content()
 
 

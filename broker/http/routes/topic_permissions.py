@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Depends, Path, Response
+from pydantic import BaseModel, ConfigDict
 
 from broker.http.dependencies import Service, Topic, body_doc, json_body
 from broker.http.errors import ApiError
 from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
-from broker.http.topic_access import NOT_FOUND, TOPIC, require_existing
+from broker.http.topic_access import NOT_FOUND, TOPIC, not_found
+from broker.protocol.topic_name import TopicName
 from broker.service import topic_permissions
+from broker.service.broker_service import BrokerService
 
 __all__ = ["router"]
 
@@ -33,6 +36,14 @@ async def _role(
 Role = Annotated[str, Depends(_role)]
 
 
+async def _partitions(service: BrokerService, topic: TopicName) -> int | None:
+    """Their number; None: it isn't partitioned. Raises ApiError 404."""
+    count = await service.partitions(topic)
+    if count is None and not await service.topic_exists(topic):
+        raise not_found(topic)
+    return count
+
+
 @router.get(
     _PATH,
     summary="Actions by role, of the namespace and of the topic together",
@@ -42,7 +53,7 @@ Role = Annotated[str, Depends(_role)]
     },
 )
 async def permissions(service: Service, topic: Topic) -> Response:
-    await require_existing(service, topic)
+    await _partitions(service, topic)
     policies = await service.resources.policies(topic.namespace)
     document: Any = {} if policies is None else policies.document
     return JsonResponse(topic_permissions.of_topic(document, str(topic)))
@@ -63,7 +74,7 @@ async def grant(
 ) -> Response:
     if body is None:
         raise ApiError(400, "A list of actions is expected in the body")
-    count = await require_existing(service, topic)
+    count = await _partitions(service, topic)
     names = topic_permissions.names_of(topic, count)
     await service.resources.update_policies(
         topic.namespace, lambda before: topic_permissions.granted(before, names, role, body)
@@ -78,9 +89,93 @@ async def grant(
     responses={**NOT_FOUND, 412: {"description": "Nothing was granted on the topic itself"}},
 )
 async def revoke(service: Service, topic: Topic, role: Role) -> Response:
-    count = await require_existing(service, topic)
+    count = await _partitions(service, topic)
     names = topic_permissions.names_of(topic, count)
     await service.resources.update_policies(
         topic.namespace, lambda before: topic_permissions.revoked(before, names, role)
     )
+    return no_content()
+
+
+# --- many topics of one namespace in one call, in one write
+
+
+class TopicGrant(BaseModel):
+    """What one role may do with one topic; revoking takes all its actions."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    topic: str
+    role: str
+    actions: list[Action] = []
+
+
+_GRANT_EXAMPLE = {"topic": "persistent://public/default/orders", "role": "joe"}
+_GRANTS = Annotated[list[TopicGrant] | None, Depends(json_body(list[TopicGrant]))]
+_MANY: dict[int | str, dict[str, Any]] = {
+    400: {"description": "No grants, or topics of several namespaces"},
+    **NOT_FOUND,
+    412: {"description": "Not the name of a topic"},
+}
+
+
+async def _names(
+    service: BrokerService, grants: list[TopicGrant] | None
+) -> tuple[str, list[tuple[TopicGrant, list[str]]]]:
+    """The namespace, and each grant with the names of its topic and its partitions.
+
+    Raises:
+        ApiError: see ``_MANY``; InvalidTopicNameError.
+    """
+    topics = [TopicName.parse(grant.topic) for grant in grants or ()]
+    if grants is None or len({topic.namespace for topic in topics}) != 1:
+        raise ApiError(400, "The namespace should be the same")
+    found = []
+    for grant, topic in zip(grants, topics, strict=True):
+        count = await _partitions(service, topic)
+        found.append((grant, topic_permissions.names_of(topic, count)))
+    return topics[0].namespace, found
+
+
+@router.post(
+    "/admin/v2/namespaces/grantPermissionsOnTopics",
+    status_code=204,
+    summary="Grant actions on several topics of one namespace: all of it or nothing",
+    openapi_extra=body_doc(
+        {"type": "array", "items": TopicGrant.model_json_schema()},
+        [{**_GRANT_EXAMPLE, "actions": ["produce"]}],
+        required=True,
+    ),
+    responses=_MANY,
+)
+async def grant_many(service: Service, grants: _GRANTS) -> Response:
+    namespace, found = await _names(service, grants)
+
+    def change(document: dict[str, Any]) -> dict[str, Any]:
+        for grant, names in found:
+            document = topic_permissions.granted(document, names, grant.role, grant.actions)
+        return document
+
+    await service.resources.update_policies(namespace, change)
+    return no_content()
+
+
+@router.post(
+    "/admin/v2/namespaces/revokePermissionsOnTopics",
+    status_code=204,
+    summary="Revoke what was granted on several topics of one namespace",
+    openapi_extra=body_doc(
+        {"type": "array", "items": TopicGrant.model_json_schema()}, [_GRANT_EXAMPLE], required=True
+    ),
+    responses=_MANY,
+)
+async def revoke_many(service: Service, grants: _GRANTS) -> Response:
+    namespace, found = await _names(service, grants)
+
+    def change(document: dict[str, Any]) -> dict[str, Any]:
+        for grant, names in found:
+            document = topic_permissions.revoked(document, names, grant.role)
+        return document
+
+    await service.resources.update_policies(namespace, change)
     return no_content()

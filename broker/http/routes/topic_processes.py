@@ -21,6 +21,7 @@ from broker.http.topic_access import (
     parts_of,
     persistent,
     require_existing,
+    require_namespace,
     require_persistent_name,
 )
 from broker.protocol.topic_name import TopicName
@@ -71,6 +72,7 @@ async def terminate(
                 }
             }
         },
+        404: {"description": "No such namespace"},
         405: {"description": "Not a partitioned topic"},
         406: {"description": "Not a persistent topic"},
     },
@@ -78,6 +80,7 @@ async def terminate(
 async def terminate_partitions(
     service: Service, topic: Topic, authoritative: Authoritative = None
 ) -> Response:
+    await require_namespace(service, topic.namespace, "Namespace not found")
     count = await service.partitions(topic)
     if count is None:
         raise ApiError(

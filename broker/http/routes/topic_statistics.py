@@ -391,6 +391,8 @@ async def backlog_size(
 async def last_message_id(
     service: Service, topic: Topic, authoritative: Authoritative = None
 ) -> Response:
+    if await service.partitions(topic) is not None:
+        raise not_found(topic)
     found = await persistent(service, topic, "GetLastMessageId")
     return JsonResponse(message_id(found.ledger.last_confirmed, topic))
 

@@ -15,6 +15,7 @@ from tests.unit.broker_service.doubles import Broker
 
 BASE = "/admin/v2/schemas/public/default/orders"
 NAMESPACE = "/admin/v2/namespaces/public/default"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ async def test_refused_bodies_have_no_effect(
     admin: httpx.AsyncClient, body: Any, status: int
 ) -> None:
     await admin.post(f"{BASE}/schema", json=payload(record("a")))
-    refused = await admin.post(f"{BASE}/schema", content=json.dumps(body))
+    refused = await admin.post(f"{BASE}/schema", content=json.dumps(body), headers=JSON)
     assert refused.status_code == status
     assert refused.json()["reason"]
     assert len((await admin.get(f"{BASE}/schemas")).json()["getSchemaResponses"]) == 1

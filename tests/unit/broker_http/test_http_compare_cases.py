@@ -1,0 +1,68 @@
+"""scripts/compare_http.py asks Pulsar about every route that both have."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+
+from broker.config import BrokerConfig
+from broker.http.access import authorize
+from broker.http.app import create_app
+from broker.http.errors import ApiError
+from broker.http.openapi import operations
+
+SCRIPTS = Path(__file__).parents[3] / "scripts"
+NOT_ASKED = re.compile(
+    r"POST /admin/v2/brokers/shutdown"  # others use the server
+    r"|POST /admin/v2/clusters/{cluster}/migrate"  # Pulsar lists the cluster for ever after it
+    r"|GET /ready"  # probes; Pulsar has it below brokers only
+    r"|\w+ /topics/.*/subscription/.*"  # REST consume is ours
+)
+PASSED = 418
+
+
+@pytest.fixture
+def areas(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    cases = importlib.import_module("http_cases")
+    names = [module.name for module in pkgutil.iter_modules(cases.__path__)]
+    return [importlib.import_module(f"http_cases.{name}") for name in names]
+
+
+@pytest.fixture
+def app() -> FastAPI:
+    service: Any = SimpleNamespace(config=BrokerConfig(), access=None, authenticator=None)
+    return create_app(service)
+
+
+async def test_every_route_is_compared(areas: list[Any], app: FastAPI) -> None:
+    asked: set[str] = set()
+
+    async def note(request: Request) -> None:
+        template = re.sub(r":[a-z]+}", "}", request.scope["route"].path)
+        asked.add(f"{request.method} {template}")
+        raise ApiError(PASSED, "noted")
+
+    app.dependency_overrides[authorize] = note
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+        for area in areas:
+            for method, path, _, _ in area.requests("tenant"):
+                await client.request(method, path)
+    routes = {f"{method.upper()} {path}" for method, path, _ in operations(app.openapi())}
+    assert len(asked) > 300
+    left = sorted(route for route in routes - asked if not NOT_ASKED.fullmatch(route))
+    assert left == [], "add a case to scripts/http_cases, or say here why it can't be asked"
+
+
+def test_every_difference_says_why(areas: list[Any]) -> None:
+    notes = {case[3] for area in areas for case in area.requests("tenant")}
+    assert all(note == "" or note.startswith(("known: ", "other ")) for note in notes), notes
