@@ -140,6 +140,8 @@ class AddSender:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            if self._task is task:  # cancelled before its first step, so it has ended nothing
+                self._end(None)
 
     def _refuse(self, request: AddRequest, code: int) -> None:
         self._loop.call_soon(_answer, request, code)

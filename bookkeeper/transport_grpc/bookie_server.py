@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _REPLY_BYTES_MAX: Final = 8 * 1024 * 1024  # packets beyond the first one stop here
 _WAIT_S_MAX: Final = 300.0
 _LIST_MAX: Final = 100_000
-_CLOSE_GRACE_S: Final = 1.0
+_CLOSE_GRACE_S: Final = 0.2
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

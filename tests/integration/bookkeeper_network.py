@@ -1,0 +1,126 @@
+"""Bookies of this process that are reached over real sockets, and a client of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from bookkeeper.bookie.cookie import read_instance_id
+from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.config import LedgerConfig
+from bookkeeper.client.placement import RandomPlacement
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.storage.os_file_system import OsFileSystem
+from bookkeeper.transport_grpc.bookie_server import BookieServer
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.connector import BookieConnector
+from bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
+from bookkeeper.transport_grpc.tls import TlsFiles, server_credentials
+from metadata.embedded import EmbeddedMetadataStore
+
+SMALL = StorageConfig(journal_segment_bytes=4 << 20, journal_extend_bytes=1 << 18)
+TRANSPORT = TransportConfig(backoff_first_s=0.02, backoff_max_s=0.1)
+
+
+@dataclass
+class Served:
+    bookie: Bookie
+    server: BookieServer
+    port: int
+
+
+class Network:
+    """Bookies b0, b1, ... behind gRPC servers, found through their registration."""
+
+    def __init__(
+        self,
+        directory: Path,
+        transport: TransportConfig = TRANSPORT,
+        server_tls: TlsFiles | None = None,
+        client_tls: TlsFiles | None = None,
+    ) -> None:
+        self.directory = directory
+        self.transport = transport
+        self.server_tls = server_tls
+        self.store = EmbeddedMetadataStore.open(None)
+        self.served: dict[str, Served] = {}
+        self.connector = BookieConnector(self.store, transport, client_tls)
+        self.pool = BookiePool(self.store, self.connector.connect)
+        rng = random.Random(3)
+        self.client = BookKeeperClient(
+            self.store, self.pool, RandomPlacement(rng), clock=lambda: 0, rng=rng
+        )
+
+    async def start(self, bookie_id: str, port: int = 0, **changes: object) -> Served:
+        credentials = None if self.server_tls is None else server_credentials(self.server_tls)
+        server = BookieServer(bookie_id, self.transport, credentials)
+        port = await server.listen("127.0.0.1", port)
+        config = BookieConfig(
+            *(bookie_id, self.directory / bookie_id, SMALL),
+            advertised=("127.0.0.1", port),
+            disk_reserve_bytes=0,
+            disk_usage_max=1.0,
+        )
+        config = replace(config, **changes)  # type: ignore[arg-type]  # fields by name
+        instance_id = await read_instance_id(self.store)
+
+        async def serve(bookie: Bookie) -> None:
+            server.serve(bookie, instance_id)
+
+        bookie = await Bookie.open(
+            config, OsFileSystem(config.data_dir), self.store, before_register=serve
+        )
+        served = self.served[bookie_id] = Served(bookie, server, port)
+        return served
+
+    async def stop(self, bookie_id: str) -> None:
+        served = self.served.pop(bookie_id)
+        await served.bookie.close()
+        await served.server.close()
+
+    async def close(self) -> None:
+        await self.pool.close()
+        await self.connector.close()
+        for bookie_id in list(self.served):
+            await self.stop(bookie_id)
+        await self.store.close()
+
+    def remote(self, bookie_id: str) -> RemoteBookieClient:
+        """The pool's client of a bookie."""
+        return self.connector.connect(bookie_id)
+
+
+async def write(
+    client: BookKeeperClient, quorums: LedgerConfig, bodies: list[bytes], batch: int = 10
+) -> AsyncLedgerWriter:
+    """A ledger with these entries, all confirmed."""
+    ledger = await client.create_ledger(quorums)
+    for first in range(0, len(bodies), batch):
+        part = bodies[first : first + batch]
+        ledger.append([b"head"] * len(part), part)
+    await eventually(lambda: ledger.last_confirmed == len(bodies) - 1 or ledger.error is not None)
+    assert ledger.error is None, ledger.error
+    return ledger
+
+
+async def read_all(client: BookKeeperClient, ledger_id: int, *, recover: bool) -> list[bytes]:
+    """Bodies of all entries that a new reader may see."""
+    reader = await client.open_ledger(ledger_id, recover=recover)
+    bodies: list[bytes] = []
+    while len(bodies) <= reader.last_confirmed:
+        run = await reader.read(len(bodies), reader.last_confirmed, 1 << 20, 4)
+        bodies += map(bytes, run.bodies)
+    return bodies
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "never became true"
+        await asyncio.sleep(0.002)
