@@ -14,6 +14,7 @@ from broker.http.compression import GzipLayer
 from broker.http.errors import install_error_handlers
 from broker.http.front import FrontDoor, HttpFigures
 from broker.http.openapi import complete_openapi
+from broker.http.prepared_routes import PreparedRoutes
 from broker.http.raw_path import RawPathMiddleware
 from broker.http.redirects import redirection
 from broker.http.responses import JsonResponse
@@ -139,6 +140,7 @@ def create_app(service: BrokerService) -> FastAPI:
 def _add_layers(app: FastAPI, service: BrokerService) -> None:
     """What every request passes, innermost first."""
     config = service.config
+    app.add_middleware(PreparedRoutes)
     app.add_middleware(RawPathMiddleware)
     app.add_middleware(
         GzipLayer, excluded_paths=_words(config.http_server_gzip_compression_excluded_paths)
