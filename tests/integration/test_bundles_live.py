@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -53,6 +54,19 @@ def ranges(admin: httpx.Client, namespace: str) -> list[str]:
     return [f"{low}_{high}" for low, high in pairwise(edges)]
 
 
+def put(admin: httpx.Client, url: str, body: object = None) -> None:
+    """Until it is done: Pulsar fails while it unloads a bundle; this broker must not."""
+    deadline = time.monotonic() + 30
+    while True:
+        answer = admin.put(url, json=body) if body is not None else admin.put(url)
+        if answer.status_code != 500 or "unloaded" not in answer.text:
+            break
+        assert "Stacktrace" in answer.text, "that is not Pulsar's"
+        assert time.monotonic() < deadline, "it is unloaded for 30 s"
+        time.sleep(0.05)
+    assert answer.status_code == 204, answer.text
+
+
 def disturb(admin: httpx.Client, namespace: str, step: int) -> None:
     """One split or unload after the other; each changes who owns what."""
     path = f"/namespaces/{namespace}"
@@ -68,9 +82,7 @@ def disturb(admin: httpx.Client, namespace: str, step: int) -> None:
         ),
         (f"{path}/unload", None),
     ]
-    url, positions = calls[step]
-    answer = admin.put(url, json=positions) if positions is not None else admin.put(url)
-    assert answer.status_code == 204, answer.text
+    put(admin, *calls[step])
 
 
 def test_splits_and_unloads_lose_nothing_and_keep_the_order(
@@ -158,35 +170,29 @@ def test_by_topic_count_each_half_has_as_many(
     assert abs(counts[0] - counts[1]) <= 1
 
 
-def test_an_empty_bundle_can_be_given_up_and_one_with_topics_not(
-    admin: httpx.Client, admin_url: str, namespace: str
-) -> None:
+def test_a_bundle_with_topics_is_not_given_up(admin: httpx.Client, namespace: str) -> None:
     (whole,) = ranges(admin, namespace)
-    path = f"/namespaces/{namespace}/{whole}"
-    lookup = f"{admin_url}/lookup/v2/topic/persistent/{namespace}/t"
-    assert httpx.get(lookup, timeout=60).status_code == 200  # somebody owns it now
-    assert admin.delete(path).status_code == 204
     assert admin.put(f"/persistent/{namespace}/t").status_code == 204
-    refused = admin.delete(path)
+    refused = admin.delete(f"/namespaces/{namespace}/{whole}")
     assert (refused.status_code, refused.json()["reason"]) == (
         409,
         "Cannot delete non empty bundle",
     )
-    assert admin.delete(f"/persistent/{namespace}/t").status_code == 204
-    assert ranges(admin, namespace) == [whole], "ranges always cover all hashes"
+    assert len(admin.get(f"/persistent/{namespace}").json()) == 1
 
 
-def test_a_bundle_is_given_up_with_its_topics_and_without_an_owner(
+def test_an_empty_bundle_is_given_up_and_one_with_topics_by_force(
     admin: httpx.Client, namespace: str, external_server: tuple[str, str] | None
 ) -> None:
     if external_server is not None:
-        pytest.skip("Pulsar says yes and keeps the topics; without an owner it says no")
+        pytest.skip("Pulsar's system topics count, and by force it keeps the topics")
     (whole,) = ranges(admin, namespace)
     path = f"/namespaces/{namespace}/{whole}"
-    assert admin.delete(path).status_code == 204
+    assert admin.delete(path).status_code == 204, "nobody owns it"
     assert admin.put(f"/persistent/{namespace}/t").status_code == 204
     assert admin.delete(f"{path}?force=true").status_code == 204
     assert admin.get(f"/persistent/{namespace}").json() == []
+    assert ranges(admin, namespace) == [whole], "ranges always cover all hashes"
     assert admin.put(f"/persistent/{namespace}/t").status_code == 204
 
 
