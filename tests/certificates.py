@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+HOSTS = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +42,24 @@ class Authority:
             signed.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         )
 
-    def sign(self, *names: str, file: str = "") -> Pair:
-        """A certificate with these common names, in this order; good for localhost."""
-        return self.sign_subject([(NameOID.COMMON_NAME, name) for name in names], file or names[0])
+    def sign(self, *names: str, file: str = "", hosts: Sequence[str] = HOSTS) -> Pair:
+        """A certificate with these common names, in this order; good for these hosts."""
+        subject = [(NameOID.COMMON_NAME, name) for name in names]
+        return self.sign_subject(subject, file or names[0], hosts)
 
-    def sign_subject(self, subject: list[tuple[x509.ObjectIdentifier, str]], file: str) -> Pair:
+    def sign_subject(
+        self,
+        subject: list[tuple[x509.ObjectIdentifier, str]],
+        file: str,
+        hosts: Sequence[str] = HOSTS,
+    ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(subject), self._subject, key.public_key())
-        hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         signed = (
-            builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+            builder.add_extension(
+                x509.SubjectAlternativeName([_host(each) for each in hosts]), critical=False
+            )
             .add_extension(authority, critical=False)
             .sign(self._key, hashes.SHA256())
         )
@@ -67,6 +77,13 @@ class Authority:
             )
         )
         return pair
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
 
 
 def _name(parts: list[tuple[x509.ObjectIdentifier, str]]) -> x509.Name:

@@ -27,6 +27,10 @@ __all__ = ["AuthSession", "method_of"]
 _REFRESH: Final = b"PulsarAuthRefresh"
 _REFRESH_VERSION_MIN: Final = 14
 _TIMER_S_MAX: Final = 3600.0
+_GRACE_S: Final = 5.0
+"""How long after their end credentials are asked for anew, at most. OAuth2 plug-ins keep a token as
+long as the issuer said, counted from when they got it: asked at its very end, they would answer
+with the same token once more, and be cut. Pulsar asks at its next check, a minute later at most."""
 """The wall clock may be set meanwhile: a later expiry is looked at anew after this."""
 _INVALID_ROLES: Final = "Invalid roles."
 
@@ -190,8 +194,13 @@ class AuthSession:
         if login is None or login.expires_at_s is None or self._connection.closed:
             return
         service = self._connection.service
-        left_s = max(0.0, login.expires_at_s - service.clock() / 1000)
+        left_s = max(0.0, login.expires_at_s + self._grace_s - service.clock() / 1000)
         self._timer = service.loop.call_later(min(left_s, _TIMER_S_MAX), self._on_timer)
+
+    @property
+    def _grace_s(self) -> float:
+        config = self._connection.service.config
+        return min(_GRACE_S, config.authentication_refresh_check_seconds)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -207,7 +216,7 @@ class AuthSession:
             connection.close("credentials were not renewed in time")
             return
         assert login.expires_at_s is not None
-        if connection.service.clock() / 1000 < login.expires_at_s:
+        if connection.service.clock() / 1000 < login.expires_at_s + self._grace_s:
             self._arm()
         else:
             self._ask_for_others("have expired")

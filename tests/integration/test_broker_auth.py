@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -18,7 +15,6 @@ import bcrypt
 import jwt
 import pulsar
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -27,6 +23,7 @@ from broker.protocol import pulsar_api_pb2 as pb
 from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
 from magnetar.fresh_namespace import FreshNamespace
+from tests.open_id_issuer import Issuer
 from tests.raw_client import RawClient
 
 SECRET = bytes(range(100, 132))
@@ -380,60 +377,9 @@ def test_clients_without_credentials_have_the_anonymous_role() -> None:
 # --- OpenID Connect, with an issuer of our own
 
 
-class _Issuer:
-    """Serves a discovery document and the keys in ``keys``; counts what it is asked."""
-
-    def __init__(self) -> None:
-        self.keys: dict[str, rsa.RSAPrivateKey] = {}
-        self.asked = 0
-        issuer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body: Any = {"issuer": issuer.url, "jwks_uri": issuer.url + "/keys"}
-                if self.path == "/keys":
-                    issuer.asked += 1
-                    body = {"keys": [_jwk(kid, key) for kid, key in issuer.keys.items()]}
-                content = json.dumps(body).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def add_key(self, kid: str) -> None:
-        self.keys = {kid: rsa.generate_private_key(public_exponent=65537, key_size=2048)}
-
-    def token(self, kid: str, **claims: Any) -> str:
-        body = {"iss": self.url, "aud": "us", "sub": "carol", "exp": time.time() + 60, **claims}
-        return jwt.encode(body, self.keys[kid], "RS256", headers={"kid": kid})
-
-
-def _jwk(kid: str, key: rsa.RSAPrivateKey) -> dict[str, Any]:
-    return {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key())), "kid": kid}
-
-
-@contextmanager
-def _issuer() -> Iterator[_Issuer]:
-    issuer = _Issuer()
-    thread = threading.Thread(target=issuer.server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield issuer
-    finally:
-        issuer.server.shutdown()
-        thread.join()
-        issuer.server.server_close()
-
-
 def test_tokens_of_an_issuer_are_checked_by_its_published_keys() -> None:
     with (
-        _issuer() as issuer,
+        Issuer() as issuer,
         magnetar.embedded(
             authenticationEnabled=True,
             authenticationProviders="token,openid",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pulsar.asyncio
 
 from tests.interop.conftest import RECEIVE_MS
 
 
-async def test_produce_and_consume(service_url: str, topic: str) -> None:
-    client = pulsar.asyncio.Client(service_url)
+async def test_produce_and_consume(
+    service_url: str, topic: str, credentials: dict[str, Any]
+) -> None:
+    client = pulsar.asyncio.Client(service_url, **credentials)
     try:
         consumer = await client.subscribe(topic, "s")
         producer = await client.create_producer(topic)

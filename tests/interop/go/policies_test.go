@@ -12,9 +12,12 @@ import (
 // newNamespace makes a namespace with one topic through the official admin library.
 func newNamespace(t *testing.T) (pulsaradmin.Client, string, utils.TopicName) {
 	t.Helper()
-	client, err := pulsaradmin.NewClient(&pulsaradmin.Config{
-		WebServiceURL: setting("ADMIN_URL", "http://localhost:8080"),
-	})
+	config := &pulsaradmin.Config{WebServiceURL: setting("ADMIN_URL", "http://localhost:8080")}
+	if folder := authFolder(); folder != "" {
+		config.TokenFile = folder + "/admin.token"
+		config.TLSTrustCertsFilePath = folder + "/authority.pem"
+	}
+	client, err := pulsaradmin.NewClient(config)
 	must(t, err)
 	namespace := fmt.Sprintf("public/go-%d", time.Now().UnixNano())
 	must(t, client.Namespaces().CreateNsWithPolices(namespace, *utils.NewDefaultPolicies()))

@@ -33,13 +33,27 @@ func setting(name, otherwise string) string {
 // newClient returns a client of the server under test, closed with the test.
 func newClient(t *testing.T) pulsar.Client {
 	t.Helper()
-	client, err := pulsar.NewClient(pulsar.ClientOptions{
-		URL:    setting("SERVICE_URL", "pulsar://localhost:6650"),
-		Logger: log.DefaultNopLogger(),
-	})
+	options := pulsar.ClientOptions{URL: setting("CLIENTS_URL", setting("SERVICE_URL", "pulsar://localhost:6650"))}
+	if folder := authFolder(); folder != "" {
+		options.Authentication = pulsar.NewAuthenticationTokenFromFile(folder + "/admin.token")
+		options.TLSTrustCertsFilePath = folder + "/authority.pem"
+		options.TLSValidateHostname = true
+	}
+	return newClientWith(t, options)
+}
+
+func newClientWith(t *testing.T, options pulsar.ClientOptions) pulsar.Client {
+	t.Helper()
+	options.Logger = log.DefaultNopLogger()
+	client, err := pulsar.NewClient(options)
 	must(t, err)
 	t.Cleanup(client.Close)
 	return client
+}
+
+// authFolder tells what a server that trusts nobody trusts (tests/interop/auth_material.py); "" is any other server.
+func authFolder() string {
+	return os.Getenv("AUTH_FOLDER")
 }
 
 // newTopic names a topic that no other test and no other run uses.
@@ -50,10 +64,20 @@ func newTopic() string {
 // admin calls the admin API on a topic and returns the body of a successful answer.
 func admin(t *testing.T, method, topic, suffix, body string) string {
 	t.Helper()
-	url := setting("ADMIN_URL", "http://localhost:8080") + "/admin/v2/" + strings.Replace(topic, "://", "/", 1) + suffix
+	return adminPath(t, method, "/admin/v2/"+strings.Replace(topic, "://", "/", 1)+suffix, body)
+}
+
+func adminPath(t *testing.T, method, path, body string) string {
+	t.Helper()
+	url := setting("ADMIN_URL", "http://localhost:8080") + path
 	request, err := http.NewRequest(method, url, strings.NewReader(body))
 	must(t, err)
 	request.Header.Set("Content-Type", "application/json")
+	if folder := authFolder(); folder != "" {
+		token, err := os.ReadFile(folder + "/admin.token")
+		must(t, err)
+		request.Header.Set("Authorization", "Bearer "+string(token))
+	}
 	answer, err := http.DefaultClient.Do(request)
 	must(t, err)
 	defer answer.Body.Close()

@@ -30,6 +30,7 @@ public final class Main {
         Reading.list(scenarios);
         Topics.list(scenarios);
         Schemas.list(scenarios);
+        Access.list(scenarios);
         int failed = 0;
         for (var each : scenarios.entrySet()) {
             if (arguments.length > 2 && !each.getKey().contains(arguments[2])) {

@@ -1,20 +1,35 @@
 package interop;
 
+import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.UUID;
+import org.apache.pulsar.client.api.AuthenticationFactory;
+import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 
 /** The server under test: a client of it, its admin API, names that nobody else uses. */
 final class Server implements AutoCloseable {
+    /** What a server that trusts nobody trusts (tests/interop/auth_material.py); null: any other server. */
+    static final Path AUTH_FOLDER =
+            System.getenv("AUTH_FOLDER") == null ? null : Path.of(System.getenv("AUTH_FOLDER"));
+
     final PulsarClient client;
     private final String adminUrl;
     private final HttpClient http = HttpClient.newHttpClient();
 
     Server(String serviceUrl, String adminUrl) throws Exception {
-        this.client = PulsarClient.builder().serviceUrl(serviceUrl).build();
+        ClientBuilder builder = PulsarClient.builder().serviceUrl(serviceUrl);
+        if (AUTH_FOLDER != null) {
+            builder.authentication(AuthenticationFactory.token(adminToken()))
+                    .tlsTrustCertsFilePath(AUTH_FOLDER.resolve("authority.pem").toString())
+                    .enableTlsHostnameVerification(true);
+        }
+        this.client = builder.build();
         this.adminUrl = adminUrl;
     }
 
@@ -30,14 +45,23 @@ final class Server implements AutoCloseable {
 
     /** Calls the admin API on a topic; the answer's body. Fails on any status but success. */
     String admin(String method, String topic, String suffix, String body) throws Exception {
-        String path = "/admin/v2/" + topic.replace("://", "/") + suffix;
-        HttpRequest request = HttpRequest.newBuilder(URI.create(adminUrl + path))
+        return adminPath(method, "/admin/v2/" + topic.replace("://", "/") + suffix, body);
+    }
+
+    String adminPath(String method, String path, String body) throws Exception {
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(adminUrl + path))
                 .header("Content-Type", "application/json")
-                .method(method, HttpRequest.BodyPublishers.ofString(body))
-                .build();
-        HttpResponse<String> answer = http.send(request, HttpResponse.BodyHandlers.ofString());
+                .method(method, HttpRequest.BodyPublishers.ofString(body));
+        if (AUTH_FOLDER != null) {
+            request.header("Authorization", "Bearer " + adminToken());
+        }
+        HttpResponse<String> answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
         Check.that(answer.statusCode() < 300, method + " " + path + ": " + answer.statusCode() + " " + answer.body());
         return answer.body();
+    }
+
+    private static String adminToken() throws IOException {
+        return Files.readString(AUTH_FOLDER.resolve("admin.token"));
     }
 
     @Override
