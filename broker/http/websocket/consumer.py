@@ -8,7 +8,6 @@ import secrets
 from base64 import b64encode
 from collections import OrderedDict
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -24,6 +23,7 @@ from broker.http.messages import (
 )
 from broker.http.publisher import Publisher
 from broker.http.websocket.channel import CLOSE_BASE, RESTART
+from broker.http.websocket.fields import iso_millis, whole
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from broker.service.consumer import EXCLUSIVE, SubscribeRequest
@@ -45,13 +45,8 @@ logger = logging.getLogger(__name__)
 _BAD_JSON, _UNKNOWN = 3, 8
 # Of dead letters; Pulsar's clients write the misspelt one too, for readers of older versions.
 _ORIGIN_PROPERTIES = ("ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME")
+NACKS_MAX = 20_000  # that wait for their delay; beyond it the oldest one is redelivered at once
 _PUSH_AT_ONCE = 64  # deliveries per turn: the loop is free again after about a millisecond
-
-
-def iso_millis(time_ms: int) -> str:
-    """As Pulsar's clients write it: UTC is Z."""
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def message_json(delivery: Delivery) -> dict[str, Any]:
@@ -281,9 +276,9 @@ class ConsumerSession(_Session):
     async def _on_word(self, item: dict[str, Any]) -> None:
         kind = item.get("type")
         if kind == "permit":
-            count = item.get("permitMessages")
-            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise ValueError("permitMessages must be a number")
+            count = whole(item.get("permitMessages"), "permitMessages")
+            if count < 0:
+                raise ValueError("permitMessages must not be negative")
             if self._parameters.pull:
                 self.feed.add_credit(min(count, 1_000_000))
                 self._push_soon()
@@ -293,6 +288,8 @@ class ConsumerSession(_Session):
             await self._unsubscribe()
         elif kind == "negativeAcknowledge":
             self._negative_acknowledge(self._key(item))
+        elif isinstance(kind, list | dict):
+            raise ValueError("type must be a text")
         else:  # http-api trap 34: every other type is an acknowledgement
             self._acknowledge(self._key(item))
 
@@ -315,6 +312,9 @@ class ConsumerSession(_Session):
         self._unacked.pop(key, None)
         delay_s = self._parameters.nack_delay_ms / 1000
         self._nacks[key] = asyncio.get_running_loop().time() + delay_s
+        self._nacks.move_to_end(key)  # the order is that of the deadlines
+        if len(self._nacks) > NACKS_MAX:  # more than any window: made-up ids, or repeated ones
+            self.feed.redeliver([self._nacks.popitem(last=False)[0]])
         self._arm(delay_s)
         self._free_slot()
 
@@ -337,6 +337,7 @@ class ConsumerSession(_Session):
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             for delivery in deliveries:
                 self._unacked[delivery.key] = deadline_s
+                self._unacked.move_to_end(delivery.key)
             self._arm(timeout_s)
         return deliveries
 

@@ -10,7 +10,6 @@ import asyncio
 import binascii
 from base64 import b64decode
 from collections import deque
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,6 +22,7 @@ from broker.http.messages import (
     encode_single,
 )
 from broker.http.publisher import Publisher
+from broker.http.websocket.fields import FieldError, base64_bytes, flag, text, time_ms, whole
 from broker.protocol import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ class ProducerSession:
     async def run(self, channel: Channel) -> None:
         """Serve until the client leaves."""
         self._channel = channel
-        while (text := await channel.receive()) is not None:
+        while (frame := await channel.receive()) is not None:
             if not 0 < len(self._collected) < _LIMITED_MESSAGES:
                 await self._keep_rate()
-            self._on_text(text)
+            self._on_text(frame)
 
     async def _keep_rate(self) -> None:
         """Leave messages unread, with the client, while a publish limit is exceeded."""
@@ -168,22 +168,25 @@ class ProducerSession:
 
     # --- messages
 
-    def _on_text(self, text: str) -> None:
+    def _on_text(self, frame: str) -> None:
         context: str | None = None
         try:
             try:
-                item = orjson.loads(text)
+                item = orjson.loads(frame)
             except orjson.JSONDecodeError as error:
                 raise _RefusedError(_BAD_JSON, f"Failed to deserialize message: {error}") from error
             if not isinstance(item, dict):
                 raise _RefusedError(_BAD_JSON, "Failed to deserialize message: not an object")
-            given = item.get("context")
-            context = None if given is None else str(given)
+            if (given := item.get("context")) is not None:
+                context = text(given, "context")
             if self._pending >= self._parameters.pending_max:
                 raise _RefusedError(_UNKNOWN, "Producer send queue is full")
             message = self._parse(item)
         except _RefusedError as error:
             self.refuse(error.code, str(error), context)
+            return
+        except FieldError as error:
+            self.refuse(_BAD_JSON, str(error), context)
             return
         self._pending += 1
         self._collected.append((message, context))
@@ -194,11 +197,12 @@ class ProducerSession:
     def _parse(self, item: dict[str, Any]) -> OutgoingMessage:
         payload = item.get("payload")
         if not isinstance(payload, str):
-            raise _RefusedError(_BAD_ENCODING, "payload must be a base64 string")
+            code = _BAD_JSON if isinstance(payload, list | dict) else _BAD_ENCODING
+            raise _RefusedError(code, "payload must be a base64 string")
         try:
-            data = b64decode(payload, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise _RefusedError(_BAD_ENCODING, f"Invalid base64 payload: {error}") from error
+            data = base64_bytes(payload)
+        except FieldError as error:
+            raise _RefusedError(_BAD_ENCODING, f"payload: {error}") from error
         if len(data) > self._service.config.max_message_size:
             raise _RefusedError(_UNKNOWN, f"Message of {len(data)} bytes is too large")
         message = OutgoingMessage(data, self._next_sequence_id)
@@ -278,14 +282,14 @@ class ProducerSession:
         if self._channel is None or self._channel.closed:
             return
         if context is None:
-            text = f'{{"result":"ok","messageId":"{message_id}","errorCode":0,"schemaVersion":0}}'
+            answer = f'{{"result":"ok","messageId":"{message_id}","errorCode":0,"schemaVersion":0}}'
         else:
             quoted = orjson.dumps(context).decode()
-            text = (
+            answer = (
                 f'{{"result":"ok","messageId":"{message_id}","context":{quoted},'
                 '"errorCode":0,"schemaVersion":0}'
             )
-        self._channel.send(text)
+        self._channel.send(answer)
 
     def answered(self) -> None:
         self._pending -= 1
@@ -320,41 +324,36 @@ class ProducerSession:
 
 
 def _parse_options(item: dict[str, Any], message: OutgoingMessage, now_ms: int) -> None:
+    """Raises FieldError, _RefusedError."""
     get = item.get
-    try:
-        if (key := get("key")) is not None:
-            if not isinstance(key, str):
-                raise _RefusedError(_BAD_JSON, "key must be a string")
-            key.encode()
-            message.key = key
-        if (properties := get("properties")) is not None:
-            if not isinstance(properties, dict):
-                raise _RefusedError(_BAD_JSON, "properties must be an object")
-            message.properties = {k: _text(v) for k, v in properties.items()}
-    except UnicodeEncodeError as error:
-        raise _RefusedError(_BAD_ENCODING, "a text holds a lone surrogate") from error
+    if (key := get("key")) is not None:
+        message.key = text(key, "key")
+    if (properties := get("properties")) is not None:
+        if not isinstance(properties, dict):
+            raise FieldError("properties must be an object")
+        message.properties = {text(k, "properties"): text(v, k) for k, v in properties.items()}
     if (event_time := get("eventTime")) is not None:
         try:
-            moment = datetime.fromisoformat(event_time)
-            if moment.tzinfo is None:
-                raise ValueError("no offset")
-            message.event_time_ms = round(moment.timestamp() * 1000)
-        except (TypeError, ValueError) as error:
-            raise _RefusedError(_BAD_ENCODING, f"Invalid eventTime: {error}") from error
-        if message.event_time_ms < 0:
-            raise _RefusedError(_BAD_ENCODING, "Invalid eventTime: before 1970")
+            message.event_time_ms = time_ms(event_time, "eventTime")
+        except FieldError as error:
+            raise _RefusedError(_BAD_ENCODING, str(error)) from error
     if (sequence_id := get("sequenceId")) is not None:
-        message.sequence_id = _whole(sequence_id, "sequenceId")
+        message.sequence_id = whole(sequence_id, "sequenceId")
+        if message.sequence_id < 0:
+            raise FieldError("sequenceId must not be negative")
+    # What is due already is delivered at once, as in Pulsar.
     if (deliver_at := get("deliverAt")) is not None:
-        message.deliver_at_ms = _whole(deliver_at, "deliverAt")
-    if after := get("deliverAfterMs"):
-        message.deliver_at_ms = now_ms + _whole(after, "deliverAfterMs")
-    if get("disableReplication") is True:
+        message.deliver_at_ms = max(whole(deliver_at, "deliverAt"), 0)
+    if (after := get("deliverAfterMs")) is not None and (
+        after_ms := whole(after, "deliverAfterMs")
+    ) > 0:
+        message.deliver_at_ms = now_ms + after_ms
+    if (disabled := get("disableReplication")) is not None and flag(disabled, "disableReplication"):
         message.replicate_to = ("__local__",)
     elif (clusters := get("replicationClusters")) is not None:
         if not isinstance(clusters, list):
-            raise _RefusedError(_BAD_JSON, "replicationClusters must be an array")
-        message.replicate_to = [_text(cluster) for cluster in clusters]
+            raise FieldError("replicationClusters must be an array")
+        message.replicate_to = [text(cluster, "replicationClusters") for cluster in clusters]
     if (encryption := get("encryptionContext")) is not None:
         message.encryption = _encryption(encryption, len(message.payload))
 
@@ -390,16 +389,3 @@ def _encryption(context: Any, payload_bytes: int) -> pb.MessageMetadata:
     if not metadata.encryption_keys:
         raise _RefusedError(_BAD_ENCODING, "Invalid encryptionContext: no keys")
     return metadata
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _RefusedError(_BAD_JSON, f"a text is expected, not {value!r:.50}")
-    value.encode()
-    return value
-
-
-def _whole(value: Any, field: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
-        raise _RefusedError(_BAD_JSON, f"{field} must be a number, not {value!r:.50}")
-    return value
