@@ -6,19 +6,18 @@ import contextlib
 import errno
 import fcntl
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from bookkeeper.storage.file_system import Buffer, DirectoryLock, File, FileSystem
+from bookkeeper.storage.space import STEP_BYTES, SpaceReclaimer
 
 _BUFFERS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _SMALL_BYTES: Final = 16 * 1024  # copying this much costs less than one more iovec and its checks
 _JOIN_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(1 << 20)
-_FREE_STEP_BYTES: Final = 32 << 20
-_FREE_PAUSE_S: Final = 0.01
+_reclaimer: Final = SpaceReclaimer()  # of the process: its files share disks
 _RWF_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
 
 
@@ -127,31 +126,16 @@ class OsFile(File):
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
-        try:
-            _free_in_steps(fd)
-        finally:
+        stat = os.fstat(fd)
+        if stat.st_nlink == 0 and stat.st_size > STEP_BYTES:
+            _reclaimer.close_later(fd, stat.st_size)
+        else:
             os.close(fd)
 
     def __del__(self) -> None:
         # An entry log that was unlinked may still be in the hands of a reading thread, so whoever
         # drops the last reference closes it.
         self.close()
-
-
-def _free_in_steps(fd: int) -> None:
-    """Shorten a file that has no name any more, so that closing it frees little.
-
-    Freeing a gigabyte at once keeps every sync of the file system waiting: 4 KiB synced writes
-    beside it had a p99 of 60 ms, and 15 ms with these steps (benchmarks/README.md).
-    """
-    stat = os.fstat(fd)
-    size = stat.st_size
-    if stat.st_nlink:
-        return
-    while size > _FREE_STEP_BYTES:
-        size -= _FREE_STEP_BYTES
-        os.ftruncate(fd, size)
-        time.sleep(_FREE_PAUSE_S)
 
 
 class OsDirectoryLock(DirectoryLock):
