@@ -79,6 +79,8 @@ class PendingBatch:
     """Entry id of the first of them; -1 until they are sent."""
     confirmed: int = 0
     """How many of them were reported; always a prefix."""
+    sent_s: float = 0.0
+    """The shell's note for metrics: when it wrote them."""
 
     def split(self, count: int) -> PendingBatch:
         """Keeps the first ``count`` entries and returns the others as an unsent batch."""
@@ -101,6 +103,8 @@ class Done:
     heads: list[bytes]
     bodies: list[Buffer]
     entry_bytes: int
+    sent_s: float = 0.0
+    """Of the batch; see there."""
 
 
 @dataclass(slots=True)
@@ -468,6 +472,7 @@ class AppendCore:
                             batch.heads,
                             batch.bodies,
                             batch.entry_bytes,
+                            batch.sent_s,
                         )
                     )
             else:
@@ -483,8 +488,9 @@ class AppendCore:
         heads, bodies = batch.heads[start:upto], batch.bodies[start:upto]
         size = sum(map(len, heads)) + sum(map(len, bodies))
         first = batch.first + start
+        count, sent_s = upto - start, batch.sent_s
         self._done.append(
-            Done(batch.on_done, self.current, first, upto - start, None, heads, bodies, size)
+            Done(batch.on_done, self.current, first, count, None, heads, bodies, size, sent_s)
         )
 
     def _take_back(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, assert_never, cast
 from zlib import crc32
 
@@ -160,6 +161,7 @@ class AppendPath:
 
     def _write(self, ledger_id: int, batch: PendingBatch) -> None:
         writer = self.writers[ledger_id]
+        batch.sent_s = perf_counter()
         try:
             # The lists become the writer's; ours are needed until their end is definite.
             first = writer.append(list(batch.heads), cast("list[bytes]", list(batch.bodies)))
@@ -172,7 +174,7 @@ class AppendPath:
         log, core = self._log, self.core
         config = log.config
         listed = log.lists.info.ledgers
-        writer = None
+        writer, began_s = None, perf_counter()
         try:
             writer = await log.client.create_ledger(
                 LedgerConfig(
@@ -205,6 +207,7 @@ class AppendPath:
         writer.on_confirmed = partial(self._on_confirmed, ledger_id)
         writer.on_failed = partial(self._on_failed, ledger_id)
         self.created_ms = log.now_ms()
+        log.figures.switched((perf_counter() - began_s) * 1000)
         log.ledgers.add(ledger_id)
         log.on_list_changed(info)
         core.on_ledger_ready(ledger_id, self.created_ms)
@@ -327,6 +330,7 @@ class AppendPath:
 
     def _report(self, reports: list[Done]) -> None:
         self._admit(reports)
+        self._count(reports)
         self._finished.extend(reports)
         if self._is_reporting:
             return  # a callback appended: the loop below goes on with these
@@ -344,6 +348,14 @@ class AppendPath:
         if self._has_moved:
             self._has_moved = False
             self._log.appended()
+
+    def _count(self, reports: list[Done]) -> None:
+        figures, now_s = self._log.figures, perf_counter()
+        for done in reports:
+            if done.error is None:
+                figures.written((now_s - done.sent_s) * 1000, done.count)
+            else:
+                figures.add_failed(done.count)
 
     def _admit(self, reports: list[Done]) -> None:
         """Confirmed entries become readable, and enter the cache, before anybody hears of them."""

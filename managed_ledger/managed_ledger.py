@@ -28,6 +28,7 @@ from managed_ledger.errors import (
     ManagedLedgerFencedError,
     ManagedLedgerTerminatedError,
 )
+from managed_ledger.figures import LedgerFigures
 from managed_ledger.ledger_list import LedgerList, ManagedLedgerInfo
 from managed_ledger.list_store import ListStore
 from managed_ledger.logger import logger
@@ -68,6 +69,7 @@ class ManagedLedger:
         on_fenced: called once when another owner has taken over: unload. Nothing more is written.
         cursors: durable and non-durable ones by name; read only.
         entries_added: entries confirmed since the open.
+        figures: what metrics show of its writes and reads.
     """
 
     __slots__ = (
@@ -83,6 +85,7 @@ class ManagedLedger:
         "config",
         "cursors",
         "entries_added",
+        "figures",
         "ledgers",
         "lists",
         "log_cache",
@@ -120,6 +123,7 @@ class ManagedLedger:
         self.on_appended: Callable[[], None] | None = None
         self.on_fenced: Callable[[BaseException], None] | None = None
         self.entries_added = 0
+        self.figures = LedgerFigures()
         self.log_cache: LogCache | None = None
         self._appends: AppendPath | None = None
         self._reads: ReadPath | None = None

@@ -84,6 +84,7 @@ class ReadPath:
         ledger_id, first = position
         try:
             log.cache.misses += 1
+            log.figures.read_missed()
             reader = await self._reader(ledger_id)
             confirmed = log.ledgers.entries(ledger_id) or 0
             last = min(confirmed, first + READ_AHEAD_ENTRIES_MAX) - 1
@@ -117,6 +118,7 @@ class ReadPath:
         return reader
 
     def _on_error(self, ledger_id: int, error: LedgerError) -> None:
+        self._log.figures.read_failed()
         if not isinstance(error, TooManyRequestsError):  # says nothing about the ledger
             self._readers.pop(ledger_id, None)
 
