@@ -6,6 +6,7 @@ No thread: the connection lives on the event loop (why: decision 0017).
 import asyncio
 import logging
 import random
+import ssl
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -157,6 +158,7 @@ class Link:
         timeout_s = min(max(timeout_s, _ATTEMPT_MIN_S), _ATTEMPT_MAX_S)
         while True:
             self._rng.shuffle(servers)
+            impostors = 0
             for host, port in servers:
                 try:
                     async with asyncio.timeout(timeout_s):
@@ -166,9 +168,13 @@ class Link:
                         self._drop(Drop("too late"))
                     self._failure = f"{host}:{port}: {error or 'no answer'}"
                     logger.debug("zookeeper %s", self._failure)
+                    impostors += isinstance(error, ssl.SSLCertVerificationError)
                     continue
                 assert self._gone is not None
                 await self._gone
+            if impostors == len(servers) and not self._first.done():
+                # Wrong settings: waiting would only delay the message.
+                self._first.set_exception(StoreUnreachableError(str(self._settings), self._failure))
             # Soon after a connection that worked, then slower and slower.
             await asyncio.sleep(self._backoff_s * self._rng.uniform(0.5, 1.0))
             self._backoff_s = min(max(2 * self._backoff_s, _BACKOFF_MIN_S), _BACKOFF_MAX_S)
