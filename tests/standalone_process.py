@@ -13,14 +13,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 MAGNETAR = ("broker.cli.main",)
 _READY_S_MAX = 60.0
-_READY = re.compile(r"^magnetar standalone: (\S+) (\S+) ready$", re.MULTILINE)
 
 
 class StandaloneProcess:
     """Owns one process; ``service_url`` and ``admin_url`` are those of the last start."""
+
+    word = "standalone"
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class StandaloneProcess:
         self.service_url = ""
         self.admin_url = ""
 
-    def __enter__(self) -> StandaloneProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -86,12 +88,13 @@ class StandaloneProcess:
         offset = len(self.log)
         self._process = self._launch(*ports)
         deadline = time.monotonic() + _READY_S_MAX
-        while (ready := _READY.search(self.log[offset:])) is None:
+        said = re.compile(rf"^magnetar {self.word}: (\S+) (\S+) ready$", re.MULTILINE)
+        while (ready := said.search(self.log[offset:])) is None:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
                 code, self._process = self._process.wait(), None
                 raise AssertionError(
-                    f"standalone did not become ready (exit {code}):\n{self.log[offset:]}"
+                    f"{self.word} did not become ready (exit {code}):\n{self.log[offset:]}"
                 )
             time.sleep(0.01)
         self.service_url, self.admin_url = ready.groups()
@@ -119,13 +122,17 @@ class StandaloneProcess:
         process.kill()
         process.wait()
 
+    def _place(self) -> tuple[str, ...]:
+        """Options that say where the process keeps what it keeps."""
+        return "--data", str(self.data)
+
     def _launch(self, port: int, web_port: int) -> subprocess.Popen[str]:
         self.data.parent.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("a") as log:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", *self.command, "standalone"),
-                    *("--data", str(self.data), "--bind", "127.0.0.1"),
+                    *(sys.executable, "-m", *self.command, self.word, *self._place()),
+                    *("--bind", "127.0.0.1"),
                     *("--port", str(port), "--web-port", str(web_port)),
                     *self._options,
                 ],

@@ -21,7 +21,7 @@ import uvloop
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
+from bookkeeper.bookie.settings import BookieSettings
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem
@@ -62,10 +62,7 @@ class BookieProcess:
             MetadataError: the metadata store doesn't answer.
         """
         settings = self.settings
-        if len(settings.ledgers) > 1 or settings.journals not in ((), settings.ledgers):
-            raise BookieSettingsError(
-                "one directory for journal and ledgers is supported: set ledgerDirectories alone"
-            )
+        settings.check()
         path = settings.metadata_store_config_path
         async with AsyncExitStack() as stack:
             store = await connect_store(

@@ -51,8 +51,8 @@ class BookieSettings:
     upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
     zk_timeout: int = 30_000  # ms
 
-    # --- directories: comma lists
-    journal_directories: str = ""  # "": the first of ledgerDirectories
+    # --- directories: one for journal, entry logs and index
+    journal_directories: str = ""  # "" or the same
     ledger_directories: str = "data/bookie"
     accept_data_loss: bool = False  # own key: start although acknowledged bytes are gone
 
@@ -133,6 +133,19 @@ class BookieSettings:
             for name, value in variables.items()
             if name.startswith(prefix) and _squeeze(name.removeprefix(prefix)) in _FIELD_OF_KEY
         }
+
+    def check(self) -> None:
+        """Find what doesn't go together before anything is opened.
+
+        Raises:
+            BookieSettingsError: the text says what.
+        """
+        if len(self.ledgers) > 1 or self.journals not in ((), self.ledgers):
+            raise BookieSettingsError(
+                "journal and ledgers must share one directory: set ledgerDirectories alone"
+            )
+        _ = self.metadata_url
+        self.bookie("check", ("localhost", 1))
 
     @property
     def ledgers(self) -> tuple[Path, ...]:

@@ -1,0 +1,158 @@
+"""Who produced and consumed what, and whether a topic's history agrees with it.
+
+Independent of the broker's code: a producer knows the numbers it sent and the receipts it got, a
+consumer the acknowledgements that were confirmed; both are compared with what a fresh reader reads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import parse_entry_body
+from tests.raw_client import ConnectionClosedError, Position, RawClient
+
+TOPIC = "persistent://public/default/history"
+WINDOW = 64
+
+
+class Producer(threading.Thread):
+    """Sends 0, 1, 2, ... over one connection until it breaks; remembers every receipt."""
+
+    def __init__(self, url: str, first: int, payload_bytes: int) -> None:
+        super().__init__()
+        self._client = RawClient(url)
+        self._payload_bytes = payload_bytes
+        self.next_number = first
+        self.receipts: dict[int, Position] = {}
+        answer = self._client.create_producer(TOPIC)
+        assert isinstance(answer, pb.CommandProducerSuccess), answer
+
+    def run(self) -> None:
+        in_flight = 0
+        try:
+            while True:
+                frames = []
+                while in_flight < WINDOW:
+                    payload = b"%012d" % self.next_number + b"x" * self._payload_bytes
+                    frames.append(RawClient.send_frame(self.next_number, payload))
+                    self.next_number += 1
+                    in_flight += 1
+                if frames:
+                    self._client.send_bytes(b"".join(frames))
+                command, _ = self._client.expect(pb.BaseCommand.SEND_RECEIPT)
+                receipt = command.send_receipt
+                self.receipts[receipt.sequence_id] = (
+                    receipt.message_id.ledgerId,
+                    receipt.message_id.entryId,
+                )
+                in_flight -= 1
+        except (ConnectionClosedError, TimeoutError):
+            self._client.close()
+
+
+class Consumer(threading.Thread):
+    """Reads one subscription and acknowledges cumulatively, with request ids, until it breaks."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._client = RawClient(url)
+        self.seen: list[tuple[Position, int]] = []
+        self.confirmed: Position = (-1, -1)
+        answer = self._client.subscribe(
+            TOPIC, "worker", initialPosition=pb.CommandSubscribe.Earliest
+        )
+        assert isinstance(answer, pb.CommandSuccess), answer
+
+    def run(self) -> None:
+        asked: dict[int, Position] = {}
+        try:
+            self._client.flow(1000)
+            while True:
+                command, body = self._client.receive()
+                if command.type == pb.BaseCommand.ACK_RESPONSE:
+                    assert not command.ackResponse.HasField("error"), command
+                    self.confirmed = max(self.confirmed, asked.pop(command.ackResponse.request_id))
+                elif command.type == pb.BaseCommand.MESSAGE:
+                    message_id = command.message.message_id
+                    position = (message_id.ledgerId, message_id.entryId)
+                    self.seen.append((position, _number(body)))
+                    if len(self.seen) % 50 == 0:
+                        request_id = next(self._client.request_ids)
+                        asked[request_id] = position
+                        self._client.ack([position], cumulative=True, request_id=request_id)
+                        self._client.flow(50)
+        except (ConnectionClosedError, TimeoutError):
+            self._client.close()
+
+
+def _number(body: bytes) -> int:
+    return int(bytes(parse_entry_body(body)[1][:12]))
+
+
+def wait_for_receipts(producer: Producer, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(producer.receipts) < count:
+        assert producer.is_alive(), "the connection broke before the kill"
+        assert time.monotonic() < deadline, "no progress under load"
+        time.sleep(0.005)
+
+
+def check_consumer(consumer: Consumer, confirmed: Position, consumed: dict[Position, int]) -> None:
+    """Behind the last confirmed position, in order, and the same content at the same position."""
+    positions = [position for position, _ in consumer.seen]
+    assert positions == sorted(set(positions)), "out of order, or twice on one connection"
+    if positions:
+        assert positions[0] > confirmed, f"{positions[0]} was confirmed up to {confirmed}"
+    for position, number in consumer.seen:
+        assert consumed.setdefault(position, number) == number, f"other content at {position}"
+
+
+def read_all(url: str, last: Position) -> dict[Position, int]:
+    """Everything a new subscription from the earliest message reads, up to ``last``."""
+    history: dict[Position, int] = {}
+    with RawClient(url) as client:
+        answer = client.subscribe(
+            TOPIC,
+            "auditor",
+            durable=False,
+            initialPosition=pb.CommandSubscribe.Earliest,
+            start_message_id=pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1),
+        )
+        assert isinstance(answer, pb.CommandSuccess), answer
+        client.flow(1000)
+        while not history or next(reversed(history)) < last:
+            command, body = client.receive()
+            if command.type != pb.BaseCommand.MESSAGE:
+                continue
+            message_id = command.message.message_id
+            position = (message_id.ledgerId, message_id.entryId)
+            assert position not in history, f"{position} came twice"
+            assert not history or position > next(reversed(history)), "positions go backwards"
+            history[position] = _number(body)
+            if len(history) % 500 == 0:
+                client.flow(500)
+    return history
+
+
+def check_history(history: dict[Position, int], acknowledged: dict[int, Position]) -> None:
+    numbers = list(history.values())
+    assert numbers == sorted(set(numbers)), "messages out of order or doubled"
+    missing = {
+        number: position
+        for number, position in acknowledged.items()
+        if history.get(position) != number
+    }
+    assert missing == {}, f"{len(missing)} acknowledged messages are lost or moved"
+
+
+def check_cursor(url: str, confirmed: Position, history: dict[Position, int]) -> None:
+    expected = min(position for position in history if position > confirmed)
+    with RawClient(url) as client:
+        client.subscribe(TOPIC, "worker")
+        client.flow(1)
+        position, _ = client.receive_message()
+    assert position >= expected, f"cursor went back: {position}, confirmed up to {confirmed}"
+    # ... and not past what nobody ever saw
+    assert position <= max(history), "cursor beyond the data"

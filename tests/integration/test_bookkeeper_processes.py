@@ -1,0 +1,247 @@
+"""A broker, three bookies and a real ZooKeeper as processes: killed, paused, restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.ledger_metadata import LedgerMetadata
+from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, ServiceInfo
+from metadata.opening import connect_store
+from metadata.paths import encode_name
+from tests.bookie_process import BookieProcess
+from tests.broker_process import BrokerProcess
+from tests.history import (
+    Consumer,
+    Producer,
+    check_consumer,
+    check_cursor,
+    check_history,
+    read_all,
+    wait_for_receipts,
+)
+from tests.raw_client import Position, RawClient
+from tests.zookeeper_process import ZooKeeperProcess
+
+TOPIC = "persistent://public/default/history"
+# A paused bookie is given up after the first, a killed broker's nodes vanish after the second.
+SETTINGS = ("--set", "bookkeeperClientTimeoutInSeconds=2")
+SESSION = ("--set", "metadataStoreSessionTimeoutMillis=4000")
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def url(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> str:
+    """Metadata of a cluster of its own for each test."""
+    return zookeeper.url(f"/{request.node.name}")
+
+
+@pytest.fixture
+def bookies(tmp_path: Path, url: str) -> Iterator[list[BookieProcess]]:
+    with contextlib.ExitStack() as stack:
+        started = [
+            BookieProcess(tmp_path / f"bookie-{number}", url, *SESSION) for number in range(3)
+        ]
+        for bookie in started:
+            bookie.launch()
+            stack.push(bookie)
+        for bookie in started:
+            bookie.wait_until_ready()
+        yield started
+
+
+@pytest.fixture
+def broker(tmp_path: Path, url: str, bookies: list[BookieProcess]) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "broker", url, *SETTINGS, *SESSION) as process:
+        yield process
+
+
+def poll(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def read_ledgers(url: str) -> list[LedgerMetadata]:
+    """Metadata of all ledgers of the cluster."""
+
+    async def read() -> list[LedgerMetadata]:
+        store = await connect_store(url)
+        try:
+            ledgers = LedgerStore(store)
+            ids = [id_ async for part in ledgers.ranges() for id_ in part.ledger_ids]
+            found = [await ledgers.read(id_) for id_ in ids]
+            return [each.metadata for each in found if each is not None]
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def test_the_official_client_over_a_cluster(
+    url: str, bookies: list[BookieProcess], broker: BrokerProcess
+) -> None:
+    """Two copies of everything, and a bookie killed in mid-load."""
+    client = pulsar.Client(
+        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    with contextlib.closing(client):
+        consumer = client.subscribe("public/default/killed", "reader")
+        producer = client.create_producer(
+            "public/default/killed", block_if_queue_full=True, batching_enabled=False
+        )
+        results: list[pulsar.Result] = []
+        for number in range(3000):
+            producer.send_async(b"%d" % number, lambda result, _id: results.append(result))
+            if number == 1000:
+                # Any ensemble of two holds one of these two.
+                bookies[0].kill()
+        producer.flush()
+        poll(lambda: len(results) == 3000, "receipts are missing")
+        assert set(results) == {pulsar.Result.Ok}
+        for number in range(3000):
+            message = consumer.receive(60_000)
+            assert message.data() == b"%d" % number
+            consumer.acknowledge(message)
+    for ledger in read_ledgers(url):
+        assert (ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum) == (2, 2, 2)
+        if ledger.last_segment.first_entry > 0:  # changed in mid-life: away from the killed one
+            assert bookies[0].bookie_id not in ledger.last_segment.bookies
+
+
+@pytest.mark.slow
+def test_history_survives_what_happens_to_processes(
+    url: str, bookies: list[BookieProcess], broker: BrokerProcess
+) -> None:
+    """Bookies killed and paused, the broker killed: no receipt is lost, nothing changes place."""
+    with RawClient(broker.service_url) as keeper:  # holds back trimming, never acknowledges
+        keeper.subscribe(TOPIC, "keeper")
+    story = _Story(broker)
+    story.begin()
+    for bookie in (bookies[0], bookies[1]):
+        story.go_on(200)
+        bookie.kill()
+        story.go_on(200)
+        bookie.start()
+        _wait_until_registered(url, bookies)
+    story.go_on(200)
+    bookies[2].pause()
+    story.go_on(200)  # past the timeout, if it was in the ensemble
+    bookies[2].resume()
+    _wait_until_registered(url, bookies)
+    story.go_on(200)
+    broker.kill()
+    story.end()
+    broker.start()
+    story.begin()
+    story.go_on(200)
+    broker.kill()
+    story.end()
+    broker.start()
+    history = read_all(broker.service_url, max(story.acknowledged.values()))
+    check_history(history, story.acknowledged)
+    check_cursor(broker.service_url, story.confirmed, history)
+    changed = [ledger for ledger in read_ledgers(url) if len(ledger.segments) > 1]
+    assert changed, "no ensemble was changed under load"
+
+
+class _Story:
+    """A producer and a consumer at a time, and what all of them were told."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.acknowledged: dict[int, Position] = {}
+        self.confirmed: Position = (-1, -1)
+        self._broker = broker
+        self._consumed: dict[Position, int] = {}
+        self._next_number = 0
+
+    def begin(self) -> None:
+        url = self._broker.service_url
+        self._producer = Producer(url, self._next_number, 1000)
+        self._consumer = Consumer(url)
+        self._consumer.start()
+        self._producer.start()
+
+    def go_on(self, receipts: int) -> None:
+        """Wait for so many more receipts."""
+        wait_for_receipts(self._producer, len(self._producer.receipts) + receipts)
+
+    def end(self) -> None:
+        """The broker is gone: note what the two were told."""
+        self._producer.join()
+        self._consumer.join()
+        self.acknowledged.update(self._producer.receipts)
+        self._next_number = self._producer.next_number
+        check_consumer(self._consumer, self.confirmed, self._consumed)
+        self.confirmed = max(self.confirmed, self._consumer.confirmed)
+
+
+def _registered(url: str) -> dict[str, ServiceInfo]:
+    async def read() -> dict[str, ServiceInfo]:
+        store = await connect_store(url)
+        try:
+            infos: dict[str, ServiceInfo] = {}
+            for name in await store.children(AVAILABLE_PATH):
+                if name != READ_ONLY_NAME:
+                    found = await store.get(f"{AVAILABLE_PATH}/{name}")
+                    if found is not None:
+                        infos[name] = ServiceInfo.decode(found.value)
+            return infos
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def _wait_until_registered(url: str, bookies: list[BookieProcess]) -> None:
+    names = {encode_name(bookie.bookie_id) for bookie in bookies}
+    poll(lambda: set(_registered(url)) == names, "not all bookies are registered")
+
+
+def test_a_bookie_registers_with_place_and_address(tmp_path: Path, url: str) -> None:
+    options = ("--id", "bookie-7", "--set", "networkLocation=/zone-a/ud3")
+    bookie = BookieProcess(tmp_path / "bookie", url, *options)
+    with bookie:
+        assert bookie.bookie_id == "bookie-7"
+        (info,) = _registered(url).values()
+        assert info == ServiceInfo("bookie-7", "/zone-a/ud3", ("127.0.0.1", bookie.port))
+        assert bookie.stop() == 0
+        assert _registered(url) == {}
+
+
+def test_a_bookie_refuses_what_is_not_its_own(
+    tmp_path: Path, zookeeper: ZooKeeperProcess, url: str
+) -> None:
+    with BookieProcess(tmp_path / "bookie", url) as bookie:
+        twin = BookieProcess(tmp_path / "bookie", url)
+        assert "another process uses it" in twin.refuse_to_start()
+        stranger = BookieProcess(
+            tmp_path / "stranger", url, "--id", "x", "--port", str(bookie.port)
+        )
+        assert f"127.0.0.1:{bookie.port}" in stranger.refuse_to_start()
+    port = ("--port", str(bookie.port))  # the id follows from it
+    foreign = BookieProcess(tmp_path / "bookie", zookeeper.url("/another-cluster"), *port)
+    assert "belongs to cluster" in foreign.refuse_to_start()
+    renamed = BookieProcess(tmp_path / "bookie", url, "--id", "another")
+    assert "belongs to bookie" in renamed.refuse_to_start()
+    emptied = BookieProcess(tmp_path / "empty", url, *port)
+    assert "its data directory is empty" in emptied.refuse_to_start()
+
+
+def test_a_wrong_setting_is_told_before_anything_is_opened(tmp_path: Path) -> None:
+    bookie = BookieProcess(tmp_path / "bookie", "etcd://127.0.0.1:1")
+    assert "only ZooKeeper" in bookie.refuse_to_start()
+    assert not bookie.data.exists()

@@ -1,0 +1,118 @@
+"""Settings of a bookie process."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from bookkeeper.bookie.settings import (
+    BookieSettings,
+    BookieSettingsError,
+    normal_metadata_url,
+)
+
+URI = {"metadataServiceUri": "zk:here:2181"}
+
+
+def test_later_sources_win_and_names_of_both_projects_are_known() -> None:
+    settings = BookieSettings.load(
+        {"bookiePort": "1", "zkServers": "a:1,b:2", "journalMaxSizeMB": "64"},
+        {"bookie_port": "2", "tlsCertificateFilePath": "/c", "tlsKeyFilePath": "/k"},
+        {"bookiePort": "3", "minUsableSize": ""},
+    )
+    assert settings.bookie_port == 3
+    assert settings.metadata_url == "zk:a:1,b:2"
+    tls = settings.tls()
+    assert tls is not None
+    assert (tls.certificate, tls.key, tls.trust) == ("/c", "/k", "")
+    config = settings.bookie("b1", ("host", 3))
+    assert config.storage.journal_segment_bytes == 64 << 20
+    assert config.disk_reserve_bytes == 256 << 20, "an empty text means the default"
+    assert config.advertised == ("host", 3)
+
+
+def test_unknown_settings_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        BookieSettings.load({"statsProviderClass": "x", "allowLoopback": "true"})
+    assert "allowLoopback, statsProviderClass" in caplog.text
+
+
+def test_the_environment_gives_only_known_keys() -> None:
+    variables = {"BOOKIE_bookiePort": "1", "MAGNETAR_BOOKIE_bookiePort": "2", "BOOKIE_HOME": "/x"}
+    assert BookieSettings.environment(variables) == {"bookiePort": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("zk:h:2181", "zk:h:2181"),
+        ("h:2181,i:2181/root", "zk:h:2181,i:2181/root"),
+        ("zk+hierarchical://h:1;i:2/root/ledgers", "zk:h:1,i:2/root"),
+        ("zk://h:1/ledgers", "zk:h:1"),
+        ("metadata-store:zk:h:1/ledgers", "zk:h:1"),
+    ],
+)
+def test_all_usual_forms_of_the_metadata_address(text: str, url: str) -> None:
+    assert normal_metadata_url(text) == url
+
+
+@pytest.mark.parametrize("text", ["", "etcd://h:1", "zk+null://h:1/elsewhere"])
+def test_other_metadata_addresses_are_refused(text: str) -> None:
+    with pytest.raises(BookieSettingsError, match="metadataServiceUri"):
+        normal_metadata_url(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"bookiePort": "70000"}, "bookiePort"),
+        ({"bookiePort": "x"}, "bookiePort"),
+        ({"acceptDataLoss": "perhaps"}, "acceptDataLoss"),
+        ({"ledgerDirectories": "/a,/b"}, "one directory"),
+        ({"ledgerDirectories": ","}, "ledgerDirectories"),
+        ({"journalDirectories": "/j", "ledgerDirectories": "/l"}, "one directory"),
+        ({"diskUsageThreshold": "7"}, "disk_usage"),
+        ({"diskUsageThreshold": "0.5", "diskUsageLwmThreshold": "0.6"}, "disk_usage"),
+        ({"journalMaxSizeMB": "0"}, "journal_segment_bytes"),
+        ({"nettyMaxFrameSizeBytes": "1000000000"}, "entry_bytes_max"),
+        ({"tlsCertificatePath": "/c"}, "certificate and key"),
+        ({"tlsClientAuthentication": "true"}, "certificate"),
+        ({"logLevel": "LOUD"}, "logLevel"),
+        ({"upgradeDomains": "-1"}, "negative"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings: dict[str, str], reason: str) -> None:
+    with pytest.raises(BookieSettingsError, match=reason):
+        BookieSettings.load(URI, settings).check()
+
+
+def test_the_defaults_go_together() -> None:
+    settings = BookieSettings.load(URI)
+    settings.check()
+    assert settings.ledgers == (Path("data/bookie"),)
+
+
+@pytest.mark.parametrize(
+    ("host", "location"),
+    [("bookie-0", "/a/ud0"), ("bookie-7.svc.local", "/a/ud1"), ("b12", "/a/ud0")],
+)
+def test_the_upgrade_domain_follows_from_the_hosts_number(host: str, location: str) -> None:
+    settings = BookieSettings(network_location="/a/other", upgrade_domains=3)
+    assert settings.location(host) == location
+
+
+def test_a_host_without_a_number_has_no_upgrade_domain() -> None:
+    with pytest.raises(BookieSettingsError, match="no number"):
+        BookieSettings(upgrade_domains=3).location("bookie")
+    assert BookieSettings(network_location="/z/u").location("bookie") == "/z/u"
+
+
+@pytest.mark.parametrize(
+    ("bind", "advertised", "host"),
+    [("10.0.0.1", "", "10.0.0.1"), ("10.0.0.1", "name", "name"), ("0.0.0.0", "name", "name")],
+)
+def test_what_clients_are_told_to_connect_to(bind: str, advertised: str, host: str) -> None:
+    settings = BookieSettings(bind_address=bind, advertised_address=advertised)
+    assert settings.advertised_host == host
