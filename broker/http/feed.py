@@ -26,6 +26,7 @@ from broker.http.messages import (
     open_entry,
 )
 from broker.service.consumer import Consumer, SubscribeRequest
+from broker.service.persistent_subscription import PersistentSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
     from managed_ledger.entry_batch import EntryBatch
     from managed_ledger.position import Position
 
-__all__ = ["Delivery", "Feed", "MessageKey"]
+__all__ = ["ACKED", "UNACKED", "UNKNOWN", "Delivery", "Feed", "MessageKey"]
 
 logger = logging.getLogger(__name__)
 
 CONSUME, DISCARD = "CONSUME", "DISCARD"  # cryptoFailureAction of Pulsar's clients
+UNACKED, ACKED, UNKNOWN = "unacknowledged", "acknowledged", "unknown"
 PARTIAL_MAX = 20_000  # batches acknowledged in part, per source
 CHUNKS = SharedBytes(256 * 1024 * 1024)
 """Incomplete chunked messages of all clients of this process."""
@@ -469,6 +471,50 @@ class Feed:
             if len(source.partial) > PARTIAL_MAX:  # ids that were never delivered here
                 source.partial.pop(next(iter(source.partial)))
         self._flush_soon()
+
+    def state_of(self, key: MessageKey) -> str:
+        """UNACKED, ACKED, or UNKNOWN: there is no such message, or not any more.
+
+        What was acknowledged in this tick counts after ``flush``. A volatile topic's are UNKNOWN.
+
+        Raises:
+            KeyError: no such partition.
+        """
+        partition, ledger_id, entry_id, index, size = key
+        source = self._source(partition, ledger_id)
+        if source is None or source.consumer is None:
+            return UNKNOWN
+        subscription, position = source.consumer.subscription, (ledger_id, entry_id)
+        if not isinstance(subscription, PersistentSubscription):
+            return UNKNOWN
+        beyond = size >= 0 and index >= max(size, 1)  # of the batch that the id claims
+        if beyond or not subscription.ledger.is_valid(position):
+            return UNKNOWN
+        cursor = subscription.cursor
+        if cursor.is_acked(position):
+            return ACKED
+        if index < 0:
+            return UNACKED
+        bits, _ = source.partial.get(position, (0, 0))
+        words = cursor.batch_ack_set(position)
+        done = bits >> index & 1 or (words is not None and not _bit(words, index))
+        return ACKED if done else UNACKED
+
+    def flush(self) -> None:
+        """Hand acknowledgements to the subscriptions now, not at the end of the tick."""
+        if not self.closed:
+            self._flush()
+
+    async def stored(self) -> None:
+        """Returns when what has been acknowledged is durable.
+
+        Raises:
+            ManagedLedgerError: it isn't, and may be delivered again.
+        """
+        self.flush()
+        for source in list(self._sources):
+            if source.consumer is not None and (cursor := source.consumer.subscription.cursor):
+                await cursor.flush()
 
     def redeliver(self, keys: Sequence[MessageKey]) -> None:
         """Send these again; of a batch everything that isn't acknowledged."""

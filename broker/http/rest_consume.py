@@ -11,15 +11,16 @@ import logging
 import re
 import secrets
 from base64 import b64encode
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.http.errors import ApiError
-from broker.http.feed import Delivery, Feed, MessageKey
+from broker.http.feed import ACKED, UNACKED, UNKNOWN, Delivery, Feed, MessageKey
 from broker.http.messages import MessageIdError, encode_message_id, parse_message_id
 from broker.service.consumer import SubscribeRequest
 from broker.service.schemas.definition import parse_version
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "RestSession",
     "RestSessions",
     "SessionOptions",
+    "Settled",
     "message_of",
     "parse_message_id_text",
     "parse_token",
@@ -62,12 +64,29 @@ class SessionOptions:
     lease_ms: int  # an unacknowledged message is delivered again after it
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of the messages that a call names: their places in its list."""
+
+    done: list[int]
+    already: list[int]
+    """They were acknowledged before, or are named twice."""
+    unknown: list[int]
+    """There are no such messages, or not any more."""
+
+
 class RestSession:
     """One consumer, used by any number of HTTP calls."""
 
     def __init__(
-        self, owner: RestSessions, key: SessionKey, options: SessionOptions, service: BrokerService
+        self,
+        owner: RestSessions,
+        key: SessionKey,
+        options: SessionOptions,
+        service: BrokerService,
+        opener: str,
     ) -> None:
+        self.opener = opener
         self.session_id = secrets.token_urlsafe(12)
         self.key = key
         self.options = options
@@ -211,46 +230,58 @@ class RestSession:
             self._unacked.move_to_end(delivery.key)
         return deliveries
 
-    def acknowledge(self, keys: list[MessageKey], *, negative: bool) -> int:
-        """Acknowledge, or give back for delivery to anyone; how many.
+    def acknowledge(self, keys: list[MessageKey], *, negative: bool) -> Settled:
+        """Acknowledge, or give back for delivery to anyone, what isn't acknowledged yet.
 
         Raises:
             ApiError: 400 the topic has no such partition, or a message id of a batch is not of this
                 session; nothing is done then.
         """
         self.last_used_s = asyncio.get_running_loop().time()
-        keys = self._with_batch_sizes(keys)
-        for key in keys:
-            self._unacked.pop(key, None)
-        try:
-            if negative:
-                self.feed.redeliver(keys)
+        self.feed.flush()  # of earlier calls in this tick
+        settled = Settled([], [], [])
+        done: dict[MessageKey, None] = {}  # in the order given
+        sizes: dict[MessageKey, int] | None = None
+        for number, key in enumerate(keys):
+            state = self._state_of(key)
+            if state is UNACKED and key[4] == UNKNOWN_SIZE:
+                if sizes is None:
+                    sizes = {(*known[:4], UNKNOWN_SIZE): known[4] for known in self._unacked}
+                key = _with_batch_size(key, sizes)
+            if state is UNKNOWN:
+                settled.unknown.append(number)
+            elif state is ACKED or key in done:
+                settled.already.append(number)
             else:
-                for key in keys:
-                    self.feed.acknowledge(key)
+                settled.done.append(number)
+                done[key] = None
+        for key in done:
+            self._unacked.pop(key, None)
+        if negative:
+            self.feed.redeliver(list(done))
+        else:
+            for key in done:
+                self.feed.acknowledge(key)
+        self._arrived.set()  # a stream may go on
+        return settled
+
+    def _state_of(self, key: MessageKey) -> str:
+        """Raises ApiError: 400."""
+        if key in self._unacked:
+            return UNACKED  # also on a topic that keeps nothing
+        try:
+            return self.feed.state_of(key)
         except KeyError as error:
             raise ApiError(400, f"The topic has no partition {error}") from error
-        self._arrived.set()  # a stream may go on
-        return len(keys)
 
-    def _with_batch_sizes(self, keys: list[MessageKey]) -> list[MessageKey]:
-        """Message ids don't tell how large their batch is, as tokens do: the session knows."""
-        if all(key[4] != UNKNOWN_SIZE for key in keys):
-            return keys
-        sizes = {key[:4]: key[4] for key in self._unacked}
-        found: list[MessageKey] = []
-        for partition, ledger_id, entry_id, index, size in keys:
-            if size == UNKNOWN_SIZE:
-                known = sizes.get((partition, ledger_id, entry_id, index))
-                if known is None:
-                    raise ApiError(
-                        400,
-                        f"{ledger_id}:{entry_id}:{partition}:{index} isn't unacknowledged in this "
-                        "session; messages of batches need their token then",
-                    )
-                size = known
-            found.append((partition, ledger_id, entry_id, index, size))
-        return found
+    async def stored(self) -> None:
+        """Returns when acknowledgements are durable. Raises ApiError: 503."""
+        try:
+            await self.feed.stored()
+        except ManagedLedgerError as error:
+            raise ApiError(
+                503, f"Acknowledged, but not stored, so it may come again: {error}"
+            ) from error
 
     def give_back(self, deliveries: list[Delivery]) -> None:
         """These were taken and can't be handed over."""
@@ -277,6 +308,22 @@ class RestSession:
             self._arrived.set()
 
 
+def _with_batch_size(key: MessageKey, sizes: dict[MessageKey, int]) -> MessageKey:
+    """Message ids don't tell how large their batch is, as tokens do: the session knows.
+
+    Raises:
+        ApiError: 400, it doesn't.
+    """
+    if (size := sizes.get(key)) is None:
+        partition, ledger_id, entry_id, index, _ = key
+        raise ApiError(
+            400,
+            f"{ledger_id}:{entry_id}:{partition}:{index} isn't unacknowledged in this session; "
+            "messages of batches need their token then",
+        )
+    return (*key[:4], size)
+
+
 class RestSessions:
     """All sessions of this broker; one timer for leases and idle ones, none without sessions."""
 
@@ -284,6 +331,7 @@ class RestSessions:
         self._service = service
         self._sessions: dict[SessionKey, asyncio.Future[RestSession]] = {}
         self._open: dict[SessionKey, RestSession] = {}
+        self._by_opener: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -296,9 +344,13 @@ class RestSessions:
         consumer: str,
         options: SessionOptions,
         remote: str,
+        who: str = "",
     ) -> RestSession:
         """The session of that consumer name; concurrent first calls share one.
 
+        Args:
+            who: the role, or the address where roles are unknown, that opens it: the half of all
+                sessions is for others.
         Raises:
             BrokerError: as subscribing; ApiError: 429 too many sessions.
         """
@@ -306,20 +358,34 @@ class RestSessions:
         if (session := self._open.get(key)) is not None:
             return session
         if (opening := self._sessions.get(key)) is None:
-            if len(self._open) >= self._service.config.rest_consumer_sessions_max:
+            limit = self._service.config.rest_consumer_sessions_max
+            if len(self._open) + len(self._sessions) >= limit:
                 raise ApiError(429, "Too many REST consumer sessions")
-            opening = asyncio.ensure_future(self._open_session(name, key, options, remote))
+            if self._by_opener[who] >= max(1, limit // 2):
+                raise ApiError(429, "Too many REST consumer sessions of yours")
+            self._by_opener[who] += 1
+            opening = asyncio.ensure_future(self._open_session(name, key, options, remote, who))
             self._sessions[key] = opening
-            opening.add_done_callback(lambda _: self._sessions.pop(key, None))
+            opening.add_done_callback(lambda done: self._opened(key, who, done))
         return await asyncio.shield(opening)
 
     def find(self, name: TopicName, subscription: str, consumer: str) -> RestSession | None:
         return self._open.get((str(name), subscription, consumer))
 
+    def _opened(self, key: SessionKey, who: str, opening: asyncio.Future[RestSession]) -> None:
+        self._sessions.pop(key, None)
+        if opening.cancelled() or opening.exception() is not None:
+            self._leave(who)
+
+    def _leave(self, who: str) -> None:
+        self._by_opener[who] -= 1
+        if self._by_opener[who] <= 0:
+            del self._by_opener[who]
+
     async def _open_session(
-        self, name: TopicName, key: SessionKey, options: SessionOptions, remote: str
+        self, name: TopicName, key: SessionKey, options: SessionOptions, remote: str, who: str
     ) -> RestSession:
-        session = RestSession(self, key, options, self._service)
+        session = RestSession(self, key, options, self._service, who)
         await session.open(name, remote)
         self._open[key] = session
         self._arm()
@@ -335,6 +401,7 @@ class RestSessions:
             access.end_use(session)
         if self._open.get(session.key) is session:
             del self._open[session.key]
+            self._leave(session.opener)
 
     def close_all(self) -> None:
         for session in list(self._open.values()):

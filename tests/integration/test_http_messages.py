@@ -120,7 +120,7 @@ def test_acknowledged_messages_do_not_come_again(
     messages = take(http, subscription, 4)
     tokens = [message["token"] for message in messages]
     acked = http.post(f"{subscription}/ack", json={"tokens": tokens[:2]})
-    assert acked.json() == {"acknowledged": 2}
+    assert acked.json() == {"acknowledged": 2, "alreadyAcknowledged": [], "unknown": []}
     assert http.delete(f"{subscription}/session").status_code == 204
     again = take(http, subscription, 2)
     assert [message["payload"] for message in again] == ["2", "3"]
@@ -130,7 +130,7 @@ def test_a_returned_message_comes_again(http: httpx.Client, topic: str, subscrip
     produce(http, topic, {"payload": "x"})
     (first,) = take(http, subscription, 1)
     returned = http.post(f"{subscription}/nack", json={"tokens": [first["token"]]})
-    assert returned.json() == {"returned": 1}
+    assert returned.json() == {"returned": 1, "alreadyAcknowledged": [], "unknown": []}
     (second,) = take(http, subscription, 1)
     assert second["token"] == first["token"]
     assert second["redeliveryCount"] == first["redeliveryCount"] + 1

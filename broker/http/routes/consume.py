@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from broker.errors import SubscriptionNotFoundError
 from broker.http.access import right_of
 from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, read_json
 from broker.http.errors import ApiError
@@ -22,6 +24,7 @@ from broker.http.rest_consume import (
     RestSession,
     RestSessions,
     SessionOptions,
+    Settled,
     message_of,
     parse_message_id_text,
     parse_token,
@@ -142,7 +145,8 @@ class _Wanted:
         self._sessions = _sessions(request)
         self._right = right_of(request)
         self._service: BrokerService = request.app.state.service
-        self._arguments = (topic, subscription, consumer, options, remote)
+        who = str(self._right[0]) if self._right is not None else remote.rpartition(":")[0]
+        self._arguments = (topic, subscription, consumer, options, remote, who)
 
     async def open(self) -> RestSession:
         return self._used(await self._sessions.get_or_open(*self._arguments))
@@ -153,10 +157,11 @@ class _Wanted:
         return session
 
     async def open_for(self, keys: list[MessageKey]) -> RestSession:
-        """The session, opened only if it can have delivered these messages.
+        """The session, opened only if the subscription can have delivered these messages.
 
         Raises:
             ApiError: 400 the topic has no such partition.
+            TopicNotFoundError, SubscriptionNotFoundError
         """
         topic, subscription, consumer, *_ = self._arguments
         if (session := self._sessions.find(topic, subscription, consumer)) is not None:
@@ -164,6 +169,10 @@ class _Wanted:
         count = await self._service.partitions(topic)
         if count and (unknown := [key[0] for key in keys if not 0 <= key[0] < count]):
             raise ApiError(400, f"The topic has no partition {unknown[0]}")
+        name = topic.partition(keys[0][0]) if count else topic
+        known = await self._service.get_topic(name, create=False)
+        if subscription not in known.subscriptions:
+            raise SubscriptionNotFoundError(f"Subscription {subscription} not found")
         return await self.open()
 
 
@@ -308,39 +317,76 @@ class _Shown:
         ]
 
 
-async def _tokens(request: Request) -> list[MessageKey]:
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The messages that a body names, as it does and as they are meant."""
+
+    texts: list[str]
+    keys: list[MessageKey]
+
+    def picked(self, places: list[int]) -> list[str]:
+        return [self.texts[place] for place in places]
+
+
+async def _named(request: Request) -> _Named:
     body = await read_json(request)
     if not isinstance(body, dict):
         raise ApiError(400, "The body must be an object with tokens or messageIds")
     tokens, ids = body.get("tokens") or [], body.get("messageIds") or []
     if not isinstance(tokens, list) or not isinstance(ids, list) or not (tokens or ids):
         raise ApiError(400, "The body must have a non-empty array tokens or messageIds")
-    return [parse_token(each) for each in tokens] + [parse_message_id_text(each) for each in ids]
+    keys = [parse_token(each) for each in tokens] + [parse_message_id_text(each) for each in ids]
+    return _Named([*tokens, *ids], keys)
 
 
-Tokens = Annotated[list[MessageKey], Depends(_tokens)]
+Named = Annotated[_Named, Depends(_named)]
+
+
+def _settled(word: str, settled: Settled, named: _Named) -> Response:
+    return JsonResponse(
+        {
+            word: len(settled.done),
+            "alreadyAcknowledged": named.picked(settled.already),
+            "unknown": named.picked(settled.unknown),
+        }
+    )
+
+
+def _settled_doc(word: str) -> dict[int | str, dict[str, Any]]:
+    example = {word: 1, "alreadyAcknowledged": [], "unknown": ["9:9:-1"]}
+    return {
+        200: {
+            "description": "How many there were to settle, and which ones there were not: as named",
+            "content": {"application/json": {"example": example}},
+        },
+        404: {"description": "There is no such topic or subscription"},
+        503: {"description": "Not stored: the messages may come again"},
+    }
 
 
 @router.post(
     _SUBSCRIPTION + "/ack",
     summary="Acknowledge messages by token or message id",
     openapi_extra=_TOKENS_DOC,
-    responses={200: {"content": {"application/json": {"example": {"acknowledged": 1}}}}},
+    responses=_settled_doc("acknowledged"),
 )
-async def acknowledge(wanted: Wanted, tokens: Tokens) -> Response:
-    session = await wanted.open_for(tokens)
-    return JsonResponse({"acknowledged": session.acknowledge(tokens, negative=False)})
+async def acknowledge(wanted: Wanted, named: Named) -> Response:
+    session = await wanted.open_for(named.keys)
+    settled = session.acknowledge(named.keys, negative=False)
+    await session.stored()
+    return _settled("acknowledged", settled, named)
 
 
 @router.post(
     _SUBSCRIPTION + "/nack",
     summary="Give messages back: they are delivered again at once",
     openapi_extra=_TOKENS_DOC,
-    responses={200: {"content": {"application/json": {"example": {"returned": 1}}}}},
+    responses=_settled_doc("returned"),
 )
-async def negative_acknowledge(wanted: Wanted, tokens: Tokens) -> Response:
-    session = await wanted.open_for(tokens)
-    return JsonResponse({"returned": session.acknowledge(tokens, negative=True)})
+async def negative_acknowledge(wanted: Wanted, named: Named) -> Response:
+    session = await wanted.open_for(named.keys)
+    settled = session.acknowledge(named.keys, negative=True)
+    return _settled("returned", settled, named)
 
 
 @router.delete(

@@ -20,6 +20,7 @@ from broker.http.rest_consume import (
     RestSession,
     RestSessions,
     SessionOptions,
+    Settled,
     message_of,
     parse_message_id_text,
     parse_token,
@@ -29,6 +30,7 @@ from broker.http.value_schemas import STRING, Decoded, ValueSchemas
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import SHARED
+from broker.service.persistent_topic import PersistentTopic
 from broker.service.schemas.compatibility import Strategy
 from broker.service.schemas.definition import SchemaDefinition, version_bytes
 from broker.service.schemas.registry import SchemaRules
@@ -234,19 +236,72 @@ async def test_acknowledgement_by_message_id(broker: Broker, session: RestSessio
     ids = [message_of(each, as_base64=False)["messageId"] for each in deliveries]
     assert ids[1].endswith(":-1:1")
     keys = [parse_message_id_text(each) for each in ids]
-    assert session.acknowledge(keys[:1], negative=True) == 1
+    assert session.acknowledge(keys[:1], negative=True).done == [0]
     again = await session.poll(1, 30_000)
     assert [each.message.payload for each in again] == [b"0"]
-    assert session.acknowledge(keys, negative=False) == 3
+    named = [*keys, keys[0], *map(parse_message_id_text, ("99:0:-1", "99:0:-1:0"))]
+    settled = session.acknowledge(named, negative=False)
+    assert settled == Settled(done=[0, 1, 2], already=[3], unknown=[4, 5])
+    assert session.acknowledge(keys[2:], negative=False).already == [0]
+    await session.stored()
     topic = await broker.service.get_topic(name, create=False)
+    assert isinstance(topic, PersistentTopic)
     for _ in range(3000):
         if topic.stats()["subscriptions"]["s"]["msgBacklog"] == 0:
             break
         await asyncio.sleep(0.01)
     assert topic.stats()["subscriptions"]["s"]["msgBacklog"] == 0
+    assert session.acknowledge(keys, negative=False).already == [0, 1, 2]
+    producer.publish([batch_entry], _Ignored())
+    for _ in range(3000):
+        if (last := topic.ledger.last_confirmed) > keys[2][1:3]:
+            break
+        await asyncio.sleep(0.01)
+    # It exists, but how large its batch is isn't known before it has been delivered.
     with pytest.raises(ApiError, match="need their token"):
-        session.acknowledge(keys[:1], negative=False)
+        session.acknowledge([(-1, *last, 1, -1)], negative=False)
     producer.close()
+
+
+async def test_a_part_of_a_batch_is_acknowledged_once(broker: Broker, session: RestSession) -> None:
+    name = TopicName.parse("persistent://public/default/orders")
+    producer = await LocalProducer.open(
+        broker.service, name, "p", generated=True, remote="127.0.0.1:0", client_version="test"
+    )
+    messages = [OutgoingMessage(b"%d" % n, n) for n in range(3)]
+    producer.publish([encode_batch("p", messages, 5)], _Ignored())
+    deliveries: list[Delivery] = []
+    while len(deliveries) < 3:
+        deliveries += await session.poll(3 - len(deliveries), 30_000)
+    keys = [delivery.key for delivery in deliveries]
+    assert session.acknowledge([keys[1]], negative=False).done == [0]
+    assert session.acknowledge(keys[:2], negative=False) == Settled([0], [1], [])
+    beyond = (*keys[0][:3], 3, 3)
+    assert session.acknowledge([beyond, keys[2]], negative=False) == Settled([1], [], [0])
+    assert session.acknowledge(keys, negative=True).already == [0, 1, 2]
+    producer.close()
+
+
+async def test_an_answer_names_what_there_was_not(http: httpx.AsyncClient) -> None:
+    base = "/topics/persistent/public/default/settled/subscription/s"
+    body = {"messageIds": ["5:5:-1"]}
+    for path in (f"{base}/ack", f"{base}/nack"):  # and nothing is created by asking
+        assert (await http.post(path, json=body)).status_code == 404
+    assert (await http.put(f"{base}/session")).status_code == 200
+    message = {"messages": [{"payload": "x"}]}
+    await http.post("/topics/persistent/public/default/settled", json=message)
+    taken = (await http.get(f"{base}/messages?waitMs=30000")).json()["messages"][0]
+    body = {"tokens": [taken["token"]], "messageIds": ["5:5:-1", taken["messageId"]]}
+    given = await http.post(f"{base}/nack", json=body)
+    expected = {"alreadyAcknowledged": [taken["messageId"]], "unknown": ["5:5:-1"]}
+    assert given.json() == {"returned": 1, **expected}
+    assert (await http.post(f"{base}/ack", json=body)).json() == {"acknowledged": 1, **expected}
+    again = await http.post(f"{base}/ack", json={"tokens": [taken["token"]]})
+    assert again.json() == {
+        "acknowledged": 0,
+        "alreadyAcknowledged": [taken["token"]],
+        "unknown": [],
+    }
 
 
 class _Ignored:
