@@ -14,6 +14,7 @@ import pytest
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, ServiceInfo
+from broker.protocol import pulsar_api_pb2 as pb
 from metadata.opening import connect_store
 from metadata.paths import encode_name
 from tests.bookie_process import BookieProcess
@@ -146,11 +147,13 @@ def test_history_survives_what_happens_to_processes(
     broker.kill()
     story.end()
     broker.start()
+    _wait_until_served(broker.service_url)
     story.begin()
     story.go_on(200)
     broker.kill()
     story.end()
     broker.start()
+    _wait_until_served(broker.service_url)
     history = read_all(broker.service_url, max(story.acknowledged.values()))
     check_history(history, story.acknowledged)
     check_cursor(broker.service_url, story.confirmed, history)
@@ -187,6 +190,16 @@ class _Story:
         self._next_number = self._producer.next_number
         check_consumer(self._consumer, self.confirmed, self._consumed)
         self.confirmed = max(self.confirmed, self._consumer.confirmed)
+
+
+def _wait_until_served(url: str) -> None:
+    """The killed broker's bundles are its own until its session ends."""
+
+    def served() -> bool:
+        with RawClient(url) as client:
+            return isinstance(client.create_producer(TOPIC), pb.CommandProducerSuccess)
+
+    poll(served, "the topic is not served again")
 
 
 def _registered(url: str) -> dict[str, ServiceInfo]:
