@@ -75,6 +75,7 @@ class Standalone:
         self.config = config
         self._open_files = open_files
         self.bookie: Bookie
+        self._own_bookie: Bookie | None = None  # the same; None: this process has none
         self.service: BrokerService
         self.service_url = self.web_url = ""
         self.service_url_tls = self.web_url_tls = ""  # "": not served over TLS
@@ -109,6 +110,7 @@ class Standalone:
         ledgers = ManagedLedgerFactory(client, store, cache, FactoryConfig(), wall_clock_ms, rng)
         stack.push_async_callback(ledgers.close)
         self.service = service = BrokerService(config, store, ledgers)
+        service.bookie = self._own_bookie
         stack.push_async_callback(service.close)
         await self._listen(stack, service)
 
@@ -121,6 +123,7 @@ class Standalone:
         self.bookie = bookie = await Bookie.open(
             settings, self._open_files(settings.data_dir), store
         )
+        self._own_bookie = bookie
         bookie.on_fatal = self._on_fatal
         stack.push_async_callback(bookie.close)
         collector = GarbageCollector(bookie, LedgerStore(store))

@@ -13,6 +13,13 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.http.health import HEALTH_TOPIC
+from broker.http.ledger_metrics import (
+    NO_LEDGER,
+    LedgerPeriod,
+    LedgerSums,
+    LedgerTables,
+    ledger_period,
+)
 from broker.http.metrics_page import MetricsPage, label
 from broker.service.backlog_quota import AGE, SIZE
 from broker.service.persistent_topic import PersistentTopic
@@ -44,6 +51,7 @@ _SUMMED: Final = (
     "pulsar_storage_offloaded_size",
     "pulsar_storage_write_rate",
     "pulsar_storage_read_rate",
+    "pulsar_storage_read_cache_misses_rate",
     "pulsar_delayed_message_index_size_bytes",
     "pulsar_msg_backlog",
 )
@@ -58,6 +66,7 @@ _SUBSCRIPTION_FIELDS: Final = (
     ("pulsar_subscription_back_log", "msgBacklog"),
     ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed"),
     ("pulsar_subscription_delayed", "msgDelayed"),
+    ("pulsar_subscription_delayed_message_index_size_bytes", "delayedMessageIndexSizeInBytes"),
     ("pulsar_subscription_in_replay", "msgInReplay"),
     ("pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver"),
     ("pulsar_subscription_unacked_messages", "unackedMessages"),
@@ -100,8 +109,17 @@ _SIZES: Final = (
 )
 _PUBLISH_NAMES: Final = (
     *(f"pulsar_storage_write_latency_{each}" for each in _LATENCIES),
+    *(f"pulsar_storage_ledger_write_latency_{each}" for each in _LATENCIES),
     *(f"pulsar_entry_size_{each}" for each in _SIZES),
 )
+_THROTTLED: Final = tuple(
+    (f"pulsar_subscription_dispatch_throttled_{kind}_events", reason.lower(), field)
+    for kind, word in (("msg", "Msg"), ("bytes", "Bytes"))
+    for reason in ("Subscription", "Topic", "Broker")
+    for field in (f"dispatchThrottled{word}EventsBy{reason}Limit",)
+)
+_NO_LATENCIES: Final = (0,) * 10
+_LOGICAL_SIZE: Final = _SUMMED.index("pulsar_storage_logical_size")
 EVICTIONS: Final = "backlog_quota_exceeded_evictions_total"
 _QUOTA_TYPES: Final = {SIZE: "size", AGE: "time"}
 _HEALTH: Final = str(HEALTH_TOPIC)
@@ -112,13 +130,13 @@ _BOUND: Final = 32
 class _NamespaceSums:
     """What the topics of one namespace come to."""
 
-    __slots__ = ("figures", "persistent_topics", "publish", "topics")
+    __slots__ = ("figures", "ledgers", "publish", "topics")
 
     def __init__(self) -> None:
         self.topics = 0
-        self.persistent_topics = 0
         self.figures: list[float] = [0] * len(_SUMMED)
         self.publish: list[float] | None = None  # nobody published
+        self.ledgers: LedgerSums | None = None  # no stored topics
 
 
 class TopicMetrics:
@@ -133,6 +151,7 @@ class TopicMetrics:
         self._consumers = config.expose_consumer_level_metrics_in_prometheus
         self._producers = config.expose_producer_level_metrics_in_prometheus
         self._period_s = config.stats_update_frequency_in_secs
+        self._now_s = time.monotonic()
         self._of_namespace: dict[str, _NamespaceSums] = {}
         self._total: list[float] = [0] * len(_SUMMED)
         self._evictions = dict.fromkeys(_QUOTA_TYPES.values(), 0)
@@ -143,6 +162,7 @@ class TopicMetrics:
         self._subscription_rows = page.table(
             (*(name for name, _ in _SUBSCRIPTION_FIELDS), "pulsar_subscription_consumers_count")
         )
+        self._throttled_rows = {name: page.table((name,)) for name, _, _ in _THROTTLED}
         self._drop_rows = page.table(("pulsar_subscription_msg_drop_rate",))
         self._consumer_rows = page.table(_CONSUMER_NAMES)
         self._producer_rows = page.table(_PRODUCER_NAMES)
@@ -203,15 +223,23 @@ class TopicMetrics:
         entries, messages, size, _ = topic.rates.rates
         stored = topic.storage_stats()
         storage_bytes = stored.get("storageSize", 0)
+        ledger = self._ledger_figures(topic)
         figures = (
             *(len(topic.subscriptions), len(topic.registry.by_name), consumers),
             *(messages, rate_out, size, throughput_out),
             *(topic.messages_in, topic.bytes_in, messages_out, bytes_out),
-            *(ack_rate, storage_bytes, storage_bytes, stored.get("backlogSize", 0), 0),
-            *(entries, rate_out, delayed_bytes, backlog),
+            *(ack_rate, storage_bytes * ledger.copies, storage_bytes),
+            *(stored.get("backlogSize", 0), 0),
+            *(entries, rate_out, ledger.read_misses / self._period_s, delayed_bytes, backlog),
         )
-        self._sum_up(topic, figures)
-        publish = self._publish_figures(topic)
+        sums = self._sum_up(topic, figures)
+        publish = self._publish_figures(topic, ledger)
+        if publish is not None:
+            sums.publish = list(map(add, sums.publish or [0] * len(publish), publish))
+        if topic.persistent:
+            if sums.ledgers is None:
+                sums.ledgers = LedgerSums()
+            sums.ledgers.add(ledger, entries, size, rate_out, throughput_out, ack_rate)
         if self._topic_level:
             others = (
                 size / messages if messages else 0.0,
@@ -229,19 +257,25 @@ class TopicMetrics:
         elif isinstance(topic, PersistentTopic):
             self._add_evictions("", topic)
 
-    def _publish_figures(self, topic: Topic) -> tuple[float, ...] | None:
+    def _ledger_figures(self, topic: Topic) -> LedgerPeriod:
+        """Of the last period; of a topic that isn't stored: nothing."""
+        if not isinstance(topic, PersistentTopic):
+            return NO_LEDGER
+        return ledger_period(topic.ledger, self._now_s, self._period_s)
+
+    def _publish_figures(self, topic: Topic, ledger: LedgerPeriod) -> tuple[float, ...] | None:
         """Write latencies and entry sizes; nothing for a topic that nobody published to."""
         if not isinstance(topic, PersistentTopic) or not topic.messages_in:
             return None
-        latency, latency_ms, sizes, size = topic.publish_figures.period(
-            time.monotonic(), self._period_s
+        latency, latency_ms, sizes, size = topic.publish_figures.period(self._now_s, self._period_s)
+        writes, writes_ms = ledger.writes or (_NO_LATENCIES, 0.0)
+        return (
+            *(*latency, sum(latency), latency_ms),
+            *(*writes, sum(writes), writes_ms),
+            *(*sizes, sum(sizes), size, sizes[-1]),
         )
-        values = (*latency, sum(latency), latency_ms, *sizes, sum(sizes), size, sizes[-1])
-        sums = self._of_namespace[topic.name.namespace]
-        sums.publish = list(map(add, sums.publish or [0] * len(values), values))
-        return values
 
-    def _sum_up(self, topic: Topic, figures: tuple[float, ...]) -> None:
+    def _sum_up(self, topic: Topic, figures: tuple[float, ...]) -> _NamespaceSums:
         namespace = topic.name.namespace
         if (sums := self._of_namespace.get(namespace)) is None:
             sums = self._of_namespace[namespace] = _NamespaceSums()
@@ -249,8 +283,8 @@ class TopicMetrics:
         sums.figures = list(map(add, sums.figures, figures))
         self._total = list(map(add, self._total, figures))
         if topic.persistent:
-            sums.persistent_topics += 1
             self.persistent_topics += 1
+        return sums
 
     def _add_evictions(self, labels: str, topic: Topic) -> None:
         """How often the backlog quota took messages away, by Pulsar's word for the quota."""
@@ -269,6 +303,9 @@ class TopicMetrics:
         labels = f"{labels},{label('subscription', subscription.name)}"
         figures = [stats.get(field, 0) + 0 for _, field in _SUBSCRIPTION_FIELDS]  # + 0: no bool
         self._subscription_rows.add(labels, (*figures, len(subscription.consumers)))
+        for name, reason, field in _THROTTLED:
+            if count := stats[field]:  # six series for each subscription otherwise
+                self._throttled_rows[name].add(f'{labels},reason="{reason}"', (count,))
         if not subscription.topic.persistent:
             self._drop_rows.add(labels, (stats.get("msgDropRate", 0.0),))
         if not self._consumers:
@@ -308,14 +345,7 @@ class TopicMetrics:
         rows = None if self._topic_level else page.table(_SUMMED[:-1])
         backlogs = page.table(_SUMMED[-1:])
         publish = page.table(_PUBLISH_NAMES)
-        ledgers = page.table(
-            (
-                "pulsar_ml_AddEntryMessagesRate",
-                "pulsar_ml_AddEntryBytesRate",
-                "pulsar_ml_NumberOfMessagesInBacklog",
-                "pulsar_ml_StoredMessagesSize",
-            )
-        )
+        ledgers = LedgerTables(page)
         for namespace, sums in self._of_namespace.items():
             labels = f"{page.base},{label('namespace', namespace)}"
             counts.add(labels, (sums.topics,))
@@ -325,15 +355,7 @@ class TopicMetrics:
                 backlogs.add(f'{labels},remote_cluster="local"', (backlog,))
                 if sums.publish is not None:
                     publish.add(labels, tuple(sums.publish))
-            # Managed ledgers are named by ``tenant/namespace/persistent`` here (trap 41).
-            of = dict(zip(_SUMMED, sums.figures, strict=True))
-            ledgers.add(
-                f"{page.base},{label('namespace', f'{namespace}/persistent')}",
-                (
-                    of["pulsar_rate_in"],
-                    of["pulsar_throughput_in"],
-                    backlog,
-                    of["pulsar_storage_logical_size"],
-                ),
-            )
+            if sums.ledgers is not None:
+                logical_size = sums.figures[_LOGICAL_SIZE]
+                ledgers.add(namespace, sums.ledgers, sums.publish, backlog, logical_size)
             yield

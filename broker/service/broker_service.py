@@ -37,6 +37,7 @@ from metadata.recipes import IdGenerator
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from bookkeeper.bookie.bookie import Bookie
     from broker.auth.authenticator import Authenticator
     from broker.config import BrokerConfig
     from broker.protocol.topic_name import TopicName
@@ -86,6 +87,8 @@ class BrokerService:
     """
 
     service_url_tls = web_url_tls = ""  # "": not served over TLS
+    bookie: Bookie | None = None
+    """The one in this process, for its metrics; None: bookies are elsewhere."""
 
     def __init__(
         self,

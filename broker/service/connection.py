@@ -390,6 +390,11 @@ class Connection(asyncio.BufferedProtocol):
     def resume_for_process(self) -> None:
         self.resume_reading(PAUSED_PROCESS)
 
+    @property
+    def paused(self) -> bool:
+        """Whether something keeps it from reading: a rate, memory, unsent answers."""
+        return self._paused != 0
+
     def pause_reading(self, reason: int) -> None:
         """Stop reading for ``reason``; idempotent."""
         if not self._paused and self._is_open():

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
 
-from bookkeeper.figures import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations
+from bookkeeper.figures import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, PeriodBuckets
 
-__all__ = ["LATENCY_LIMITS_MS", "SIZE_LIMITS", "BrokerFigures", "Durations", "PublishFigures"]
+__all__ = [
+    "LATENCY_LIMITS_MS",
+    "QUOTA_CHECK_LIMITS_S",
+    "SIZE_LIMITS",
+    "BrokerFigures",
+    "Durations",
+    "PublishFigures",
+]
+
+
+QUOTA_CHECK_LIMITS_S: Final = (5, 10, 30, 60, 300)
 
 
 class PublishFigures:
@@ -70,7 +81,9 @@ class BrokerFigures:
         "lookup",
         "lookup_failures",
         "publish",
+        "quota_check",
         "topic_load",
+        "topic_load_failures",
     )
 
     def __init__(self) -> None:
@@ -81,3 +94,7 @@ class BrokerFigures:
         self.lookup_failures = 0
         self.publish = Durations()
         self.topic_load = Durations()
+        self.topic_load_failures = 0
+        """Storage or metadata failed, or the bundle is elsewhere; not: there is no such topic."""
+        self.quota_check = PeriodBuckets(QUOTA_CHECK_LIMITS_S)
+        """Seconds of each look at all backlogs; its period never ends."""

@@ -99,8 +99,9 @@ class TopicLoader:
 
         def done(task: asyncio.Task[Topic]) -> None:
             del self._loading[full]
-            if not task.cancelled():
-                task.exception()  # every caller may have left
+            error = None if task.cancelled() else task.exception()  # every caller may have left
+            if error is not None and not isinstance(error, TopicNotFoundError | NotAllowedError):
+                self._service.figures.topic_load_failures += 1
 
         task.add_done_callback(done)
         return task

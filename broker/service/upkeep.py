@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from bookkeeper.errors import LedgerError
@@ -108,6 +109,7 @@ class Upkeep:
 
     async def check_backlogs(self) -> None:
         """Hold every topic's backlog against its quotas."""
+        began_s = perf_counter()
         async for topic in self._topics(_BACKLOGS_AT_ONCE):
             if topic.fenced or topic.name.is_system or not isinstance(topic, PersistentTopic):
                 continue
@@ -115,6 +117,7 @@ class Upkeep:
                 await topic.backlog.check(self._service.clock())
             except (LedgerError, ManagedLedgerError) as error:
                 logger.warning("%s: no check of the backlog: %s", topic.name, error)
+        self._service.figures.quota_check.record(perf_counter() - began_s)
 
     async def expire_subscriptions(self, now_ms: int) -> None:
         """Delete the durable subscriptions that nobody has used for as long as policies say."""

@@ -7,8 +7,9 @@ so do a persistent and a non-persistent topic of one name (wire-protocol 4.17).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -20,6 +21,7 @@ from broker.service.schemas.compatibility import (
     same_definition,
     validate,
 )
+from broker.service.schemas.figures import SchemaFigures
 from broker.service.schemas.history import SchemaHistory, is_large
 from metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
 from metadata.paths import check_path, encode_name
@@ -61,6 +63,7 @@ class SchemaRegistry:
         self._clock = clock
         self._cache = CachedValues(store, SCHEMAS, _decode_small, _CACHED_MAX)
         self._checks = ThreadPoolExecutor(_CHECKS_AT_ONCE, "schemas")
+        self.figures = SchemaFigures()
 
     def close(self) -> None:
         self._cache.close()
@@ -97,12 +100,14 @@ class SchemaRegistry:
 
     async def get(self, name: TopicName, version: int) -> StoredSchema | None:
         """One version, None when there is none or it is deleted."""
-        found = (await self._recent(name)).get(version)
-        return (await self.history(name)).get(version) if found is None else found
+        with self.figures.operation("get", name.namespace):
+            found = (await self._recent(name)).get(version)
+            return (await self.history(name)).get(version) if found is None else found
 
     async def latest(self, name: TopicName) -> StoredSchema | None:
         """The newest version, None when there is none or it is deleted."""
-        return (await self.history(name)).latest()
+        with self.figures.operation("get", name.namespace):
+            return (await self.history(name)).latest()
 
     async def find(self, name: TopicName, definition: SchemaDefinition) -> int | None:
         """The version of an equal definition, None when there is none."""
@@ -122,7 +127,18 @@ class SchemaRegistry:
             IncompatibleSchemaError: not under this strategy.
         """
         history = await self.history(name)
-        await self.in_thread(lambda: _decide(history, definition, SchemaRules(strategy)))
+        with self._judging(name):
+            await self.in_thread(lambda: _decide(history, definition, SchemaRules(strategy)))
+
+    @contextmanager
+    def _judging(self, name: TopicName) -> Iterator[None]:
+        figures = self.figures.of(name.namespace)
+        try:
+            yield
+        except IncompatibleSchemaError:
+            figures.incompatible += 1
+            raise
+        figures.compatible += 1
 
     async def check_consumer(
         self, name: TopicName, definition: SchemaDefinition, strategy: Strategy
@@ -156,10 +172,12 @@ class SchemaRegistry:
             return known
 
         async def change(history: SchemaHistory) -> SchemaHistory | int:
-            version = await self.in_thread(lambda: _decide(history, definition, rules))
+            with self._judging(name):
+                version = await self.in_thread(lambda: _decide(history, definition, rules))
             return history.appended(definition, self._clock()) if version is None else version
 
-        return await self._update(name, change)
+        with self.figures.operation("put", name.namespace):
+            return await self._update(name, change)
 
     async def delete(self, name: TopicName) -> int:
         """Hide all versions behind a deletion marker; later versions count on.
@@ -173,7 +191,8 @@ class SchemaRegistry:
                 return history.last_version
             return history.marked_deleted(self._clock())
 
-        return await self._update(name, change)
+        with self.figures.operation("del", name.namespace):
+            return await self._update(name, change)
 
     async def drop(self, name: TopicName) -> None:
         """Forget everything: the topic is gone, or somebody wants versions to begin again at 0."""
