@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import BrokerError
@@ -62,7 +63,8 @@ class Sweeper:
             now_ms = service.clock()
             try:
                 await self._sweep_connections(now_ms)
-                if self._trims.on_sweep(now_ms, service.ledgers.cache.size):
+                cpu_ms = int(time.process_time() * 1000)
+                if self._trims.on_sweep(now_ms, service.ledgers.cache.size, cpu_ms):
                     await service.loop.run_in_executor(None, trim)
                 if now_ms >= sample_at:
                     sample_at = now_ms + self._sample_ms

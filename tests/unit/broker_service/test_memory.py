@@ -8,15 +8,23 @@ MIB = 1024 * 1024
 def test_trims_when_the_cache_has_emptied_and_a_few_times_behind_it() -> None:
     plan = TrimPlan()
     sizes = [0, 100 * MIB, 200 * MIB, 150 * MIB, 90 * MIB, 80 * MIB, 0, 0, 0]
-    decisions = [plan.on_sweep(3_000 * n, size) for n, size in enumerate(sizes)]
+    decisions = [plan.on_sweep(3_000 * n, size, 0) for n, size in enumerate(sizes)]
     assert decisions == [False] * 4 + [True, False, True, False, False]
-    later = [now_ms for now_ms in range(27_000, 600_000, 3_000) if plan.on_sweep(now_ms, 0)]
-    assert later == [33_000, 48_000, 63_000, 78_000], "and then it costs nothing for ever"
+    later = [now_ms for now_ms in range(27_000, 600_000, 3_000) if plan.on_sweep(now_ms, 0, 0)]
+    assert later == [33_000, 48_000, 63_000, 78_000], "and then never again"
+
+
+def test_nobody_waits_for_a_trim() -> None:
+    plan = TrimPlan()
+    plan.on_sweep(0, 100 * MIB, 0)
+    busy = [(now_ms, now_ms // 10) for now_ms in range(3_000, 60_000, 3_000)]  # a tenth of a core
+    assert not any(plan.on_sweep(now_ms, 0, cpu_ms) for now_ms, cpu_ms in busy)
+    assert plan.on_sweep(60_000, 0, 5_700 + 60)
 
 
 def test_small_caches_are_not_worth_it() -> None:
     plan = TrimPlan()
-    assert not any(plan.on_sweep(n, size) for n, size in enumerate([MIB, 0, 10 * MIB, 0]))
+    assert not any(plan.on_sweep(n, size, 0) for n, size in enumerate([MIB, 0, 10 * MIB, 0]))
 
 
 def test_trim_is_harmless() -> None:
