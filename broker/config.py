@@ -82,7 +82,7 @@ _AUTHORIZATION_PROVIDERS = (
 # Features that would change what users may rely on: asking for one is an error, not a warning.
 _UNSUPPORTED = frozenset(
     {
-        *("tlsenabled", "tlsenabledwithkeystore"),
+        "tlsenabledwithkeystore",
         *("transactioncoordinatorenabled", "brokerdeduplicationenabled"),
     }
 )
@@ -275,6 +275,7 @@ class BrokerConfig:
     rest_consumer_buffer_bytes: int = 4 * 1024 * 1024  # own key: undelivered bytes per session
 
     # --- TLS (docs/security.md): PEM files
+    tls_enabled: bool = False  # what old broker.conf files say beside the ports, which count
     broker_service_port_tls: int = -1  # -1: no TLS; 0: any free port
     web_service_port_tls: int = -1
     tls_certificate_file_path: str = ""
@@ -333,6 +334,9 @@ class BrokerConfig:
         for name in _PORTS:
             if getattr(self, name) == getattr(self, f"{name}_tls") == -1:
                 raise ConfigError(f"{key_of(name)} and {key_of(name)}Tls: neither is a port")
+        if self.tls_enabled and self.broker_service_port_tls == self.web_service_port_tls == -1:
+            key = key_of("tls_enabled")
+            raise ConfigError(f"{key}=true needs brokerServicePortTls or webServicePortTls")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be positive")

@@ -84,6 +84,10 @@ def test_a_feature_that_does_not_exist_is_refused_not_ignored() -> None:
     with pytest.raises(ConfigError, match="tlsEnabledWithKeyStore=true"):
         BrokerConfig.load(environment={}, overrides={"tlsEnabledWithKeyStore": "true"})
     BrokerConfig.load(environment={}, overrides={"tlsEnabledWithKeyStore": "false"})
+    with pytest.raises(ConfigError, match="tlsEnabled=true needs"):
+        BrokerConfig.load(environment={}, overrides={"tlsEnabled": "true"})
+    ports = {"tlsEnabled": "true", "brokerServicePortTls": "6651"}
+    BrokerConfig.load(environment={}, overrides=ports)
 
 
 def test_every_setting_is_read_by_something() -> None:
