@@ -112,6 +112,7 @@ class LogCache:
                 self.append(ledger_id, first + start, heads[part], bodies[part], size)
             return
         size = retained_bytes(heads, bodies, entry_bytes)
+        self._cache.inserted_entries += count
         tail = self.tail
         if (
             tail is not None
@@ -150,6 +151,7 @@ class LogCache:
             return
         chunk = CacheChunk(self, batch.ledger_id, batch.first, self._cache.sweeps)
         chunk.heads, chunk.bodies = batch.heads, batch.bodies
+        self._cache.inserted_entries += len(batch.heads)
         chunk.end = batch.first + len(batch.heads)
         entry_bytes = sum(map(len, batch.heads)) + sum(map(len, batch.bodies))
         chunk.size = retained_bytes(batch.heads, batch.bodies, entry_bytes)
@@ -210,7 +212,9 @@ class EntryCache:
         "_read",
         "_tail",
         "bytes_max",
+        "evicted_entries",
         "hits",
+        "inserted_entries",
         "misses",
         "read_bytes",
         "sweeps",
@@ -228,6 +232,9 @@ class EntryCache:
         self.hits = 0
         """Reads answered from memory, and reads that went to storage: for metrics."""
         self.misses = 0
+        self.inserted_entries = 0
+        self.evicted_entries = 0
+        """Dropped for whatever reason; the difference is what the cache holds."""
         self._tail: OrderedDict[CacheChunk, None] = OrderedDict()  # oldest first
         self._read: OrderedDict[CacheChunk, None] = OrderedDict()
 
@@ -270,6 +277,7 @@ class EntryCache:
         else:
             del self._read[chunk]
             self.read_bytes -= chunk.size
+        self.evicted_entries += len(chunk.heads)
         chunk.log.forget(chunk)
 
     def sweep(self) -> None:

@@ -77,6 +77,12 @@ class Journal:
         self.tag = header.tag
         self.seed = record_format.crc_seed(header.tag)
 
+    @property
+    def queued_entries(self) -> int:
+        """Ledger entries that aren't durable yet."""
+        in_flight = 0 if self.in_flight is None else self.in_flight.entries
+        return in_flight + sum(group.entries for group in self._groups)
+
     def reserve(self, size: int) -> JournalGroup:
         """The group that the next ``size`` bytes of records belong to; sets ``tag`` and ``seed``.
 

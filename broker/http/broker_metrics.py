@@ -6,14 +6,17 @@ import gc
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from broker.http.metrics_page import MetricsPage, label
+from broker.service.figures import QUOTA_CHECK_LIMITS_S
 from broker.service.file_limit import file_limit
 from broker.service.rates import RateSampler
+from broker.service.schemas.figures import OPERATIONS
 
 if TYPE_CHECKING:
     from broker.http.front import HttpFigures
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from broker.service.figures import Durations
 
-__all__ = ["CacheRates", "ProcessFigures", "add_broker_metrics", "process_figures"]
+__all__ = ["CacheRates", "ProcessFigures", "add_broker_metrics", "add_schemas", "process_figures"]
 
 _BROKER_SUMS: Final = {
     "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",
@@ -67,11 +70,14 @@ def add_broker_metrics(
     cache_rates: CacheRates,
     topics: TopicMetrics,
     process: ProcessFigures,
+    throttled: int,
 ) -> None:
     """Args:
     topics: the walk over the topics, which is over.
+    throttled: connections that aren't read at the moment.
     """
     base = page.base
+    page.add("pulsar_broker_throttled_connections", base, throttled)
     page.add("pulsar_broker_topics_count", base, len(service.topics))
     for name, broker_name in _BROKER_SUMS.items():
         page.add(broker_name, base, topics.total(name))
@@ -79,6 +85,7 @@ def add_broker_metrics(
     _add_durations(page, service)
     page.add("pulsar_ml_count", base, topics.persistent_topics)
     _add_cache(page, service, cache_rates)
+    _add_quota_checks(page, service)
     _add_load(page, service)
     _add_http(page, http)
     _add_process(page, process)
@@ -129,6 +136,7 @@ def _add_durations(page: MetricsPage, service: BrokerService) -> None:
     page.add("pulsar_broker_lookup_pending_requests", base, service.lookups)
     page.add("pulsar_broker_topic_load_pending_requests", base, service.loader.loading)
     page.add("topic_load_times_count", base, figures.topic_load.count)  # the name before 4.0
+    page.add("topic_load_failed_total", base, figures.topic_load_failures, "counter")
 
 
 def _add_cache(page: MetricsPage, service: BrokerService, cache_rates: CacheRates) -> None:
@@ -136,13 +144,42 @@ def _add_cache(page: MetricsPage, service: BrokerService, cache_rates: CacheRate
     cache = service.ledgers.cache
     hit_rate, miss_rate = cache_rates.sample(service.clock(), cache.hits, cache.misses)
     page.add("pulsar_ml_cache_used_size", base, cache.size)
+    inserted, evicted = cache.inserted_entries, cache.evicted_entries
+    page.add("pulsar_ml_cache_entries", base, inserted - evicted)
+    page.add("pulsar_ml_cache_inserted_entries_total", base, inserted)
+    page.add("pulsar_ml_cache_evicted_entries_total", base, evicted)
     page.add("pulsar_ml_cache_hits_rate", base, hit_rate)
     page.add("pulsar_ml_cache_misses_rate", base, miss_rate)
+
+
+def _add_quota_checks(page: MetricsPage, service: BrokerService) -> None:
+    name = "pulsar_storage_backlog_quota_check_duration_seconds"
+    checks = service.figures.quota_check
+    page.add_histogram(name, QUOTA_CHECK_LIMITS_S, checks.counts, checks.total)
+
+
+def add_schemas(page: MetricsPage, service: BrokerService) -> Iterator[None]:
+    """Operations of the schema registry; a step for each namespace."""
+    latencies = {kind: f"pulsar_schema_{kind}_ops_latency" for kind in OPERATIONS}
+    names = [f"pulsar_schema_{kind}_ops_failed_total" for kind in OPERATIONS]
+    names += ["pulsar_schema_compatible_total", "pulsar_schema_incompatible_total"]
+    table = page.table(names)
+    for namespace, figures in list(service.schemas.figures.of_namespace.items()):
+        labels = f"{page.base},{label('namespace', namespace)}"
+        for kind, name in latencies.items():
+            page.add_summary(name, (), figures.counts[kind], figures.ms[kind], labels)
+        failed = tuple(figures.failed.values())
+        table.add(labels, (*failed, figures.compatible, figures.incompatible))
+        yield
 
 
 def _add_load(page: MetricsPage, service: BrokerService) -> None:
     labels = f'{page.base},{label("broker", service.broker_id)},metric="loadBalancing"'
     sample = service.host_usage.sample()
+    cache, cache_max = service.ledgers.cache.size, service.ledgers.cache.bytes_max
+    # What Pulsar keeps outside of its heap: messages on their way to consumers.
+    direct_memory = 100 * cache / cache_max if cache_max else 0.0
+    page.add("pulsar_lb_directMemory_usage", labels, direct_memory)
     for name, resource in (
         ("pulsar_lb_cpu_usage", "cpu"),
         ("pulsar_lb_memory_usage", "memory"),

@@ -13,7 +13,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.http.broker_metrics import CacheRates, add_broker_metrics, process_figures
+from broker.http.bookie_metrics import add_bookie_metrics, bookie_disk
+from broker.http.broker_metrics import (
+    CacheRates,
+    add_broker_metrics,
+    add_schemas,
+    process_figures,
+)
 from broker.http.metrics_page import MetricsPage, label
 from broker.http.topic_metrics import TopicMetrics
 
@@ -66,8 +72,22 @@ async def metrics_pieces(
     for _ in topics.steps():
         if turns.over:
             await turns.next()
+    for _ in add_schemas(page, service):
+        if turns.over:
+            await turns.next()
+    throttled = 0
+    for connection in list(service.connections):
+        throttled += connection.paused
+        if turns.over:
+            await turns.next()
     process = await asyncio.to_thread(process_figures)
-    add_broker_metrics(page, service, http, cache_rates, topics, process)
+    await turns.next()
+    add_broker_metrics(page, service, http, cache_rates, topics, process, throttled)
+    if (bookie := service.bookie) is not None:
+        disk = await asyncio.to_thread(bookie_disk, bookie)
+        await turns.next()
+        period_s = service.config.stats_update_frequency_in_secs
+        add_bookie_metrics(page, bookie, disk, period_s)
     page.add("pulsar_version_info", f'{page.base},{label("version", version)},commit=""', 1)
     ready: list[bytes] = []
     size = 0

@@ -1,0 +1,127 @@
+"""Series of a bookie under Apache BookKeeper's names (http-api 7, rows 75 to 80).
+
+Pulsar's standalone process doesn't show its own bookie; a bookie that runs by itself does so, and
+the dashboards for it ask for these names.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from broker.http.metrics_page import MetricsPage
+
+if TYPE_CHECKING:
+    from bookkeeper.bookie.bookie import Bookie
+    from bookkeeper.figures import Durations
+
+__all__ = ["BookieDisk", "add_bookie_metrics", "bookie_disk"]
+
+_WANTED: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
+BookieDisk = tuple[int, int]
+"""Free and total bytes."""
+
+
+def bookie_disk(bookie: Bookie) -> BookieDisk:
+    """Ask the system, which may wait for a slow disk: not for the loop."""
+    files = bookie.storage.file_system
+    return files.free_bytes(), files.total_bytes()
+
+
+def add_bookie_metrics(
+    page: MetricsPage, bookie: Bookie, disk: BookieDisk, period_s: float
+) -> None:
+    """Everything that is known of one bookie.
+
+    Args:
+        period_s: that quantiles are of.
+    """
+    _add_server(page, bookie, disk, period_s)
+    _add_journal(page, bookie, period_s)
+    _add_storage(page, bookie, period_s)
+    _add_collections(page, bookie, period_s)
+
+
+def _summary(
+    page: MetricsPage, name: str, durations: Durations, period_s: float, labels: str = ""
+) -> None:
+    now_s = time.monotonic()
+    values = durations.quantiles([float(each) for each in _WANTED], now_s, period_s)
+    pairs = zip(_WANTED, values, strict=True)
+    labels = labels or page.base
+    page.add_summary(name, pairs, durations.count, durations.sum_ms, f'{labels},success="true"')
+
+
+def _failures(page: MetricsPage, name: str, count: int) -> None:
+    """Behind the summary of what succeeded."""
+    page.add_summary(name, (), count, 0, f'{page.base},success="false"')
+
+
+def _add_server(page: MetricsPage, bookie: Bookie, disk: BookieDisk, period_s: float) -> None:
+    base, figures = page.base, bookie.figures
+    writable = not bookie.read_only and bookie.error is None
+    free, total = disk
+    page.add("bookie_SERVER_STATUS", base, int(writable))
+    page.add("bookie_ledgers_count", base, len(bookie.storage.ledgers))
+    page.add("bookie_ledger_writable_dirs", base, int(writable))
+    page.add("bookie_ledger_num_dirs", base, 1)
+    page.add("bookie_ledger_dir_usage", base, 100 * (1 - free / total) if total else 0.0)
+    page.add("bookie_WRITE_BYTES", base, figures.added_bytes, "counter")
+    page.add("bookie_READ_BYTES", base, figures.read_bytes, "counter")
+    for suffix in ("", "_REQUEST"):  # one and the same: there is no queue of threads in front
+        name = f"bookkeeper_server_ADD_ENTRY{suffix}"
+        _summary(page, name, figures.journal_add, period_s)
+        _failures(page, name, figures.refused_adds)
+        name = f"bookkeeper_server_READ_ENTRY{suffix}"
+        _summary(page, name, figures.reads, period_s)
+        _failures(page, name, figures.failed_reads)
+    queued = bookie.storage.journal.queued_entries
+    page.add("bookkeeper_server_ADD_ENTRY_IN_PROGRESS", base, queued)
+
+
+def _add_journal(page: MetricsPage, bookie: Bookie, period_s: float) -> None:
+    figures, journal = bookie.figures, bookie.storage.journal
+    base = f'{page.base},journalIndex="0"'
+    groups = figures.journal_sync.count
+    _summary(page, "bookie_journal_JOURNAL_SYNC", figures.journal_sync, period_s, base)
+    _summary(page, "bookie_journal_JOURNAL_ADD_ENTRY", figures.journal_add, period_s, base)
+    for name, total in (
+        ("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES", figures.journal_entries),
+        ("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES", figures.journal_bytes),
+    ):
+        page.add_summary(name, (), groups, total, f'{base},success="true"')
+    page.add("bookie_journal_JOURNAL_WRITE_BYTES", base, figures.journal_bytes, "counter")
+    page.add("bookie_journal_JOURNAL_QUEUE_SIZE", base, journal.queued_entries)
+    page.add("bookie_journal_JOURNAL_MEMORY_USED", base, journal.queued_bytes)
+    page.add(
+        "bookie_journal_JOURNAL_MEMORY_MAX", base, bookie.storage.config.journal_queue_bytes_max
+    )
+
+
+def _add_storage(page: MetricsPage, bookie: Bookie, period_s: float) -> None:
+    base, figures, storage = page.base, bookie.figures, bookie.storage
+    halves = [storage.active, *([storage.flushing] if storage.flushing is not None else [])]
+    page.add("bookie_write_cache_size", base, sum(half.bytes for half in halves))
+    page.add("bookie_write_cache_count", base, sum(half.entry_count for half in halves))
+    page.add("bookie_write_cache_hits", base, figures.cached_reads, "counter")
+    page.add("bookie_write_cache_misses", base, figures.stored_reads, "counter")
+    _summary(page, "bookie_read_entry", figures.reads, period_s)
+    _summary(page, "bookie_flush", figures.flush, period_s)
+    _summary(page, "bookie_flush_size", figures.flush_bytes, period_s)
+
+
+def _add_collections(page: MetricsPage, bookie: Bookie, period_s: float) -> None:
+    base, figures, logs = page.base, bookie.figures, list(bookie.storage.logs.logs.values())
+    page.add("bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES", base, sum(log.end for log in logs))
+    for suffix in ("COUNT", "TOTAL"):  # before and since BookKeeper 4.16
+        page.add(f"bookie_ACTIVE_ENTRY_LOG_{suffix}", base, len(logs))
+        page.add(f"bookie_ACTIVE_LEDGER_{suffix}", base, len(bookie.storage.ledgers))
+        for name, value in (
+            (f"DELETED_LEDGER_{suffix}", figures.deleted_ledgers),
+            (f"MAJOR_COMPACTION_{suffix}", figures.compactions),
+        ):
+            page.add(f"bookie_{name}", base, value, "counter")
+    page.add("bookie_RECLAIMED_DELETION_SPACE_BYTES", base, figures.deleted_logs_bytes, "counter")
+    freed = figures.compacted_logs_bytes
+    page.add("bookie_RECLAIMED_COMPACTION_SPACE_BYTES", base, freed, "counter")
+    _summary(page, "bookie_THREAD_RUNTIME", figures.compaction, period_s)
