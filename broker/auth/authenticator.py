@@ -18,6 +18,7 @@ from broker.auth.chain import Chain, Credentials
 from broker.auth.key_files import KeyFiles
 from broker.auth.priority import yield_to_others
 from broker.auth.provider import KeysNeededError, Principal, Provider
+from broker.auth.refusals import one_value
 from broker.auth.renewal import KeyRenewal
 from broker.errors import AuthenticationError, BrokerError
 
@@ -321,7 +322,7 @@ class _RefusalLog:
         fields = {
             "address": address,
             "door": door,
-            "auth_method": method if method.isprintable() and len(method) < 64 else "?",
+            "auth_method": one_value(method[:64]),
             "reason": reason,
         }
         logger.warning(

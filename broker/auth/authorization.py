@@ -24,7 +24,19 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
 
-__all__ = ["NOBODY", "NO_GRANTS", "Authorizer", "Caller", "Grants", "Permission", "Resource"]
+__all__ = [
+    "EVERY_SUBSCRIPTION",
+    "NOBODY",
+    "NO_GRANTS",
+    "Authorizer",
+    "Caller",
+    "Grants",
+    "Permission",
+    "Resource",
+]
+
+EVERY_SUBSCRIPTION: Final = "\0every"
+"""Stands for a name in ``Resource.subscription``: all of a topic or a namespace, as they are."""
 
 
 class Permission(Enum):
@@ -80,6 +92,8 @@ class Resource:
 
     def __str__(self) -> str:
         place = str(self.topic or self.namespace or self.tenant or "the cluster")
+        if self.subscription == EVERY_SUBSCRIPTION:
+            return f"{place}, all subscriptions"
         return f"{place} {self.subscription}" if self.subscription else place
 
 
@@ -244,6 +258,10 @@ def _may_use(role: str, subscription: str, grants: Grants) -> bool:
     """What is asked besides the right to consume."""
     if not subscription:
         return True
+    if subscription == EVERY_SUBSCRIPTION:  # Pulsar lets a role empty even those closed to it
+        return not grants.prefix_mode and all(
+            role in roles for roles in grants.subscriptions.values() if roles
+        )
     roles = grants.subscriptions.get(subscription)
     if roles and role not in roles:
         return False

@@ -5,16 +5,19 @@ Logger ``broker.audit``, level WARNING; one line for each refusal, at most some 
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import time
 from typing import Final
 
-__all__ = ["RefusalLog"]
+__all__ = ["RefusalLog", "one_value"]
 
 logger = logging.getLogger("broker.audit")
 
 _LOGGED_PER_S: Final = 20
 _VALUE_LENGTH_MAX: Final = 300
+_SPECIAL: Final = re.compile(r"[\s=\"]")
 
 
 class RefusalLog:
@@ -36,12 +39,15 @@ class RefusalLog:
             self._left_out += 1
             return
         self._lines += 1
-        shown = {name: _one_line(value) for name, value in fields.items()}
+        shown = {name: one_value(value) for name, value in fields.items()}
         text = " ".join(f"{name}={value}" for name, value in shown.items())
         logger.warning("refused: %s", text, extra={"fields": shown})
 
 
-def _one_line(value: str) -> str:
-    """What came from outside can't forge a line."""
+def one_value(value: str) -> str:
+    """What came from outside can't forge a line, nor a ``name=value`` within it."""
     value = value[:_VALUE_LENGTH_MAX]
-    return value if value.isprintable() else value.encode("unicode_escape").decode()
+    if value.isprintable() and not _SPECIAL.search(value):
+        return value
+    # As JSON has it: quoted, escaped, and in ASCII
+    return json.dumps(value)

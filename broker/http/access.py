@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Request
 
-from broker.auth.authorization import Caller, Permission, Resource
+from broker.auth.authorization import EVERY_SUBSCRIPTION, Caller, Permission, Resource
 from broker.errors import AuthorizationError, BrokerMetadataError
 from broker.http.dependencies import make_namespace, make_topic_name
 from broker.http.errors import ApiError
@@ -70,6 +70,8 @@ _KEEPING = (
     "unload|terminate(/partitions)?|truncate|trim|compaction|offload|properties|permissions(/.*)?"
     "|createMissedPartitions|maxMessageSize"
 )
+_OF_ALL: Final = re.compile(r".*/(all_subscription/.*|clearBacklog)")
+"""Templates of what is done to every subscription at once."""
 _GET, _ANY, _WRITE = "GET", "GET|PUT|POST|DELETE|PATCH", "PUT|POST|DELETE|PATCH"
 _ABSENT = "functions|sources?|sinks?|worker|worker-stats|packages|transactions"
 _FREE, _LOOKUP, _SUPERUSER = Permission.NOTHING, Permission.LOOKUP, Permission.SUPERUSER
@@ -104,6 +106,7 @@ _TABLE: Final = tuple(
         (_ANY, rf"{_NAMESPACE}/propert(ies|y/.*)", _ADMIN, 401),
         ("PUT", rf"{_NAMESPACE}/(\{{bundle\}}/)?(unload|split)", _SUPERUSER, 401),
         (_ANY, rf"{_NAMESPACE}/persistence/bookieAffinity", _SUPERUSER, 401),
+        ("POST", rf"{_NAMESPACE}/migration", _SUPERUSER, 401),
         (_WRITE, rf"{_NAMESPACE}/delayedDelivery", _SUPERUSER, 401),
         ("POST", rf"{_NAMESPACE}/(\{{bundle\}}/)?{_CLEAR}", _CONSUME, 403),
         (_ANY, rf"{_NAMESPACE}(/.*)?", _ADMIN, 403),
@@ -222,6 +225,8 @@ def _resource_of(rule: Rule, template: str, names: Mapping[str, Any]) -> Resourc
     if rule.permission is _SUPERUSER:
         return Resource(form_decode(names["tenant"])) if "tenant" in names else Resource()
     subscription = form_decode(names.get("subscription", ""))
+    if _OF_ALL.fullmatch(template):
+        subscription = EVERY_SUBSCRIPTION
     if "topic" in names:
         volatile = template.startswith("/admin/v2/non-persistent/")
         domain = names.get("domain", "non-persistent" if volatile else "persistent")

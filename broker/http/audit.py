@@ -9,6 +9,8 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
+from broker.auth.refusals import one_value
+
 if TYPE_CHECKING:
     from starlette.types import Scope
 
@@ -46,7 +48,7 @@ def audit(scope: Scope, status: int, request_id: str) -> None:
         path = path.encode("unicode_escape").decode()
     client = scope.get("client")
     fields = {
-        "role": scope["state"].get("role", ANONYMOUS),
+        "role": one_value(scope["state"].get("role", ANONYMOUS)),
         "method": scope["method"],
         "path": path,
         "status": status,

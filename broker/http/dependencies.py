@@ -38,6 +38,10 @@ __all__ = [
 
 _LARGE_BODY = 64 * 1024
 """Bytes; smaller bodies are bounded by the number of connections."""
+_CONTAINERS_MAX, _COMMAS_MAX = 1_000_000, 4_000_000
+"""Of a JSON body: three bytes of ``[],`` become 64 in memory, so a body within its limit could fill
+it, and nobody is served while that is read. Brackets and commas of texts count as well."""
+_COUNTED_BYTES = 1 << 20
 _DOMAINS = ("persistent", "non-persistent")
 
 
@@ -135,10 +139,12 @@ def parse_json(request: Request, body: bytes, *, scalars_as_text: bool = True) -
     Args:
         scalars_as_text: so does this resource.
     Raises:
-        ApiError: 400 not JSON, 415 declared as something else.
+        ApiError: 400 not JSON, 413 too many values, 415 declared as something else.
     """
     if not body or body.isspace():
         return None
+    if len(body) > _COUNTED_BYTES:
+        _check_values(body)
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_json = declared == "application/json" or declared.endswith("+json")
     if not is_json and not (scalars_as_text and declared == "text/plain"):
@@ -150,6 +156,17 @@ def parse_json(request: Request, body: bytes, *, scalars_as_text: bool = True) -
     if not is_json and isinstance(value, dict | list):
         raise ApiError(415, "Content-Type must be application/json")
     return value
+
+
+def _check_values(body: bytes) -> None:
+    """Raises ApiError: 413."""
+    containers = commas = 0
+    for start in range(0, len(body), _COUNTED_BYTES):  # ends with the first part that is too much
+        part = body[start : start + _COUNTED_BYTES]
+        containers += part.count(b"{") + part.count(b"[")
+        commas += part.count(b",")
+        if containers > _CONTAINERS_MAX or commas > _COMMAS_MAX:
+            raise ApiError(413, "A JSON body of too many values")
 
 
 async def read_body(request: Request) -> bytes:

@@ -160,11 +160,21 @@ class LenientHttpProtocol(HttpToolsProtocol):
         elif self.parser.get_method() == b"CONNECT":
             # What follows it is a tunnel, whatever its headers say: it can't be parsed without.
             self._refusal = 501, "This is no proxy"
+        elif self._brings_body() and self.parser.should_upgrade() and self._should_upgrade():
+            # The WebSocket's parser would neither take nor refuse it, and nobody end the wait.
+            self._refusal = 400, "An upgrade to WebSocket has no body"
         if self._refusal is not None:
             return
         self._declined = self.parser.should_upgrade() and not self._should_upgrade()
         if not self._declined:
             super().on_headers_complete()
+
+    def _brings_body(self) -> bool:
+        return any(
+            name == b"transfer-encoding"
+            or (name == b"content-length" and value.strip(b"0 ") != b"")
+            for name, value in self.headers
+        )
 
     def on_body(self, body: bytes) -> None:
         if self._refusal is not None:

@@ -16,6 +16,7 @@ from broker.http.errors import ApiError
 from broker.http.messages import OutgoingMessage, encode_single
 from broker.http.publisher import Publisher
 from broker.http.value_schemas import Codec, ProduceSchema, ValueSchemas
+from broker.protocol.framing import FRAME_PADDING_BYTES
 from broker.service.schemas.definition import version_bytes
 from broker.service.schemas.values import KeyValueCodec, ValueCodecError
 
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["RestPublishers", "encode_values", "parse_messages"]
+__all__ = ["MESSAGES_MAX", "RestPublishers", "encode_values", "parse_messages"]
 
 ANSWER_TIMEOUT_S = 30.0
 _OVER_RATE = "The topic's publish rate did not admit the message in time"
 _RETRYABLE, _FAILED = 1, 2
 _INT64_MAX = 2**63 - 1
+MESSAGES_MAX = 10_000
+"""Of one call: they are taken in one go, for which everybody else waits, a tenth of a second."""
+_NAME_LENGTH_MAX = 4_096  # as on the binary port
 _INLINE_BYTES_MAX = 32 * 1024
 """Texts of one call that are encoded on the loop; more of them would hold it."""
 
@@ -44,6 +48,11 @@ class _Call:
         self.schema_version = schema_version
         self.left = count
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, slot: int, error: Exception) -> None:
+        """One message was not published."""
+        self.results[slot] = failure(error, self.schema_version)
+        self.count_down(1)
 
     def count_down(self, count: int) -> None:
         self.left -= count
@@ -222,23 +231,27 @@ class RestPublishers:
     ) -> list[dict[str, Any]]:
         split: dict[int, tuple[list[int], list[Entry]]] = {}
         size_max = self._service.config.max_message_size
+        entry_max = size_max + FRAME_PADDING_BYTES  # with metadata; what the binary port takes
         for slot, message in enumerate(messages):
             if len(message.payload) > size_max:
                 wrong[slot] = ValueError(
                     f"Payload of {len(message.payload)} bytes, limit {size_max}"
                 )
             if wrong and slot in wrong:
-                call.results[slot] = failure(wrong[slot], call.schema_version)
-                call.count_down(1)
+                call.fail(slot, wrong[slot])
                 continue
             if message.sequence_id < 0:
                 message.sequence_id = next(self._sequence)
-            slots, entries = split.setdefault(publisher.route(message), ([], []))
-            slots.append(slot)
             if message.deliver_after_ms:
                 # http-api 5: relative to the event time; without one only now makes sense
                 message.deliver_at_ms = message.deliver_after_ms + (message.event_time_ms or now_ms)
-            entries.append(encode_single(publisher.producer_name, message, now_ms))
+            entry = encode_single(publisher.producer_name, message, now_ms)
+            if len(entry[1]) > entry_max:
+                call.fail(slot, ValueError(f"Message of {len(entry[1])} bytes, limit {entry_max}"))
+                continue
+            slots, entries = split.setdefault(publisher.route(message), ([], []))
+            slots.append(slot)
+            entries.append(entry)
         for index, (slots, entries) in split.items():
             ticket = _PartitionTicket(call, slots, publisher.partition_of(index))
             producer = publisher.producers[index]
@@ -285,9 +298,13 @@ def parse_messages(body: Any) -> tuple[str, list[OutgoingMessage]]:
     items = body.get("messages")
     if not isinstance(items, list) or not items:
         raise ApiError(400, "messages must be a non-empty array")
+    if len(items) > MESSAGES_MAX:
+        raise ApiError(413, f"{len(items)} messages in one call, at most {MESSAGES_MAX} are taken")
     name = body.get("producerName")
     if name is not None and not isinstance(name, str):
         raise ApiError(400, "producerName must be a string")
+    if name is not None and len(name) > _NAME_LENGTH_MAX:
+        raise ApiError(412, f"Producer name longer than {_NAME_LENGTH_MAX} characters")
     return name or "", [_parse_message(item, index) for index, item in enumerate(items)]
 
 

@@ -335,6 +335,8 @@ async def _named(request: Request) -> _Named:
     tokens, ids = body.get("tokens") or [], body.get("messageIds") or []
     if not isinstance(tokens, list) or not isinstance(ids, list) or not (tokens or ids):
         raise ApiError(400, "The body must have a non-empty array tokens or messageIds")
+    if len(tokens) + len(ids) > UNACKED_MAX:
+        raise ApiError(413, f"At most {UNACKED_MAX} messages in one call")
     keys = [parse_token(each) for each in tokens] + [parse_message_id_text(each) for each in ids]
     return _Named([*tokens, *ids], keys)
 
@@ -360,6 +362,7 @@ def _settled_doc(word: str) -> dict[int | str, dict[str, Any]]:
             "content": {"application/json": {"example": example}},
         },
         404: {"description": "There is no such topic or subscription"},
+        413: {"description": f"More than {UNACKED_MAX} messages"},
         503: {"description": "Not stored: the messages may come again"},
     }
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Request, Response
 from broker.http.dependencies import Authoritative, Topic, body_doc, read_json
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
-from broker.http.rest_produce import RestPublishers, parse_messages
+from broker.http.rest_produce import MESSAGES_MAX, RestPublishers, parse_messages
 from broker.http.value_schemas import STRING
 from broker.protocol.topic_name import TopicName
 
@@ -80,7 +80,8 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     },
     404: {"description": "No such topic, and it may not be created; or no such schema version"},
     409: {"description": "The schema isn't compatible with the topic's"},
-    412: {"description": "Bad topic name"},
+    412: {"description": "Bad topic name, or a producer name that is too long"},
+    413: {"description": f"More than {MESSAGES_MAX} messages, or far more values than those have"},
     422: {"description": "Not a definition of its schema type"},
     501: {"description": "Values of this schema type have no text form"},
 }

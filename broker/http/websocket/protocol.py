@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["CorkedWebSocketProtocol", "text_frame_head"]
 
 _TEXT_FINAL = 0x81
+_BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _SMALL = Struct(">BB")
 _MEDIUM = Struct(">BBH")
 _LARGE = Struct(">BBQ")
@@ -47,6 +48,13 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._out: list[bytes] = []
         super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            # No request that its parser understands: uvicorn would leave the client waiting.
+            self.transport.write(_BAD_REQUEST)
+            self.transport.close()
 
     async def send(self, message: Any) -> None:
         text = message.get("text") if message["type"] == "websocket.send" else None

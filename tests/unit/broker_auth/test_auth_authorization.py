@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.auth.authorization import (
+    EVERY_SUBSCRIPTION,
     NO_GRANTS,
     NOBODY,
     Authorizer,
@@ -18,6 +19,7 @@ from broker.auth.authorization import (
     Permission,
     Resource,
 )
+from broker.auth.refusals import one_value
 from broker.protocol.topic_name import TopicName
 
 LOOKUP, PRODUCE, CONSUME = Permission.LOOKUP, Permission.PRODUCE, Permission.CONSUME
@@ -229,6 +231,44 @@ def test_no_document_makes_somebody_an_admin_or_fails(document: dict[str, Any]) 
             assert PRODUCE not in may or LOOKUP in may
             text = str(document)
             assert PRODUCE not in may or "produce" in text
+
+
+@pytest.mark.parametrize(
+    ("role", "prefix_mode", "may"),
+    [("ann", False, True), ("bob", False, False), ("ann", True, False), ("boss", True, True)],
+)
+def test_all_subscriptions_at_once_are_for_those_who_may_use_each(
+    role: str, prefix_mode: bool, may: bool
+) -> None:
+    grants = Grants(
+        {"ann": frozenset({"consume"}), "bob": frozenset({"consume"})},
+        subscriptions={"closed": frozenset({"ann"}), "open": frozenset()},
+        prefix_mode=prefix_mode,
+    )
+    resource = Resource.of_namespace("t/ns", EVERY_SUBSCRIPTION)
+    subject = Authorizer()
+    admins = frozenset({"boss"})
+    assert subject.allows(Caller(role), Permission.CONSUME, resource, admins, grants) == may
+    assert str(resource) == "t/ns, all subscriptions"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("alice", "alice"),
+        ("ü/x:1", "ü/x:1"),
+        ("", ""),
+        ("a role=admin", '"a role=admin"'),
+        ("a=b", '"a=b"'),
+        ("a\nrefused: role=b", '"a\\nrefused: role=b"'),
+        ('a" b', '"a\\" b"'),
+        ("a\u202eb", '"a\\u202eb"'),
+        ("x" * 500, "x" * 300),
+    ],
+)
+def test_values_of_audit_lines_can_be_told_apart(value: str, shown: str) -> None:
+    """A role, a topic or a method may be called like the rest of a line."""
+    assert one_value(value) == shown
 
 
 def test_without_grants_only_admins_may_anything() -> None:
