@@ -42,8 +42,8 @@ format: $(STAMP)  ## rewrite sources in our format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-admin: $(STAMP)  ## topic statistics and lists of 10,000 topics
-	$(BIN)/python -m benchmarks.micro.http_admin
+bench-admin: $(STAMP)  ## topic statistics, lists of 10,000 topics [SERVICE_URL=pulsar://... ADMIN_URL=http://...]
+	$(BIN)/python -m benchmarks.micro.http_admin $(SERVICE_URL) $(ADMIN_URL)
 
 bench: $(STAMP)  ## micro benchmarks and a short yardstick run, for us alone
 	$(BIN)/python benchmarks/run.py --seconds $(SECONDS_PER_LOAD)
