@@ -14,6 +14,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hmac import compare_digest
 from time import perf_counter
 
 from bookkeeper import codes
@@ -166,7 +167,7 @@ class Bookie:
         pending = self._fences.get(ledger_id)
         if pending is not None:
             state = self.storage.ledgers.get(ledger_id)
-            if state is not None and state.master_key != master_key:
+            if state is not None and not compare_digest(state.master_key, master_key):
                 return codes.UNAUTHORIZED  # the pending fence has set or checked the key
             return await asyncio.shield(pending)
         done: asyncio.Future[int] = self._loop.create_future()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hmac import compare_digest
 
 from bookkeeper import codes
 from bookkeeper.bookie import index_format, journal_format, record_format
@@ -404,7 +405,7 @@ def _accepts(state: LedgerState, master_key: bytes) -> bool:
     """
     if state.limbo and not state.master_key:
         state.master_key = master_key
-    return state.master_key == master_key
+    return compare_digest(state.master_key, master_key)
 
 
 def _readable_end(run: Run, first: int, count_max: int, bytes_max: int, at_least_one: bool) -> int:

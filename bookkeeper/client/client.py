@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hmac import compare_digest
 from types import MappingProxyType
 from typing import Final
 
@@ -100,7 +101,7 @@ class BookKeeperClient:
             MetadataError: the store failed.
         """
         metadata = (await self.ledgers.require(ledger_id)).metadata
-        if metadata.password != password:
+        if not compare_digest(metadata.password, password):
             raise UnauthorizedAccessError(f"ledger {ledger_id}: wrong password")
         if recover and metadata.state is not LedgerState.CLOSED:
             metadata = await recover_ledger(
