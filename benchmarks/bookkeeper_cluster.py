@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import random
@@ -166,7 +167,10 @@ async def run(
     url: str, bookies: list[BookieProcess], quorums: LedgerConfig, options: argparse.Namespace
 ) -> list[Result]:
     """All loads, one after the other."""
+    # As a broker process sets itself up.
     sys.setswitchinterval(0.0005)
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     store = await connect_store(url)
     connector = BookieConnector(store, TransportConfig())
     pool = BookiePool(store, connector.connect)

@@ -69,6 +69,11 @@ class BookieClient(Protocol):
     @property
     def bookie_id(self) -> str: ...
 
+    @property
+    def is_backlogged(self) -> bool:
+        """It answers, but so much waits for it that writers should slow down."""
+        ...
+
     def add_entries(self, request: AddRequest) -> None:
         """Store entries; ``request.done`` gets OK once all of them are durable."""
         ...

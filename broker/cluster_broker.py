@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ClusterBroker", "run"]
 
 _MIB = 1024 * 1024
+_BACKLOG_BYTES = 64 * _MIB
 _ENTRY_OVERHEAD_BYTES = 64 * 1024
 """Beside a message of the largest size: its metadata and our headers."""
 
@@ -56,8 +57,11 @@ def transport_config(config: BrokerConfig) -> TransportConfig:
     return TransportConfig(
         add_timeout_s=timeout_s,
         call_timeout_s=timeout_s,
-        # Twice what the broker lets producers have in flight: a refusal would end the ledger.
-        pending_bytes_max=2 * config.max_message_publish_buffer_size_in_mb * _MIB,
+        # A refusal would end the ledger, so above what producers may have in flight beside the
+        # backlog at which their confirmations are held back.
+        backlog_bytes=_BACKLOG_BYTES,
+        pending_bytes_max=2
+        * (config.max_message_publish_buffer_size_in_mb * _MIB + _BACKLOG_BYTES),
         entry_bytes_max=max(64 * _MIB, config.max_message_size + _ENTRY_OVERHEAD_BYTES),
     )
 

@@ -51,6 +51,8 @@ class Bookie:
     decides.
     """
 
+    is_backlogged = False  # whoever calls it directly has a limit of his own
+
     def __init__(self, config: BookieConfig, storage: LedgerStorage, lock: DirectoryLock) -> None:
         self.on_fatal: Callable[[BaseException], None] = _log_fatal
         self.config = config

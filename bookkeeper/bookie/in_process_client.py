@@ -11,6 +11,8 @@ class InProcessBookieClient:
     Buffers are shared, and digests are not checked again: no wire lies between the two.
     """
 
+    is_backlogged = False  # the broker's own limit on publishes is below the journal's
+
     def __init__(self, bookie: Bookie) -> None:
         self._bookie = bookie
         self.bookie_id = bookie.bookie_id

@@ -2,6 +2,9 @@
 
 ``append`` sends at once: no task, no future, no wait. Answers only move the core; what follows from
 them (one watermark, an ensemble change, the end) is done once per loop tick.
+
+A bookie beyond the ack quorum may be slower than the others for ever: while too much waits for one,
+the watermark is held back, so that the owner slows down instead of losing the bookie.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 from bookkeeper import codes
 from bookkeeper.client.config import ClientConfig
@@ -28,6 +31,8 @@ from bookkeeper.ledger_metadata import (
 )
 from bookkeeper.transport import AddRequest
 from metadata.errors import MetadataError
+
+_HOLD_S: Final = 0.005  # how often a held watermark is looked at again
 
 
 class AsyncLedgerWriter:
@@ -63,6 +68,8 @@ class AsyncLedgerWriter:
         self._excluded: set[str] = set()  # failed since the ensemble was last whole
         self._refusals: dict[str, int] = {}  # bookie -> its last answer that wasn't OK
         self._reader: _WriterReader | None = None
+        self._held = -1  # the watermark, not told to the owner yet; -1: nothing is held
+        self._hold_timer: asyncio.TimerHandle | None = None
 
     @property
     def last_confirmed(self) -> int:
@@ -122,7 +129,7 @@ class AsyncLedgerWriter:
             MetadataError: the store failed; the ledger may or may not be closed, try again.
         """
         last_entry, length = self._core.close()
-        if self._core.has_effects:
+        if self._core.has_effects or self._held >= 0:
             self._run_soon()
         change = partial(close_by_writer, last_entry=last_entry, length=length)
         self._stored = await self._ledgers.update(self.ledger_id, change, self._stored)
@@ -154,7 +161,7 @@ class AsyncLedgerWriter:
         self._run_scheduled = False
         for send in self._core.take_sends():
             self._bookies.client(send.bookie).add_entries(send)
-        upto, failed = -1, None
+        upto, failed = self._held, None
         for effect in self._core.take_effects():
             match effect:
                 case Confirmed(entry_id):
@@ -163,12 +170,31 @@ class AsyncLedgerWriter:
                     self._change = self._loop.create_task(self._change_ensemble(effect))
                 case Failed(error):
                     failed = error
+        if upto >= 0 and self._core.error is None and self._is_backlogged():
+            self._hold(upto)
+            return  # nothing has failed, or there would be an error
+        self._held = -1
         try:
             if upto >= 0 and self.on_confirmed is not None:
                 self.on_confirmed(upto)
         finally:
             if failed is not None and self.on_failed is not None:
                 self.on_failed(failed)
+
+    def _is_backlogged(self) -> bool:
+        client = self._bookies.client
+        return any(client(bookie).is_backlogged for bookie in self._core.ensemble)
+
+    def _hold(self, upto: int) -> None:
+        self._held = upto
+        if self._hold_timer is None:
+            # A timer, because the backlog may be of other ledgers, whose answers we don't see.
+            self._hold_timer = self._loop.call_later(_HOLD_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._hold_timer = None
+        if self._held >= 0:
+            self._run()
 
     async def _change_ensemble(self, effect: ChangeEnsemble) -> None:
         self._excluded.update(effect.failed.values())

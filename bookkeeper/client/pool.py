@@ -110,6 +110,8 @@ class BookiePool:
 class UnreachableBookie:
     """Client of a bookie that can't be reached: every answer is UNAVAILABLE, and proves nothing."""
 
+    is_backlogged = False
+
     def __init__(self, bookie_id: str) -> None:
         self._bookie_id = bookie_id
 

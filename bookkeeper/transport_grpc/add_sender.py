@@ -25,6 +25,7 @@ from bookkeeper.transport_grpc.errors import FrameError
 
 _log = logging.getLogger(__name__)
 
+_SILENT_S = 2.0  # without any answer a bookie isn't waited for
 _CHECK_S = 1.0  # how often the oldest frame's age is looked at, while there is one
 
 
@@ -108,8 +109,17 @@ class AddSender:
         self._timer: asyncio.TimerHandle | None = None
         self._timed_out = False
         self._closed = False
+        self._answered_at = 0.0  # loop time of the last answer
         self._retry_at = 0.0  # loop time before which nothing is tried
         self._backoff_s = config.backoff_first_s
+
+    @property
+    def is_slow(self) -> bool:
+        """Too much waits although the bookie answers; a silent one is failing, not slow."""
+        return (
+            self.pending_bytes > self._config.backlog_bytes
+            and self._loop.time() - self._answered_at < _SILENT_S
+        )
 
     @property
     def is_open(self) -> bool:
@@ -203,6 +213,7 @@ class AddSender:
 
     def _on_answers(self, message: bytes) -> None:
         self._backoff_s = self._config.backoff_first_s
+        self._answered_at = self._loop.time()
         pop = self._in_flight.pop
         for first, count, code in decode_answers(message):
             for number in range(first, first + count):

@@ -26,8 +26,10 @@ class TransportConfig:
         keepalive_s: a silent peer is asked after this time, and given up after as long again.
         message_bytes: queued adds are joined into messages up to this size; a larger entry gets a
             message of its own.
-        pending_bytes_max: adds queued and unanswered per bookie; above, adds are refused with
-            TOO_MANY_REQUESTS.
+        backlog_bytes: adds queued and unanswered per bookie; above, writers confirm no more
+            until it is less, so that they go at the slowest bookie's pace.
+        pending_bytes_max: the same, for those who don't wait for confirmations: above, adds are
+            refused with TOO_MANY_REQUESTS, which counts as a failure.
         entry_bytes_max: the largest packet either side takes.
         stream_bytes_max: what a bookie takes from one stream before it has answered.
         read_bytes_max: read replies a bookie has in memory at a time, all clients together.
@@ -40,6 +42,7 @@ class TransportConfig:
     backoff_max_s: float = 5.0
     keepalive_s: float = 5.0
     message_bytes: int = _MIB
+    backlog_bytes: int = 64 * _MIB
     pending_bytes_max: int = 256 * _MIB
     entry_bytes_max: int = 64 * _MIB
     stream_bytes_max: int = 32 * _MIB

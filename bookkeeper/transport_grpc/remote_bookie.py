@@ -134,6 +134,10 @@ class RemoteBookieClient:
         return self._bookie_id
 
     @property
+    def is_backlogged(self) -> bool:
+        return self._adds.is_slow
+
+    @property
     def pending_bytes(self) -> int:
         """Adds queued or unanswered."""
         return self._adds.pending_bytes

@@ -134,6 +134,8 @@ class SimulatedStore(MetadataStore):
 class SimulatedBookieClient:
     """A bookie as one node sees it over the faulty network."""
 
+    is_backlogged = False
+
     def __init__(self, node: Node, bookie: ModelBookie, world: LedgerWorld) -> None:
         self._node, self._bookie, self._world = node, bookie, world
         self._network = world.simulator.network

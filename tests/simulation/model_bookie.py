@@ -134,6 +134,7 @@ class ModelBookieClient:
 
     def __init__(self, bookie: ModelBookie) -> None:
         self.bookie = bookie
+        self.is_backlogged = False
         self.requests: list[AddRequest] = []
         self.reads: list[tuple[int, int]] = []  # (first, count_max) of each read
         self.hold_adds = False

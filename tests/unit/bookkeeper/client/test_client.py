@@ -331,3 +331,42 @@ async def test_metadata_failure_in_an_ensemble_change_is_fatal(cluster: Cluster)
     await eventually(lambda: bool(failed))
     assert isinstance(failed[0], WriteFailedError)
     assert writer.last_confirmed == 2
+
+
+async def test_a_slow_bookie_slows_its_writer_down(cluster: Cluster) -> None:
+    """The others confirm what waits for it; the owner is told once it has caught up."""
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    told: list[int] = []
+    writer.on_confirmed = told.append
+    slow = cluster.clients["b1"]
+    slow.hold_adds = slow.is_backlogged = True
+    writer.append(*batch(0, 10))
+    await eventually(lambda: writer.last_confirmed == 9)
+    writer.append(*batch(10, 10))
+    await eventually(lambda: writer.last_confirmed == 19)
+    assert told == []
+    slow.is_backlogged = False
+    await eventually(lambda: told == [19])
+    slow.release()
+    await writer.close()
+
+
+@pytest.mark.parametrize("end", ["close", "fenced"])
+async def test_a_held_watermark_is_told_before_the_end(cluster: Cluster, end: str) -> None:
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    story: list[object] = []
+    writer.on_confirmed = story.append
+    writer.on_failed = lambda error: story.append(type(error))
+    cluster.clients["b1"].is_backlogged = True
+    writer.append(*batch(0, 10))
+    await eventually(lambda: writer.last_confirmed == 9)
+    if end == "close":
+        await writer.close()
+        assert story == [9]
+    else:
+        await cluster.client.open_ledger(writer.ledger_id, recover=True)
+        writer.append(*batch(10, 1))
+        await eventually(lambda: len(story) == 2)
+        assert story == [9, LedgerFencedError]

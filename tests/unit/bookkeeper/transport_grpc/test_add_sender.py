@@ -214,3 +214,25 @@ def test_the_cache_tells_recovery_from_normal_adds() -> None:
     recovery = cache.encode([request], [[request]])
     assert not decode_message(normal)[0].recovery
     assert decode_message(recovery)[0].recovery
+
+
+async def test_a_bookie_that_answers_is_slow_and_a_silent_one_is_failing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(backlog_bytes=1000)
+
+    def is_slow() -> bool:
+        return bench.sender.is_slow
+
+    bench.add(0, body=bytes(5000))
+    assert not is_slow(), "nothing was ever answered"
+    bench.add(1, body=bytes(5000))
+    await eventually(lambda: bool(bench.calls and bench.calls[0].written))
+    bench.calls[0].answers.put_nowait(encode_answers([(0, codes.OK)]))
+    await eventually(lambda: bool(bench.codes))
+    bench.add(2, body=bytes(5000))
+    assert is_slow()
+    monkeypatch.setattr("bookkeeper.transport_grpc.add_sender._SILENT_S", 0.0)
+    assert not is_slow()
+    await bench.sender.close()
+    assert not is_slow()
