@@ -40,10 +40,16 @@ _BROKER_SUMS: Final = {
     "pulsar_storage_logical_size": "pulsar_broker_storage_logical_size",
     "pulsar_storage_write_rate": "pulsar_broker_storage_write_rate",
     "pulsar_storage_read_rate": "pulsar_broker_storage_read_rate",
+    "pulsar_storage_read_cache_misses_rate": "pulsar_broker_storage_read_cache_misses_rate",
     "pulsar_msg_backlog": "pulsar_broker_msg_backlog",
 }
 _PUBLISH: Final = ("0.0", "0.5", "0.95", "0.99", "0.999", "0.9999", "1.0")
 _LOAD: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999")
+_LOAD_NAMES: Final = (
+    *("median", "75percentile", "95percentile", "99_percentile", "99_9_percentile"),
+    "99_99_percentile",
+)
+"""What Pulsar calls these quantiles in its older series of the same."""
 _LOOKUP: Final = ("0.5", "0.99", "0.999", "1.0")
 _CACHE_PERIOD_MS: Final = 10_000
 
@@ -136,6 +142,12 @@ def _add_durations(page: MetricsPage, service: BrokerService) -> None:
     page.add("pulsar_broker_lookup_pending_requests", base, service.lookups)
     page.add("pulsar_broker_topic_load_pending_requests", base, service.loader.loading)
     page.add("topic_load_times_count", base, figures.topic_load.count)  # the name before 4.0
+    labels = f'{base},{label("broker", service.broker_id)},metric="pulsar_topic_load_times"'
+    wanted = [float(each) for each in _LOAD]
+    loads = figures.topic_load.quantiles(wanted, now_s, period_s)
+    for name, value in zip(_LOAD_NAMES, loads, strict=True):
+        page.add(f"pulsar_topic_load_time_{name}_ms", labels, value)
+    page.add("pulsar_topic_load_failed_count", labels, figures.topic_load_failures)
     page.add("topic_load_failed_total", base, figures.topic_load_failures, "counter")
 
 
