@@ -238,17 +238,25 @@ def flood(
 # --- the client that is known
 
 
-def latencies_ms(service_url: str, seconds: float) -> list[float]:
+def latencies_ms(service_url: str, seconds: float, *, pings: bool = False) -> list[float]:
+    """Sorted. ``pings``: of PING and PONG, so that no disk is in it."""
     client = RawClient(service_url, connect=False)
     token = jwt.encode({"sub": "joe"}, SECRET, "HS256")
     client.send_bytes(connect_frame("token", token))
     client.expect(pb.BaseCommand.CONNECTED)
     client.create_producer(TOPIC)
+    ping = pb.BaseCommand(type=pb.BaseCommand.PING)
+    ping.ping.SetInParent()
+    ping_frame = encode_command(ping)
     waits_ms: list[float] = []
     end_s = time.perf_counter() + seconds
     while (began_s := time.perf_counter()) < end_s:
-        client.send_bytes(client.send_frame(len(waits_ms), b"x" * 1024))
-        client.expect(pb.BaseCommand.SEND_RECEIPT)
+        if pings:
+            client.send_bytes(ping_frame)
+            client.expect(pb.BaseCommand.PONG)
+        else:
+            client.send_bytes(client.send_frame(len(waits_ms), b"x" * 1024))
+            client.expect(pb.BaseCommand.SEND_RECEIPT)
         waits_ms.append((time.perf_counter() - began_s) * 1000)
     client.close()
     waits_ms.sort()
@@ -319,7 +327,7 @@ def one_row(
             if port is not None:
                 stack.enter_context(flood(kind, port, options.rate, seconds, told))
             before_s = broker.process.cpu_seconds()
-            values = latencies_ms(url, seconds)
+            values = latencies_ms(url, seconds, pings=options.pings)
             row[f"{phase} cpu"] = (broker.process.cpu_seconds() - before_s) / seconds
             row[f"{phase} p50"], row[f"{phase} p99"] = p(values, 0.5), p(values, 0.99)
     wait_until_idle(broker.process)
@@ -331,7 +339,8 @@ def one_row(
 
 
 def latency_table(chosen: list[Kind], options: argparse.Namespace) -> None:
-    print("p50/p99 ms of a synced message; ratios of the p99; medians of", options.repeat, "rounds")
+    what = "a PING" if options.pings else "a synced message"
+    print(f"p50 / p99 ms of {what}; ratios of the p99; medians of {options.repeat} rounds")
     print("| strangers | alone | control | beside | p99 to alone | p99 to control | answered |")
     print("|---|---|---|---|---|---|---|")
     rows: dict[str, list[dict[str, float]]] = {kind.name: [] for kind in chosen}
@@ -391,6 +400,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=2_000, help="strangers a second")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each phase")
     parser.add_argument("--repeat", type=int, default=3, help="rounds, of which the medians")
+    parser.add_argument("--pings", action="store_true", help="instead of messages: no disk")
     parser.add_argument("--cost", action="store_true", help="only the broker's CPU for a stranger")
     options = parser.parse_args()
     names = options.kinds.split(",") if options.kinds else None

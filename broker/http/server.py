@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from broker.http.door import HttpDoor
 from broker.http.request_protocol import ConnectionLimits, protocol_with
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 from broker.service.file_limit import AddressQuota, SocketQuota, file_limit
@@ -34,6 +35,7 @@ class HttpServer:
         self._server: uvicorn.Server | None = None
         self._socket: socket.socket | None = None
         self._tls: TlsListener | None = None
+        self._door: HttpDoor | None = None
         self.port = 0
 
     async def start(self, host: str, port: int) -> int:
@@ -42,9 +44,10 @@ class HttpServer:
         Raises:
             OSError: the port is taken, or the address isn't ours.
         """
-        if port >= 0:
-            self._socket = listening_socket(host, port, "HTTP")
         settings = self._config
+        listener = listening_socket(host, port, "HTTP") if port >= 0 else None
+        if listener is not None and not settings.authentication_enabled:
+            self._socket = listener  # else everybody is a stranger first
         ping_s = settings.web_socket_ping_duration_seconds
         config = uvicorn.Config(
             self._app,
@@ -76,7 +79,9 @@ class HttpServer:
         # Not serve(): its main loop wakes up ten times a second for a Date header, and its signal
         # handlers are the standalone process's business.
         await server.startup(sockets=[] if self._socket is None else [self._socket])
-        self.port = -1 if self._socket is None else self._socket.getsockname()[1]
+        self.port = -1 if listener is None else listener.getsockname()[1]
+        if listener is not None and self._socket is None:
+            self._door = HttpDoor(self._protocol, settings, listener)
         return self.port
 
     async def start_tls(self, host: str, port: int) -> int:
@@ -85,26 +90,28 @@ class HttpServer:
         Raises:
             OSError: the port. ConfigError: the certificate, its key or another setting of TLS.
         """
+        self._tls = TlsListener(
+            self._config, self._protocol, backlog=self._config.http_server_accept_queue_size
+        )
+        return await self._tls.start(host, port, "HTTPS")
+
+    def _protocol(self) -> asyncio.Protocol:
+        """As uvicorn makes them for its own sockets (Server.startup)."""
         server = self._server
         assert server is not None
         config = server.config
-        self._tls = TlsListener(
-            self._config,
-            # As uvicorn makes them for its own sockets (Server.startup)
-            lambda: config.http_protocol_class(  # type: ignore[call-arg] # typed as any protocol
-                config=config, server_state=server.server_state, app_state=server.lifespan.state
-            ),
-            backlog=self._config.http_server_accept_queue_size,
+        return config.http_protocol_class(  # type: ignore[call-arg] # typed as any protocol
+            config=config, server_state=server.server_state, app_state=server.lifespan.state
         )
-        return await self._tls.start(host, port, "HTTPS")
 
     async def close(self) -> None:
         """Stop listening, let running requests end for two seconds, then cut them."""
         if self._server is None:
             return
         server, self._server = self._server, None
-        if self._tls is not None:
-            self._tls.close()
+        for each in (self._tls, self._door):
+            if each is not None:
+                each.close()
         self._app.state.rest_sessions.close_all()
         await server.shutdown(sockets=[self._socket] if self._socket is not None else None)
         await asyncio.sleep(0)

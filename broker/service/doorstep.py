@@ -122,9 +122,9 @@ class Guest:
             self._is_read = False
             self._doorstep.loop.remove_reader(self._socket)
 
-    def read_into(self, buffer: memoryview) -> int:
+    def read_into(self, buffer: memoryview, flags: int) -> int:
         """Raises OSError."""
-        return self._socket.recv_into(buffer)
+        return self._socket.recv_into(buffer, len(buffer), flags)
 
     def _leave(self) -> socket.socket:
         self.stop_reading()
@@ -143,13 +143,17 @@ class Doorstep:
         *,
         what: str,
         deadline_s: Callable[[], float],
+        peeks: bool = False,
     ) -> None:
         """
         Args:
             room: bounds their number.
             what: name of the port, for the log.
             deadline_s: how long a guest may take, at most.
+            peeks: the door wants to know only that somebody has begun to speak; his words stay
+                in the socket.
         """
+        self._flags = socket.MSG_PEEK if peeks else 0
         self.loop = asyncio.get_running_loop()
         self.door = door
         self._room = room
@@ -259,7 +263,7 @@ class Doorstep:
         if guest.ended:
             return
         try:
-            count = guest.read_into(self._buffer)
+            count = guest.read_into(self._buffer, self._flags)
         except BlockingIOError:
             guest.wait()
             return
@@ -268,10 +272,11 @@ class Doorstep:
         if not count:
             guest.end()
             return
-        guest.received += self._buffer[:count]
-        self.held_bytes += count
-        while self.held_bytes > _HELD_BYTES_MAX:
-            self._cut_oldest()
+        if not self._flags:
+            guest.received += self._buffer[:count]
+            self.held_bytes += count
+            while self.held_bytes > _HELD_BYTES_MAX:
+                self._cut_oldest()
         if not guest.ended:
             self.door.look(guest)
 

@@ -22,7 +22,7 @@ __all__ = ["Pacer"]
 logger = logging.getLogger(__name__)
 
 TURN_S: Final = 0.0002
-"""Of each turn of the loop; one piece of work is done in any case."""
+"""One piece of work is done in any case."""
 
 Item = TypeVar("Item")
 
@@ -30,8 +30,19 @@ Item = TypeVar("Item")
 class Pacer(Generic[Item]):
     """A queue of things to be worked on, in the order of their coming."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[Item], None]) -> None:
-        """``work`` is called for each; what it raises is logged."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Callable[[Item], None],
+        *,
+        turn_s: float = TURN_S,
+    ) -> None:
+        """
+        Args:
+            work: called for each; what it raises is logged.
+            turn_s: of each turn of the loop; 0: one piece of work, where that makes more of it.
+        """
+        self._turn_s = turn_s
         self._loop = loop
         self._work = work
         self._queue: deque[Item] = deque()
@@ -47,7 +58,7 @@ class Pacer(Generic[Item]):
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        end_s = perf_counter() + TURN_S
+        end_s = perf_counter() + self._turn_s
         queue, work = self._queue, self._work
         while queue:
             try:

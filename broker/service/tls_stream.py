@@ -294,7 +294,7 @@ def _records(buffers: Iterable[bytes | bytearray | memoryview]) -> Iterator[byte
             yield b"".join(small)
             small, size = [], 0
             continue
-        if small:
+        if size:  # an empty record would be an error
             yield b"".join(small)
             small, size = [], 0
         if length <= _ENCRYPTED_BYTES:
