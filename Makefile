@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check audit bench bench-admin simulate fuzz interop-clients format clean
+.PHONY: help setup standalone test check audit bench bench-admin simulate fuzz fuzz-login interop-clients format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -54,6 +54,11 @@ simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: long seeded simulatio
 fuzz: $(STAMP)  ## make fuzz [EXAMPLES=N] [SEED=N] [ONLY=part of a path]: random HTTP requests
 	MAGNETAR_FUZZ_EXAMPLES=$(or $(EXAMPLES),100) MAGNETAR_FUZZ_SEED=$(or $(SEED),$$(date +%s)) \
 		MAGNETAR_FUZZ_ONLY=$(ONLY) $(BIN)/python -m pytest tests/integration/test_http_fuzz.py -s
+
+fuzz-login: $(STAMP)  ## make fuzz-login [ROUNDS=N] [SEED=first]: random first words at every port
+	MAGNETAR_LOGIN_SEEDS=$(or $(ROUNDS),50) MAGNETAR_LOGIN_SEED=$(or $(SEED),$$(date +%s)) \
+		$(BIN)/python -m pytest tests/integration/test_broker_strangers.py \
+		tests/integration/test_broker_strangers_tls.py -v
 
 interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, ONLY=java); needs Go, Java 17, Maven
 	ONLY=$(ONLY) scripts/interop_clients

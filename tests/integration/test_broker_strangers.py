@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import random
 import re
 import socket
@@ -26,6 +27,9 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import FrameReader, encode_command
 from tests.standalone_process import StandaloneProcess
 
+FIRST_SEED = int(os.environ.get("MAGNETAR_LOGIN_SEED", "0"))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MAGNETAR_LOGIN_SEEDS", "2")))
+"""``make fuzz-login`` takes many more."""
 LIMIT_S = 30.0
 SESSIONS = 150  # of one seed and port
 HOSTILE_S = 12.0
@@ -164,7 +168,7 @@ def _other_frame(rng: random.Random) -> bytes:
     return (len(data) + 4).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data
 
 
-def _binary_bytes(rng: random.Random) -> bytes:
+def binary_bytes(rng: random.Random) -> bytes:
     match rng.randrange(7):
         case 0:
             return rng.randbytes(rng.choice((1, 4, 8, 100, 70_000)))
@@ -202,12 +206,12 @@ def _exchange(port: int, data: bytes, rng: random.Random) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nobody_gets_in_by_the_binary_port(server: StandaloneProcess, seed: int) -> None:
     rng, deadline, count = random.Random(seed), time.monotonic() + HOSTILE_S, 0
     while count < SESSIONS and time.monotonic() < deadline:
         count += 1
-        answer = _exchange(server.port, _binary_bytes(rng), rng)
+        answer = _exchange(server.port, binary_bytes(rng), rng)
         for command, _ in FrameReader().feed(answer):
             assert command.type in (pb.BaseCommand.ERROR, pb.BaseCommand.PONG), command
             if command.type == pb.BaseCommand.ERROR:
@@ -216,7 +220,7 @@ def test_nobody_gets_in_by_the_binary_port(server: StandaloneProcess, seed: int)
     assert count > 10
 
 
-def _http_bytes(rng: random.Random) -> bytes:
+def http_bytes(rng: random.Random) -> bytes:
     path = rng.choice(PATHS) + rng.choice(("", "/", "?token=" + _bad_token(rng)[:300], "%00", "//"))
     method = rng.choice(
         ("GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "FOO")
@@ -262,12 +266,12 @@ def _http_bytes(rng: random.Random) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nobody_gets_in_by_the_web_port(server: StandaloneProcess, seed: int) -> None:
     rng, deadline, count = random.Random(seed), time.monotonic() + HOSTILE_S, 0
     while count < SESSIONS and time.monotonic() < deadline:
         count += 1
-        data = _http_bytes(rng)
+        data = http_bytes(rng)
         answer = _exchange(server.web_port, data, rng)
         if answer:
             status = int(answer.split(b" ", 2)[1])
