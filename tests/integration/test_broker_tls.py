@@ -316,20 +316,16 @@ async def test_connections_that_only_hang_are_few_and_leave_room(
     listener = TlsListener(config, _Echo, backlog=16)
     port = await listener.start("127.0.0.1", 0, "test")
     try:
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        refused, writer = await asyncio.open_connection("127.0.0.1", port)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        oldest, _ = silent[0]
         with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(refused.read(), 30) == b""
-        writer.close()
-        for _, each in silent:
-            each.close()
-        async with asyncio.timeout(30):
-            while True:
-                with contextlib.suppress(OSError):
-                    streams = await _connect(port, authority)
-                    break
+            assert await asyncio.wait_for(oldest.read(), 30) == b""
+        assert listener.room.cut == 1
+        streams = await _connect(port, authority)
+        assert listener.room.cut == 2
         assert await _echo(streams) == b"x"
-        streams[1].close()
+        for _, writer in (streams, *silent):
+            writer.close()
     finally:
         listener.close()
 

@@ -1,0 +1,482 @@
+"""Strangers at a door: words that trickle, peers that stay silent, thousands of both; TLS below."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import jwt
+import pytest
+
+import magnetar
+from broker.config import BrokerConfig
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import encode_command
+from broker.service import doorstep as doorstep_module
+from broker.service.doorstep import Doorstep, Guest
+from broker.service.tls import TlsListener, listening_socket
+from broker.service.waiting_room import WaitingRoom
+from magnetar.embedding import EmbeddedBroker
+from tests.certificates import Authority
+from tests.raw_client import RawClient
+from tests.standalone_process import StandaloneProcess
+from tests.unit.managed_ledger.cluster import eventually
+
+LIMIT_S = 30.0
+SECRET = bytes(range(32))
+GOOD, WRONG = (jwt.encode({"sub": "joe"}, key, "HS256") for key in (SECRET, bytes(32)))
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    await eventually(condition, LIMIT_S)
+
+
+# --- the doorstep alone
+
+
+class Counting:
+    """A door that waits for ten bytes, and remembers."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.left: list[Guest] = []
+        self.taken: list[tuple[bytes, socket.socket]] = []
+
+    def look(self, guest: Guest) -> None:
+        self.looks += 1
+        if len(guest.received) < 10:
+            guest.wait()
+        else:
+            self.taken.append((bytes(guest.received), guest.take()))
+
+    def gone(self, guest: Guest) -> None:
+        self.left.append(guest)
+
+    def has_looked(self, times: int) -> bool:
+        return self.looks >= times
+
+
+class Standing:
+    """A doorstep with its door, on a free port."""
+
+    def __init__(self, **more: Any) -> None:
+        self.door, self.room = Counting(), WaitingRoom(100)
+        more.setdefault("deadline_s", lambda: LIMIT_S)
+        self.doorstep = Doorstep(self.door, self.room, what="test", **more)
+        self.port = self.doorstep.start(listening_socket("127.0.0.1", 0, "test"), 128)
+
+    async def come(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        if data:
+            writer.write(data)
+        return reader, writer
+
+    def close(self) -> None:
+        self.doorstep.close()
+        for _, taken in self.door.taken:
+            taken.close()
+
+
+async def _ended(reader: asyncio.StreamReader) -> bytes:
+    with contextlib.suppress(ConnectionError):
+        return await asyncio.wait_for(reader.read(), LIMIT_S)
+    return b""
+
+
+async def test_words_that_trickle_are_put_together() -> None:
+    standing = Standing()
+    _, writer = await standing.come()
+    for index in range(1, 11):
+        writer.write(bytes([index]))
+        await _until(partial(standing.door.has_looked, index))
+    assert [words for words, _ in standing.door.taken] == [bytes(range(1, 11))]
+    assert (len(standing.room), len(standing.doorstep), standing.doorstep.held_bytes) == (0, 0, 0)
+    assert not standing.door.left
+    writer.close()
+    standing.close()
+
+
+async def test_who_leaves_is_forgotten() -> None:
+    standing = Standing()
+    _, silent = await standing.come()
+    _, began = await standing.come(b"1234")
+    await _until(lambda: len(standing.doorstep) == 2 and standing.doorstep.held_bytes == 4)
+    silent.close()
+    began.transport.abort()
+    await _until(lambda: len(standing.door.left) == 2)
+    assert (len(standing.room), len(standing.doorstep), standing.doorstep.held_bytes) == (0, 0, 0)
+    standing.close()
+
+
+async def test_there_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doorstep_module, "_SWEEP_S", 0.01)
+    standing = Standing(deadline_s=lambda: 0.05)
+    guests = [await standing.come(data) for data in (b"", b"1234")]
+    assert [await _ended(reader) for reader, _ in guests] == [b"", b""]
+    assert len(standing.doorstep) == 0
+    for _, writer in guests:
+        writer.close()
+    standing.close()
+
+
+async def test_all_of_them_together_may_keep_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doorstep_module, "_HELD_BYTES_MAX", 20)
+    standing = Standing()
+    guests = [await standing.come(bytes(9)) for _ in range(5)]
+    await _until(lambda: len(standing.door.left) == 3)
+    assert standing.doorstep.held_bytes == 18
+    for reader, _ in guests[:3]:  # the oldest make room
+        assert await _ended(reader) == b""
+    for _, writer in guests:
+        writer.close()
+    standing.close()
+
+
+async def test_a_door_that_peeks_leaves_the_words_in_the_socket() -> None:
+    standing = Standing(peeks=True)
+    standing.door.look = lambda guest: standing.door.taken.append((b"", guest.take()))  # type: ignore[method-assign] # of this one
+    _, writer = await standing.come(b"hello")
+    await _until(lambda: len(standing.door.taken) == 1)
+    assert standing.door.taken[0][1].recv(100) == b"hello"
+    writer.close()
+    standing.close()
+
+
+# --- the binary port
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    key = tmp_path_factory.mktemp("door") / "key"
+    key.write_bytes(SECRET)
+    key.chmod(0o600)
+    with magnetar.embedded(
+        authenticationEnabled=True,
+        authenticationProviders="token",
+        tokenSecretKey=f"file://{key}",
+        authenticateMetricsEndpoint=False,
+    ) as running:
+        yield running
+
+
+def _connect(token: str) -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+    command.connect.client_version, command.connect.protocol_version = "test", 21
+    command.connect.auth_method_name, command.connect.auth_data = "token", token.encode()
+    return encode_command(command)
+
+
+def _ping() -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.PING)
+    command.ping.SetInParent()
+    return encode_command(command)
+
+
+def _lookup() -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
+    command.lookupTopic.topic, command.lookupTopic.request_id = "persistent://public/default/t", 7
+    return encode_command(command)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 50])
+def test_what_comes_with_and_behind_the_login_is_not_lost(
+    broker: EmbeddedBroker, pieces: int
+) -> None:
+    words = _ping() + _connect(GOOD) + _lookup() + _ping()
+    step = -(-len(words) // pieces)
+    with RawClient(broker.service_url, connect=False) as client:
+        for start in range(0, len(words), step):
+            client.send_bytes(words[start : start + step])
+        client.expect(pb.BaseCommand.PONG)
+        client.expect(pb.BaseCommand.CONNECTED)
+        answers = {client.receive()[0].type for _ in range(2)}
+        assert answers == {pb.BaseCommand.LOOKUP_RESPONSE, pb.BaseCommand.PONG}
+
+
+@pytest.mark.parametrize("words", [b"\0\0\0\0", b"\xff" * 8, b"GET / HTTP/1.1\r\n\r\n", _lookup()])
+def test_nonsense_is_ended_without_a_word(broker: EmbeddedBroker, words: bytes) -> None:
+    with RawClient(broker.service_url, connect=False) as client:
+        client.send_bytes(_ping() + words)
+        assert [each.type for each in client.expect_closed()] == [pb.BaseCommand.PONG]
+
+
+def test_every_refusal_is_counted_and_few_are_logged(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused() -> float:
+        page = magnetar_metrics(broker)
+        name = "pulsar_authentication_failures_total"
+        lines = [line for line in page.splitlines() if line.startswith(name) and "token" in line]
+        return float(lines[0].rsplit(" ", 1)[1])
+
+    before = refused()
+    for _ in range(300):
+        with RawClient(broker.service_url, connect=False) as client:
+            client.send_bytes(_connect(WRONG))
+            (said,) = client.expect_closed()
+            assert said.error.error == pb.AuthenticationError
+            assert said.error.message == "Failed to authenticate"
+    assert refused() == before + 300
+    assert WRONG not in caplog.text
+
+
+def magnetar_metrics(broker: EmbeddedBroker) -> str:
+    host, port = broker.web_url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), LIMIT_S) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        parts = []
+        while part := client.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
+# --- thousands
+
+
+@pytest.fixture
+def many_files() -> Iterator[int]:
+    """How many sockets this process may open now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 8_192 if hard == resource.RLIM_INFINITY else min(8_192, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield max(soft, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def _client_hello() -> bytes:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+def test_thousands_who_say_half_a_word_cost_little(tmp_path: Path, many_files: int) -> None:
+    """Three doors, and at each of them: silence, half of a login, the most that is kept of one."""
+    (tmp_path / "key").write_bytes(SECRET)
+    (tmp_path / "key").chmod(0o600)
+    pair = Authority(tmp_path).sign("localhost")
+    settings = {
+        "authenticationEnabled": "true",
+        "authenticationProviders": "token",
+        "tokenSecretKey": f"file://{tmp_path / 'key'}",
+        "brokerServicePortTls": _free_port(),
+        "tlsCertificateFilePath": pair.certificate,
+        "tlsKeyFilePath": pair.key,
+    }
+    options = [each for key, value in settings.items() for each in ("--set", f"{key}={value}")]
+    count = min(2_000, many_files // 4)
+    hello = _client_hello()
+    large = (190 * 1024).to_bytes(4, "big") + (100_000).to_bytes(4, "big") + bytes(180 * 1024)
+    with (
+        StandaloneProcess(tmp_path / "data", *options) as process,
+        contextlib.ExitStack() as everybody,
+        RawClient(process.service_url, connect=False) as known,
+    ):
+        known.send_bytes(_connect(GOOD))
+        known.expect(pb.BaseCommand.CONNECTED)
+        before = process.resident_bytes()
+        tls = int(str(settings["brokerServicePortTls"]))
+        for port, half in (
+            (process.port, _connect(GOOD)[:20]),
+            (tls, hello[:-1]),
+            (process.web_port, b"GET / HTTP/1.1\r\n"),
+        ):
+            for number in range(count):
+                guest = everybody.enter_context(socket.create_connection(("127.0.0.1", port)))
+                guest.settimeout(LIMIT_S)
+                with contextlib.suppress(OSError):
+                    guest.sendall(half if number % 2 else b"")
+        for _ in range(200):  # as large as a first word may be: 37 MB, if all of it were kept
+            guest = everybody.enter_context(socket.create_connection(("127.0.0.1", process.port)))
+            guest.settimeout(LIMIT_S)
+            with contextlib.suppress(OSError):
+                guest.sendall(large)
+        known.send_bytes(_ping())
+        known.expect(pb.BaseCommand.PONG)
+        with RawClient(process.service_url, connect=False) as late:
+            late.send_bytes(_connect(GOOD))
+            late.expect(pb.BaseCommand.CONNECTED)
+        grown = process.resident_bytes() - before
+        # 16 KiB of buffers for each HTTP connection that has begun to speak, far less for others
+        assert grown < 110 << 20, f"{grown >> 20} MB for {3 * count} strangers"
+    assert "Traceback" not in process.log
+
+
+# --- TLS beneath a protocol
+
+
+class Protocol(asyncio.Protocol):
+    """Echoes; notes its end."""
+
+    def __init__(self, made: list[Any]) -> None:
+        made.append(self)
+        self.lost = asyncio.Event()
+        self.received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        self.transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
+
+class Buffered(asyncio.BufferedProtocol):
+    """The same with a small buffer of its own; pauses after each, for a turn."""
+
+    def __init__(self, made: list[Any]) -> None:
+        made.append(self)
+        self.lost = asyncio.Event()
+        self.received = 0
+        self._buffer = memoryview(bytearray(10_007))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        assert self.transport.is_reading()
+        self.received += nbytes
+        self.transport.writelines([bytes(self._buffer[:nbytes])])
+        self.transport.pause_reading()
+        asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
+
+class Secure:
+    """A TLS port that makes one kind of protocol."""
+
+    def __init__(self, authority: Authority, port: int, made: list[Any]) -> None:
+        self.port, self.made = port, made
+        self._context = ssl.create_default_context(cafile=authority.certificate)
+
+    def context(self) -> ssl.SSLContext:
+        return self._context
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self._context, server_hostname="localhost"
+        )
+
+
+@pytest.fixture(params=[Protocol, Buffered])
+async def secure(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Secure]:
+    authority, made = Authority(tmp_path), list[Any]()
+    pair = authority.sign("localhost")
+    keys = {
+        "tlsCertificateFilePath": str(pair.certificate),
+        "tlsKeyFilePath": str(pair.key),
+    }
+    config = BrokerConfig().with_keys(keys)
+    listener = TlsListener(config, lambda: request.param(made), backlog=16)
+    port = await listener.start("127.0.0.1", 0, "test")
+    yield Secure(authority, port, made)
+    listener.close()
+
+
+async def test_everything_arrives_in_order(secure: Secure) -> None:
+    reader, writer = await secure.connect()
+    sent = b"".join(number.to_bytes(4, "big") for number in range(700_000))
+
+    async def send() -> None:
+        for start in range(0, len(sent), 99_999):
+            writer.write(sent[start : start + 99_999])
+            await writer.drain()
+
+    sending = asyncio.ensure_future(send())
+    received = await asyncio.wait_for(reader.readexactly(len(sent)), LIMIT_S)
+    await sending
+    assert received == sent
+    (protocol,) = secure.made
+    assert protocol.received == len(sent)
+    for name in ("ssl_object", "sslcontext", "cipher", "peername", "socket"):
+        assert protocol.transport.get_extra_info(name), name
+    writer.close()
+    await asyncio.wait_for(protocol.lost.wait(), LIMIT_S)
+
+
+async def test_an_end_is_told_by_tls(secure: Secure) -> None:
+    """The client would take an end without it for an attack."""
+    port, context = secure.port, secure.context()
+
+    def talk() -> bytes:
+        with (
+            socket.create_connection(("127.0.0.1", port), LIMIT_S) as plain,
+            context.wrap_socket(
+                plain, server_hostname="localhost", suppress_ragged_eofs=False
+            ) as client,
+        ):
+            client.sendall(b"x")
+            assert client.recv(10) == b"x"
+            loop.call_soon_threadsafe(lambda: secure.made[0].transport.close())
+            return client.recv(10)
+
+    loop = asyncio.get_running_loop()
+    assert await asyncio.to_thread(talk) == b""
+    await asyncio.wait_for(secure.made[0].lost.wait(), LIMIT_S)
+
+
+@pytest.mark.parametrize("how", ["fin", "reset", "garbage"])
+async def test_a_rough_end_is_an_end(secure: Secure, how: str) -> None:
+    port, context = secure.port, secure.context()
+
+    def talk() -> None:
+        plain = socket.create_connection(("127.0.0.1", port), LIMIT_S)
+        with context.wrap_socket(plain, server_hostname="localhost") as client:
+            client.sendall(b"x")
+            assert client.recv(10) == b"x"
+            raw = socket.socket(fileno=client.detach())
+        if how == "garbage":
+            raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
+            raw.settimeout(LIMIT_S)
+            with contextlib.suppress(ConnectionError):
+                while raw.recv(4096):
+                    pass
+        elif how == "reset":
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        raw.close()
+
+    await asyncio.to_thread(talk)
+    (protocol,) = secure.made
+    await asyncio.wait_for(protocol.lost.wait(), LIMIT_S)
+    assert protocol.transport.is_closing()
+    protocol.transport.write(b"too late")
+    protocol.transport.close()
+
+
+async def test_many_handshakes_at_once(secure: Secure) -> None:
+    began_s = time.monotonic()
+    guests = await asyncio.gather(*[secure.connect() for _ in range(40)])
+    for index, (_, writer) in enumerate(guests):
+        writer.write(bytes([index]))
+    answers = await asyncio.gather(*[reader.readexactly(1) for reader, _ in guests])
+    assert answers == [bytes([index]) for index in range(40)]
+    for _, writer in guests:
+        writer.close()
+    assert time.monotonic() - began_s < LIMIT_S
