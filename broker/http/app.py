@@ -53,6 +53,7 @@ from broker.http.routes import (
     topic_statistics,
     topics,
 )
+from broker.http.websocket.layer import WebSocketLayer
 from broker.http.websocket.routes import unknown_route, websocket_routes
 from broker.http.websocket.topic_changes import TopicChanges
 
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app", "product_version"]
 
+_WEBSOCKETS = [*websocket_routes(), unknown_route()]
 _DESCRIPTION = """\
 The HTTP interface of Magnetar, compatible with Apache Pulsar's admin API v2, lookup, REST produce
 and WebSocket API; REST consume is Magnetar's own.
@@ -133,7 +135,7 @@ def create_app(service: BrokerService) -> FastAPI:
         documentation,
     ):
         app.include_router(module.router)
-    app.router.routes.extend((*websocket_routes(), unknown_route()))
+    app.router.routes.extend(_WEBSOCKETS)  # of those that WebSocketLayer serves, to be seen
     return app
 
 
@@ -141,10 +143,11 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
     """What every request passes, innermost first."""
     config = service.config
     app.add_middleware(PreparedRoutes)
-    app.add_middleware(RawPathMiddleware)
     app.add_middleware(
         GzipLayer, excluded_paths=_words(config.http_server_gzip_compression_excluded_paths)
     )
+    app.add_middleware(WebSocketLayer, routes=_WEBSOCKETS)
+    app.add_middleware(RawPathMiddleware)
     if config.authentication_enabled:
         # Imported here: only with authentication. Inside CORS: browsers ask first, as nobody.
         from broker.http.authentication import AuthenticationLayer

@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import BrokerError
 from broker.http.chunks import EXPIRE_MS, ChunkAssembler, SharedBytes
@@ -190,7 +190,7 @@ class Feed:
         self.on_topic_lost: Callable[[str], None] | None = None
         """Set: topics come and go, and ``on_lost`` isn't called for one of them."""
         self._ended: asyncio.Event | None = None  # made when somebody waits
-        self.ready: deque[Delivery] = deque()
+        self.ready = _NOTHING  # replaced before anything is added: a deque takes 760 bytes
         self._sources: list[_Source] = []
         self._by_partition: dict[int, _Source] = {}
         # With several topics partition numbers don't tell them apart; ledgers belong to one.
@@ -334,6 +334,8 @@ class Feed:
             if skip is not None and index >= 0 and (ledger_id, entry_id, index) <= skip:
                 continue
             self.buffered_bytes += len(message.payload) + 64
+            if self.ready is _NOTHING:
+                self.ready = deque()
             self.ready.append(
                 Delivery(
                     source.partition,
@@ -636,6 +638,10 @@ class Feed:
                 consumer.subscription.remove_consumer(consumer)
         self.ready.clear()
         self.buffered_bytes = 0
+
+
+_NOTHING: Final[deque[Delivery]] = deque()
+"""Of all feeds that have nothing to deliver."""
 
 
 def _now_ms() -> int:
