@@ -34,8 +34,6 @@ _BROKER_SUMS: Final = {
     "pulsar_rate_out": "pulsar_broker_rate_out",
     "pulsar_throughput_in": "pulsar_broker_throughput_in",
     "pulsar_throughput_out": "pulsar_broker_throughput_out",
-    "pulsar_in_bytes_total": "pulsar_broker_in_bytes_total",
-    "pulsar_out_bytes_total": "pulsar_broker_out_bytes_total",
     "pulsar_storage_size": "pulsar_broker_storage_size",
     "pulsar_storage_logical_size": "pulsar_broker_storage_logical_size",
     "pulsar_storage_write_rate": "pulsar_broker_storage_write_rate",
@@ -87,6 +85,14 @@ def add_broker_metrics(
     page.add("pulsar_broker_topics_count", base, len(service.topics))
     for name, broker_name in _BROKER_SUMS.items():
         page.add(broker_name, base, topics.total(name))
+    system_in, system_out = topics.system_bytes_in, 0.0  # there are no system subscriptions
+    for name, of, total, system in (
+        ("in", "topic", topics.total("pulsar_in_bytes_total"), system_in),
+        ("out", "subscription", topics.total("pulsar_out_bytes_total"), system_out),
+    ):
+        name = f"pulsar_broker_{name}_bytes_total"
+        page.add(name, f'{base},system_{of}="false"', total - system)
+        page.add(name, f'{base},system_{of}="true"', system)
     _add_connections(page, service)
     _add_durations(page, service)
     page.add("pulsar_ml_count", base, topics.persistent_topics)

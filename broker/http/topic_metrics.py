@@ -156,6 +156,7 @@ class TopicMetrics:
         self._total: list[float] = [0] * len(_SUMMED)
         self._evictions = dict.fromkeys(_QUOTA_TYPES.values(), 0)
         self.persistent_topics = 0
+        self.system_bytes_in = 0
         self._topic_rows = page.table((*_SUMMED, *_NOT_SUMMED))
         self._publish_rows = page.table(_PUBLISH_NAMES)
         self._eviction_rows = page.table((f"pulsar_storage_{EVICTIONS}",))
@@ -284,6 +285,8 @@ class TopicMetrics:
         self._total = list(map(add, self._total, figures))
         if topic.persistent:
             self.persistent_topics += 1
+        if topic.name.is_system:
+            self.system_bytes_in += topic.bytes_in
         return sums
 
     def _add_evictions(self, labels: str, topic: Topic) -> None:

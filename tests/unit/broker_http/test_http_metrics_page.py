@@ -6,9 +6,13 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from broker.http import metrics
+from broker.http.app import create_app
 from broker.http.broker_metrics import CacheRates
 from broker.http.front import HttpFigures
 from broker.http.metrics import metrics_pieces
@@ -177,3 +181,32 @@ async def test_the_page_agrees_with_statistics(broker: Broker) -> None:
         assert found[f"{series}{{{labels}}}"] == stats[field], series
     assert found[f"pulsar_subscriptions_count{{{labels}}}"] == 3
     assert found[f"pulsar_broker_subscriptions_count{{{base}}}"] == 6
+
+
+class AnswerOf:
+    """The application, asked with another version of HTTP."""
+
+    def __init__(self, app: ASGIApp, http_version: str) -> None:
+        self._app = app
+        self._version = http_version
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "http_version": self._version}, receive, send)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+@pytest.mark.parametrize("http_version", ["1.1", "1.0"])
+async def test_a_large_page_is_sent_in_pieces(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, encoding: str, http_version: str
+) -> None:
+    monkeypatch.setattr(metrics, "PIECE_BYTES", 2_000)
+    await load(broker, 20, 1)
+    app = AnswerOf(create_app(broker.service), http_version)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.get("/metrics", headers={"Accept-Encoding": encoding})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert answer.headers.get("content-encoding", "identity") == encoding
+    assert ("content-length" in answer.headers) == (http_version == "1.0"), "which has no chunks"
+    assert len(samples(answer.content)) > 20 * 40
