@@ -33,6 +33,7 @@ from bookkeeper.client.config import LedgerConfig
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import LedgerError
+from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
 from metadata.opening import connect_store
@@ -168,6 +169,7 @@ async def run(
 ) -> list[Result]:
     """All loads, one after the other."""
     # As a broker process sets itself up.
+    keep_freed_memory()
     sys.setswitchinterval(0.0005)
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.tls import TlsFiles
@@ -88,4 +89,5 @@ def tls_files(config: BrokerConfig) -> TlsFiles | None:
 
 def run(config: BrokerConfig) -> int:
     """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
+    keep_freed_memory()
     return run_node(config, lambda: ClusterBroker(config))

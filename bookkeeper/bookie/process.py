@@ -24,6 +24,7 @@ from bookkeeper.bookie.cookie import read_instance_id
 from bookkeeper.bookie.settings import BookieSettings
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import BookkeeperError
+from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.storage.os_file_system import OsFileSystem
 from bookkeeper.transport_grpc.bookie_server import BookieServer
 from bookkeeper.transport_grpc.tls import server_credentials
@@ -110,6 +111,7 @@ class BookieProcess:
 
 def run(settings: BookieSettings) -> int:
     """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
+    keep_freed_memory()
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

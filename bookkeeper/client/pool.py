@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from typing import Final
 
 from bookkeeper import codes
 from bookkeeper.errors import BookieUnavailableError
 from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME
 from bookkeeper.transport import AddRequest, BookieClient, BookieInfo, LacReply, ReadReply
+from metadata.errors import MetadataError, StoreClosedError
 from metadata.paths import decode_name
 from metadata.store import MetadataEvent, MetadataStore, SessionEvent, Watch
+
+_RETRY_S: Final = 1.0
+_log = logging.getLogger(__name__)
 
 Connect = Callable[[str], "BookieClient | None"]
 
@@ -93,7 +99,8 @@ class BookiePool:
         self._refresh_soon()
 
     def _on_session_event(self, event: SessionEvent) -> None:
-        if event is SessionEvent.RECONNECTED:  # watch events may have been lost
+        # Watch events may have been lost meanwhile.
+        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED):
             self._refresh_soon()
 
     def _refresh_soon(self) -> None:
@@ -104,7 +111,15 @@ class BookiePool:
     async def _run_refresh(self) -> None:
         while self._refresh_again:
             self._refresh_again = False
-            await self._read()
+            try:
+                await self._read()
+            except StoreClosedError:
+                return
+            except MetadataError as error:
+                # Those known so far stay: an outage of the store is none of the bookies.
+                _log.warning("the list of bookies can't be read, will retry: %s", error)
+                await asyncio.sleep(_RETRY_S)
+                self._refresh_again = True
 
 
 class UnreachableBookie:

@@ -54,7 +54,6 @@ class TransportConfig:
         return [
             ("grpc.max_send_message_length", limit),
             ("grpc.max_receive_message_length", limit),
-            ("grpc.http2.max_frame_size", 4 * _MIB),  # the default of 16 KiB costs a third
             ("grpc.keepalive_time_ms", int(self.keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", int(self.keepalive_s * 1000)),
             ("grpc.http2.max_pings_without_data", 0),  # no limit: an idle stream is asked, too

@@ -12,6 +12,7 @@ from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError
 from bookkeeper.service_info import AVAILABLE_PATH
 from metadata.embedded import EmbeddedMetadataStore
+from metadata.errors import StoreUnreachableError
 from metadata.paths import encode_name
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import eventually
@@ -61,6 +62,30 @@ async def test_pool_follows_the_store() -> None:
     await eventually(lambda: pool.writable == {"h:1", "h:3"})
     await store.delete(f"{AVAILABLE_PATH}/{encode_name('h:1')}")
     await eventually(lambda: pool.writable == {"h:3"})
+    await pool.close()
+    await store.close()
+
+
+async def test_an_outage_of_the_store_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bookies known so far stay, and changes are seen once the store answers again."""
+    monkeypatch.setattr("bookkeeper.client.pool._RETRY_S", 0.001)
+    store = EmbeddedMetadataStore.open(None)
+    pool = BookiePool(store)
+    await store.put(f"{AVAILABLE_PATH}/{encode_name('h:1')}", b"")
+    await pool.start()
+    failures = [StoreUnreachableError("zk:h", "down")] * 3
+    children = store.children
+
+    async def unreachable_at_first(path: str) -> list[str]:
+        if failures:
+            raise failures.pop()
+        return await children(path)
+
+    monkeypatch.setattr(store, "children", unreachable_at_first)
+    await store.put(f"{AVAILABLE_PATH}/{encode_name('h:2')}", b"")
+    await eventually(lambda: len(failures) == 1)
+    assert pool.writable == {"h:1"}
+    await eventually(lambda: pool.writable == {"h:1", "h:2"})
     await pool.close()
     await store.close()
 
