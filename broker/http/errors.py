@@ -2,6 +2,7 @@
 
     ApiError                  a status and a reason, raised by routes
     BrokerError (broker)      carries its own http_status
+    MetadataError (metadata)  503 when the store can't be reached or can't tell
 
 Everything else is our bug: 500, logged with a request id that the answer repeats.
 """
@@ -21,6 +22,12 @@ from broker.errors import BrokerError
 from broker.http.responses import JsonResponse
 from broker.logs import REQUEST_ID
 from broker.protocol.topic_name import InvalidTopicNameError
+from metadata.errors import (
+    OutcomeUnknownError,
+    SessionLostError,
+    StoreUnreachableError,
+    WriteFailedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,6 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["ApiError", "error_response", "install_error_handlers"]
 
 logger = logging.getLogger(__name__)
+
+_UNAVAILABLE = (OutcomeUnknownError, SessionLostError, StoreUnreachableError, WriteFailedError)
+"""Of the metadata store: nothing is wrong with the request, and it may be made again."""
 
 
 class ApiError(Exception):
@@ -56,6 +66,8 @@ def response_of(error: Exception) -> Response:
             return error_response(error.http_status, str(error))
         case InvalidTopicNameError():
             return error_response(412, str(error))
+        case _ if isinstance(error, _UNAVAILABLE):
+            return error_response(503, f"metadata store: {error}")
         case RequestValidationError():
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"][1:])
@@ -102,5 +114,6 @@ def install_error_handlers(app: FastAPI, redirection: Redirection) -> None:
         InvalidTopicNameError,
         RequestValidationError,
         HTTPException,
+        *_UNAVAILABLE,
     ):
         app.add_exception_handler(kind, handle)

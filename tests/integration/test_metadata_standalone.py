@@ -75,6 +75,9 @@ def test_topics_serve_on_while_zookeeper_is_away(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             producer.send(b"%d" % sent)
             sent += 1
+        answer = httpx.get(f"{broker.admin_url}/admin/v2/persistent/public/default", timeout=30.0)
+        assert answer.status_code == 503
+        assert "session" in answer.json()["reason"]
         zookeeper.start()
         producer.send(b"%d" % sent)
         _produce(client, range(sent + 1, sent + 50))
