@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["AuthSession", "method_of"]
 
 _REFRESH: Final = b"PulsarAuthRefresh"
-_REFRESH_VERSION_MIN: Final = 14
 _TIMER_S_MAX: Final = 3600.0
 _GRACE_S: Final = 5.0
 """How long after their end credentials are asked for anew, at most. OAuth2 plug-ins keep a token as
@@ -226,9 +225,7 @@ class AuthSession:
         connection, login = self._connection, self._login
         assert login is not None
         service = connection.service
-        if not connection.features.supports_auth_refresh or (
-            connection.protocol_version < _REFRESH_VERSION_MIN
-        ):
+        if not connection.features.supports_auth_refresh:  # whatever its protocol version
             connection.close(f"credentials {what}, and the client can't renew them")
         elif login.original_role is not None and self._original is None:
             connection.close(f"a proxy's credentials {what}, and it passes none on")

@@ -19,8 +19,10 @@ from websockets.sync.client import ClientConnection, connect
 
 import magnetar
 from magnetar.embedding import EmbeddedBroker
+from magnetar.host import Addresses
 
 SECRET = bytes(range(60, 92))
+Server = EmbeddedBroker | Addresses
 WAIT_S = 30.0
 GRANTS = {"prod": ["produce"], "cons": ["consume"], "both": ["produce", "consume"]}
 
@@ -30,7 +32,12 @@ def token(role: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def broker(
+    external_server: tuple[str, str] | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    if external_server is not None:
+        yield Addresses(*external_server)
+        return
     key: Path = tmp_path_factory.mktemp("auth") / "secret.key"
     key.write_bytes(SECRET)
     with magnetar.embedded(
@@ -44,12 +51,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield broker
 
 
-def http(broker: EmbeddedBroker, role: str, **headers: str) -> httpx.Client:
+def http(broker: Server, role: str, **headers: str) -> httpx.Client:
     headers["Authorization"] = f"Bearer {token(role)}"
     return httpx.Client(base_url=broker.web_url, headers=headers, timeout=WAIT_S)
 
 
-def admin(broker: EmbeddedBroker, method: str, path: str, body: Any = None) -> httpx.Response:
+def admin(broker: Server, method: str, path: str, body: Any = None) -> httpx.Response:
     with http(broker, "admin") as client:
         answer = client.request(method, f"/admin/v2{path}", json=body)
     assert answer.status_code < 300, (path, answer.text)
@@ -57,7 +64,7 @@ def admin(broker: EmbeddedBroker, method: str, path: str, body: Any = None) -> h
 
 
 @pytest.fixture
-def namespace(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
+def namespace(broker: Server, request: pytest.FixtureRequest) -> str:
     """A fresh one with the usual grants, in a tenant whose admin is ``ten``."""
     tenant = "".join(each for each in request.node.name if each.isalnum())[:40]
     info = {"adminRoles": ["ten"], "allowedClusters": ["standalone"]}
@@ -69,7 +76,7 @@ def namespace(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def client_of(broker: EmbeddedBroker, role: str) -> Iterator[pulsar.Client]:
+def client_of(broker: Server, role: str) -> Iterator[pulsar.Client]:
     client = pulsar.Client(
         broker.service_url,
         authentication=pulsar.AuthenticationToken(token(role)),
@@ -90,7 +97,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 # --- the official client
 
 
-def test_grants_on_a_namespace(broker: EmbeddedBroker, namespace: str) -> None:
+def test_grants_on_a_namespace(broker: Server, namespace: str) -> None:
     topic = f"persistent://{namespace}/t"
     for role, produces, consumes in (
         ("admin", True, True),
@@ -114,7 +121,7 @@ def test_grants_on_a_namespace(broker: EmbeddedBroker, namespace: str) -> None:
 
 
 def test_grants_on_a_partitioned_topic_hold_for_new_partitions(
-    broker: EmbeddedBroker, namespace: str
+    broker: Server, namespace: str
 ) -> None:
     path = f"/persistent/{namespace}/parted"
     admin(broker, "PUT", f"{path}/partitions", 2)
@@ -130,7 +137,7 @@ def test_grants_on_a_partitioned_topic_hold_for_new_partitions(
             client.subscribe(f"persistent://{namespace}/parted", "s")
 
 
-def test_subscriptions_with_roles_and_with_prefixes(broker: EmbeddedBroker, namespace: str) -> None:
+def test_subscriptions_with_roles_and_with_prefixes(broker: Server, namespace: str) -> None:
     topic = f"persistent://{namespace}/t"
     with client_of(broker, "both") as client:
         client.create_producer(topic)
@@ -145,9 +152,7 @@ def test_subscriptions_with_roles_and_with_prefixes(broker: EmbeddedBroker, name
         client.subscribe(topic, "cons-1").close()
 
 
-def test_a_producer_and_a_consumer_end_within_seconds(
-    broker: EmbeddedBroker, namespace: str
-) -> None:
+def test_a_producer_and_a_consumer_end_within_seconds(broker: Server, namespace: str) -> None:
     topic = f"persistent://{namespace}/t"
     with client_of(broker, "prod") as one, client_of(broker, "cons") as other:
         producer = one.create_producer(topic, send_timeout_millis=5_000)
@@ -183,7 +188,7 @@ def end() -> Iterator[ExitStack]:
         yield stack
 
 
-def socket_of(end: ExitStack, broker: EmbeddedBroker, role: str, path: str) -> ClientConnection:
+def socket_of(end: ExitStack, broker: Server, role: str, path: str) -> ClientConnection:
     url = broker.web_url.replace("http", "ws", 1) + "/ws/v2" + path
     headers = {"Authorization": f"Bearer {token(role)}"}
     return end.enter_context(connect(url, additional_headers=headers, open_timeout=WAIT_S))
@@ -198,7 +203,7 @@ def close_code(socket: ClientConnection) -> int | None:
 
 
 def test_sockets_open_with_the_right_and_end_with_it(
-    broker: EmbeddedBroker, namespace: str, end: ExitStack
+    broker: Server, namespace: str, end: ExitStack
 ) -> None:
     base = f"persistent/{namespace}/t"
     for role, path in (
@@ -228,7 +233,7 @@ def test_sockets_open_with_the_right_and_end_with_it(
 
 
 def test_dead_letters_need_the_right_to_publish_them(
-    broker: EmbeddedBroker, namespace: str, end: ExitStack
+    broker: Server, namespace: str, end: ExitStack
 ) -> None:
     path = f"/consumer/persistent/{namespace}/t/s?maxRedeliverCount=1"
     for role, query in (
@@ -250,7 +255,7 @@ def test_dead_letters_need_the_right_to_publish_them(
 # --- REST
 
 
-def test_rest_calls_and_open_streams(broker: EmbeddedBroker, namespace: str) -> None:
+def test_rest_calls_and_open_streams(broker: Server, namespace: str) -> None:
     topic = f"/topics/persistent/{namespace}/t"
     body = {"messages": [{"payload": "hello"}]}
     with http(broker, "cons") as cons, http(broker, "prod") as prod:
@@ -296,9 +301,7 @@ def test_rest_calls_and_open_streams(broker: EmbeddedBroker, namespace: str) -> 
 # --- administration
 
 
-def test_a_tenants_admin_rules_the_tenant_and_nothing_else(
-    broker: EmbeddedBroker, namespace: str
-) -> None:
+def test_a_tenants_admin_rules_the_tenant_and_nothing_else(broker: Server, namespace: str) -> None:
     tenant = namespace.partition("/")[0]
     with http(broker, "ten") as client:
         for method, path, status in (
@@ -321,14 +324,14 @@ def test_a_tenants_admin_rules_the_tenant_and_nothing_else(
             assert answer.status_code == status, (path, answer.text)
 
 
-def test_secrets_are_not_shown(broker: EmbeddedBroker) -> None:
+def test_secrets_are_not_shown(broker: Server) -> None:
     for path in ("/brokers/configuration/runtime", "/brokers/internal-configuration"):
         text = admin(broker, "GET", path).text
         assert "secret.key" not in text
         assert token("admin") not in text
 
 
-def test_the_metrics_page_counts_refusals(broker: EmbeddedBroker, namespace: str) -> None:
+def test_the_metrics_page_counts_refusals(broker: Server, namespace: str) -> None:
     def refused() -> float:
         with http(broker, "admin") as client:
             text = client.get("/metrics").text

@@ -100,9 +100,6 @@ class Namespace:
     def stats(self, topic: str) -> Any:
         return self.secured.admin("GET", f"/persistent/{self.name}/{topic}/stats")
 
-    def unload(self, topic: str) -> None:
-        self.secured.admin("PUT", f"/persistent/{self.name}/{topic}/unload")
-
     def _permissions(self, role: str, topic: str | None) -> str:
         if topic is None:
             return f"/namespaces/{self.name}/permissions/{role}"
