@@ -224,7 +224,7 @@ class BrokerConfig:
     managed_ledger_cursor_max_entries_per_ledger: int = 50_000
     managed_ledger_cursor_rollover_time_in_seconds: int = 14_400
 
-    # --- bookies of a cluster: magnetar broker (docs/operations/bookies.md)
+    # --- bookies of a cluster: magnetar broker (docs/bookies.md)
     bookkeeper_client_timeout_in_seconds: int = 30  # until a silent bookie counts as failed
     # PEM files; TLS is used when one of them is set. Pulsar's keys are bookkeeperTLS...
     bookkeeper_tls_trust_certs_file_path: str = ""  # who signs the bookies' certificates
