@@ -23,6 +23,7 @@ __all__ = ["GzipLayer", "accepts_gzip", "allow_compression"]
 _WORTH_BYTES: Final = 1024  # less fits in one packet anyway
 _THREAD_BYTES: Final = 32 * 1024  # 0.3 ms of the loop at level 4
 _LEVEL: Final = 4
+_PIECES_LEVEL: Final = 1  # of large pages: half the time for 7 % more bytes
 _GZIP_BITS: Final = 31  # the largest window, in gzip's format
 _TEXT: Final = re.compile(rb"application/(json|javascript)\b|text/(?!event-stream)|image/svg")
 _ALWAYS_EXCLUDED: Final = b"/topics/"
@@ -107,7 +108,7 @@ class _Gzip:
             pass
         elif message.get("more_body"):
             if _PIECES in self._scope["state"]:
-                self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_BITS)
+                self._compressor = zlib.compressobj(_PIECES_LEVEL, zlib.DEFLATED, _GZIP_BITS)
                 _tell(head)
                 message = await self._piece(self._compressor, message)
         elif len(body) >= _WORTH_BYTES:

@@ -282,7 +282,6 @@ class TopicMetrics:
             sums = self._of_namespace[namespace] = _NamespaceSums()
         sums.topics += 1
         sums.figures = list(map(add, sums.figures, figures))
-        self._total = list(map(add, self._total, figures))
         if topic.persistent:
             self.persistent_topics += 1
         if topic.name.is_system:
@@ -352,6 +351,7 @@ class TopicMetrics:
         for namespace, sums in self._of_namespace.items():
             labels = f"{page.base},{label('namespace', namespace)}"
             counts.add(labels, (sums.topics,))
+            self._total = list(map(add, self._total, sums.figures))
             *figures, backlog = sums.figures
             if rows is not None:
                 rows.add(labels, tuple(figures))
