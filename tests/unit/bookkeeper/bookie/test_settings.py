@@ -49,7 +49,7 @@ def test_the_environment_gives_only_known_keys() -> None:
     [
         ("zk:h:2181", "zk:h:2181"),
         ("h:2181,i:2181/root", "zk:h:2181,i:2181/root"),
-        ("zk+hierarchical://h:1;i:2/root/ledgers", "zk:h:1,i:2/root"),
+        ("zk+hierarchical://h:1;i:2/here/ledgers", "zk:h:1,i:2/here"),
         ("zk://h:1/ledgers", "zk:h:1"),
         ("metadata-store:zk:h:1/ledgers", "zk:h:1"),
     ],
