@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from starlette.websockets import WebSocketDisconnect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.websockets import WebSocket
 
 __all__ = ["Channel"]
+
+logger = logging.getLogger(__name__)
 
 # RFC 6455 forbids Pulsar's close codes 1 to 8 on the wire (http-api 6.4): ours are 4001 to 4008.
 CLOSE_BASE = 4000
@@ -24,6 +27,7 @@ class Channel:
     """Text frames out through one writer task, so that callers on the loop never wait.
 
     Callers bound what they queue: producers by pending messages, consumers by credit and bytes.
+    The task begins with the first frame: a socket that has never been sent one costs less.
     """
 
     def __init__(self, websocket: WebSocket, idle_timeout_s: float, text_bytes_max: int) -> None:
@@ -34,7 +38,9 @@ class Channel:
         # deque or an asyncio.Event (which has one) takes 760 bytes.
         self._queue: list[tuple[str, Callable[[], None] | None]] = []
         self._unsent = 0  # queued, or taken by the writer and not yet sent
+        self._writing: asyncio.Task[None] | None = None
         self._writer: asyncio.Future[None] | None = None  # waits for something to write
+        self._end_reading: Callable[[], object] | None = None
         self._reader: asyncio.Future[None] | None = None  # waits for room
         self._last_frame_s = asyncio.get_running_loop().time()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -55,13 +61,36 @@ class Channel:
         """Queue one text frame; ``on_sent`` is called when the socket has taken it."""
         self._queue.append((text, on_sent))
         self._unsent += 1
-        _finish(self._writer)
+        self._wake_writer()
 
     def close_soon(self, code: int, reason: str) -> None:
         """End the session after what is queued; only the first call counts."""
         if self._close_code is None:
             self._close_code, self._close_reason = code, reason
-            _finish(self._writer)
+            self._wake_writer()
+
+    async def run(self, read: Callable[[Channel], Awaitable[None]]) -> None:
+        """Let ``read`` take what comes, until it returns or we have closed the socket."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._end_reading = task.cancel
+        try:
+            await read(self)
+        except asyncio.CancelledError:
+            if not self.closed or task.uncancel():  # somebody else's
+                raise
+        finally:
+            self._end_reading = None
+
+    async def finish(self, close_s: float) -> None:
+        """The end: what is queued before a close of ours has so long to go out."""
+        self.stop_watching()
+        if (writing := self._writing) is None:
+            return
+        if self.ending and not writing.done():
+            await asyncio.wait((writing,), timeout=close_s)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
 
     async def receive(self) -> str | None:
         """The next text frame; None when the session is over."""
@@ -86,8 +115,25 @@ class Channel:
             return str(text)
         return None
 
-    async def run_writer(self) -> None:
-        """Write what is queued until the session ends; cancelled by the session's owner."""
+    def _wake_writer(self) -> None:
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+        else:
+            _finish(self._writer)
+
+    async def _write(self) -> None:
+        """Write what is queued until the session ends."""
+        try:
+            await self._write_all()
+        except (WebSocketDisconnect, OSError):
+            return  # the reader hears of it as well
+        except Exception:
+            logger.exception("WebSocket session failed")
+            self.closed = True  # as far as we can
+        if self._end_reading is not None:
+            self._end_reading()
+
+    async def _write_all(self) -> None:
         websocket = self._websocket
         loop = asyncio.get_running_loop()
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -22,7 +21,7 @@ from broker.http.access import authorize_websocket, caller_of, require
 from broker.http.dependencies import make_topic_name
 from broker.http.errors import ApiError, error_response, response_of
 from broker.http.raw_path import form_decode
-from broker.http.websocket.channel import CLOSE_BASE, Channel
+from broker.http.websocket.channel import CLOSE_BASE, INTERNAL, Channel
 from broker.http.websocket.consumer import ConsumerSession, ReaderSession
 from broker.http.websocket.parameters import (
     ConsumerParameters,
@@ -272,8 +271,6 @@ async def _run(
         config.web_socket_session_idle_timeout_millis / 1000,
         config.web_socket_max_text_frame_size,
     )
-    reader = asyncio.create_task(session.run(channel))
-    writer = asyncio.create_task(channel.run_writer())
     channel.watch_idle()
     guarded = _GuardedSocket(rights, session, channel)
     live: LiveRequest | None = websocket.scope["state"].get("live_request")
@@ -284,22 +281,16 @@ async def _run(
             access.start_use(guarded)
             if isinstance(session, PatternSession):
                 session.on_rights = partial(access.start_use, guarded)
-        # Either the client leaves (reader ends) or we close it (writer ends).
-        done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            error = task.exception()
-            if error is not None and not isinstance(error, WebSocketDisconnect | OSError):
-                logger.error("WebSocket session failed", exc_info=error)
-                channel.close_soon(1011, "Internal error")
-        if reader in done and not writer.done():
-            await asyncio.wait((writer,), timeout=CLOSE_S if channel.ending else 0)
+        await channel.run(session.run)
+    except (WebSocketDisconnect, OSError):
+        pass
+    except Exception:
+        logger.exception("WebSocket session failed")
+        channel.close_soon(INTERNAL, "Internal error")
     finally:
         if service.access is not None:
             service.access.end_use(guarded)
-        channel.stop_watching()
-        for task in (reader, writer):
-            task.cancel()
-        await asyncio.gather(reader, writer, return_exceptions=True)
+        await channel.finish(CLOSE_S)
 
 
 async def _refuse(websocket: WebSocket, error: Exception) -> None:

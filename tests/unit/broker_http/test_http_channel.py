@@ -36,12 +36,15 @@ class FakeSocket:
 
 
 class Session:
-    """A channel with its writer at work."""
+    """A channel whose client is heard for as long as the test likes."""
 
     def __init__(self, idle_timeout_s: float = 60, text_bytes_max: int = 100) -> None:
         self.socket = FakeSocket()
         self.channel = Channel(self.socket, idle_timeout_s, text_bytes_max)  # type: ignore[arg-type] # its four methods
-        self.writer = asyncio.create_task(self.channel.run_writer())
+        self.ended = asyncio.create_task(self.channel.run(self._read))
+
+    async def _read(self, channel: Channel) -> None:
+        await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -54,9 +57,9 @@ async def opened() -> AsyncIterator[Callable[..., Session]]:
 
     yield make
     for session in sessions:
-        session.channel.stop_watching()
-        session.writer.cancel()
-    await asyncio.gather(*(each.writer for each in sessions), return_exceptions=True)
+        session.ended.cancel()
+        await session.channel.finish(0)
+    await asyncio.gather(*(each.ended for each in sessions), return_exceptions=True)
 
 
 async def until(check: Callable[[], bool]) -> None:
@@ -86,7 +89,7 @@ async def test_what_is_queued_goes_before_the_close(opened: Callable[..., Sessio
     session.channel.close_soon(CLOSE_BASE + 3, "why")
     session.channel.close_soon(CLOSE_BASE + 8, "too late")
     async with asyncio.timeout(30):
-        await session.writer
+        await session.ended
     assert session.socket.sent == ["last words"]
     assert session.socket.closed_with == (4003, "why")
     assert await session.channel.receive() is None
@@ -112,7 +115,7 @@ async def test_an_idle_socket_is_closed(opened: Callable[..., Session]) -> None:
     session = opened(idle_timeout_s=0.05)
     session.channel.watch_idle()
     async with asyncio.timeout(30):
-        await session.writer
+        await session.ended
     assert session.socket.closed_with == (GOING_AWAY, "Idle for too long")
 
 
@@ -130,10 +133,76 @@ async def test_large_and_binary_frames_end_it(opened: Callable[..., Session]) ->
     session.socket.feed("x" * 11)
     assert await session.channel.receive() is None
     async with asyncio.timeout(30):
-        await session.writer
+        await session.ended
     assert session.socket.closed_with is not None
     assert session.socket.closed_with[0] == TOO_BIG
     session = opened()
     session.socket.incoming.put_nowait({"type": "websocket.receive", "bytes": b"x"})
     assert await session.channel.receive() is None
     assert session.channel.ending
+
+
+async def test_a_cancellation_from_outside_is_no_end_of_ours(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    await asyncio.sleep(0)
+    session.ended.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await session.ended
+    both = opened()
+    await asyncio.sleep(0)
+    both.channel.close_soon(CLOSE_BASE + 3, "why")
+    await until(lambda: both.socket.closed_with is not None or both.channel.closed)
+    both.ended.cancel()
+    await asyncio.gather(both.ended, return_exceptions=True)
+    assert both.socket.closed_with == (4003, "why")
+
+
+async def test_a_reader_that_waits_for_something_else_is_ended_too(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    await asyncio.sleep(0)
+    session.channel.close_soon(CLOSE_BASE + 8, "why")
+    async with asyncio.timeout(30):
+        await session.ended
+    assert not session.ended.cancelled()
+    assert session.ended.exception() is None
+
+
+async def test_a_socket_that_is_gone_ends_the_writer_only(opened: Callable[..., Session]) -> None:
+    session = opened()
+
+    async def lost(message: dict[str, Any]) -> None:
+        raise OSError("gone")
+
+    session.socket.send = lost  # type: ignore[method-assign]
+    session.channel.send("x")
+    await session.channel.finish(0)
+    assert not session.ended.done()
+
+
+async def test_a_writer_that_fails_ends_the_session(
+    opened: Callable[..., Session], caplog: pytest.LogCaptureFixture
+) -> None:
+    session = opened()
+    await asyncio.sleep(0)
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    session.channel.send("x", fail)
+    async with asyncio.timeout(30):
+        await session.ended
+    assert "a bug" in caplog.text
+
+
+async def test_the_last_words_have_some_time_only(opened: Callable[..., Session]) -> None:
+    session = opened()
+    session.socket.open.clear()
+    session.channel.send("x")
+    session.channel.close_soon(CLOSE_BASE + 3, "why")
+    await session.channel.finish(0.01)
+    assert session.socket.sent == []
+    assert session.socket.closed_with is None
