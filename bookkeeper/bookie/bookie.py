@@ -119,17 +119,14 @@ class Bookie:
         code = self._refusal(request)
         if code == codes.OK:
             code = self.storage.add(request)
-        figures = self.figures
         if code != codes.OK:
-            figures.refused_adds += 1
+            self.figures.refused_adds += 1
             self._loop.call_soon(request.done, request, code)
             return
-        count, group = len(request.entry_ids), self.storage.journal.newest
+        group = self.storage.journal.newest
         if not group.entries:
             group.opened_s = perf_counter()
-        group.entries += count
-        figures.added_entries += count
-        figures.added_bytes += request.body_bytes
+        group.entries += len(request.entry_ids)
         self._dispatch_soon()
         if self.storage.needs_flush:
             self._begin_flush()
@@ -227,7 +224,8 @@ class Bookie:
         figures.journal_sync.record(group.write_s * 1000)
         figures.journal_bytes += group.size
         if group.entries:
-            figures.journal_entries += group.entries
+            figures.added_entries += group.entries
+            figures.added_bytes += group.record_bytes
             # The one who waited longest stands for all: a time per request would cost each of them.
             figures.journal_add.record((perf_counter() - group.opened_s) * 1000, group.entries)
 

@@ -29,7 +29,6 @@ class BookieFigures:
         "flushed_entries",
         "journal_add",
         "journal_bytes",
-        "journal_entries",
         "journal_sync",
         "read_bytes",
         "read_entries",
@@ -39,7 +38,7 @@ class BookieFigures:
     )
 
     def __init__(self) -> None:
-        # Adds: entries and packet bytes that were accepted; requests that were not
+        # Adds: entries, and bytes of their records, that became durable; requests refused
         self.added_entries = 0
         self.added_bytes = 0
         self.refused_adds = 0
@@ -48,7 +47,6 @@ class BookieFigures:
         """One write and sync."""
         self.journal_add = Durations()
         """From a group's first entry to its durability, counted for each of its entries."""
-        self.journal_entries = 0
         self.journal_bytes = 0
         """Padding included."""
         # Reads, once a request

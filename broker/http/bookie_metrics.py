@@ -86,7 +86,7 @@ def _add_journal(page: MetricsPage, bookie: Bookie, period_s: float) -> None:
     _summary(page, "bookie_journal_JOURNAL_SYNC", figures.journal_sync, period_s, base)
     _summary(page, "bookie_journal_JOURNAL_ADD_ENTRY", figures.journal_add, period_s, base)
     for name, total in (
-        ("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES", figures.journal_entries),
+        ("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES", figures.added_entries),
         ("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES", figures.journal_bytes),
     ):
         page.add_summary(name, (), groups, total, f'{base},success="true"')

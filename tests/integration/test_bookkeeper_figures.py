@@ -29,7 +29,7 @@ async def test_adds_groups_and_reads_are_counted(tmp_path: Path, store: Metadata
     assert await add(bookie, 1, range(100, 101), key=b"k" * 20) == codes.UNAUTHORIZED
     assert (figures.added_entries, figures.refused_adds) == (103, 1)
     assert figures.added_bytes > 600_000
-    assert figures.journal_entries == figures.journal_add.count == 103
+    assert figures.journal_add.count == 103
     assert figures.journal_bytes > figures.added_bytes
     assert 1 <= figures.journal_sync.count <= 103
     reply = await bookie.read_entries(2, 0, 2, 1 << 20)
@@ -38,7 +38,7 @@ async def test_adds_groups_and_reads_are_counted(tmp_path: Path, store: Metadata
     assert figures.read_bytes == sum(map(len, reply.packets))
     await bookie.flush()
     assert (figures.flush.count, figures.flushed_entries) == (1, 103)
-    assert figures.flush_bytes.sum_ms > figures.added_bytes
+    assert 600_000 < figures.flush_bytes.sum_ms <= figures.added_bytes
     assert (await bookie.read_entries(1, 0, 2, 1 << 20)).code == codes.OK
     assert (figures.cached_reads, figures.stored_reads, figures.failed_reads) == (1, 1, 0)
     await bookie.close()
