@@ -61,21 +61,26 @@ class AddFrame:
 def merge_requests(requests: Iterable[AddRequest]) -> list[list[AddRequest]]:
     """Groups of neighbours that fit into one frame each: same ledger and rights, ids that go on."""
     groups: list[list[AddRequest]] = []
-    last: AddRequest | None = None
+    group: list[AddRequest] = []
+    ledger_id = end = -1  # end: the entry id that goes on; -1: none does
+    master_key, recovery = b"", False
     for request in requests:
+        ids = request.entry_ids
+        is_range = type(ids) is range
         if (
-            last is not None
-            and request.ledger_id == last.ledger_id
-            and request.recovery == last.recovery
-            and request.master_key == last.master_key
-            and request.entry_ids[0] == last.entry_ids[-1] + 1
-            and type(request.entry_ids) is range
-            and type(last.entry_ids) is range
+            is_range
+            and ids[0] == end
+            and request.ledger_id == ledger_id
+            and request.recovery is recovery
+            and request.master_key == master_key
         ):
-            groups[-1].append(request)
+            group.append(request)
         else:
-            groups.append([request])
-        last = request
+            group = [request]
+            groups.append(group)
+            ledger_id, recovery = request.ledger_id, request.recovery
+            master_key = request.master_key
+        end = ids[-1] + 1 if is_range else -1
     return groups
 
 

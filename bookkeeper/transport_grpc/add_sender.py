@@ -45,24 +45,29 @@ OpenCall = Callable[[], Awaitable[AddCall]]
 class MessageCache:
     """The last messages encoded, because all bookies of a write set get the same ones.
 
-    A key holds the very lists it stands for, so an identity can't be re-used while it is here.
+    A key names each frame by the lists of its first and last request and their number: in between
+    are the batches that one writer made of the ids in between. The lists are kept with the message,
+    so an identity can't be re-used while it is here.
     """
 
     def __init__(self, messages_max: int = 4, message_bytes_max: int = 2 << 20) -> None:
-        self._messages: dict[tuple[tuple[int, bool], ...], tuple[object, bytes]] = {}
+        self._messages: dict[tuple[object, ...], tuple[object, bytes]] = {}
         self._messages_max = messages_max
         self._message_bytes_max = message_bytes_max
 
-    def encode(self, requests: list[AddRequest], groups: list[list[AddRequest]]) -> bytes:
+    def encode(self, groups: list[list[AddRequest]]) -> bytes:
         """``encode_message(groups)``, once for requests that share their lists."""
-        key = tuple([(id(request.heads), request.recovery) for request in requests])
+        key = tuple(
+            [(id(g[0].heads), id(g[-1].heads), len(g), g[0].recovery) for g in groups],
+        )
         found = self._messages.pop(key, None)
         if found is not None:
             self._messages[key] = found
             return found[1]
         message = encode_message(groups)
         if len(message) <= self._message_bytes_max:
-            self._messages[key] = ([request.heads for request in requests], message)
+            kept = [(group[0].heads, group[-1].heads) for group in groups]
+            self._messages[key] = (kept, message)
             if len(self._messages) > self._messages_max:
                 del self._messages[next(iter(self._messages))]
         return message
@@ -209,7 +214,7 @@ class AddSender:
         self._next_number = number
         if self._timer is None:
             self._timer = self._loop.call_later(_CHECK_S, self._check_age)
-        return self._cache.encode(requests, groups)
+        return self._cache.encode(groups)
 
     def _on_answers(self, message: bytes) -> None:
         self._backoff_s = self._config.backoff_first_s

@@ -199,19 +199,23 @@ def test_one_message_serves_every_bookie_of_a_write_set() -> None:
         *(1, request.master_key, request.entry_ids, request.heads, request.bodies),
         *(request.body_bytes, False, request.done),
     )
-    first = cache.encode([request], [[request]])
-    assert cache.encode([twin], [[twin]]) is first
+    first = cache.encode([[request]])
+    assert cache.encode([[twin]]) is first
     other = make_request(1, range(2, 4), [b"a", b"b"])
-    assert cache.encode([other], [[other]]) != first
+    assert cache.encode([[other]]) != first
+    both = cache.encode([[request, other]])
+    assert [list(frame.entry_ids) for frame in decode_message(both)] == [[0, 1, 2, 3]]
+    apart = cache.encode([[request], [other]])
+    assert [list(frame.entry_ids) for frame in decode_message(apart)] == [[0, 1], [2, 3]]
 
 
 def test_the_cache_tells_recovery_from_normal_adds() -> None:
     """Recovery sends the same lists on with other rights."""
     cache = MessageCache()
     request = make_request(1, range(1), [b"a"])
-    normal = cache.encode([request], [[request]])
+    normal = cache.encode([[request]])
     request.recovery = True
-    recovery = cache.encode([request], [[request]])
+    recovery = cache.encode([[request]])
     assert not decode_message(normal)[0].recovery
     assert decode_message(recovery)[0].recovery
 
