@@ -125,9 +125,9 @@ def test_the_official_client_over_a_cluster(
 
 @pytest.mark.slow
 def test_history_survives_what_happens_to_processes(
-    url: str, bookies: list[BookieProcess], broker: BrokerProcess
+    url: str, zookeeper: ZooKeeperProcess, bookies: list[BookieProcess], broker: BrokerProcess
 ) -> None:
-    """Bookies killed and paused, the broker killed: no receipt is lost, nothing changes place."""
+    """All are killed, bookies paused, too: no receipt is lost, nothing changes place."""
     with RawClient(broker.service_url) as keeper:  # holds back trimming, never acknowledges
         keeper.subscribe(TOPIC, "keeper")
     story = _Story(broker)
@@ -142,6 +142,10 @@ def test_history_survives_what_happens_to_processes(
     bookies[2].pause()
     story.go_on(200)  # past the timeout, if it was in the ensemble
     bookies[2].resume()
+    _wait_until_registered(url, bookies)
+    zookeeper.kill()
+    story.go_on(200)  # an outage of the metadata isn't one of the messages
+    zookeeper.start()
     _wait_until_registered(url, bookies)
     story.go_on(200)
     broker.kill()
