@@ -20,32 +20,6 @@ def fs(request: pytest.FixtureRequest, tmp_path: Path) -> FileSystem:
     return OsFileSystem(tmp_path / "root") if request.param == "os" else MemoryFileSystem()
 
 
-def test_a_large_file_without_a_name_is_freed_in_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fs = OsFileSystem(tmp_path)
-    step = 32 << 20
-    kept, gone = fs.create("kept"), fs.create("gone")
-    for file in (kept, gone):
-        file.truncate(3 * step + 5)  # sparse: takes no space
-        file.pwritev([b"end"], 3 * step + 2)
-    fs.remove("gone")
-    assert gone.pread(3, 3 * step + 2) == b"end"  # whoever has it open can read on
-    sizes: list[int] = []
-    truncate = os.ftruncate
-
-    def ftruncate(fd: int, size: int) -> None:
-        sizes.append(size)
-        truncate(fd, size)
-
-    monkeypatch.setattr(os, "ftruncate", ftruncate)
-    kept.close()
-    assert sizes == []
-    gone.close()
-    assert sizes == [2 * step + 5, step + 5, 5]
-    assert fs.open("kept").size() == 3 * step + 5
-
-
 def test_what_is_written_is_read_back(fs: FileSystem) -> None:
     fs.make_directory("a/b")
     file = fs.create("a/b/f")

@@ -51,6 +51,7 @@ def test_an_unlinked_file_shrinks_in_steps_and_its_descriptor_is_closed(
     file.pwritev([bytes(size)], 0)
     fd = file._fd  # type: ignore[attr-defined] # an OsFile
     files.remove("log")
+    assert file.pread(3, size - 3) == bytes(3)  # whoever has it open can read on
     file.close()
     eventually_idle(os_file_system._reclaimer)
     assert sizes == [2 * STEP_BYTES + 5, STEP_BYTES + 5, 5, 0]
