@@ -44,6 +44,8 @@ HEAD = bytes(32)  # what a broker puts in front of each entry
 WINDOW_BYTES = 16 << 20
 WINDOW_ENTRIES = 10_000
 WARM_UP_S = 1.0
+RECOVERIES = 5
+RECOVERED_ENTRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +96,26 @@ class Writer:
     def confirmed(self) -> int:
         return self._ledger.last_confirmed + 1
 
+    async def append_and_wait(self) -> None:
+        """One append, confirmed."""
+        self._append()
+        while self.confirmed < self._ledger.next_entry:
+            await self._wait()
+
     async def run(self, until: float) -> None:
         """Append until the clock says so, then wait for the rest."""
         ledger, load = self._ledger, self._load
         while time.perf_counter() < until:
             while ledger.next_entry - self.confirmed < load.window:
-                self._sent_at.append(time.perf_counter())
-                ledger.append([HEAD] * load.batch, [self._body] * load.batch)
+                self._append()
             await self._wait()
         while self.confirmed < ledger.next_entry:
             await self._wait()
+
+    def _append(self) -> None:
+        batch = self._load.batch
+        self._sent_at.append(time.perf_counter())
+        self._ledger.append([HEAD] * batch, [self._body] * batch)
 
     async def _wait(self) -> None:
         self._moved.clear()
@@ -164,6 +176,22 @@ async def measure(
     )
 
 
+async def measure_recovery(client: BookKeeperClient, quorums: LedgerConfig) -> float:
+    """Milliseconds to recover a ledger whose bookies know none of its 1,000 entries confirmed."""
+    times_ms: list[float] = []
+    for _ in range(RECOVERIES):
+        ledger = await client.create_ledger(quorums)
+        writer = Writer(ledger, Load(1024, RECOVERED_ENTRIES))
+        # One append: every entry carries a LAC of -1, so recovery has to read all of them.
+        await writer.append_and_wait()
+        begin = time.perf_counter()
+        reader = await client.open_ledger(ledger.ledger_id, recover=True)
+        times_ms.append((time.perf_counter() - begin) * 1000)
+        assert reader.last_confirmed == RECOVERED_ENTRIES - 1, reader.last_confirmed
+        await client.delete_ledger(ledger.ledger_id)
+    return sorted(times_ms)[RECOVERIES // 2]
+
+
 async def run(
     url: str, bookies: list[BookieProcess], quorums: LedgerConfig, options: argparse.Namespace
 ) -> list[Result]:
@@ -189,6 +217,8 @@ async def run(
             result = await measure(client, bookies, quorums, load, options.seconds)
             print(row(result), flush=True)
             results.append(result)
+        took_ms = await measure_recovery(client, quorums)
+        print(f"recovery of {RECOVERED_ENTRIES} unconfirmed entries: {took_ms:.0f} ms (median)")
     finally:
         await pool.close()
         await connector.close()

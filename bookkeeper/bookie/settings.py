@@ -57,7 +57,7 @@ class BookieSettings:
     accept_data_loss: bool = False  # own key: start although acknowledged bytes are gone
 
     # --- journal, entry logs, collection
-    journal_max_size_mb: int = 256
+    journal_max_size_mb: int = 64  # small, so that recycled (already zeroed) ones come soon
     journal_max_group_bytes: int = 8 * _MIB  # own key
     journal_queue_bytes: int = 256 * _MIB  # own key: accepted and not yet durable
     db_storage_write_cache_max_size_mb: int = 64
