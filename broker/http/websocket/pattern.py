@@ -140,7 +140,8 @@ class PatternSession(ConsumerSession):
             raise ApiError(400, f"topicsPattern matches {len(names)} topics, {TOPICS_MAX} at most")
         self._older = {str(name) for name in names}
         for name in names:
-            await self._subscribe(name)
+            if str(name) not in self._subscribed:  # it may have come just before the list
+                await self._subscribe(name)
         self._start_pushing()
         self._compare_timer = asyncio.get_running_loop().call_later(COMPARE_S, self._compare_soon)
 
