@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.standalone_process import StandaloneProcess
+
 
 @pytest.fixture
 def http(admin_url: str) -> Iterator[httpx.Client]:
@@ -124,6 +126,22 @@ def test_acknowledged_messages_do_not_come_again(
     assert http.delete(f"{subscription}/session").status_code == 204
     again = take(http, subscription, 2)
     assert [message["payload"] for message in again] == ["2", "3"]
+
+
+def test_an_answered_acknowledgement_survives_a_kill(fresh_standalone: StandaloneProcess) -> None:
+    topic, path = "public/default/kept", "/topics/persistent/public/default/kept/subscription/s"
+    with httpx.Client(base_url=fresh_standalone.admin_url, timeout=30) as http:
+        assert http.put(f"{path}/session").status_code == 200
+        produce(http, topic, *({"payload": str(i)} for i in range(3)))
+        tokens = [message["token"] for message in take(http, path, 3)]
+        acked = http.post(f"{path}/ack", json={"tokens": tokens[:2]})
+        assert acked.json()["acknowledged"] == 2
+        fresh_standalone.kill()
+    fresh_standalone.start()
+    with httpx.Client(base_url=fresh_standalone.admin_url, timeout=30) as http:
+        assert [message["payload"] for message in take(http, path, 1)] == ["2"]
+        again = http.post(f"{path}/ack", json={"tokens": tokens}).json()
+        assert again == {"acknowledged": 1, "alreadyAcknowledged": tokens[:2], "unknown": []}
 
 
 def test_a_returned_message_comes_again(http: httpx.Client, topic: str, subscription: str) -> None:
