@@ -107,7 +107,7 @@ class _Gzip:
         if not _compressible(head):
             pass
         elif message.get("more_body"):
-            if _PIECES in self._scope["state"]:
+            if _PIECES in self._scope.get("state", ()):
                 self._compressor = zlib.compressobj(_PIECES_LEVEL, zlib.DEFLATED, _GZIP_BITS)
                 _tell(head)
                 message = await self._piece(self._compressor, message)
