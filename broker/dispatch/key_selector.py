@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -14,6 +14,7 @@ __all__ = ["HashRing", "KeySelector", "SplitRanges", "StickyRanges"]
 
 RANGE_SIZE = 65_536
 _POINTS = 100
+_BROUGHT_MAX = 4_096
 
 
 class KeySelector(Protocol):
@@ -159,18 +160,26 @@ class StickyRanges:
     def __init__(self) -> None:
         self._ranges: dict[ConsumerState, list[tuple[int, int]]] = {}
         self._offered: list[tuple[int, int]] = []
+        # All ranges, ascending, and the owner of each at the same index; they don't overlap
+        self._order: list[tuple[int, int]] = []
+        self._owners: list[ConsumerState] = []
 
     def conflict(self, ranges: Sequence[tuple[int, int]]) -> str | None:
         """Why a consumer can't join with these ranges; None: it can."""
         if not ranges:
             return "Ranges for KeyShared policy must not be empty."
-        known = [each for held in self._ranges.values() for each in held]
-        for number, (first, last) in enumerate(ranges):
+        if len(ranges) > _BROUGHT_MAX:
+            return f"{len(ranges)} ranges, a consumer may bring {_BROUGHT_MAX}"
+        taken = self._order.copy()
+        for first, last in ranges:
             if not 0 <= first <= last < RANGE_SIZE:
                 return f"Invalid range [{first}, {last}]"
-            for other_first, other_last in [*known, *ranges[:number]]:
-                if first <= other_last and other_first <= last:
-                    return f"Range [{first}, {last}] overlaps [{other_first}, {other_last}]"
+            # They don't overlap: of those that begin before ours ends, the last reaches furthest
+            at = bisect_right(taken, (last, RANGE_SIZE))
+            if at and taken[at - 1][1] >= first:
+                other_first, other_last = taken[at - 1]
+                return f"Range [{first}, {last}] overlaps [{other_first}, {other_last}]"
+            taken.insert(at, (first, last))
         return None
 
     def offer(self, ranges: Sequence[tuple[int, int]]) -> None:
@@ -181,20 +190,24 @@ class StickyRanges:
         return key_hash % RANGE_SIZE or 1  # slot 0 is reserved
 
     def owner(self, slot: int) -> ConsumerState | None:
-        for consumer, ranges in self._ranges.items():
-            for first, last in ranges:
-                if first <= slot <= last:
-                    return consumer
-        return None
+        at = bisect_right(self._order, (slot, RANGE_SIZE)) - 1
+        return self._owners[at] if at >= 0 and self._order[at][1] >= slot else None
 
     def add(self, consumer: ConsumerState) -> None:
         self._ranges[consumer], self._offered = self._offered, []
+        self._sort()
 
     def remove(self, consumer: ConsumerState) -> None:
         del self._ranges[consumer]
+        self._sort()
 
     def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
         return {consumer: sorted(held) for consumer, held in self._ranges.items()}
+
+    def _sort(self) -> None:
+        owners = {each: owner for owner, held in self._ranges.items() for each in held}
+        self._order = sorted(owners)
+        self._owners = [owners[each] for each in self._order]
 
 
 def _hash(text: str) -> int:

@@ -44,6 +44,7 @@ __all__ = ["HANDLERS", "position_of", "subscribe_request"]
 logger = logging.getLogger(__name__)
 
 _METADATA_BYTES_MAX = 1024
+_PROPERTIES_CHARACTERS_MAX = 64 * 1024  # one document of the metadata store holds them all
 _NAME_LENGTH_MAX = 4096
 _U64 = 2**64
 _TOP_BIT = 2**63
@@ -128,6 +129,11 @@ def _checked_request(topic: TopicName, command: pb.CommandSubscribe) -> Subscrib
             raise NamingError(f"Subscription or consumer name over {_NAME_LENGTH_MAX} characters")
     if sum(len(pair.key) + len(pair.value) for pair in command.metadata) > _METADATA_BYTES_MAX:
         raise BrokerMetadataError(f"Consumer metadata is larger than {_METADATA_BYTES_MAX} bytes")
+    properties = command.subscription_properties
+    if sum(len(pair.key) + len(pair.value) for pair in properties) > _PROPERTIES_CHARACTERS_MAX:
+        raise BrokerMetadataError(
+            f"Subscription properties are longer than {_PROPERTIES_CHARACTERS_MAX} characters"
+        )
     request = subscribe_request(command)
     if request.read_compacted and (
         request.sub_type in (SHARED, KEY_SHARED) or not topic.is_persistent

@@ -27,13 +27,13 @@ from broker.service.topic_list import (
     PATTERN_LENGTH_MAX,
     TopicPattern,
     topics_hash,
-    visible_topics,
 )
 from bundles.errors import BundleError
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from broker.service.connection import Connection
+    from bundles.lookup import BrokerLookup
 
 __all__ = [
     "HANDLERS",
@@ -147,15 +147,17 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
     service = connection.service
     began_s = perf_counter()
     try:
-        listener = command.advertised_listener_name  # "" means unset (trap 32)
-        if listener:
-            # One of the texts that C++ clients forgive (trap 13)
-            raise ServiceNotReadyError(f"the broker do not have {listener} listener")
         if not await service.resources.namespace_exists(name.namespace):
             raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
         owner = await service.bundles.lookup(str(name))
         if owner is None:
             raise BrokerMetadataError(f"Nobody serves {name} now")
+        broker: BrokerLookup | None = owner.broker
+        if listener := command.advertised_listener_name:  # "" means unset (trap 32)
+            broker = owner.broker.by_listener(listener)
+        if broker is None:
+            # One of the texts that C++ clients forgive (trap 13)
+            raise ServiceNotReadyError(f"the broker do not have {listener} listener")
     except BrokerError as error:
         reply_lookup_error(connection, command.request_id, error)
         return
@@ -167,9 +169,9 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
     reply.request_id = command.request_id
     # Another broker's answer is as good as its own: the ownership node proves it.
     reply.response, reply.authoritative = _CONNECT, True
-    reply.brokerServiceUrl = owner.broker.broker_url or ""
-    if owner.broker.broker_url_tls:
-        reply.brokerServiceUrlTls = owner.broker.broker_url_tls
+    reply.brokerServiceUrl = broker.broker_url or ""
+    if broker.broker_url_tls:
+        reply.brokerServiceUrlTls = broker.broker_url_tls
     reply.proxy_through_service_url = False
     connection.send(base)
     service.figures.lookup.record((perf_counter() - began_s) * 1000)
@@ -206,11 +208,12 @@ async def _get_topics(
     pattern: TopicPattern | None,
 ) -> None:
     try:
-        names = await connection.service.list_topics(command.namespace, _MODES[command.mode])
+        topics = await connection.service.watchers.matching(
+            connection, command.namespace, _MODES[command.mode], pattern
+        )
     except (BrokerError, MetadataError) as error:
         connection.reply_error(command.request_id, BrokerMetadataError(str(error)))
         return
-    topics = visible_topics(names, pattern)
     base = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
     reply = base.getTopicsOfNamespaceResponse
     reply.request_id = command.request_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import mmh3
 import pytest
 from hypothesis import given
@@ -42,6 +44,49 @@ def test_slots_of_the_test_vectors() -> None:
     assert HashRing().slot_of(key_hash) == 462881061 % 65535 + 1
     assert StickyRanges().slot_of(key_hash) == 462881061 % 65536
     assert StickyRanges().slot_of(65536) == 1, "slot 0 is reserved"
+
+
+def test_sticky_ranges_are_those_of_a_plain_search() -> None:
+    """The owner of each slot, and every overlap, however ranges come, go and lie."""
+    rng = random.Random(5)
+    for _ in range(60):
+        subject = StickyRanges()
+        held: dict[ConsumerState, list[tuple[int, int]]] = {}
+        for number in range(rng.randrange(1, 12)):
+            brought = [
+                (first, first + rng.choice((0, 1, 40, 5_000)))
+                for first in (rng.randrange(65_536) for _ in range(rng.randrange(1, 5)))
+            ]
+            others = [each for ranges in held.values() for each in ranges]
+            wrong = any(last > 65_535 for _, last in brought) or any(
+                first <= other_last and other_first <= last
+                for at, (first, last) in enumerate(brought)
+                for other_first, other_last in [*others, *brought[:at]]
+            )
+            assert (subject.conflict(brought) is not None) == wrong, (brought, others)
+            if not wrong:
+                consumer = ConsumerState(f"c{number}")
+                subject.offer(brought)
+                subject.add(consumer)
+                held[consumer] = brought
+            elif held and rng.random() < 0.5:
+                gone = rng.choice(list(held))
+                subject.remove(gone)
+                del held[gone]
+        for slot in [rng.randrange(65_536) for _ in range(200)]:
+            expected = [
+                owner
+                for owner, ranges in held.items()
+                if any(first <= slot <= last for first, last in ranges)
+            ]
+            assert subject.owner(slot) is (expected[0] if expected else None)
+
+
+def test_a_consumer_brings_a_bounded_number_of_ranges() -> None:
+    """One SUBSCRIBE with 32,000 of them held the loop for 14 s."""
+    assert StickyRanges().conflict([(2 * each, 2 * each) for each in range(4_096)]) is None
+    reason = StickyRanges().conflict([(2 * each, 2 * each) for each in range(4_097)])
+    assert reason == "4097 ranges, a consumer may bring 4096"
 
 
 @given(

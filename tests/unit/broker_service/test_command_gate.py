@@ -547,7 +547,7 @@ async def test_refusals_are_audited_and_bounded(
         await client.receive(500)
     lines = [record.getMessage() for record in caplog.records if record.name == "broker.audit"]
     assert lines[0].startswith("refused: ")
-    assert "role=no\\nbody" in lines[0]
+    assert 'role="no\\nbody"' in lines[0]
     assert f"resource={TOPIC}" in lines[0]
     assert 1 <= len(lines) < 200
     assert parts(guarded)[0].refused == 500

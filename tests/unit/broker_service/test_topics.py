@@ -18,6 +18,7 @@ from broker.errors import (
 )
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
+from broker.service import topic_list
 from broker.service.topic_list import TopicPattern, topics_hash
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
@@ -407,6 +408,95 @@ async def test_watchers_are_told_what_comes_and_goes(broker: Broker) -> None:
     assert (await client.receive_one()).success.request_id == 4
     await broker.service.create_topic(name("a3"))
     await client.expect_nothing()
+
+
+async def test_what_changes_while_a_list_is_made_is_in_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list is made in steps, in which others get their turns: nothing of theirs may be lost."""
+    client = await ready(broker)
+    for number in range(40):
+        await broker.service.create_topic(name(f"a{number:02}"))
+    monkeypatch.setattr(topic_list, "_SLICE", 1)
+    command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST)
+    request = command.watchTopicList
+    request.request_id, request.watcher_id = 3, 8
+    request.namespace, request.topics_pattern = "public/default", "public/default/a.*"
+    client.send(command)
+    async with asyncio.timeout(30):
+        while not broker.service.watchers._turns:  # noqa: ASYNC110 # nothing tells of that
+            await asyncio.sleep(0)
+    await broker.service.delete_topic(name("a07"))
+    await broker.service.create_topic(name("a99"))
+    await broker.service.create_topic(name("a98"))
+    await broker.service.delete_topic(name("a98"))
+    known = {PREFIX + f"a{number:02}" for number in range(40)}
+    found: set[str] = set()
+
+    def all_told() -> bool:
+        for told in client.take():  # the list, then what has changed since
+            found.update(told.watchTopicListSuccess.topic, told.watchTopicUpdate.new_topics)
+            found.difference_update(told.watchTopicUpdate.deleted_topics)
+        return found == known - {PREFIX + "a07"} | {PREFIX + "a99"}
+
+    await eventually(all_told)
+
+
+async def test_lists_of_a_connection_are_made_one_by_one_and_in_steps(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 lists of 3,000 topics held the loop for four seconds, 1,000 watchers for twenty."""
+    client = await ready(broker)
+    names = [PREFIX + f"a{number}" for number in range(1_000)]
+    matched = 0
+    matches = TopicPattern.matches
+
+    def count(pattern: TopicPattern, topic: TopicName) -> bool:
+        nonlocal matched
+        matched += 1
+        return matches(pattern, topic)
+
+    async def list_topics(namespace: str, mode: str) -> list[str]:
+        return names
+
+    monkeypatch.setattr(TopicPattern, "matches", count)
+    monkeypatch.setattr(broker.service, "list_topics", list_topics)
+    watchers, pattern = broker.service.watchers, TopicPattern("public/default/a.*9")
+    lists = [
+        asyncio.ensure_future(
+            watchers.matching(client.connection, "public/default", "persistent", pattern)
+        )
+        for _ in range(20)
+    ]
+    most, before = 0, 0
+    while not all(each.done() for each in lists):
+        await asyncio.sleep(0)
+        most, before = max(most, matched - before), matched
+    assert matched == 20_000
+    assert most <= 250
+    assert {tuple(each.result()) for each in lists} == {
+        tuple(each for each in names if each.endswith("9"))
+    }
+    assert watchers._turns == {}
+
+
+async def test_a_connection_remembers_a_bounded_number_of_names(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await ready(broker)
+    for number in range(5):
+        await broker.service.create_topic(name(f"a{number}"))
+    monkeypatch.setattr(topic_list, "_KNOWN_MAX", 7)
+    for watcher_id in (1, 2):
+        assert (await watch(client, "public/default/a.*", watcher_id=watcher_id)).HasField(
+            "watchTopicListSuccess"
+        )
+    refused = await watch(client, "public/default/a.*", watcher_id=3)
+    assert "Too many topic list watchers" in refused.error.message
+    # One that it has may be asked for again
+    assert (await watch(client, "public/default/a.*", watcher_id=2)).HasField(
+        "watchTopicListSuccess"
+    )
 
 
 async def test_watch_faults(broker: Broker) -> None:
