@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What two servers make of odd WebSocket frames: `compare_websocket.py PULSAR_URL OUR_URL [KIND]`.
 
-Each frame is sent on a socket of its own, to a producer, a consumer or a reader (KIND: one of
-them); a row tells the server's answer, or how it closed, and what the frame had for an effect: the
-message as a reader sees it, or what is left unacknowledged. URLs are those of HTTP. Rows that
-differ are marked; those on purpose are explained in docs/http-differences.md.
+Each frame is sent on a socket of its own, to a producer, a consumer (pushed to, or ``pull``) or a
+reader (KIND: one of these, or ``parameters``: whether odd ones open the socket). A row tells the
+server's answer, or how it closed, and what the frame had for an effect: the message as a reader
+sees it, or what is left unacknowledged. URLs are those of HTTP. Rows that differ are marked; those
+on purpose are explained in docs/http-differences.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 NAMESPACE = "public/compare-ws"
@@ -33,6 +34,37 @@ def _message(**fields: Any) -> str:
 
 
 NUMBERS: tuple[Any, ...] = (-1, 0, 1.5, "5", "x", True, None, BIG, 2**31, 10**400, [], {})
+
+
+_TEXTS = ("", "x", "-1", "0", "1", "1.5", "2147483648", "true", "TRUE", "%00", " 5", "None")
+_PARAMETERS = {
+    "producer": "sendTimeoutMillis batchingEnabled batchingMaxMessages batchingMaxPublishDelay"
+    " maxPendingMessages messageRoutingMode hashingScheme compressionType producerName"
+    " initialSequenceId unknown",
+    "consumer": "ackTimeoutMillis subscriptionType subscriptionMode receiverQueueSize consumerName"
+    " priorityLevel maxRedeliverCount deadLetterTopic pullMode negativeAckRedeliveryDelay"
+    " cryptoFailureAction subscriptionInitialPosition unknown",
+    "reader": "readerName receiverQueueSize messageId cryptoFailureAction unknown",
+}
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Endpoint and query."""
+    for kind, names in _PARAMETERS.items():
+        for name in names.split():
+            for value in _TEXTS:
+                yield kind, f"{name}={value}"
+    for value in ("snappy", "SNAPPY", "LZ4", "RAR"):
+        yield "producer", f"compressionType={value}"
+    for value in ("shared", "Shared", "key_shared", "Key_Shared"):
+        yield "consumer", f"subscriptionType={value}"
+    for value in ("latest", "LATEST", "earliest", "CAAQAQ==", "CAAQAQ", "AAAA"):
+        yield "reader", f"messageId={value}"
+    yield "producer", "batchingEnabled=true&batchingMaxMessages=1"
+    yield "producer", "batchingEnabled=true&batchingMaxMessages=0"
+    yield "producer", "batchingEnabled=true&batchingMaxPublishDelay=0"
+    yield "consumer", "receiverQueueSize=5&receiverQueueSize=x"
+    yield "consumer", "maxRedeliverCount=2&deadLetterTopic=a%20b"
 
 
 def producer_frames() -> Iterator[str]:
@@ -127,6 +159,17 @@ class Server:
             time.sleep(0.1)
         return before
 
+    def opened(self, kind: str, query: str) -> str:
+        topic = self.topic()
+        tail = "/s" if kind == "consumer" else ""
+        try:
+            with self.open(f"{kind}/{topic}{tail}?{query}"):
+                return "opens"
+        except InvalidStatus as error:
+            return str(error.response.status_code)
+        finally:
+            self.delete(topic)
+
     def produced(self, frame: str) -> str:
         topic = self.topic()
         try:
@@ -193,6 +236,11 @@ def _delivery(answer: dict[str, Any]) -> str:
 
 
 def rows(servers: list[Server], kind: str) -> Iterator[tuple[str, list[str]]]:
+    if kind == "parameters":
+        for endpoint, query in queries():
+            shown = f"{endpoint}?{query}"
+            yield shown, [_safely(server.opened, endpoint, query) for server in servers]
+        return
     if kind == "producer":
         for frame in producer_frames():
             yield frame, [_safely(server.produced, frame) for server in servers]
@@ -215,7 +263,7 @@ def _safely(ask: Callable[..., str], *arguments: Any) -> str:
 def main() -> None:
     servers = [Server(url) for url in sys.argv[1:3]]
     different = 0
-    for kind in sys.argv[3:] or ("producer", "consumer", "pull", "reader"):
+    for kind in sys.argv[3:] or ("parameters", "producer", "consumer", "pull", "reader"):
         for frame, (theirs, ours) in rows(servers, kind):
             mark = " " if theirs == ours else "*"
             different += theirs != ours

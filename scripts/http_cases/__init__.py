@@ -1,7 +1,8 @@
 """What ``scripts/compare_http.py`` asks both servers, a module per area.
 
 Each module has ``requests(tenant)``: the cases in order, in a tenant of its own that the first
-cases create and the last ones delete.
+cases create and the last ones delete. One with ``NEEDS_DOCUMENT`` gets Magnetar's OpenAPI document
+as the second argument.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NS", "Case", "Raw", "T"]
+__all__ = ["NS", "STATUS_ONLY", "Case", "Raw", "T"]
 
 Case = tuple[str, str, Any, str]
 """Method, path, JSON body, Raw or None, note of a known difference or the empty text."""
@@ -25,3 +26,5 @@ class Raw:
 
 T = "/admin/v2/tenants"
 NS = "/admin/v2/namespaces"
+STATUS_ONLY = "status only"
+"""Note of a case whose answer's body isn't compared."""

@@ -215,6 +215,23 @@ def test_groups_that_don_t_exist(admin: httpx.Client, space: str) -> None:
     assert reason(admin.post(f"{base}/resourcegroup/g")) == (412, "ResourceGroup does not exist")
 
 
+def test_unused_subscriptions_expire_as_topic_and_namespace_say(
+    admin: httpx.Client, space: str
+) -> None:
+    topic, name = f"/persistent/{space}/t", "subscriptionExpirationTime"
+    in_the_end = f"{topic}/{name}?applied=true"
+    assert admin.get(f"{topic}/{name}").status_code == 204
+    assert admin.post(f"/namespaces/{space}/{name}", json=7).status_code == 204
+    assert admin.get(in_the_end).json() == 7
+    assert admin.post(f"{topic}/{name}?{name}=5").status_code == 204
+    assert (admin.get(f"{topic}/{name}").json(), admin.get(in_the_end).json()) == (5, 5)
+    low = reason(admin.post(f"{topic}/{name}?{name}=-1"))
+    assert low == (412, "Invalid value for subscription expiration time")
+    assert reason(admin.post(f"{topic}/{name}?{name}=x"))[0] == 400
+    assert admin.delete(f"{topic}/{name}").status_code == 204
+    assert admin.get(in_the_end).json() == 7
+
+
 def test_all_policies_of_a_topic_are_removed_by_one_call(admin: httpx.Client, space: str) -> None:
     topic = f"/persistent/{space}/t"
     assert admin.post(f"{topic}/messageTTL?messageTTL=10").status_code == 204
