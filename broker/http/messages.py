@@ -383,13 +383,14 @@ def encode_message_id(
 
 
 def parse_message_id(text: str) -> pb.MessageIdData:
-    """The inverse of ``encode_message_id``.
+    """The inverse of ``encode_message_id``; padding at its end may be missing, as for Java.
 
     Raises:
         MessageIdError: not base64, or not a message id.
     """
     try:
-        data = pb.MessageIdData.FromString(base64.b64decode(text, validate=True))
+        padded = text + "=" * (-len(text) % 4)
+        data = pb.MessageIdData.FromString(base64.b64decode(padded, validate=True))
     except (binascii.Error, ValueError) as error:
         raise MessageIdError(f"not base64: {error}") from error
     except DecodeError as error:

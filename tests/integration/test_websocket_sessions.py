@@ -260,6 +260,12 @@ def test_a_bad_parameter_refuses_the_upgrade(
     assert refused.value.response.status_code == status
 
 
+def test_of_a_parameter_that_is_given_twice_the_first_one_holds(ws_url: str, topic: str) -> None:
+    url = f"{ws_url}/consumer/{topic}/s?receiverQueueSize=5&receiverQueueSize=x"
+    with open_socket(url):
+        pass
+
+
 def test_an_exclusive_subscription_takes_one(ws_url: str, topic: str) -> None:
     url = f"{ws_url}/consumer/{topic}/s"
     with open_socket(url):

@@ -60,6 +60,11 @@ def _queue_size(query: Mapping[str, str]) -> int:
     return min(max(_number(query, "receiverQueueSize", QUEUE_SIZE_MAX), 1), QUEUE_SIZE_MAX)
 
 
+def _refuse_empty(query: Mapping[str, str], name: str) -> None:
+    if query.get(name) == "":
+        raise ApiError(400, f"Invalid query parameter {name}: empty")
+
+
 def _true(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "").lower() == "true"
 
@@ -68,7 +73,7 @@ def _true(query: Mapping[str, str], name: str) -> bool:
 class ProducerParameters:
     producer_name: str
     batching: bool
-    batch_messages_max: int
+    batch_messages_max: int  # 0 asks for none: batches are bounded by their bytes
     pending_max: int
     send_timeout_ms: int  # 0: none
     first_sequence_id: int
@@ -81,11 +86,12 @@ class ProducerParameters:
         """Raises ApiError 400 for the first wrong one."""
         batching = _true(query, "batchingEnabled")
         # As Pulsar: these two are looked at with batching only.
-        messages_max = _number(query, "batchingMaxMessages", 1000, 2) if batching else 1
+        messages_max = (
+            (_number(query, "batchingMaxMessages", 1000) or _INT32_MAX) if batching else 1
+        )
         if batching:
             _number(query, "batchingMaxPublishDelay", 10, 1)  # checked, not used: see producer.py
-        if query.get("producerName") == "":
-            raise ApiError(400, "Invalid query parameter producerName: empty")
+        _refuse_empty(query, "producerName")
         if "encryptionKeys" in query:
             raise ApiError(400, "encryptionKeys needs a key reader, which this broker doesn't have")
         return cls(
@@ -133,6 +139,8 @@ class ConsumerParameters:
         if 0 < ack_timeout_ms < 1000:
             raise ApiError(400, "Invalid query parameter ackTimeoutMillis: at least 1000")
         redeliver_max = _number(query, "maxRedeliverCount", 0, 1)
+        for name in ("consumerName", "deadLetterTopic"):
+            _refuse_empty(query, name)
         dead_letter_topic = query.get("deadLetterTopic", "")
         if dead_letter_topic:
             if not redeliver_max:

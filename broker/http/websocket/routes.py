@@ -84,7 +84,7 @@ async def _produce(websocket: WebSocket) -> None:
 
 
 def _producer_session(websocket: WebSocket, service: BrokerService) -> _Session:
-    parameters = ProducerParameters.parse(websocket.query_params)
+    parameters = ProducerParameters.parse(_query(websocket))
     return ProducerSession(service, _topics(websocket)[0], parameters)
 
 
@@ -93,24 +93,29 @@ async def _consume(websocket: WebSocket) -> None:
 
 
 def _consumer_session(websocket: WebSocket, service: BrokerService) -> _Session:
-    parameters = ConsumerParameters.parse(websocket.query_params)
+    parameters = ConsumerParameters.parse(_query(websocket))
     return ConsumerSession(service, _topics(websocket), _subscription(websocket), parameters)
 
 
 async def _consume_several(websocket: WebSocket) -> None:
-    query = websocket.query_params
+    query = _query(websocket)
     if "topicsPattern" in query and "topics" not in query:
         await _serve(websocket, _pattern_session)
     else:
         await _serve(websocket, _consumer_session)
 
 
+def _query(websocket: WebSocket) -> dict[str, str]:
+    """Of parameters that are given twice the first one holds, as in Pulsar."""
+    return dict(reversed(websocket.query_params.multi_items()))
+
+
 def _pattern_session(websocket: WebSocket, service: BrokerService) -> _Session:
     return PatternSession(
         service,
-        NamePattern(websocket.query_params["topicsPattern"]),
+        NamePattern(_query(websocket)["topicsPattern"]),
         _subscription(websocket),
-        ConsumerParameters.parse(websocket.query_params),
+        ConsumerParameters.parse(_query(websocket)),
         websocket.app.state.topic_changes,
         _Guard(websocket) if websocket.app.state.access is not None else None,
     )
@@ -142,7 +147,7 @@ def _topics(websocket: WebSocket) -> list[TopicName]:
     names = websocket.path_params
     if "topic" in names:
         return [make_topic_name(*(names[part] for part in _TOPIC_PARTS))]
-    query = websocket.query_params
+    query = _query(websocket)
     if "topicsPattern" in query:
         raise ApiError(400, "topics or topicsPattern, not both")
     try:
@@ -173,7 +178,7 @@ async def _read(websocket: WebSocket) -> None:
 
 
 def _reader_session(websocket: WebSocket, service: BrokerService) -> _Session:
-    parameters = ReaderParameters.parse(websocket.query_params)
+    parameters = ReaderParameters.parse(_query(websocket))
     return ReaderSession(service, _topics(websocket)[0], parameters)
 
 
@@ -208,7 +213,7 @@ async def _serve(
 
 async def _authorized(websocket: WebSocket) -> list[Right]:
     """Raises ApiError: 400 the path or the query names no topics, 403."""
-    query = websocket.query_params
+    query = _query(websocket)
     if "topic" not in websocket.path_params and "topicsPattern" in query and "topics" not in query:
         return await _may_list(websocket, NamePattern(query["topicsPattern"]))
     subscription = _subscription(websocket)

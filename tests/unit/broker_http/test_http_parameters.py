@@ -41,6 +41,8 @@ def test_the_queue_size_is_capped() -> None:
         {"receiverQueueSize": "x"},
         {"maxRedeliverCount": "0"},
         {"deadLetterTopic": "dead"},
+        {"deadLetterTopic": ""},
+        {"consumerName": ""},
         {"deadLetterTopic": "bad://", "maxRedeliverCount": "1"},
         {"negativeAckRedeliveryDelay": "-1"},
         {"subscriptionInitialPosition": "earliest"},
@@ -70,7 +72,7 @@ def test_bad_consumer_parameters(query: dict[str, str]) -> None:
         {"producerName": ""},
         {"encryptionKeys": "k1"},
         {"encryptionKeys": ""},
-        {"batchingMaxMessages": "1", "batchingEnabled": "true"},
+        {"batchingMaxMessages": "-1", "batchingEnabled": "true"},
         {"batchingMaxPublishDelay": "x", "batchingEnabled": "true"},
     ],
     ids=str,
@@ -87,6 +89,8 @@ def test_batching_parameters_count_with_batching_only() -> None:
     assert not ProducerParameters.parse(query).batching
     query = {"batchingEnabled": "true", "batchingMaxMessages": "7"}
     assert ProducerParameters.parse(query).batch_messages_max == 7
+    query = {"batchingEnabled": "true", "batchingMaxMessages": "0"}
+    assert ProducerParameters.parse(query).batch_messages_max > 1_000_000  # not limited by count
 
 
 def test_what_pulsar_takes_is_taken() -> None:
@@ -97,6 +101,11 @@ def test_what_pulsar_takes_is_taken() -> None:
         ProducerParameters.parse({"compressionType": compression})
     dead = {"maxRedeliverCount": "2", "deadLetterTopic": "persistent://a/b/c"}
     assert ConsumerParameters.parse(dead).redeliver_max == 2
+
+
+def test_a_message_id_without_its_padding() -> None:
+    start = ReaderParameters.parse({"messageId": "CAAQAQ"}).start
+    assert start == ReaderParameters.parse({"messageId": "CAAQAQ=="}).start
 
 
 def test_a_space_in_a_message_id_was_a_plus() -> None:
