@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import add
 from typing import Final
 
 __all__ = ["LATENCY_LIMITS_MS", "SIZE_LIMITS", "Durations", "PeriodBuckets"]
@@ -50,18 +52,11 @@ class Durations:
             self._before = [0] * _SIZE if stale else self._counts
             self._counts = [0] * _SIZE
             self._period_end_s = now_s + period_s
-        counts = [old + new for old, new in zip(self._before, self._counts, strict=True)]
-        total = sum(counts)
-        return [self._quantile(counts, total, each) for each in wanted]
-
-    @staticmethod
-    def _quantile(counts: list[int], total: int, wanted: float) -> float:
-        left = max(1, math.ceil(total * wanted))
-        for step, count in enumerate(counts):
-            left -= count
-            if left <= 0:
-                return float(2.0 ** ((step + _LOWEST) / _STEPS))
-        return math.nan
+        upto = list(accumulate(map(add, self._before, self._counts)))
+        if not (total := upto[-1]):
+            return [math.nan] * len(wanted)
+        ranks = [max(1, math.ceil(total * each)) for each in wanted]
+        return [2.0 ** ((bisect_left(upto, rank) + _LOWEST) / _STEPS) for rank in ranks]
 
 
 class PeriodBuckets:

@@ -97,7 +97,12 @@ def read_local_cookie(file_system: FileSystem) -> CheckedCookie | None:
 
 def write_local_cookie(file_system: FileSystem, data: bytes) -> None:
     """Durably, and all or nothing."""
-    temporary = f"{FILE}.new"
+    write_durably(file_system, FILE, data)
+
+
+def write_durably(file_system: FileSystem, path: str, data: bytes) -> None:
+    """Put a small file into the root directory, or replace it: all or nothing."""
+    temporary = f"{path}.new"
     if file_system.exists(temporary):
         file_system.remove(temporary)
     file = file_system.create(temporary)
@@ -105,7 +110,7 @@ def write_local_cookie(file_system: FileSystem, data: bytes) -> None:
         file.pwritev([data], 0, sync_point="cookie.data")
     finally:
         file.close()
-    file_system.rename(temporary, FILE)
+    file_system.rename(temporary, path)
     file_system.sync_dir("", "cookie.name")
 
 

@@ -21,11 +21,11 @@ import uvloop
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.cookie import read_instance_id
+from bookkeeper.bookie.directories import open_directories
 from bookkeeper.bookie.settings import BookieSettings
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.malloc import keep_freed_memory
-from bookkeeper.storage.os_file_system import OsFileSystem
 from bookkeeper.transport_grpc.bookie_server import BookieServer
 from bookkeeper.transport_grpc.tls import server_credentials
 from metadata.errors import MetadataError
@@ -96,9 +96,9 @@ class BookieProcess:
             bookie.on_fatal = self._on_fatal
             server.serve(bookie, instance_id, queue_bytes_max=settings.journal_queue_bytes // 2)
 
-        self.bookie = bookie = await Bookie.open(
-            config, OsFileSystem(config.data_dir), store, before_register=serve
-        )
+        journal = settings.journals[0] if settings.journals else None
+        files = open_directories(settings.ledgers, journal)
+        self.bookie = bookie = await Bookie.open(config, files, store, before_register=serve)
         stack.push_async_callback(bookie.close)
         collector = GarbageCollector(bookie, LedgerStore(store))
         stack.push_async_callback(collector.close)

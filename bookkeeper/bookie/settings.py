@@ -51,9 +51,9 @@ class BookieSettings:
     upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
     zk_timeout: int = 30_000  # ms
 
-    # --- directories: one for journal, entry logs and index
-    journal_directories: str = ""  # "" or the same
-    ledger_directories: str = "data/bookie"
+    # --- directories
+    journal_directories: str = ""  # "": the first of ledgerDirectories; never more than one
+    ledger_directories: str = "data/bookie"  # comma list; the first has index and cookie, too
     accept_data_loss: bool = False  # own key: start although acknowledged bytes are gone
 
     # --- journal, entry logs, collection
@@ -140,9 +140,15 @@ class BookieSettings:
         Raises:
             BookieSettingsError: the text says what.
         """
-        if len(self.ledgers) > 1 or self.journals not in ((), self.ledgers):
+        if len(self.journals) > 1:
             raise BookieSettingsError(
-                "journal and ledgers must share one directory: set ledgerDirectories alone"
+                f"journalDirectories={self.journal_directories}: there is one journal"
+            )
+        if len(set(self.ledgers)) < len(self.ledgers):
+            raise BookieSettingsError(f"ledgerDirectories={self.ledger_directories}: one twice")
+        if set(self.journals) & set(self.ledgers[1:]):
+            raise BookieSettingsError(
+                "journalDirectories: the first of ledgerDirectories, or one of its own"
             )
         _ = self.metadata_url
         self.bookie("check", ("localhost", 1))

@@ -230,10 +230,12 @@ def _wait_until_registered(url: str, bookies: list[BookieProcess]) -> None:
 
 def test_a_bookie_registers_with_place_and_address(tmp_path: Path, url: str) -> None:
     options = ("--id", "bookie-7", "--set", "networkLocation=/zone-a/ud3")
+    options = (*options, "--set", f"journalDirectories={tmp_path / 'journal'}")
     bookie = BookieProcess(tmp_path / "bookie", url, *options)
     with bookie:
         assert bookie.bookie_id == "bookie-7"
         (info,) = _registered(url).values()
+        assert (tmp_path / "journal" / "journal").is_dir()
         assert info == ServiceInfo("bookie-7", "/zone-a/ud3", ("127.0.0.1", bookie.port))
         assert bookie.stop() == 0
         assert _registered(url) == {}

@@ -1,0 +1,252 @@
+"""A bookie's files on several disks: journal on one, entry logs on some, the rest on the first.
+
+The bookie's core sees one tree. Here a path finds its root: ``journal/...`` lies in the journal
+directory, a file of ``entry-log/`` in whichever ledger directory had most space when it was
+created, everything else (cookie, lock, index) in the first ledger directory, the *main* one.
+
+A directory that is empty, missing or another bookie's would look like lost entry logs or an empty
+journal. So every other root carries a file that names the set it belongs to, and the main root
+knows how many there are; both are compared before anything is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bookkeeper.bookie import cookie, entry_log, journal_format
+from bookkeeper.errors import CookieMismatchError, CorruptFileError
+from bookkeeper.storage.file_system import DirectoryLock, File, FileSystem
+from bookkeeper.storage.os_file_system import OsFileSystem
+
+MEMBER_FILE: Final = "directory.json"  # in every root but the main one
+SET_FILE: Final = "directories.json"  # in the main root, once there is more than one
+_HARMLESS: Final = frozenset({"lost+found", f"{MEMBER_FILE}.new"})
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySet:
+    """What the main root knows of the others. ``ledgers`` counts the main root, too."""
+
+    set_id: str
+    ledgers: int
+    has_journal: bool
+
+    @property
+    def roles(self) -> list[str]:
+        """Of all roots but the main one, in order."""
+        roles = [f"ledgers-{number}" for number in range(1, self.ledgers)]
+        return [*roles, "journal"] if self.has_journal else roles
+
+    def encode(self) -> bytes:
+        fields = {"id": self.set_id, "ledgers": self.ledgers, "journal": self.has_journal}
+        return json.dumps(fields, sort_keys=True).encode()
+
+
+class SeveralDirectories(FileSystem):
+    """See the module's text. Build with ``open_directories``.
+
+    Args:
+        main: first ledger directory.
+        journal: None: in ``main``.
+        more: further ledger directories.
+    """
+
+    def __init__(
+        self, main: FileSystem, journal: FileSystem | None, more: Sequence[FileSystem]
+    ) -> None:
+        self._main = main
+        self._journal = journal or main
+        self._ledgers = (main, *more)
+        self._roots = (*self._ledgers, *(() if journal is None else (journal,)))
+        self._home: dict[str, FileSystem] = {}  # path of an entry log -> its root
+        for root in self._ledgers:
+            for name in root.list(entry_log.DIRECTORY):
+                path = f"{entry_log.DIRECTORY}/{name}"
+                if path in self._home:
+                    raise CorruptFileError(path, 0, "it is in two ledger directories")
+                self._home[path] = root
+
+    def make_directory(self, path: str) -> None:
+        for root in self._of_directory(path):
+            root.make_directory(path)
+
+    def create(self, path: str) -> File:
+        if not _is_entry_log(path):
+            return self._of(path).create(path)
+        root = max(self._ledgers, key=lambda each: each.free_bytes())
+        file = root.create(path)
+        self._home[path] = root
+        return file
+
+    def open(self, path: str) -> File:
+        return self._of(path).open(path)
+
+    def exists(self, path: str) -> bool:
+        return self._of(path).exists(path)
+
+    def rename(self, path: str, new_path: str) -> None:
+        root = self._of(path)
+        if _is_entry_log(path):
+            replaced = self._home.get(new_path)
+            if replaced is not None and replaced is not root:
+                replaced.remove(new_path)
+        root.rename(path, new_path)
+        if _is_entry_log(path):
+            self._home.pop(path, None)
+            self._home[new_path] = root
+
+    def remove(self, path: str) -> None:
+        self._of(path).remove(path)
+        self._home.pop(path, None)
+
+    def list(self, path: str) -> list[str]:
+        return sorted(name for root in self._of_directory(path) for name in root.list(path))
+
+    def sync_dir(self, path: str, sync_point: str) -> None:
+        for root in self._of_directory(path):
+            root.sync_dir(path, sync_point)
+
+    def lock(self, path: str) -> DirectoryLock:
+        locks: list[DirectoryLock] = []
+        try:
+            locks.extend(root.lock(path) for root in self._roots)
+        except BaseException:
+            for lock in locks:
+                lock.release()
+            raise
+        return _Locks(locks)
+
+    def free_bytes(self) -> int:
+        return self._fullest().free_bytes()
+
+    def total_bytes(self) -> int:
+        return self._fullest().total_bytes()
+
+    def _fullest(self) -> FileSystem:
+        """The root that ends writing first: of the entry logs' roots the emptiest one counts."""
+        roomiest = min(self._ledgers, key=_used_share)
+        return max((self._main, self._journal, roomiest), key=_used_share)
+
+    def _of(self, path: str) -> FileSystem:
+        if path.startswith(f"{journal_format.DIRECTORY}/"):
+            return self._journal
+        return self._home.get(path, self._main)
+
+    def _of_directory(self, path: str) -> Sequence[FileSystem]:
+        if path == journal_format.DIRECTORY:
+            return (self._journal,)
+        return self._ledgers if path == entry_log.DIRECTORY else (self._main,)
+
+
+class _Locks(DirectoryLock):
+    def __init__(self, locks: list[DirectoryLock]) -> None:
+        self._locks = locks
+
+    def release(self) -> None:
+        for lock in self._locks:
+            lock.release()
+
+
+def open_directories(
+    ledgers: Sequence[Path],
+    journal: Path | None,
+    *,
+    open_root: Callable[[Path], FileSystem] = OsFileSystem,
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+) -> FileSystem:
+    """One file system of all directories; with a single one that one itself.
+
+    Empty directories may be added to those of earlier starts. None may be taken away, and the
+    journal's stays what it is once there is one.
+
+    Args:
+        journal: None, or the first of ``ledgers``: the journal is there.
+
+    Raises:
+        CookieMismatchError: a directory isn't one of this bookie's, or one is missing.
+        OSError: a directory can't be used.
+    """
+    main, *more = [open_root(path) for path in ledgers]
+    journal_root = None if journal in (None, ledgers[0]) else open_root(journal)
+    known = _read_set(main)
+    if known is None and not more and journal_root is None:
+        return main
+    wanted = DirectorySet(
+        known.set_id if known is not None else new_id(), len(ledgers), journal_root is not None
+    )
+    _check_growth(main, known, wanted)
+    if known is None:  # the id first: a start that is cut short from here on is begun again
+        cookie.write_durably(main, SET_FILE, DirectorySet(wanted.set_id, 1, False).encode())
+    others = list(zip(wanted.roles, [*more, journal_root], [*ledgers[1:], journal], strict=False))
+    for role, root, path in others:
+        assert root is not None
+        is_new = known is None or role not in known.roles
+        _check_member(root, role, wanted.set_id, str(path), is_new=is_new)
+    if wanted != known:
+        cookie.write_durably(main, SET_FILE, wanted.encode())
+    return SeveralDirectories(main, journal_root, more)
+
+
+def _read_set(main: FileSystem) -> DirectorySet | None:
+    if not main.exists(SET_FILE):
+        return None
+    fields = _read_json(main, SET_FILE)
+    try:
+        return DirectorySet(str(fields["id"]), int(fields["ledgers"]), bool(fields["journal"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CookieMismatchError(f"{SET_FILE} can't be read: {error}") from error
+
+
+def _check_growth(main: FileSystem, known: DirectorySet | None, wanted: DirectorySet) -> None:
+    before = known or DirectorySet(wanted.set_id, 1, False)
+    if wanted.ledgers < before.ledgers:
+        raise CookieMismatchError(
+            f"ledgerDirectories: {wanted.ledgers}, but entries lie in {before.ledgers}"
+        )
+    if before.has_journal and not wanted.has_journal:
+        raise CookieMismatchError("journalDirectories: the journal lies in another directory")
+    if wanted.has_journal and not before.has_journal and main.list(journal_format.DIRECTORY):
+        raise CookieMismatchError(
+            "journalDirectories: the journal lies in the first of ledgerDirectories"
+        )
+
+
+def _check_member(root: FileSystem, role: str, set_id: str, path: str, *, is_new: bool) -> None:
+    expected = {"set": set_id, "role": role}
+    if root.exists(MEMBER_FILE):
+        if _read_json(root, MEMBER_FILE) != expected:
+            raise CookieMismatchError(f"{path} belongs to another bookie or to another place in it")
+        return
+    if not is_new:
+        raise CookieMismatchError(
+            f"{path} has no {MEMBER_FILE}: is the right disk mounted? It holds acknowledged entries"
+        )
+    if set(root.list("")) - _HARMLESS:
+        raise CookieMismatchError(f"{path} isn't empty, and isn't this bookie's")
+    cookie.write_durably(root, MEMBER_FILE, json.dumps(expected, sort_keys=True).encode())
+
+
+def _read_json(root: FileSystem, path: str) -> dict[str, Any]:
+    file = root.open(path)
+    try:
+        fields = json.loads(file.pread(file.size(), 0))
+    except ValueError as error:
+        raise CookieMismatchError(f"{path} can't be read: {error}") from error
+    finally:
+        file.close()
+    if not isinstance(fields, dict):
+        raise CookieMismatchError(f"{path} can't be read")
+    return fields
+
+
+def _is_entry_log(path: str) -> bool:
+    return path.startswith(f"{entry_log.DIRECTORY}/")
+
+
+def _used_share(root: FileSystem) -> float:
+    return 1 - root.free_bytes() / max(1, root.total_bytes())
