@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from broker.errors import PersistenceError, TopicNotFoundError
 from broker.http import metrics
 from broker.http.app import create_app
 from broker.http.broker_metrics import CacheRates
@@ -19,6 +21,8 @@ from broker.http.metrics import metrics_pieces
 from broker.http.metrics_page import BLOCK_ROWS, MetricsPage, label
 from broker.http.topic_metrics import TopicMetrics
 from broker.protocol.topic_name import TopicName
+from broker.service.persistent_subscription import PersistentSubscription
+from managed_ledger.errors import ManagedLedgerError
 from tests.unit.broker_service.doubles import Broker
 
 
@@ -210,3 +214,69 @@ async def test_a_large_page_is_sent_in_pieces(
     assert answer.headers.get("content-encoding", "identity") == encoding
     assert ("content-length" in answer.headers) == (http_version == "1.0"), "which has no chunks"
     assert len(samples(answer.content)) > 20 * 40
+
+
+async def page_of(broker: Broker) -> dict[str, float]:
+    pages = metrics_pieces(broker.service, HttpFigures(), CacheRates())
+    return samples(b"".join([piece async for piece in pages]))
+
+
+async def test_connections_that_are_not_read_are_throttled(broker: Broker) -> None:
+    client, _ = broker.client(), broker.client(port=5001)
+    name = f"pulsar_broker_throttled_connections{{cluster={broker.service.cluster}}}"
+    assert (await page_of(broker))[name] == 0
+    client.connection.pause_for_process()
+    assert (await page_of(broker))[name] == 1
+    client.connection.resume_for_process()
+    assert (await page_of(broker))[name] == 0
+
+
+async def test_throttled_dispatch_shows_from_its_first_event_on(broker: Broker) -> None:
+    await load(broker, 1, 1)
+    (topic,) = broker.service.topics.values()
+    subscription = topic.subscriptions["s0"]
+    assert isinstance(subscription, PersistentSubscription)
+    assert not [name for name in await page_of(broker) if "dispatch_throttled" in name]
+    subscription._rate.events["dispatchThrottledMsgEventsByTopicLimit"] = 3
+    found = await page_of(broker)
+    (series,) = [name for name in found if "dispatch_throttled" in name]
+    assert series.startswith("pulsar_subscription_dispatch_throttled_msg_events{")
+    assert series.endswith("subscription=s0,reason=topic}")
+    assert found[series] == 3
+
+
+async def test_bytes_of_system_topics_stand_apart(broker: Broker) -> None:
+    for number, local in enumerate(("plain", "__change_events"), 1):
+        name = TopicName.parse(f"persistent://public/default/{local}")
+        topic = await broker.service.get_topic(name, create=True)
+        topic.bytes_in = 10 * number
+    found = await page_of(broker)
+    base = f"cluster={broker.service.cluster}"
+    assert found[f"pulsar_broker_in_bytes_total{{{base},system_topic=false}}"] == 10
+    assert found[f"pulsar_broker_in_bytes_total{{{base},system_topic=true}}"] == 20
+
+
+async def test_failed_loads_are_counted(broker: Broker) -> None:
+    absent = TopicName.parse("persistent://public/default/absent")
+    with pytest.raises(TopicNotFoundError):
+        await broker.service.get_topic(absent, create=False)
+    name = f"topic_load_failed_total{{cluster={broker.service.cluster}}}"
+    assert (await page_of(broker))[name] == 0, "an answer, no failure"
+    broker.service.ledgers.open = failing  # type: ignore[method-assign] # the storage is away
+    with pytest.raises(PersistenceError):
+        await broker.service.get_topic(absent, create=True)
+    assert (await page_of(broker))[name] == 1
+
+
+async def failing(*_: object, **__: object) -> NoReturn:
+    raise ManagedLedgerError("no storage")
+
+
+async def test_looks_at_backlogs_are_timed(broker: Broker) -> None:
+    await broker.service.check_backlog_quotas()
+    await broker.service.check_backlog_quotas()
+    found = await page_of(broker)
+    base = f"cluster={broker.service.cluster}"
+    name = "pulsar_storage_backlog_quota_check_duration_seconds"
+    assert found[f"{name}_count{{{base}}}"] == 2
+    assert found[f"{name}_bucket{{{base},le=+Inf}}"] == 2
