@@ -20,6 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, get_type_hints
 
+from broker.advertised_listeners import parse_listeners
+
 __all__ = ["BrokerConfig", "ConfigError"]
 
 logger = logging.getLogger(__name__)
@@ -101,6 +103,8 @@ class BrokerConfig:
     data_dir: str = "data"  # own key: journal, ledgers, metadata of a standalone process
     bind_address: str = "127.0.0.1"
     advertised_address: str = ""  # "": the bind address; localhost for loopback and wildcards
+    advertised_listeners: str = ""  # addresses by name: broker/advertised_listeners.py
+    internal_listener_name: str = ""  # for who names none; "": the first that has the scheme
     broker_service_port: int = 6650  # 0: any free port; empty or -1: only over TLS
     web_service_port: int = 8080
     metadata_store_url: str = ""  # "": the embedded store in data_dir; zk:host:port/chroot
@@ -328,6 +332,7 @@ class BrokerConfig:
                 raise ConfigError(
                     f"{key_of(name)}={getattr(self, name)!r}: not one of {', '.join(choices)}"
                 )
+        self._check_listeners()
         for name in _ALL_PORTS:
             if not -1 <= getattr(self, name) <= 65_535:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: not a port number")
@@ -363,6 +368,14 @@ class BrokerConfig:
             raise ConfigError(
                 f"authorizationProvider={self.authorization_provider}: only Pulsar's own exists"
             )
+
+    def _check_listeners(self) -> None:
+        try:
+            listeners = parse_listeners(self.advertised_listeners)
+        except ValueError as error:
+            raise ConfigError(f"advertisedListeners: {error}") from None
+        if (name := self.internal_listener_name) and name not in listeners:
+            raise ConfigError(f"internalListenerName={name}: not one of advertisedListeners")
 
     @classmethod
     def load(

@@ -19,6 +19,18 @@ class BrokerLookup:
     http_url_tls: str | None
     advertised_listeners: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
 
+    def by_listener(self, name: str) -> "BrokerLookup | None":
+        """The same broker for clients of one of its networks; None: it has no such listener."""
+        if (urls := self.advertised_listeners.get(name)) is None:
+            return None
+        return BrokerLookup(
+            urls.get("brokerServiceUrl"),
+            urls.get("brokerServiceUrlTls"),
+            urls.get("brokerHttpUrl") or self.http_url,
+            urls.get("brokerHttpsUrl") or self.http_url_tls,
+            self.advertised_listeners,
+        )
+
     def encode(self) -> bytes:
         """Pulsar's NamespaceEphemeralData: the value of an ownership node."""
         return orjson.dumps(

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.advertised_listeners import address_of, parse_listeners
 from broker.service.access_control import AccessControl
 from broker.service.cluster_documents import ClusterDocuments
 from broker.service.command_gate import CommandGate
@@ -227,12 +228,7 @@ class BrokerService:
         self._name_prefix = f"{self.cluster}-{instance}"
         self.bundles = OwnershipService(
             self.store,
-            BrokerLookup(
-                self.service_url or None,
-                self.service_url_tls or None,
-                self.web_url or None,
-                self.web_url_tls or None,
-            ),
+            self._own_lookup(),
             unload=self.unload_bundle,
             default_bundle_count=self.config.default_number_of_namespace_bundles,
         )
@@ -241,6 +237,22 @@ class BrokerService:
             self.authenticator.start()
         self.ready = True
         logger.info("broker %s serves %s", self.broker_id, self.cluster)
+
+    def _own_lookup(self) -> BrokerLookup:
+        """What lookups of our topics answer."""
+        listeners = parse_listeners(self.config.advertised_listeners)
+
+        def reached(scheme: str, otherwise: str) -> str | None:
+            internal = self.config.internal_listener_name
+            return address_of(listeners, internal, scheme) or otherwise or None
+
+        return BrokerLookup(
+            reached("pulsar", self.service_url),
+            reached("pulsar+ssl", self.service_url_tls),
+            reached("http", self.web_url),
+            reached("https", self.web_url_tls),
+            listeners,
+        )
 
     async def close(self) -> None:
         """Stop listening, unload every topic, release the bundles, close every connection."""

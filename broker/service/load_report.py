@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
+from broker.advertised_listeners import parse_listeners
 from broker.service.bundle_load import loads_by_bundle
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
         "lastBundleLosses": [],
         "brokerVersionString": version,
         "protocols": {},
-        "advertisedListeners": {},
+        "advertisedListeners": parse_listeners(service.config.advertised_listeners),
         "startTimestamp": int(psutil.Process().create_time() * 1000),
         "maxResourceUsage": max(
             (each["usage"] / each["limit"] for each in resources.values() if each["limit"] > 0),

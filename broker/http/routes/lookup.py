@@ -42,27 +42,30 @@ async def lookup(
     service: Service,
     topic: Topic,
     authoritative: Authoritative = None,
-    listenerName: Annotated[str | None, Query(description="Advertised listener; none is")] = None,
+    listenerName: Annotated[str | None, Query(description="Of advertisedListeners")] = None,
     x_pulsar_listenername: Annotated[
         str | None, Header(description="The same as `listenerName`")
     ] = None,
 ) -> Response:
     await _require(service, topic)
-    if listener := listenerName or x_pulsar_listenername:
-        raise ApiError(412, f"the broker do not have {listener:.100} listener")
     try:
         found = await service.bundles.lookup(str(topic))
     except BundleError:
         return Response(status_code=503)
     if found is None:
         return Response(status_code=503)
+    broker = found.broker
+    if listener := listenerName or x_pulsar_listenername:
+        if (reached := broker.by_listener(listener)) is None:
+            raise ApiError(412, f"the broker do not have {listener:.100} listener")
+        broker = reached
     urls = {
-        "brokerUrl": found.broker.broker_url,
-        "brokerUrlTls": found.broker.broker_url_tls,
-        "httpUrl": found.broker.http_url,
-        "httpUrlTls": found.broker.http_url_tls,
-        "nativeUrl": found.broker.broker_url,
-        "brokerUrlSsl": found.broker.broker_url_tls or "",
+        "brokerUrl": broker.broker_url,
+        "brokerUrlTls": broker.broker_url_tls,
+        "httpUrl": broker.http_url,
+        "httpUrlTls": broker.http_url_tls,
+        "nativeUrl": broker.broker_url,
+        "brokerUrlSsl": broker.broker_url_tls or "",
     }
     return JsonResponse({name: url for name, url in urls.items() if url is not None})
 
