@@ -81,6 +81,7 @@ class Authenticator:
         # Digest of credentials -> whom they prove, and until when that may be believed unchecked
         self._remembered: dict[bytes, tuple[Principal, float]] = {}
         self._checking: dict[bytes, asyncio.Future[Principal]] = {}
+        self._checking_for: Counter[str] = Counter()  # the same by address
         self._refusals = _RefusalLog()
         self.accepted: Counter[str] = Counter()  # by method, for the metrics page
         self.refused: Counter[str] = Counter()
@@ -198,12 +199,18 @@ class Authenticator:
         assert error is not None
         raise error
 
-    async def authenticate(self, credentials: Credentials) -> Principal:
-        """Raises AuthenticationError: they prove nothing."""
+    async def authenticate(self, credentials: Credentials, address: str = "") -> Principal:
+        """Check credentials, however long it takes.
+
+        Args:
+            address: whose guesses may fill no more than half of the queue; "": nobody's.
+        Raises:
+            AuthenticationError: they prove nothing.
+        """
         while True:
             generation = self.generation
             try:
-                principal = await self._authenticate(credentials)
+                principal = await self._authenticate(credentials, address)
             except AuthenticationError:
                 if generation == self.generation:
                     raise
@@ -212,24 +219,28 @@ class Authenticator:
                     return principal
             # What was found holds for keys that have been replaced meanwhile.
 
-    async def _authenticate(self, credentials: Credentials) -> Principal:
+    async def _authenticate(self, credentials: Credentials, address: str) -> Principal:
         if (principal := self.authenticate_nowait(credentials)) is not None:
             return principal
         # The same credentials at the same time, from a client's many connections, are one check.
         digest = self._digest(credentials)
         if (future := self._checking.get(digest)) is None:
-            if len(self._checking) >= _WAITING_MAX:
+            if self._is_full(address):
                 raise TooManyChecksError("too many checks at once")
             future = asyncio.ensure_future(self._check(credentials, digest))
             self._checking[digest] = future
-            future.add_done_callback(lambda done: self._checked(digest, done))
+            self._checking_for[address] += 1
+            future.add_done_callback(lambda done: self._checked(digest, address, done))
         return await asyncio.shield(future)
 
-    def has_room_for(self, credentials: Credentials) -> bool:
+    def has_room_for(self, credentials: Credentials, address: str = "") -> bool:
         """Whether ``authenticate`` would check them, or wait for the check that is under way."""
-        if len(self._checking) < _WAITING_MAX:
+        return not self._is_full(address) or self._digest(credentials) in self._checking
+
+    def _is_full(self, address: str) -> bool:
+        if len(self._checking) >= _WAITING_MAX:
             return True
-        return self._digest(credentials) in self._checking
+        return bool(address) and self._checking_for[address] >= _WAITING_MAX // 2
 
     def success(self, method: str) -> None:
         """Count a login."""
@@ -244,8 +255,11 @@ class Authenticator:
         self.refused[self._known(method)] += 1
         self._refusals.add(time.monotonic(), address, door, method, str(error))
 
-    def _checked(self, digest: bytes, future: asyncio.Future[Principal]) -> None:
+    def _checked(self, digest: bytes, address: str, future: asyncio.Future[Principal]) -> None:
         del self._checking[digest]
+        self._checking_for[address] -= 1
+        if not self._checking_for[address]:
+            del self._checking_for[address]
         if not future.cancelled():
             future.exception()  # whoever waited may be gone: it is no news then
 

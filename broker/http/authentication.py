@@ -77,7 +77,9 @@ class AuthenticationLayer:
                 self._check_site(scope, headers)
             principal = authenticator.authenticate_nowait(credentials)
             if principal is None:
-                principal = await authenticator.authenticate(credentials)
+                client = scope.get("client")
+                address = client[0] if client else ""
+                principal = await authenticator.authenticate(credentials, address)
             original = authenticator.chain.check_original(
                 principal.role, headers.get(b"x-original-principal"), same_is_good=True
             )

@@ -96,14 +96,14 @@ class AuthSession:
             self._refuse(error)
 
     async def _start_later(self) -> None:
-        authenticator, generation = self._authenticator, -1
+        authenticator, generation, ip = self._authenticator, -1, self._connection.ip
         try:
             while generation != authenticator.generation:  # keys may change between the two
                 generation = authenticator.generation
-                own = await authenticator.authenticate(self._own)
+                own = await authenticator.authenticate(self._own, ip)
                 original = None
                 if self._original is not None:
-                    original = await authenticator.authenticate(self._original)
+                    original = await authenticator.authenticate(self._original, ip)
             if not self._connection.closed:
                 self._accept(own, original)
         except BrokerError as error:
@@ -128,7 +128,7 @@ class AuthSession:
 
     async def _renew(self, credentials: Credentials) -> None:
         try:
-            principal = await self._authenticator.authenticate(credentials)
+            principal = await self._authenticator.authenticate(credentials, self._connection.ip)
         except BrokerError as error:
             self._refuse(error)
             return

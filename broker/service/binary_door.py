@@ -124,7 +124,7 @@ class BinaryDoor:
         if service.ready:
             credentials = Credentials(method_of(connect), connect.auth_data)
             known = authenticator.authenticate_nowait(credentials)
-            if known is None and not authenticator.has_room_for(credentials):
+            if known is None and not authenticator.has_room_for(credentials, guest.ip):
                 raise AuthenticationError("too many checks at once")
         # A connection asks again: that is remembered, and there is more to it than this.
         taken, received = guest.take(), bytes(guest.received)

@@ -142,6 +142,29 @@ async def test_too_many_slow_checks_are_refused_not_queued() -> None:
     subject.close()
 
 
+async def test_the_guesses_of_one_address_leave_room_for_others() -> None:
+    """Random passwords, sent faster than they are checked, kept everybody else out."""
+    provider = Counting("basic", b"a", is_slow=True)
+    subject = authenticator(provider)
+    guesses = [
+        asyncio.create_task(subject.authenticate(Credentials("basic", b"%d" % number), "10.0.0.1"))
+        for number in range(1000)
+    ]
+    await asyncio.wait(guesses, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    good = Credentials("basic", b"a")
+    assert not subject.has_room_for(good, "10.0.0.1")
+    assert subject.has_room_for(good, "10.0.0.2")
+    other = asyncio.create_task(subject.authenticate(good, "10.0.0.2"))
+    await asyncio.to_thread(provider.asked.wait, 30)
+    provider.go.set()
+    assert (await other).role == "a"
+    errors = await asyncio.gather(*guesses, return_exceptions=True)
+    assert len([error for error in errors if "too many" in str(error)]) == 1000 - 128
+    assert subject.has_room_for(good, "10.0.0.1")
+    assert not subject._checking_for
+    subject.close()
+
+
 def test_who_may_speak_for_others() -> None:
     chain = Chain((), "", frozenset({"proxy", "other-proxy"}))
     assert chain.check_original("alice", None, same_is_good=False) is None
