@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pulsar
@@ -19,6 +19,7 @@ from metadata.opening import connect_store
 from metadata.paths import encode_name
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
+from tests.certificates import Authority
 from tests.history import (
     Consumer,
     Producer,
@@ -163,6 +164,37 @@ def test_history_survives_what_happens_to_processes(
     check_cursor(broker.service_url, story.confirmed, history)
     changed = [ledger for ledger in read_ledgers(url) if len(ledger.segments) > 1]
     assert changed, "no ensemble was changed under load"
+
+
+def test_a_cluster_over_mutual_tls(tmp_path: Path, url: str) -> None:
+    authority = Authority(tmp_path)
+    bookie_pair, broker_pair = authority.sign("bookie"), authority.sign("broker")
+    of_bookies = {
+        "tlsCertificatePath": bookie_pair.certificate,
+        "tlsKeyPath": bookie_pair.key,
+        "tlsTrustPath": authority.certificate,
+        "tlsClientAuthentication": "true",
+    }
+    of_broker = {
+        "bookkeeperTLSCertificateFilePath": broker_pair.certificate,
+        "bookkeeperTLSKeyFilePath": broker_pair.key,
+        "bookkeeperTLSTrustCertsFilePath": authority.certificate,
+    }
+    with contextlib.ExitStack() as stack:
+        for number in range(2):
+            options = [*SESSION, *_set(of_bookies)]
+            stack.enter_context(BookieProcess(tmp_path / f"bookie-{number}", url, *options))
+        options = [*SETTINGS, *SESSION, *_set(of_broker)]
+        broker = stack.enter_context(BrokerProcess(tmp_path / "broker", url, *options))
+        client = pulsar.Client(broker.service_url)
+        stack.enter_context(contextlib.closing(client))
+        consumer = client.subscribe("public/default/secret", "reader")
+        client.create_producer("public/default/secret").send(b"not in clear")
+        assert consumer.receive(60_000).data() == b"not in clear"
+
+
+def _set(settings: Mapping[str, object]) -> list[str]:
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
 
 class _Story:
