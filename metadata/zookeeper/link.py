@@ -60,6 +60,7 @@ class Link:
         self._flush_scheduled = False
         self._backoff_s = 0.0
         self._failure: object = "no server has answered"
+        self._told = set[str]()  # failures since the last success
         self._closed = False
 
     async def start(self) -> None:
@@ -163,11 +164,11 @@ class Link:
                 try:
                     async with asyncio.timeout(timeout_s):
                         await self._connect(host, port, timeout_s)
-                except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+                except Exception as error:  # whatever it is, a later attempt may succeed
                     if self._transport is not None:  # it came with the last moment
+                        self.core.connection_lost(self._loop.time())
                         self._drop(Drop("too late"))
-                    self._failure = f"{host}:{port}: {error or 'no answer'}"
-                    logger.debug("zookeeper %s", self._failure)
+                    self._on_attempt_failed(f"{host}:{port}: {error or 'no answer'}")
                     impostors += isinstance(error, ssl.SSLCertVerificationError)
                     continue
                 assert self._gone is not None
@@ -190,6 +191,12 @@ class Link:
             ssl=context,
             server_hostname=None if context is None else host,
         )
+
+    def _on_attempt_failed(self, failure: str) -> None:
+        self._failure = failure
+        if failure not in self._told:  # an outage of hours shall not fill the log
+            self._told.add(failure)
+            logger.warning("zookeeper: %s", failure)
 
     # Called by the protocol
 
@@ -246,6 +253,7 @@ class Link:
     def _on_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.RECONNECTED:
             self._backoff_s = _BACKOFF_MIN_S
+            self._told.clear()
         logger.log(
             logging.INFO if event is SessionEvent.RECONNECTED else logging.WARNING,
             "zookeeper: %s (session %s)",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -9,9 +12,13 @@ import httpx
 import pulsar
 import pytest
 
+from metadata.opening import connect_store
+from metadata.store import EventType, MetadataEvent
 from tests.standalone_process import StandaloneProcess
+from tests.unit.metadata.event_log import EventLog
 from tests.zookeeper_process import ZooKeeperProcess
 
+BOOKIES = "/ledgers/available"
 TOPIC = "persistent://public/default/on-zookeeper"
 
 
@@ -58,6 +65,36 @@ def test_messages_survive_kill_nine_on_zookeeper(
         told = httpx.get(f"{broker.admin_url}/admin/v2/brokers/internal-configuration").json()
         assert told["metadataStoreUrl"] == zookeeper.url("/broker/one")
         assert not (tmp_path / "data" / "metadata").exists()
+
+
+async def test_a_paused_broker_comes_back_under_a_new_session(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    store = await connect_store(zookeeper.url("/broker/two"))
+    log = EventLog[MetadataEvent]()
+    store.watch(BOOKIES, log)
+
+    async def registrations(kind: EventType) -> None:
+        def has_one(events: list[MetadataEvent]) -> bool:
+            return any(each.type is kind and each.path != BOOKIES for each in events)
+
+        await log.until(has_one)
+
+    options = _options(zookeeper, "/broker/two")
+    with StandaloneProcess(tmp_path / "data", *options) as broker:
+        client = await asyncio.to_thread(pulsar.Client, broker.service_url)
+        producer = await asyncio.to_thread(client.create_producer, TOPIC)
+        log.events.clear()
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            await registrations(EventType.DELETED)  # the ensemble has ended its session
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        await registrations(EventType.CREATED)
+        await asyncio.to_thread(producer.send, b"after")
+        assert "session_reestablished" in broker.log
+        await asyncio.to_thread(client.close)
+    await store.close()
 
 
 def test_topics_serve_on_while_zookeeper_is_away(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 E = TypeVar("E")
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class EventLog(Generic[E]):
@@ -21,7 +21,7 @@ class EventLog(Generic[E]):
         self._news.set()
 
     async def until(self, reached: Callable[[list[E]], bool]) -> list[E]:
-        """Waits until ``reached(events)``; fails with the events so far after ten seconds."""
+        """Waits until ``reached(events)``; fails with the events so far after half a minute."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 while not reached(self.events):
@@ -33,7 +33,7 @@ class EventLog(Generic[E]):
 
 
 async def eventually(reached: Callable[[], bool]) -> None:
-    """Lets the loop run until ``reached()``; fails after ten seconds."""
+    """Lets the loop run until ``reached()``; fails after half a minute."""
     deadline = asyncio.get_running_loop().time() + DEADLINE_S
     while not reached():
         assert asyncio.get_running_loop().time() < deadline, "not reached before the deadline"
