@@ -261,9 +261,9 @@ def _wait_until_registered(url: str, bookies: list[BookieProcess]) -> None:
 
 
 def test_a_bookie_registers_with_place_and_address(tmp_path: Path, url: str) -> None:
-    options = ("--id", "bookie-7", "--set", "networkLocation=/zone-a/ud3")
-    options = (*options, "--set", f"journalDirectories={tmp_path / 'journal'}")
-    bookie = BookieProcess(tmp_path / "bookie", url, *options)
+    journal = ("--set", f"journalDirectories={tmp_path / 'journal'}")
+    place = ("--set", "networkLocation=/zone-a/ud3")
+    bookie = BookieProcess(tmp_path / "bookie", url, "--id", "bookie-7", *journal, *place)
     with bookie:
         assert bookie.bookie_id == "bookie-7"
         (info,) = _registered(url).values()
