@@ -212,6 +212,7 @@ def control_port() -> Iterator[int]:
     here, there = SPAWN.Pipe()
     process = SPAWN.Process(target=control_process, args=(there,), daemon=True)
     process.start()
+    there.close()
     try:
         yield here.recv()
     finally:
@@ -227,6 +228,7 @@ def flood(
     length_s = seconds + 2 * _WARM_UP_S
     process = SPAWN.Process(target=strangers_process, args=(kind, port, rate, length_s, there))
     process.start()
+    there.close()  # if it dies, recv ends
     time.sleep(1.0 + _WARM_UP_S)  # it loads its modules first
     try:
         yield

@@ -92,6 +92,7 @@ def cpu_s_per_gb(
     here, there = spawn.Pipe()
     process = spawn.Process(target=server_process, args=(kind, settings, there), daemon=True)
     process.start()
+    there.close()  # if it dies, recv ends
     client: socket.socket = socket.create_connection(("127.0.0.1", here.recv()))
     if kind != "plain":
         context = ssl.create_default_context(cafile=authority)

@@ -1,9 +1,10 @@
 """TLS handshakes, in a thread of their own.
 
 A handshake costs the processor up to a millisecond, nearly all of it in OpenSSL, without the GIL.
-On the loop it would keep everybody waiting; here others only share the machine with it, and the
-thread has a low priority. Addresses take turns, so that whoever makes thousands of handshakes
-delays his own.
+On the loop it would keep everybody waiting. Here others only share the machine with it, and never
+more than half of one processor: the thread rests as long as it has worked. (A low priority would
+be no good: the thread needs the GIL for moments, and who waits for that would wait for all other
+processes of the machine.) Addresses take turns: who makes thousands of handshakes delays his own.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
-
-from broker.auth.priority import yield_to_others
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,6 +24,7 @@ __all__ = ["Handshake", "Handshakes"]
 
 logger = logging.getLogger(__name__)
 
+_REST_S_MAX: Final = 0.005
 _RECORD_HEAD_BYTES: Final = 5
 _HANDSHAKE_RECORD: Final = 22
 _MAJOR_VERSIONS: Final = (bytearray(), bytearray(b"\3"))
@@ -63,6 +64,15 @@ class Handshake:
                 break
             whole = end
         return whole
+
+    @property
+    def is_nearly_done(self) -> bool:
+        """Whether the next step is a matter of microseconds: all that is hard was in the first."""
+        return (
+            self.tls is not None
+            and self.context.verify_mode == ssl.CERT_NONE
+            and self.tls.version() == "TLSv1.3"
+        )
 
     def step(self, data: bytes) -> bytes:
         """Go on with what has come; what is to be sent. Then look at ``error`` and ``done``."""
@@ -145,9 +155,9 @@ class Handshakes:
             return step
 
     def _run(self) -> None:
-        yield_to_others()
         while (step := self._next()) is not None:
             handshake, data = step
+            began_s = time.perf_counter()
             self._results.append((handshake, handshake.step(data)))
             if not self._told:
                 self._told = True
@@ -155,6 +165,7 @@ class Handshakes:
                     self._loop.call_soon_threadsafe(self._tell)
                 except RuntimeError:
                     return  # the loop is closed
+            time.sleep(min(_REST_S_MAX, time.perf_counter() - began_s))
 
     def _tell(self) -> None:
         self._told = False  # before the results are taken: one that comes now is told anew

@@ -239,7 +239,11 @@ class TlsListener:
             guest.close("a handshake without end", level=logging.DEBUG)
             return
         self._guests[handshake] = guest
-        self._handshakes.add(guest.ip, handshake, guest.use(size))
+        data = guest.use(size)
+        if handshake.is_nearly_done:
+            self._on_step(handshake, handshake.step(data))
+        else:
+            self._handshakes.add(guest.ip, handshake, data)
 
     def gone(self, guest: Guest) -> None:
         if (handshake := guest.state) is not None:
