@@ -147,6 +147,7 @@ def _permissions(topic: str) -> list[Case]:
 def _subscription(topic: str, name: str) -> list[Case]:
     s = f"{topic}/subscription/{name}"
     found, volatile = name == "s", _is(topic, "np")
+    any_partition = "known: Pulsar names the one that was first" if _is(topic, "p") else ""
     seen = _OCTETS if found else "known: Pulsar's peek creates it"
     empty = _CRASHES if not _is(topic, "p") else ""
     crash = _CRASHES if volatile else ""
@@ -164,7 +165,7 @@ def _subscription(topic: str, name: str) -> list[Case]:
         ("POST", f"{s}/expireMessages", LATEST, crash),
         ("POST", f"{s}/skip/1", None, crash),
         ("POST", f"{s}/skip_all", None, crash),
-        ("POST", f"{s}/resetcursor/0", None, ""),
+        ("POST", f"{s}/resetcursor/0", None, any_partition),
         ("POST", f"{s}/resetcursor", EARLIEST, crash),
         ("POST", f"{s}/resetcursor", None, empty or _CRASHES),
         ("GET", f"{s}/position/1", None, seen),
