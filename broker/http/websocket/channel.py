@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 # RFC 6455 forbids Pulsar's close codes 1 to 8 on the wire (http-api 6.4): ours are 4001 to 4008.
 CLOSE_BASE = 4000
 _UNSENT_MAX = 4096  # frames
+CLOSE_S = 5.0
+"""What is queued when we end the session has so long to go out."""
 GOING_AWAY, TOO_BIG, INTERNAL, RESTART = 1001, 1009, 1011, 1012
 
 
@@ -44,6 +46,7 @@ class Channel:
         self._reader: asyncio.Future[None] | None = None  # waits for room
         self._last_frame_s = asyncio.get_running_loop().time()
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
         self.closed = False
         self._close_code: int | None = None
         self._close_reason = ""
@@ -68,6 +71,14 @@ class Channel:
         if self._close_code is None:
             self._close_code, self._close_reason = code, reason
             self._wake_writer()
+            loop = asyncio.get_running_loop()
+            self._close_timer = loop.call_later(CLOSE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        """The client takes nothing any more: end without a word."""
+        self.closed = True
+        if self._end_reading is not None:
+            self._end_reading()
 
     async def run(self, read: Callable[[Channel], Awaitable[None]]) -> None:
         """Let ``read`` take what comes, until it returns or we have closed the socket."""
@@ -82,12 +93,14 @@ class Channel:
         finally:
             self._end_reading = None
 
-    async def finish(self, close_s: float) -> None:
-        """The end: what is queued before a close of ours has so long to go out."""
-        self.stop_watching()
+    async def finish(self, close_s: float = CLOSE_S) -> None:
+        """The end; what is queued before a close of ours still goes out."""
+        for timer in (self._idle_timer, self._close_timer):
+            if timer is not None:
+                timer.cancel()
         if (writing := self._writing) is None:
             return
-        if self.ending and not writing.done():
+        if self.ending and not self.closed and not writing.done():
             await asyncio.wait((writing,), timeout=close_s)
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
@@ -141,10 +154,10 @@ class Channel:
                 batch, self._queue = self._queue, []
                 for text, on_sent in batch:
                     await websocket.send({"type": "websocket.send", "text": text})
+                    self._last_frame_s = loop.time()  # slow, but alive
                     self._unsent -= 1
                     if on_sent is not None:
                         on_sent()
-            self._last_frame_s = loop.time()
             _finish(self._reader)
             if self._close_code is not None:
                 await self._close()
@@ -160,10 +173,6 @@ class Channel:
             self.close_soon(GOING_AWAY, "Idle for too long")
         else:
             self._idle_timer = loop.call_later(left_s, self.watch_idle)
-
-    def stop_watching(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
 
     async def _close(self) -> None:
         if not self.closed:

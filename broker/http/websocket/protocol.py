@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CorkedWebSocketProtocol", "text_frame_head"]
 
+ABORT_S = 15.0
+"""After the end of a session; the close handshake has ten of them (uvicorn)."""
 _TEXT_FINAL = 0x81
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _SMALL = Struct(">BB")
@@ -105,8 +107,22 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
         if self.on_lost is not None:
             self.on_lost()
+
+    _abort_timer: asyncio.TimerHandle | None = None
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        super().on_task_complete(task)
+        if not self.disconnected:
+            # Closing waits for what is unsent, for ever where the client takes nothing any more.
+            self._abort_timer = self.loop.call_later(ABORT_S, self._abort)
+
+    def _abort(self) -> None:
+        if not self.disconnected:
+            self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._out: list[bytes] = []

@@ -46,7 +46,6 @@ __all__ = ["unknown_route", "websocket_routes"]
 
 logger = logging.getLogger(__name__)
 
-CLOSE_S = 5  # for what is queued when we end the session
 _NOT_AUTHORIZED = CLOSE_BASE + 6  # http-api 6.4
 
 
@@ -295,7 +294,7 @@ async def _run(
     finally:
         if service.access is not None:
             service.access.end_use(guarded)
-        await channel.finish(CLOSE_S)
+        await channel.finish()
 
 
 async def _refuse(websocket: WebSocket, error: Exception) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.http.websocket import channel
 from broker.http.websocket.channel import CLOSE_BASE, GOING_AWAY, TOO_BIG, Channel
 
 
@@ -43,7 +44,7 @@ class Session:
         self.channel = Channel(self.socket, idle_timeout_s, text_bytes_max)  # type: ignore[arg-type] # its four methods
         self.ended = asyncio.create_task(self.channel.run(self._read))
 
-    async def _read(self, channel: Channel) -> None:
+    async def _read(self, _: Channel) -> None:
         await asyncio.Event().wait()
 
 
@@ -206,3 +207,39 @@ async def test_the_last_words_have_some_time_only(opened: Callable[..., Session]
     await session.channel.finish(0.01)
     assert session.socket.sent == []
     assert session.socket.closed_with is None
+
+
+async def test_a_client_that_takes_nothing_is_left_behind(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "CLOSE_S", 0.01)
+    session = opened()
+    await asyncio.sleep(0)
+    session.socket.open.clear()
+    session.channel.send("x")
+    session.channel.close_soon(CLOSE_BASE + 3, "why")
+    async with asyncio.timeout(30):
+        await session.ended
+        await session.channel.finish()
+    assert session.ended.exception() is None
+    assert session.socket.closed_with is None
+
+
+async def test_a_slow_client_is_not_idle(opened: Callable[..., Session]) -> None:
+    session = opened(idle_timeout_s=30)
+    session.channel._last_frame_s -= 31
+    session.channel.send("x")
+    session.channel.send("y")
+    session.socket.open.clear()
+    sent = session.socket.send
+
+    async def slow(message: dict[str, Any]) -> None:
+        session.socket.open.set()
+        await sent(message)
+        session.socket.open.clear()
+        session.socket.send = sent  # type: ignore[method-assign]  # the second one waits
+
+    session.socket.send = slow  # type: ignore[method-assign]
+    await until(lambda: session.socket.sent == ["x"])
+    session.channel.watch_idle()
+    assert not session.channel.ending
