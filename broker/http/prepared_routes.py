@@ -11,6 +11,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+import anyio
+
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,7 +47,8 @@ class PreparedRoutes:
 
 
 def _look_at(routes: list[BaseRoute]) -> None:
-    """Search each of them for what none has."""
+    """Search each of them for what none has, and load what answers in pieces need."""
+    anyio.run(asyncio.sleep, 0)  # loads its part for asyncio, which takes a while
     scope = {"type": "http", "method": "GET", "path": "/\0", "root_path": "", "headers": []}
     for route in routes:
         route.matches(dict(scope))

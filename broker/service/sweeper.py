@@ -24,8 +24,9 @@ __all__ = ["Sweeper"]
 
 logger = logging.getLogger(__name__)
 
-_SLICE: Final = 500
-"""Objects looked at before others get their turn on the loop."""
+_SLICE: Final = 100
+"""Objects looked at before others get their turn on the loop: 0.5 ms, cold 2 ms, when rates are
+sampled."""
 
 
 class Sweeper:
