@@ -27,7 +27,10 @@ _PLUGINS: Final = {
     "AuthenticationToken": "token",
     "AuthenticationBasic": "basic",
     "AuthenticationTls": "tls",
+    "oauth2": "oauth2",
+    "oauth2.AuthenticationOAuth2": "oauth2",
 }
+_ON_THE_WIRE: Final = {"oauth2": "token"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +49,22 @@ class Access:
         Raises:
             CliError: not a plugin that we have.
         """
+        return _ON_THE_WIRE.get(self._kind, self._kind)
+
+    @property
+    def _kind(self) -> str:
         if not self.plugin:
             return ""
-        method = _PLUGINS.get(self.plugin.removeprefix(_PREFIX))
-        if method is None:
-            raise CliError(f"--auth-plugin {self.plugin}: token, basic or tls is possible")
-        return method
+        kind = _PLUGINS.get(self.plugin.removeprefix(_PREFIX))
+        if kind is None:
+            raise CliError(f"--auth-plugin {self.plugin}: token, oauth2, basic or tls is possible")
+        return kind
 
     def data(self) -> bytes:
         """What CONNECT carries. Raises CliError."""
-        match self.method:
-            case "token":
-                return _token(self.params).encode()
+        match self._kind:
+            case "token" | "oauth2":
+                return self._bearer().encode()
             case "basic":
                 return _user_and_password(self.params).encode()
         return b""
@@ -66,13 +73,20 @@ class Access:
         """What HTTP requests carry. Raises CliError."""
         import base64
 
-        match self.method:
-            case "token":
-                return {"Authorization": f"Bearer {_token(self.params)}"}
+        match self._kind:
+            case "token" | "oauth2":
+                return {"Authorization": f"Bearer {self._bearer()}"}
             case "basic":
                 text = base64.b64encode(_user_and_password(self.params).encode()).decode()
                 return {"Authorization": f"Basic {text}"}
         return {}
+
+    def _bearer(self) -> str:
+        if self._kind == "token":
+            return _token(self.params)
+        from broker.cli.oauth2 import access_token
+
+        return access_token(self.params)
 
     def tls(self) -> ssl.SSLContext:
         """For connections over TLS; checks the server's name unless ``insecure``.

@@ -55,8 +55,8 @@ class Material:
         (folder / "secret.key").write_bytes(secrets.token_bytes(32))
         (folder / "passwords").write_text(_HTPASSWD)
         authority = Authority(folder)
-        # Not good for "localhost": that is how tests reach it under a wrong name
-        authority.sign("broker", hosts=["127.0.0.1"])
+        # Not good for 127.0.0.1: that is how tests reach it under a wrong name
+        authority.sign("broker", hosts=["localhost"])
         for role in ("alice", "admin", "bob"):
             authority.sign(role)
         Authority(foreign, "foreign").sign("alice")
@@ -133,7 +133,7 @@ class Material:
             names.append("oidc.AuthenticationProviderOpenID")
         broker = self.pair("broker")
         return {
-            "advertisedAddress": "127.0.0.1",
+            "advertisedAddress": "localhost",
             "authenticationEnabled": "true",
             "authenticationProviders": ",".join(_PACKAGE + name for name in names),
             "tokenSecretKey": f"file://{self.folder}/secret.key",

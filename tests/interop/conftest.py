@@ -40,6 +40,16 @@ def credentials(request: pytest.FixtureRequest) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="session")
+def raw_credentials(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The same as fields of CONNECT."""
+    folder = request.config.getoption("--auth-folder")
+    if folder is None:
+        return {}
+    token = Material(Path(folder)).token("admin")
+    return {"auth_method_name": "token", "auth_data": token.encode()}
+
+
 @pytest.fixture
 def client(service_url: str, topic: str, credentials: dict[str, Any]) -> Iterator[pulsar.Client]:
     """Asks for ``topic`` so that it is closed before the topic is deleted."""

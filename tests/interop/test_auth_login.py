@@ -265,8 +265,8 @@ def test_the_servers_authority_is_checked(secured: Secured, namespace: Namespace
 
 
 def test_the_servers_name_is_checked(secured: Secured, namespace: Namespace) -> None:
-    """Its certificate is good for 127.0.0.1 alone."""
-    wrong = secured.service_url_tls.replace("127.0.0.1", "localhost")
+    """Its certificate is good for localhost alone."""
+    wrong = secured.service_url_tls.replace("localhost", "127.0.0.1")
     assert wrong != secured.service_url_tls
     token = secured.token("admin")
     with secured.client(token, tls=True, url=wrong, **KEPT_OUT) as client:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pulsar
 import pytest
@@ -22,7 +23,13 @@ ENTRIES = 4
 
 
 @pytest.fixture
-def times(client: pulsar.Client, admin: Admin, service_url: str, topic: str) -> Sequence[int]:
+def times(
+    client: pulsar.Client,
+    admin: Admin,
+    service_url: str,
+    topic: str,
+    raw_credentials: dict[str, Any],
+) -> Sequence[int]:
     """Publish times of twelve entries in three ledgers, the middle two of each ledger equal."""
     client.subscribe(topic, "keep").close()
     start = int(time.time() * 1000) - 1_000
@@ -30,7 +37,8 @@ def times(client: pulsar.Client, admin: Admin, service_url: str, topic: str) -> 
     for ledger in range(LEDGERS):
         if ledger:
             assert admin.call("PUT", admin.topic_path(topic) + "/unload")[0] == 204
-        with RawClient(service_url, timeout_s=RECEIVE_MS / 1000) as raw:
+        with RawClient(service_url, connect=False, timeout_s=RECEIVE_MS / 1000) as raw:
+            raw.connect(**raw_credentials)
             answer = raw.create_producer(topic)
             assert isinstance(answer, pb.CommandProducerSuccess), answer
             for entry in (0, 1, 1, 2):
