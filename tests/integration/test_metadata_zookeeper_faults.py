@@ -10,9 +10,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from metadata.errors import MetadataError, OutcomeUnknownError, SessionLostError
+from metadata.errors import (
+    MetadataError,
+    OutcomeUnknownError,
+    SessionLostError,
+    ValueTooLargeError,
+)
 from metadata.recipes import CachedValues, LeaderElection, LeaderState, ResourceLock
-from metadata.store import EventType, MetadataEvent, SessionEvent
+from metadata.store import VALUE_BYTES_MAX, EventType, MetadataEvent, SessionEvent
 from metadata.zookeeper.settings import ZooKeeperSettings
 from metadata.zookeeper.store import ZooKeeperStore
 from tests.integration.metadata_history import PATH, History
@@ -211,7 +216,7 @@ async def test_kills_under_compare_and_set_lose_and_repeat_nothing(
             asyncio.ensure_future(write(store, f"{store.session_id}.{i}"))
             for i, store in enumerate([one, one, other, other])
         ]
-        for fault in ("kill", "pause", "kill"):
+        for fault in ("pause", "kill"):
             written = len(history.written)
             await seen_count(history, written + 20)
             if fault == "kill":
@@ -261,6 +266,29 @@ async def test_long_listings(zookeeper: ZooKeeperProcess, chroot: str) -> None:
         await store.delete_recursive("/big")
         assert await store.children("/big") == []
         assert not await store.exists("/big")
+
+
+async def test_a_request_that_a_server_would_hang_up_on_is_not_sent(
+    zookeeper: ZooKeeperProcess, chroot: str
+) -> None:
+    """A long path beside the largest value: together more than jute.maxbuffer."""
+    async with connected(zookeeper.url(chroot)) as store:
+        log = EventLog[SessionEvent]()
+        store.on_session_event(log)
+        path = "/" + "p" * 60_000
+        with pytest.raises(ValueTooLargeError):
+            await store.put(path, bytes(VALUE_BYTES_MAX))
+        await store.put(path, bytes(900_000))
+        assert len(await store.children("/")) == 1
+        assert log.events == []
+
+
+async def test_a_dead_server_of_several_is_passed_by(
+    zookeeper: ZooKeeperProcess, chroot: str
+) -> None:
+    async with connected(f"zk:127.0.0.1:1,127.0.0.1:{zookeeper.port}{chroot}") as store:
+        await store.put("/a", b"")
+        assert await store.exists("/a")
 
 
 async def test_a_closed_store_leaves_nothing_behind(
