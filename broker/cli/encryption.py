@@ -30,8 +30,6 @@ __all__ = ["Decryptor", "Encryptor", "UndecryptableError", "decryptor_of", "encr
 
 _DATA_KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
-_ENTRIES_PER_KEY: Final = 1 << 20
-"""Nonces are random: far below the 2**32 that one AES-GCM key may see."""
 _DATA_KEYS_MAX: Final = 100
 """Unsealed data keys that are remembered: of as many producers."""
 _PEM: Final = "application/x-pem-file"
@@ -83,7 +81,9 @@ def read_key(uri: str) -> bytes:
 
 
 class Encryptor:
-    """Seals what one command sends."""
+    """Seals what one command sends, with one data key: far fewer entries than the 2**32 that
+    random nonces allow.
+    """
 
     def __init__(self, name: str, public_key: bytes) -> None:
         """
@@ -93,27 +93,23 @@ class Encryptor:
         Raises:
             CliError: it is none.
         """
-        self._name = name
+        self.name = name
         try:
             key = serialization.load_pem_public_key(public_key)
         except (ValueError, UnsupportedAlgorithm) as error:
             raise CliError(f"-ekv: not a public key in PEM: {error}") from error
         if not isinstance(key, rsa.RSAPublicKey):
             raise CliError("-ekv: not an RSA key: others can be read by Java clients only")
-        self._key = key
-        self._entries_left = 0
+        data_key = os.urandom(_DATA_KEY_BYTES)
+        self._cipher = AESGCM(data_key)
+        self.wrapped: bytes = key.encrypt(data_key, _oaep())
+        """The data key, sealed for its reader."""
 
     def seal(self, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes:
         """The payload sealed; says into the metadata how."""
-        if not self._entries_left:
-            data_key = os.urandom(_DATA_KEY_BYTES)
-            self._cipher = AESGCM(data_key)
-            self._wrapped = self._key.encrypt(data_key, _oaep())
-            self._entries_left = _ENTRIES_PER_KEY
-        self._entries_left -= 1
         nonce = os.urandom(_NONCE_BYTES)
         del metadata.encryption_keys[:]  # of the piece before
-        metadata.encryption_keys.add(key=self._name, value=self._wrapped)
+        metadata.encryption_keys.add(key=self.name, value=self.wrapped)
         metadata.encryption_param = nonce
         return self._cipher.encrypt(nonce, bytes(payload), None)
 

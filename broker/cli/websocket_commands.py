@@ -62,6 +62,8 @@ def produce_by_websocket(target: Target, options: argparse.Namespace) -> int:
 
     batching = "false" if options.disable_batching or options.rate > 0 else "true"
     path = f"v2/producer/{_path(options.topic)}?batchingEnabled={batching}"
+    if encryptor is not None:
+        path += f"&{_keys_of(encryptor)}"
     in_flight = 0
     with _connection(target, path) as socket, progress("messages", total) as advance:
         for group in paced(([frame] for frame in frames()), options.rate):
@@ -83,16 +85,17 @@ def _payload(content: bytes, encryptor: Encryptor | None) -> dict[str, Any]:
         return {"payload": base64.b64encode(content).decode()}
     metadata = pb.MessageMetadata()
     sealed = encryptor.seal(metadata, content)
-    context = {
-        "keys": {
-            key.key: {"keyValue": base64.b64encode(key.value).decode(), "metadata": {}}
-            for key in metadata.encryption_keys
-        },
-        "param": base64.b64encode(metadata.encryption_param).decode(),
-        "compressionType": "NONE",
-        "uncompressedMessageSize": len(content),
+    return {
+        "payload": base64.b64encode(sealed).decode(),
+        "encryptionParam": base64.b64encode(metadata.encryption_param).decode(),
     }
-    return {"payload": base64.b64encode(sealed).decode(), "encryptionContext": context}
+
+
+def _keys_of(encryptor: Encryptor) -> str:
+    """The query parameter that tells a server what messages are encrypted with."""
+    key = {"keyValue": base64.b64encode(encryptor.wrapped).decode(), "metadata": {}}
+    keys = json.dumps({encryptor.name: key}).encode()
+    return urlencode({"encryptionKeys": base64.b64encode(keys).decode()})
 
 
 def _take_receipt(socket: ClientConnection) -> None:

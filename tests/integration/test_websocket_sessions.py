@@ -319,6 +319,52 @@ def test_encrypted_payloads_pass_through(
             assert refused["result"] == "send-error:7"
 
 
+def test_a_producer_that_encrypts(
+    ws_url: str, topic: str, external_server: tuple[str, str] | None
+) -> None:
+    keys = {"k1": {"keyValue": "a2V5", "metadata": {"v": "1"}}}
+    encoded = base64.b64encode(json.dumps(keys).encode()).decode()
+    # What is encrypted can't be compressed or batched any more: these are ignored.
+    query = httpx.QueryParams(
+        {"encryptionKeys": encoded, "batchingEnabled": "true", "compressionType": "LZ4"}
+    )
+    with (
+        open_socket(f"{ws_url}/consumer/{topic}/s?cryptoFailureAction=CONSUME") as consumer,
+        open_socket(f"{ws_url}/producer/{topic}?{query}") as producer,
+    ):
+        assert publish(producer, b"1", encryptionParam="cGFyYW0=")["result"] == "ok"
+        size = {"compressionType": "ZSTD", "uncompressedMessageSize": 120}
+        assert publish(producer, b"2", encryptionParam="cGFyYW0=", **size)["result"] == "ok"
+        messages = [receive(consumer) for _ in range(2)]
+        assert [content(message) for message in messages] == [b"1", b"2"]
+        contexts = [message["encryptionContext"] for message in messages]
+        assert [context["keys"] for context in contexts] == [keys, keys]
+        assert [context["param"] for context in contexts] == ["cGFyYW0=", "cGFyYW0="]
+        assert [context["compressionType"] for context in contexts] == ["NONE", "ZSTD"]
+        assert contexts[1]["uncompressedMessageSize"] == 120
+        refused: tuple[dict[str, Any], ...] = (
+            {"encryptionParam": "*"},
+            {"encryptionParam": "cGFyYW0=", "compressionType": "ZSTD"},
+        )
+        if external_server is None:  # Pulsar stores what nobody can decrypt
+            refused += ({}, {"encryptionParam": 5}, {"encryptionParam": "", **size})
+        for fields in refused:
+            assert publish(producer, b"x", **fields)["result"] == "send-error:7"
+
+
+@pytest.mark.parametrize(
+    "keys", ["", "k1", "e30=", "eyJrIjo1fQ==", base64.b64encode(b'{"k":{"metadata":{}}}').decode()]
+)
+def test_encryption_keys_that_are_none(ws_url: str, topic: str, keys: str) -> None:
+    query = httpx.QueryParams({"encryptionKeys": keys})
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        open_socket(f"{ws_url}/producer/{topic}?{query}"),
+    ):
+        pass
+    assert refused.value.response.status_code in (400, 500)  # of Pulsar, which has no key reader
+
+
 def test_several_topics(ws_url: str, topic: str, admin_url: str) -> None:
     names = [f"{topic.replace('/', '://', 1)}-{n}" for n in range(2)]
     paths = [name.replace("://", "/", 1) for name in names]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
 
 from broker.http.errors import ApiError
 from broker.http.local_producer import java_string_hash, murmur_hash
@@ -15,7 +18,7 @@ from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ConsumerParameters", "ProducerParameters", "ReaderParameters"]
+__all__ = ["ConsumerParameters", "ProducerParameters", "ReaderParameters", "add_encryption_key"]
 
 T = TypeVar("T")
 QUEUE_SIZE_MAX = 1000
@@ -80,6 +83,8 @@ class ProducerParameters:
     round_robin: bool
     hash_key: Callable[[str], int]
     compression: pb.CompressionType.ValueType
+    encryption_keys: pb.MessageMetadata | None = None
+    """Set: its client encrypts, and these are the keys of every message."""
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> ProducerParameters:
@@ -92,8 +97,9 @@ class ProducerParameters:
         if batching:
             _number(query, "batchingMaxPublishDelay", 10, 1)  # checked, not used: see producer.py
         _refuse_empty(query, "producerName")
-        if "encryptionKeys" in query:
-            raise ApiError(400, "encryptionKeys needs a key reader, which this broker doesn't have")
+        keys = _encryption_keys(query["encryptionKeys"]) if "encryptionKeys" in query else None
+        if keys is not None:  # as Pulsar: what is encrypted is neither batched nor compressed here
+            batching, messages_max = False, 1
         return cls(
             query.get("producerName", ""),
             batching,
@@ -113,8 +119,39 @@ class ProducerParameters:
                 java_string_hash,
                 {"JavaStringHash": java_string_hash, "Murmur3_32Hash": murmur_hash},
             ),
-            _choice(query, "compressionType", pb.NONE, COMPRESSIONS),
+            pb.NONE if keys else _choice(query, "compressionType", pb.NONE, COMPRESSIONS),
+            keys,
         )
+
+
+def _encryption_keys(text: str) -> pb.MessageMetadata:
+    """Of ``encryptionKeys``: base64 of a JSON object, ``{name: {keyValue: base64, metadata: {}}}``.
+
+    Raises:
+        ApiError: 400; names alone would need a key reader.
+    """
+    keys = pb.MessageMetadata()
+    try:
+        given = orjson.loads(b64decode(text.strip(), validate=True))
+        for name, key in given.items():
+            add_encryption_key(keys, name, key)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ApiError(
+            400,
+            "encryptionKeys must be the keys that messages are encrypted with, as base64 of "
+            '{"name":{"keyValue":base64,"metadata":{}}}: this broker has none of its own',
+        ) from error
+    if not keys.encryption_keys:
+        raise ApiError(400, "encryptionKeys names no key")
+    return keys
+
+
+def add_encryption_key(metadata: pb.MessageMetadata, name: str, key: Mapping[str, Any]) -> None:
+    """One key as clients tell it. Raises KeyError, TypeError, ValueError, AttributeError."""
+    value = b64decode(key["keyValue"], validate=True)
+    wrapped = metadata.encryption_keys.add(key=name, value=value)
+    for field, text in (key.get("metadata") or {}).items():
+        wrapped.metadata.add(key=field, value=text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from broker.http.messages import (
 )
 from broker.http.publisher import Publisher
 from broker.http.websocket.fields import FieldError, base64_bytes, flag, text, time_ms, whole
+from broker.http.websocket.parameters import add_encryption_key
 from broker.protocol import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
@@ -206,6 +207,8 @@ class ProducerSession:
         if len(data) > self._service.config.max_message_size:
             raise _RefusedError(_UNKNOWN, f"Message of {len(data)} bytes is too large")
         message = OutgoingMessage(data, self._next_sequence_id)
+        if (keys := self._parameters.encryption_keys) is not None:
+            message.encryption = _sealed_with(keys, item)
         if len(item) > 2 or (len(item) == 2 and "context" not in item):
             _parse_options(item, message, self._service.clock())
         self._next_sequence_id = max(self._next_sequence_id, message.sequence_id) + 1
@@ -358,6 +361,37 @@ def _parse_options(item: dict[str, Any], message: OutgoingMessage, now_ms: int) 
         message.encryption = _encryption(encryption, len(message.payload))
 
 
+def _sealed_with(keys: pb.MessageMetadata, item: dict[str, Any]) -> pb.MessageMetadata:
+    """How the payload of a message was encrypted, with the keys of its producer.
+
+    Raises:
+        _RefusedError, FieldError
+    """
+    metadata = pb.MessageMetadata()
+    metadata.CopyFrom(keys)
+    param = item.get("encryptionParam")
+    if not isinstance(param, str) or not param:
+        raise _RefusedError(_BAD_ENCODING, "encryptionParam must be a base64 string")
+    try:
+        metadata.encryption_param = base64_bytes(param)
+    except FieldError as error:
+        raise _RefusedError(_BAD_ENCODING, f"encryptionParam: {error}") from error
+    kind, size = item.get("compressionType"), item.get("uncompressedMessageSize")
+    if (kind is None) != (size is None):
+        raise _RefusedError(
+            _BAD_ENCODING, "compressionType and uncompressedMessageSize belong together"
+        )
+    if kind is not None:
+        if not isinstance(kind, str) or kind not in COMPRESSIONS:
+            raise FieldError(f"compressionType must be one of {', '.join(COMPRESSIONS)}")
+        metadata.compression = COMPRESSIONS[kind]
+        uncompressed = whole(size, "uncompressedMessageSize")
+        if not 0 <= uncompressed < 2**31:
+            raise FieldError("uncompressedMessageSize is out of range")
+        metadata.uncompressed_size = uncompressed
+    return metadata
+
+
 def _encryption(context: Any, payload_bytes: int) -> pb.MessageMetadata:
     """What an encryptionContext says about its payload (http-api 6.3), as metadata.
 
@@ -367,11 +401,7 @@ def _encryption(context: Any, payload_bytes: int) -> pb.MessageMetadata:
     metadata = pb.MessageMetadata()
     try:
         for name, key in context["keys"].items():
-            wrapped = metadata.encryption_keys.add(
-                key=name, value=b64decode(key["keyValue"], validate=True)
-            )
-            for field, value in (key.get("metadata") or {}).items():
-                wrapped.metadata.add(key=field, value=value)
+            add_encryption_key(metadata, name, key)
         metadata.encryption_param = b64decode(context["param"], validate=True)
         if (algorithm := context.get("algorithm")) is not None:
             metadata.encryption_algo = algorithm
