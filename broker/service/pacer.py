@@ -21,7 +21,7 @@ __all__ = ["Pacer"]
 
 logger = logging.getLogger(__name__)
 
-TURN_S: Final = 0.0002
+TURN_S: Final = 0.0001
 """One piece of work is done in any case."""
 
 Item = TypeVar("Item")
