@@ -13,6 +13,8 @@ from broker.cli.errors import CliError
 from magnetar.errors import EmbeddedError
 
 if TYPE_CHECKING:
+    import ssl
+
     from magnetar.embedding import EmbeddedBroker
 
 __all__ = ["FreshNamespace"]
@@ -28,10 +30,10 @@ class FreshNamespace:
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker
-        self.service_url = broker.service_url
-        """``pulsar://host:port``, for clients."""
-        self.web_url = broker.web_url
-        """``http://host:port``: admin, REST, WebSocket, metrics."""
+        self.service_url = broker.service_url or broker.service_url_tls
+        """``pulsar://host:port``, for clients; ``pulsar+ssl`` where nothing else is served."""
+        self.web_url = broker.web_url or broker.web_url_tls
+        """``http://host:port``: admin, REST, WebSocket, metrics; or ``https``."""
         self.tenant = f"test-{uuid.uuid4().hex[:12]}"
         self.namespace = f"{self.tenant}/{_NAMESPACE}"
         self._numbers = itertools.count(1)
@@ -65,18 +67,38 @@ class FreshNamespace:
         Args:
             path: from ``/admin/v2`` on, quoted.
         Raises:
-            EmbeddedError: refused; the text has the status and the reason.
+            EmbeddedError: refused; the text has the status and the reason. Or the broker wants
+                credentials, and there is no key to make some.
         """
         headers = {}
-        if (config := self.broker.config).authentication_enabled and config.token_secret_key:
+        config = self.broker.config
+        can_log_in = config.token_secret_key or config.anonymous_user_role
+        if config.authentication_enabled and not can_log_in:
+            raise EmbeddedError(
+                f"{method} {path} needs tokenSecretKey among the settings: the broker wants"
+                " credentials"
+            )
+        if config.authentication_enabled and config.token_secret_key:
             administrator = config.super_user_roles.partition(",")[0].strip() or "admin"
             headers["Authorization"] = f"Bearer {self.broker.token(administrator)}"
         try:
-            with AdminClient(self.web_url, _REQUEST_S_MAX, headers) as client:
+            with AdminClient(self.web_url, _REQUEST_S_MAX, headers, self._tls()) as client:
                 return client.json(method, path, body)
         except CliError as error:
             text = ": ".join(str(error).splitlines())
             raise EmbeddedError(f"{method} {path}: {text}") from error
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """Trusts the broker's certificate and no other, whoever has signed it."""
+        if not self.web_url.startswith("https:"):
+            return None
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # it may be made for any name
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its issuer isn't known here
+        context.load_verify_locations(self.broker.config.tls_certificate_file_path)
+        return context
 
     def __enter__(self) -> Self:
         if (error := self.broker.error) is not None:

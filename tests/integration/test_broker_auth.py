@@ -24,6 +24,7 @@ from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
 from magnetar.fresh_namespace import FreshNamespace
 from magnetar.host import Addresses
+from tests.certificates import Authority
 from tests.open_id_issuer import Issuer
 from tests.raw_client import RawClient
 
@@ -429,3 +430,45 @@ def test_tests_of_others_get_tokens_and_namespaces() -> None:
             assert _get(broker, "/admin/v2/clusters", Authorization=f"Bearer {bad}")[0] == 401
     with pytest.raises(EmbeddedError, match="tokenSecretKey"):
         magnetar.embedded().token("alice")
+
+
+def test_tests_of_others_work_over_tls_alone(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = authority.sign("somebody", hosts=["broker.example"])
+    with (
+        magnetar.embedded(
+            brokerServicePort="",
+            webServicePort="",
+            brokerServicePortTls=0,
+            webServicePortTls=0,
+            tlsCertificateFilePath=server.certificate,
+            tlsKeyFilePath=server.key,
+            authenticationEnabled=True,
+            authenticationProviders="token",
+            tokenSecretKey=base64.b64encode(SECRET).decode(),
+        ) as broker,
+        FreshNamespace(broker) as fresh,
+    ):
+        assert fresh.service_url == broker.service_url_tls
+        client = pulsar.Client(
+            fresh.service_url,
+            authentication=pulsar.AuthenticationToken(broker.token("alice")),
+            tls_trust_certs_file_path=str(authority.certificate),
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        client.create_producer(fresh.topic(partitions=2)).send(b"x")
+        client.close()
+
+
+def test_tests_of_others_need_a_key_to_log_in(tmp_path: Path) -> None:
+    (tmp_path / "passwords").write_text("alice:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n")
+    with (
+        magnetar.embedded(
+            authenticationEnabled=True,
+            authenticationProviders="basic",
+            basicAuthConf=f"file://{tmp_path / 'passwords'}",
+        ) as broker,
+        pytest.raises(EmbeddedError, match="tokenSecretKey"),
+        FreshNamespace(broker),
+    ):
+        pass
