@@ -89,6 +89,13 @@ _UNSUPPORTED = frozenset(
     }
 )
 
+# Pulsar's former names; a process that ignored them would start with an empty store of its own.
+_FORMER_KEYS = {
+    "zookeeperservers": "metadata_store_url",
+    "configurationstoreservers": "configuration_metadata_store_url",
+    "globalzookeeperservers": "configuration_metadata_store_url",
+}
+
 
 class ConfigError(ValueError):
     """A setting can't be used; the text names the key, the value and its source."""
@@ -396,6 +403,7 @@ class BrokerConfig:
             ConfigError: a value doesn't fit its key, or the file can't be read or parsed.
         """
         values: dict[str, Any] = {}
+        former: dict[str, str] = {}
         unknown: list[str] = []
         for source, pairs in (
             ("defaults", defaults),
@@ -404,7 +412,9 @@ class BrokerConfig:
             ("command line", dict(overrides)),
         ):
             for key, text in pairs.items():
-                if (name := _FIELD_OF_KEY.get(_squeeze(key))) is None:
+                if (name := _FORMER_KEYS.get(_squeeze(key))) is not None:
+                    former[name] = f"zk:{text.removeprefix('zk:')}" if text else ""
+                elif (name := _FIELD_OF_KEY.get(_squeeze(key))) is None:
                     if _squeeze(key) in _UNSUPPORTED and text.strip().lower() in _TRUE:
                         raise ConfigError(f"{key}={text} ({source}): not in this version")
                     unknown.append(key)
@@ -416,7 +426,7 @@ class BrokerConfig:
             logger.warning(
                 "ignored %d unknown settings: %s", len(unknown), ", ".join(sorted(set(unknown)))
             )
-        return cls(**values)
+        return cls(**values | {name: url for name, url in former.items() if not values.get(name)})
 
     def with_keys(self, settings: Mapping[str, object]) -> Self:
         """These settings with some changed, named by Pulsar's keys or by attributes.
@@ -492,7 +502,8 @@ def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
         for prefix in ENVIRONMENT_PREFIXES
         for name, value in environment.items()
         # Other variables may begin like this too (homes, test switches): only known keys count.
-        if name.startswith(prefix) and _squeeze(name.removeprefix(prefix)) in _FIELD_OF_KEY
+        if name.startswith(prefix)
+        and _squeeze(name.removeprefix(prefix)) in (_FIELD_OF_KEY.keys() | _FORMER_KEYS)
     }
 
 

@@ -24,11 +24,23 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 def test_unknown_keys_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("zookeeperServers=x\nnumIOThreads=2\n")
+    file.write_text("zooKeeperCacheExpirySeconds=1\nnumIOThreads=2\n")
     with caplog.at_level(logging.WARNING):
         BrokerConfig.load(file, {})
     (record,) = caplog.records
-    assert "numIOThreads, zookeeperServers" in record.getMessage()
+    assert "numIOThreads, zooKeeperCacheExpirySeconds" in record.getMessage()
+
+
+def test_former_names_of_the_metadata_store(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("zookeeperServers=a:1,b:2/c\nconfigurationStoreServers=\n")
+    assert BrokerConfig.load(file, {}).metadata_store_url == "zk:a:1,b:2/c"
+    file.write_text("metadataStoreUrl=zk:new\nzookeeperServers=old\n")
+    assert BrokerConfig.load(file, {}).metadata_store_url == "zk:new"
+    environment = {"PULSAR_PREFIX_zookeeperServers": "e", "MAGNETAR_metadataStoreUrl": ""}
+    assert BrokerConfig.load(None, environment).metadata_store_url == "zk:e"
+    with pytest.raises(ConfigError, match="configurationMetadataStoreUrl"):
+        BrokerConfig.load(None, {"PULSAR_PREFIX_configurationStoreServers": "other"})
 
 
 @pytest.mark.parametrize(
