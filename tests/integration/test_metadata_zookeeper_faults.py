@@ -70,7 +70,7 @@ async def test_a_session_ends_and_another_begins(
     zookeeper: ZooKeeperProcess, proxy: Proxy, chroot: str
 ) -> None:
     async with (
-        connected(proxy.url(chroot), 2.0) as store,
+        connected(proxy.url(chroot), 3.0) as store,
         connected(zookeeper.url(chroot)) as direct,
     ):
         log = EventLog[SessionEvent]()
@@ -99,7 +99,7 @@ async def test_a_session_ends_and_another_begins(
 async def test_a_change_under_way_when_the_session_ends_is_unknown(
     zookeeper: ZooKeeperProcess, proxy: Proxy, chroot: str
 ) -> None:
-    async with connected(proxy.url(chroot), 2.0) as store:
+    async with connected(proxy.url(chroot), 3.0) as store:
         log = EventLog[SessionEvent]()
         store.on_session_event(log)
         proxy.answers_pass = False
@@ -117,7 +117,7 @@ async def test_locks_and_leaders_come_back_after_the_session(
     zookeeper: ZooKeeperProcess, proxy: Proxy, chroot: str
 ) -> None:
     async with (
-        connected(proxy.url(chroot), 2.0) as store,
+        connected(proxy.url(chroot), 3.0) as store,
         connected(zookeeper.url(chroot)) as direct,
     ):
         log, lost = EventLog[SessionEvent](), EventLog[ResourceLock]()
@@ -242,7 +242,7 @@ async def seen_count(history: History, count: int) -> None:
 async def test_a_paused_server_ends_sessions_by_the_clients_clock(
     fragile: ZooKeeperProcess, chroot: str
 ) -> None:
-    async with connected(fragile.url(chroot), 2.0) as store:
+    async with connected(fragile.url(chroot), 3.0) as store:
         log = EventLog[SessionEvent]()
         store.on_session_event(log)
         await store.put("/e", b"old", -1, ephemeral=True)
