@@ -15,6 +15,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from bookkeeper import codes
 from bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES
 from bookkeeper.transport import AddRequest
 from bookkeeper.transport_grpc.errors import FrameError
@@ -56,6 +57,64 @@ class AddFrame:
     size: int
     recovery: bool
     is_intact: bool
+
+
+def largest_packet(request: AddRequest) -> int:
+    """Bytes of the largest packet."""
+    pairs = zip(request.heads, request.bodies, strict=True)
+    return max(len(head) + len(body) for head, body in pairs)
+
+
+def split_request(request: AddRequest, bytes_max: int) -> list[AddRequest]:
+    """The same entries as requests of at most ``bytes_max``, or of one entry each.
+
+    ``request.done`` is called once all pieces are answered, with the first code that isn't OK.
+    """
+    ids, heads, bodies = request.entry_ids, request.heads, request.bodies
+    bounds = [0]
+    size = 0
+    for at, (head, body) in enumerate(zip(heads, bodies, strict=True)):
+        packet = len(head) + len(body)
+        if size + packet > bytes_max and at > bounds[-1]:
+            bounds.append(at)
+            size = 0
+        size += packet
+    bounds.append(len(heads))
+    answer = _AllAnswered(request, len(bounds) - 1)
+    pieces: list[AddRequest] = []
+    for first, end in pairwise(bounds):
+        some_heads, some_bodies = heads[first:end], bodies[first:end]
+        size = sum(map(len, some_heads)) + sum(map(len, some_bodies))
+        key, recovery = request.master_key, request.recovery
+        pieces.append(
+            AddRequest(
+                request.ledger_id,
+                key,
+                ids[first:end],
+                some_heads,
+                some_bodies,
+                size,
+                recovery,
+                answer.on_piece,
+            )
+        )
+    return pieces
+
+
+class _AllAnswered:
+    """Counts the answers to the pieces of a request."""
+
+    def __init__(self, request: AddRequest, pieces: int) -> None:
+        self._request = request
+        self._left = pieces
+        self._code = codes.OK
+
+    def on_piece(self, _piece: AddRequest, code: int) -> None:
+        self._left -= 1
+        if self._code == codes.OK:
+            self._code = code
+        if not self._left:
+            self._request.done(self._request, self._code)
 
 
 def merge_requests(requests: Iterable[AddRequest]) -> list[list[AddRequest]]:

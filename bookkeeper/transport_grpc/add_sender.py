@@ -19,13 +19,20 @@ import grpc
 
 from bookkeeper import codes
 from bookkeeper.transport import AddRequest
-from bookkeeper.transport_grpc.add_frames import decode_answers, encode_message, merge_requests
+from bookkeeper.transport_grpc.add_frames import (
+    decode_answers,
+    encode_message,
+    largest_packet,
+    merge_requests,
+    split_request,
+)
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.errors import FrameError
 
 _log = logging.getLogger(__name__)
 
 _SILENT_S = 2.0  # without any answer a bookie isn't waited for
+_PIECES = 4  # a request is cut above so many messages, as a message has a largest size
 _CHECK_S = 1.0  # how often the oldest frame's age is looked at, while there is one
 
 
@@ -105,6 +112,7 @@ class AddSender:
         self._open_call = open_call
         self._on_failed = on_failed
         self._cache = cache
+        self._piece_bytes = min(_PIECES * config.message_bytes, config.entry_bytes_max)
         self._loop = asyncio.get_running_loop()
         self._queue: deque[AddRequest] = deque()
         self._in_flight: dict[int, _Frame] = {}  # by number, ascending
@@ -134,6 +142,10 @@ class AddSender:
     def add(self, request: AddRequest) -> None:
         """Queue a request; ``done`` is called later, never within this call."""
         size = request.body_bytes
+        is_large = size > self._piece_bytes
+        if is_large and largest_packet(request) > self._config.entry_bytes_max:
+            self._refuse(request, codes.BAD_REQUEST)
+            return
         if self.pending_bytes and self.pending_bytes + size > self._config.pending_bytes_max:
             self._refuse(request, codes.TOO_MANY_REQUESTS)
             return
@@ -142,7 +154,10 @@ class AddSender:
                 self._refuse(request, codes.UNAVAILABLE)
                 return
             self._task = self._loop.create_task(self._run())
-        self._queue.append(request)
+        if is_large:
+            self._queue.extend(split_request(request, self._piece_bytes))
+        else:
+            self._queue.append(request)
         self.pending_bytes += size
         wake = self._wake_sender
         if wake is not None and not wake.done():

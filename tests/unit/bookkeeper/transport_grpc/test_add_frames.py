@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper import packet
+from bookkeeper import codes, packet
 from bookkeeper.transport import AddRequest
 from bookkeeper.transport_grpc.add_frames import (
     ANSWER_RUN,
@@ -21,6 +21,7 @@ from bookkeeper.transport_grpc.add_frames import (
     encode_answers,
     encode_message,
     merge_requests,
+    split_request,
 )
 from bookkeeper.transport_grpc.errors import FrameError
 
@@ -110,6 +111,34 @@ def test_neighbours_become_one_frame_only_if_nothing_tells_them_apart() -> None:
         [other_key],
         [other_ledger],
     ]
+
+
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=20), st.integers(1, 900))
+def test_a_request_is_split_into_pieces_that_fit(sizes: list[int], bytes_max: int) -> None:
+    answers: list[int] = []
+    request = make_request(1, range(5, 5 + len(sizes)), [bytes(size) for size in sizes])
+    request.done = lambda whole, code: answers.append(code) if whole is request else None
+    pieces = split_request(request, bytes_max)
+    assert [id_ for piece in pieces for id_ in piece.entry_ids] == list(request.entry_ids)
+    assert [p for piece in pieces for p in _packets(piece)] == _packets(request)
+    for piece in pieces:
+        assert piece.body_bytes == sum(map(len, _packets(piece)))
+        assert piece.body_bytes <= bytes_max or len(piece.heads) == 1
+    for piece in pieces:
+        assert answers == []
+        piece.done(piece, codes.OK)
+    assert answers == [codes.OK]
+
+
+def test_a_split_request_fails_with_its_first_failure() -> None:
+    answers: list[int] = []
+    request = make_request(1, range(3), [bytes(10)] * 3)
+    request.done = lambda _, code: answers.append(code)
+    first, second, third = split_request(request, 1)
+    second.done(second, codes.FENCED)
+    third.done(third, codes.UNAVAILABLE)
+    first.done(first, codes.OK)
+    assert answers == [codes.FENCED]
 
 
 @given(requests(), st.data())

@@ -106,6 +106,27 @@ async def test_messages_end_at_their_size_but_hold_at_least_one_request() -> Non
     await bench.sender.close()
 
 
+async def test_a_request_above_a_messages_limit_travels_in_pieces() -> None:
+    bench = Bench(message_bytes=1000)
+    bench.add(0, count=10, body=bytes(1000))
+    await eventually(lambda: bool(bench.calls and len(bench.calls[0].written) == 4))
+    frames = [decode_message(message) for message in bench.calls[0].written]
+    ids = [list(frame.entry_ids) for message in frames for frame in message]
+    assert ids == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    bench.calls[0].answers.put_nowait(encode_answers([(0, codes.OK), (1, codes.OK)]))
+    bench.calls[0].answers.put_nowait(encode_answers([(3, codes.OK), (2, codes.OK)]))
+    await eventually(lambda: bench.codes == {0: codes.OK})
+    await bench.sender.close()
+
+
+async def test_an_entry_above_the_limit_is_refused_before_it_is_sent() -> None:
+    bench = Bench(entry_bytes_max=1000)
+    bench.add(0, body=bytes(2000))
+    await eventually(lambda: bench.codes == {0: codes.BAD_REQUEST})
+    assert bench.calls == []
+    assert bench.sender.pending_bytes == 0
+
+
 async def test_above_the_bound_adds_are_refused_and_nothing_else_happens() -> None:
     bench = Bench(pending_bytes_max=2000)
     bench.add(0, body=bytes(5000))  # alone it may be larger than the bound

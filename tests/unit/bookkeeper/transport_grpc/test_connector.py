@@ -1,0 +1,88 @@
+"""Where a bookie is: what its registration says, or where it was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookkeeper.errors import BookieUnavailableError
+from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.connector import BookieConnector
+from bookkeeper.transport_grpc.remote_bookie import BookieAddress
+from metadata.embedded import EmbeddedMetadataStore
+from metadata.errors import StoreUnreachableError
+from metadata.paths import encode_name
+from metadata.store import MetadataStore, Versioned
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MetadataStore]:
+    opened = EmbeddedMetadataStore.open(None)
+    yield opened
+    await opened.close()
+
+
+async def register(store: MetadataStore, bookie_id: str, port: int, path: str) -> None:
+    info = ServiceInfo(bookie_id, "/z/u", ("host", port))
+    await store.put(f"{path}/{encode_name(bookie_id)}", info.encode())
+
+
+async def test_a_registered_bookie_is_where_it_says(store: MetadataStore) -> None:
+    connector = BookieConnector(store, TransportConfig())
+    await store.put("/ledgers/INSTANCEID", b"cluster")
+    await register(store, "b:1", 1, AVAILABLE_PATH)
+    await register(store, "b:2", 2, READ_ONLY_PATH)
+    assert await connector.resolve("b:1") == BookieAddress("host", 1, "cluster")
+    assert await connector.resolve("b:2") == BookieAddress("host", 2, "cluster")
+    assert connector.connect("b:1") is connector.connect("b:1")
+    await connector.close()
+
+
+async def test_a_bookie_without_registration_is_looked_for_where_it_was(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session ended, or the store doesn't answer: neither says that it is gone."""
+    connector = BookieConnector(store, TransportConfig())
+    await register(store, "b:1", 1, AVAILABLE_PATH)
+    await register(store, "b:2", 2, AVAILABLE_PATH)
+    known = await connector.resolve("b:1")
+    await store.delete(f"{AVAILABLE_PATH}/{encode_name('b:1')}")
+    assert await connector.resolve("b:1") == known
+
+    async def unreachable(_path: str) -> Versioned | None:
+        raise StoreUnreachableError("zk:h", "down")
+
+    monkeypatch.setattr(store, "get", unreachable)
+    assert await connector.resolve("b:1") == known
+    with pytest.raises(BookieUnavailableError, match="isn't registered"):
+        await connector.resolve("b:2")
+
+
+async def test_an_embedded_bookie_has_no_address(store: MetadataStore) -> None:
+    connector = BookieConnector(store, TransportConfig())
+    info = ServiceInfo("b1", "/z/u")
+    await store.put(f"{AVAILABLE_PATH}/b1", info.encode())
+    assert ServiceInfo.decode(info.encode()) == info
+    with pytest.raises(BookieUnavailableError):
+        await connector.resolve("b1")
+
+
+@given(st.text(), st.text(), st.none() | st.tuples(st.text(), st.integers(0, 65535)))
+def test_registrations_survive_the_store(
+    bookie_id: str, location: str, address: tuple[str, int] | None
+) -> None:
+    info = ServiceInfo(bookie_id, location, address)
+    assert ServiceInfo.decode(info.encode()) == info
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{}", b"[]", b"null", b"\xff", b'{"endpoints": 1}', b'{"endpoints": [{}]}'],
+)
+def test_an_unreadable_registration_is_no_bookie(value: bytes) -> None:
+    with pytest.raises(BookieUnavailableError):
+        ServiceInfo.decode(value)
