@@ -155,9 +155,10 @@ class Link:
 
     async def _dial(self) -> None:
         servers = list(self._settings.servers)
-        timeout_s = self._settings.session_timeout_s / (3 * len(servers))
-        timeout_s = min(max(timeout_s, _ATTEMPT_MIN_S), _ATTEMPT_MAX_S)
         while True:
+            # All shall have their turn before the session is over.
+            timeout_s = self.core.timeout_s / (3 * len(servers))
+            timeout_s = min(max(timeout_s, _ATTEMPT_MIN_S), _ATTEMPT_MAX_S)
             self._rng.shuffle(servers)
             impostors = 0
             for host, port in servers:
