@@ -5,10 +5,10 @@ No clock: durations are given, and periods end when somebody asks. Pure.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
+from math import ceil, log2, nan
 from operator import add
 from typing import Final
 
@@ -19,6 +19,7 @@ LATENCY_LIMITS_MS: Final = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
 SIZE_LIMITS: Final = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
 _STEPS: Final = 8  # buckets between a power of two and the next: quantiles to within 9 %
 _LOWEST: Final = -10 * _STEPS  # about a microsecond, for durations in milliseconds
+_LEAST: Final = 2.0 ** (_LOWEST / _STEPS)
 _SIZE: Final = 44 * _STEPS  # up to 2**34, for sizes in bytes
 
 
@@ -41,8 +42,8 @@ class Durations:
         """``count`` things took ``ms`` each."""
         self.count += count
         self.sum_ms += ms * count
-        step = math.ceil(math.log2(ms) * _STEPS) - _LOWEST if ms > 0 else 0
-        self._counts[min(max(step, 0), _SIZE - 1)] += count
+        step = ceil(log2(ms) * _STEPS) - _LOWEST if ms > _LEAST else 0
+        self._counts[step if step < _SIZE else -1] += count
 
     def quantiles(self, wanted: Sequence[float], now_s: float, period_s: float) -> list[float]:
         """Upper bounds in ms, NaN when nothing was recorded lately (as Prometheus wants it)."""
@@ -54,8 +55,8 @@ class Durations:
             self._period_end_s = now_s + period_s
         upto = list(accumulate(map(add, self._before, self._counts)))
         if not (total := upto[-1]):
-            return [math.nan] * len(wanted)
-        ranks = [max(1, math.ceil(total * each)) for each in wanted]
+            return [nan] * len(wanted)
+        ranks = [max(1, ceil(total * each)) for each in wanted]
         return [2.0 ** ((bisect_left(upto, rank) + _LOWEST) / _STEPS) for rank in ranks]
 
 

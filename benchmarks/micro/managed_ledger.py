@@ -62,7 +62,9 @@ class InstantClient:
     def __init__(self) -> None:
         self._next_id = 0
 
-    async def create_ledger(self, config: object, custom_metadata: object) -> InstantWriter:
+    async def create_ledger(
+        self, config: object, custom_metadata: object, *, above: int = -1
+    ) -> InstantWriter:
         self._next_id += 1
         return InstantWriter(self._next_id)
 
