@@ -51,7 +51,7 @@ WRONG_BODIES = {
 # Would make, change or end what others use, or what later requests need.
 LEFT_OUT = re.compile(
     r"/admin/v2/brokers/(shutdown|health|configuration/.*)"
-    r"|/admin/v2/clusters/{cluster}(/migrate|/failureDomains/{domain})?"
+    r"|/admin/v2/clusters/{cluster}(/migrate|/peers|/failureDomains/{domain})?"
     r"|/admin/v2/metadata/.*|/admin/v2/resource-quotas|/topics/.*/subscription/.*"
     r"|/(docs|openapi|ready|metrics|status).*"
 )
@@ -69,7 +69,6 @@ KNOWN = (
     (r".*/schemas/.*", "202 for writes; 404 where there is no schema"),
     (r"(bad name|domain): GET /lookup/.*", "500 there"),
     (r"(tenant|namespace): GET /lookup/.*/bundle", "a missing namespace is 404"),
-    (r"cluster: POST .*/peers", "the cluster is looked at first"),
     (r"(declared as .*|malformed|wrong type|empty|topic|volatile): POST /topics/.*/{partition}",
      "whether it is partitioned is looked at first"),
     (r"declared as text: .*", "what takes a number as text answers 500, or takes it for unset"),

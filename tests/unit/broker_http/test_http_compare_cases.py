@@ -67,3 +67,24 @@ async def test_every_route_is_compared(areas: list[Any], app: FastAPI) -> None:
 def test_every_difference_says_why(areas: list[Any]) -> None:
     notes = {case[3] for area in areas for case in area.requests("tenant")}
     assert all(note == "" or note.startswith(("known: ", "other ")) for note in notes), notes
+
+
+def test_what_is_wrong_changes_nothing_of_others(
+    monkeypatch: pytest.MonkeyPatch, app: FastAPI
+) -> None:
+    """The servers that are compared are shared: only the run's own tenant may change.
+
+    Calls with no path of their own (PermissionsOnTopics) get no body that could be taken.
+    """
+    monkeypatch.syspath_prepend(SCRIPTS)
+    every_route = importlib.import_module("http_cases.every_route")
+    cases = every_route.requests("own-tenant", app.openapi())
+    assert len(cases) > 2000
+    mine = re.compile(r"/own-tenant(/|\?|$)|/(nosuchtenant|nowhere|nope|some-[a-z_]+)(/|\?|$)")
+    refused = [body for body in every_route.WRONG_BODIES.values() if body is not None]
+    changing = {
+        f"{method} {path}"
+        for method, path, body, _ in cases
+        if method != "GET" and body not in refused and "PermissionsOnTopics" not in path
+    }
+    assert sorted(each for each in changing if not mine.search(each)) == []
