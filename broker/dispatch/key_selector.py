@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -61,10 +61,13 @@ class HashRing:
         ]
         self._mine[consumer] = (name_index, points)
         for point in points:
-            owners = self._points.setdefault(point, [])
-            if consumer not in owners:
+            owners = self._points.get(point)
+            if owners is None:
+                self._points[point] = [consumer]
+                insort(self._order, point)
+            elif consumer not in owners:
                 owners.append(consumer)
-        self._order, self._ranges = sorted(self._points), None
+        self._ranges = None
 
     def remove(self, consumer: ConsumerState) -> None:
         _, points = self._mine.pop(consumer)
@@ -73,7 +76,8 @@ class HashRing:
             owners.remove(consumer)
             if not owners:
                 del self._points[point]
-        self._order, self._ranges = sorted(self._points), None
+                del self._order[bisect_left(self._order, point)]
+        self._ranges = None
 
     def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
         if self._ranges is None:

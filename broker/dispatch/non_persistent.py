@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.dispatch.active_choice import ActiveChoice
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.head_scan import scan_heads
 from broker.dispatch.key_selector import KeySelector
 from broker.dispatch.ports import Deliver, NotifyActive
 from broker.dispatch.round_robin import RoundRobin
-from broker.dispatch.single_active import choose_active
 from broker.protocol.entry_head import FLAG_KEY, FLAG_MARKER, parse_head
 from managed_ledger.entry_batch import Buffer, EntryBatch
 
@@ -38,13 +38,15 @@ class NonPersistentDispatcher:
         self.dropped_messages = 0
         self._rounds = RoundRobin()
         self._single, self._failover = single_active, failover
-        self._topic, self._partition = topic, partition_index
+        self._choice = ActiveChoice(topic, partition_index)
         self._quota = round_robin_messages
         self._selector, self._hash_of_body = selector, hash_of_body
         self._effects: list[Deliver | NotifyActive] = []
 
     def add_consumer(self, consumer: ConsumerState) -> None:
         self._rounds.add(consumer)
+        if self._single:
+            self._choice.add(consumer)
         if self._selector is not None:
             self._selector.add(consumer)
         before = self.active
@@ -54,6 +56,8 @@ class NonPersistentDispatcher:
 
     def remove_consumer(self, consumer: ConsumerState) -> None:
         if self._rounds.remove(consumer):
+            if self._single:
+                self._choice.remove(consumer)
             if self._selector is not None:
                 self._selector.remove(consumer)
             self._choose()
@@ -62,7 +66,7 @@ class NonPersistentDispatcher:
         if not self._single:
             return
         consumers = self._rounds.consumers
-        chosen = choose_active(consumers, self._topic, self._partition) if consumers else None
+        chosen = self._choice.choose() if consumers else None
         if chosen is not self.active:
             self.active = chosen  # at once: there is nothing to hand over
             if self._failover:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import mmh3
-
+from broker.dispatch.active_choice import ActiveChoice
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.head_scan import scan_heads
 from broker.dispatch.ports import (
@@ -25,40 +24,7 @@ from broker.protocol.entry_head import FLAG_BATCH, FLAG_MARKER
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
 
-__all__ = ["SingleActiveDispatcher", "choose_active"]
-
-_RING_POINTS = 100
-
-
-def choose_active(
-    consumers: Sequence[ConsumerState], topic: str, partition_index: int
-) -> ConsumerState:
-    """The consumer that gets the messages; the same for every order of joining.
-
-    Only consumers of the best priority level are eligible, sorted by name. A partition picks by its
-    index, so that partitions spread; any other topic by a consistent hash ring of 100 points a
-    consumer. Source: Pulsar AbstractDispatcherSingleActiveConsumer.pickAndScheduleActiveConsumer.
-    """
-    assert consumers
-    best = min(consumer.priority for consumer in consumers)
-    candidates = sorted(
-        (consumer for consumer in consumers if consumer.priority == best),
-        key=lambda consumer: consumer.name,
-    )
-    if partition_index >= 0:
-        return candidates[partition_index % len(candidates)]
-    if len(candidates) == 1:
-        return candidates[0]
-    ring: dict[int, ConsumerState] = {}
-    for candidate in candidates:
-        for point in range(_RING_POINTS):
-            ring[_hash(f"{candidate.name}{point}")] = candidate  # a later one wins a shared point
-    target = _hash(topic)
-    return ring[min((point for point in ring if point >= target), default=min(ring))]
-
-
-def _hash(text: str) -> int:
-    return mmh3.hash(text, signed=False) & 0x7FFFFFFF
+__all__ = ["SingleActiveDispatcher", "remaining_messages"]
 
 
 class SingleActiveDispatcher:
@@ -76,7 +42,8 @@ class SingleActiveDispatcher:
         self.read_position: Position | None = None  # None: the cursor's first unacknowledged entry
         self.generation = 0
         self._limits = limits
-        self._failover, self._topic, self._partition = failover, topic, partition_index
+        self._failover = failover
+        self._choice = ActiveChoice(topic, partition_index)
         self._switching = False  # a new active consumer is chosen and waits for the delay
         self._switch_at_ms: int | None = None
         self.per_entry = 1.0  # messages per entry, a moving average that sizes reads
@@ -90,6 +57,7 @@ class SingleActiveDispatcher:
 
     def add_consumer(self, consumer: ConsumerState, now_ms: int) -> None:
         self.consumers.append(consumer)
+        self._choice.add(consumer)
         before = self.active
         self._choose(now_ms)
         # Switching: everybody is told when the switch is done.
@@ -100,6 +68,7 @@ class SingleActiveDispatcher:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
+        self._choice.remove(consumer)
         if not self.consumers:
             self.active, self._switching, self._switch_at_ms = None, False, None
             self._rewind()
@@ -107,7 +76,7 @@ class SingleActiveDispatcher:
             self._choose(now_ms)
 
     def _choose(self, now_ms: int) -> None:
-        chosen = choose_active(self.consumers, self._topic, self._partition)
+        chosen = self._choice.choose()
         if chosen is self.active:
             return
         nobody_before = self.active is None

@@ -13,12 +13,13 @@ from collections.abc import Iterable
 
 import pytest
 
+from broker.dispatch.active_choice import choose_active
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.key_selector import HashRing
 from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest, Skip
 from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.single_active import SingleActiveDispatcher, choose_active
+from broker.dispatch.single_active import SingleActiveDispatcher
 from broker.protocol.entry_head import (
     FLAG_CHUNK,
     FLAG_FIRST_CHUNK,

@@ -52,6 +52,8 @@ CORES = [
     "broker/policies",
     "broker/protocol",
     "broker/dispatch/shared.py",
+    "broker/dispatch/active_choice.py",
+    "broker/dispatch/key_selector.py",
     "broker/dispatch/single_active.py",
     "broker/service/backlog_quota.py",
     "broker/service/rate_limit.py",

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.dispatch.active_choice import choose_active
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.delayed_index import DelayedIndex
 from broker.dispatch.head_scan import scan_heads
 from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest, Skip
 from broker.dispatch.round_robin import RoundRobin
 from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.single_active import SingleActiveDispatcher, choose_active
+from broker.dispatch.single_active import SingleActiveDispatcher
 from broker.protocol.entry_head import (
     FLAG_BATCH,
     FLAG_CHUNK,
