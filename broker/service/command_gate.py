@@ -25,8 +25,8 @@ from broker.service.handlers import HANDLERS
 from broker.service.lookup_commands import (
     check_namespace,
     parse_topic,
+    refuse_partitions,
     reply_lookup_error,
-    reply_partitions,
 )
 from metadata.errors import MetadataError
 
@@ -109,10 +109,6 @@ def _refuse_lookup(connection: Connection, command: Any, error: BrokerError) -> 
     reply_lookup_error(connection, command.request_id, error)
 
 
-def _refuse_partitions(connection: Connection, command: Any, error: BrokerError) -> None:
-    reply_partitions(connection, command.request_id, 0, error)
-
-
 def _refuse_get_schema(connection: Connection, command: Any, error: BrokerError) -> None:
     base = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA_RESPONSE)
     reply = base.getSchemaResponse
@@ -163,7 +159,7 @@ RULES: Final[dict[int, CommandRule]] = {
     _C.CONSUMER_STATS: CommandRule(_consumer_needs, "get statistics", _refuse_stats),
     # About topics and namespaces
     _C.PARTITIONED_METADATA: CommandRule(
-        _lookup_needs, "Get Partition Metadata", _refuse_partitions
+        _lookup_needs, "Get Partition Metadata", refuse_partitions
     ),
     _C.LOOKUP: CommandRule(_lookup_needs, "Lookup", _refuse_lookup),
     _C.PRODUCER: CommandRule(_producer_needs, "Produce"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from broker.errors import (
     NamespaceNotFoundError,
     NotAllowedError,
     ServiceNotReadyError,
+    TenantNotFoundError,
     TooManyRequestsError,
 )
 from broker.protocol import pulsar_api_pb2 as pb
@@ -40,6 +42,7 @@ __all__ = [
     "TOPIC_NAME_LENGTH_MAX",
     "check_namespace",
     "parse_topic",
+    "refuse_partitions",
     "reply_lookup_error",
     "reply_partitions",
 ]
@@ -115,6 +118,35 @@ async def _partitions(
     except MetadataError as failed:
         error = BrokerMetadataError(str(failed))
     reply_partitions(connection, command.request_id, count, error)
+
+
+def refuse_partitions(connection: Connection, command: Any, error: BrokerError) -> None:
+    """Tell who may not know; a tenant that doesn't exist is told of.
+
+    It is the first that clients ask about a topic, and a misspelled name shows here
+    (ServerCnx.handlePartitionMetadataRequest).
+    """
+    try:
+        name = parse_topic(command.topic)
+        _check_permit(connection)
+    except BrokerError:
+        reply_partitions(connection, command.request_id, 0, error)
+        return
+    connection.run(_with_permit(connection, lambda: _refuse(connection, command, name, error)))
+
+
+async def _refuse(
+    connection: Connection,
+    command: pb.CommandPartitionedTopicMetadata,
+    name: TopicName,
+    error: BrokerError,
+) -> None:
+    with suppress(MetadataError):  # the refusal stands then
+        if await connection.service.resources.tenant(name.tenant) is None:
+            error = TenantNotFoundError(
+                f"Tenant or namespace or topic does not exist: {name.namespace}"
+            )
+    reply_partitions(connection, command.request_id, 0, error)
 
 
 def reply_partitions(
