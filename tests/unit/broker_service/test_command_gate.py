@@ -290,6 +290,34 @@ async def test_a_frame_passes_the_gate(guarded: Broker) -> None:
     assert not guarded.service.topics
 
 
+async def test_messages_and_acknowledgments_ask_nothing(
+    guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What authorization may cost a message; a command is asked about once, from memory."""
+    asked: list[Permission] = []
+    real = AccessControl.may_nowait
+
+    def count(self: AccessControl, caller: Any, permission: Any, resource: Any) -> bool | None:
+        asked.append(permission)
+        return real(self, caller, permission, resource)
+
+    client = await client_of(guarded, "both")
+    subscribe = {"topic": TOPIC, "request_id": 9, "consumer_id": 1, "subscription": "s"}
+    client.send(command(C.SUBSCRIBE, {**subscribe, "subType": 1}))
+    assert (await client.receive_one()).type == C.SUCCESS
+    await client.produce(TOPIC)
+    monkeypatch.setattr(AccessControl, "may_nowait", count)
+    client.send(command(C.FLOW, {"consumer_id": 1, "messagePermits": 50}))
+    client.feed(b"".join(message(number) for number in range(50)))
+    answers = await client.receive(100)
+    assert sorted({each.type for each in answers}) == [C.SEND_RECEIPT, C.MESSAGE]
+    client.send(command(C.ACK, {"consumer_id": 1, "ack_type": 1}))
+    assert asked == []
+    client.send(command(C.LOOKUP, {"topic": TOPIC, "request_id": 10}))
+    assert (await client.receive_one()).type == C.LOOKUP_RESPONSE
+    assert asked == [Permission.LOOKUP]
+
+
 async def test_commands_behind_one_that_waits_keep_their_order(guarded: Broker) -> None:
     client = await client_of(guarded, "prod")
     guarded.service.resources._access.clear()
