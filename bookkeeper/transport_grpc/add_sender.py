@@ -243,6 +243,8 @@ class AddSender:
                 self.pending_bytes -= frame.size
                 for request in frame.requests:
                     _answer(request, code)
+        if not self._in_flight and not self._queue:
+            self._cache.clear()  # an idle client keeps no messages
 
     def _check_age(self) -> None:
         self._timer = None
