@@ -106,6 +106,15 @@ class Bookie:
     def bookie_id(self) -> str:
         return self.config.bookie_id
 
+    @property
+    def is_closed(self) -> bool:
+        """It is closing, closed, or was ended by an error."""
+        return self._unavailable()
+
+    def takes_recovery(self) -> bool:
+        """Adds of a recovery are accepted, though others may be refused for want of space."""
+        return not self._unavailable() and (not self.read_only or self._has_reserve())
+
     async def register(self, registration: Registration) -> None:
         """Announce the bookie; the last step of a start."""
         self._check_disk()

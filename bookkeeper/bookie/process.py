@@ -18,6 +18,8 @@ from typing import Final
 
 import uvloop
 
+from bookkeeper.bookie.admin_pages import AdminPages, Metrics
+from bookkeeper.bookie.admin_server import AdminServer
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.cookie import read_instance_id
@@ -46,8 +48,10 @@ class BookieProcess:
         failed: set when the bookie can't go on: a disk failed.
     """
 
-    def __init__(self, settings: BookieSettings) -> None:
+    def __init__(self, settings: BookieSettings, metrics: Metrics | None = None) -> None:
         self.settings = settings
+        self.web_url = ""  # "": no HTTP
+        self._pages = AdminPages(metrics)
         self.bookie: Bookie
         self.address: tuple[str, int] = ("", 0)  # as advertised
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -66,6 +70,8 @@ class BookieProcess:
         settings.check()
         path = settings.metadata_store_config_path
         async with AsyncExitStack() as stack:
+            if settings.http_server_enabled:  # first: probes are answered while a start takes long
+                await self._listen_http(stack)
             store = await connect_store(
                 settings.metadata_url,
                 Path(path) if path else None,
@@ -77,6 +83,14 @@ class BookieProcess:
 
     async def close(self) -> None:
         await self._stack.aclose()
+
+    async def _listen_http(self, stack: AsyncExitStack) -> None:
+        settings = self.settings
+        server = AdminServer(self._pages.by_path())
+        stack.push_async_callback(server.close)
+        host = settings.http_server_host or settings.bind_address
+        port = await server.listen(host, settings.http_server_port)
+        self.web_url = f"http://{settings.advertised_host}:{port}"
 
     async def _start(self, stack: AsyncExitStack, store: MetadataStore) -> None:
         settings = self.settings
@@ -94,6 +108,7 @@ class BookieProcess:
 
         async def serve(bookie: Bookie) -> None:
             bookie.on_fatal = self._on_fatal
+            self._pages.bookie = bookie
             server.serve(bookie, instance_id, queue_bytes_max=settings.journal_queue_bytes // 2)
 
         journal = settings.journals[0] if settings.journals else None
@@ -109,21 +124,25 @@ class BookieProcess:
             self.failed.set_result(error)
 
 
-def run(settings: BookieSettings) -> int:
-    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
+def run(settings: BookieSettings, metrics: Metrics | None = None) -> int:
+    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md).
+
+    Args:
+        metrics: makes the page for Prometheus.
+    """
     keep_freed_memory()
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings))
+        return runner.run(_serve(settings, metrics))
 
 
-async def _serve(settings: BookieSettings) -> int:
+async def _serve(settings: BookieSettings, metrics: Metrics | None) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    process = BookieProcess(settings)
+    process = BookieProcess(settings, metrics)
     starting = loop.create_task(process.start())
     stopping = loop.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -142,6 +161,8 @@ async def _serve(settings: BookieSettings) -> int:
     gc.freeze()
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
     host, port = process.address
+    if process.web_url:
+        print(f"magnetar bookie: {process.web_url} probes and metrics")
     print(f"magnetar bookie: {process.bookie.bookie_id} at {host}:{port} ready", flush=True)
     process.failed.add_done_callback(lambda _: stop.set())
     await stopping

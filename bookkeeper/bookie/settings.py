@@ -80,13 +80,23 @@ class BookieSettings:
     stream_max_in_flight_bytes: int = 32 * _MIB  # own key: of one client
     read_replies_max_bytes: int = 64 * _MIB  # own key: of all clients
 
+    # --- HTTP: probes and metrics
+    http_server_enabled: bool = False
+    http_server_host: str = ""  # "": bindAddress
+    http_server_port: int = 8080  # 0: any free port
+    cluster_name: str = ""  # own key: label of all series
+
     # --- log
     log_level: str = "INFO"
     log_format: str = "text"  # own key: "json"
 
     def __post_init__(self) -> None:
-        if not -1 < self.bookie_port <= 65_535:
-            raise BookieSettingsError(f"bookiePort={self.bookie_port}: not a port number")
+        for key, port in (
+            ("bookiePort", self.bookie_port),
+            ("httpServerPort", self.http_server_port),
+        ):
+            if not 0 <= port <= 65_535:
+                raise BookieSettingsError(f"{key}={port}: not a port number")
         if self.log_level not in _LOG_LEVELS or self.log_format not in ("text", "json"):
             raise BookieSettingsError(f"logLevel={self.log_level}, logFormat={self.log_format}")
         if not self.ledgers:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from broker.cli.errors import CliError
 
+if TYPE_CHECKING:
+    from bookkeeper.bookie.bookie import Bookie
+
 __all__ = ["run_bookie"]
+
+_PERIOD_S: Final = 60.0  # that quantiles are of
 
 
 def run_bookie(options: argparse.Namespace) -> int:
     from bookkeeper.bookie import process
     from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
     from broker.config import ConfigError, read_properties
+    from broker.http.bookie_metrics import add_bookie_metrics, bookie_disk
+    from broker.http.metrics_page import MetricsPage
     from broker.logs import set_up_log
     from broker.service.file_limit import raise_file_limit
 
@@ -36,7 +45,14 @@ def run_bookie(options: argparse.Namespace) -> int:
         raise CliError(str(error)) from error
     set_up_log(settings.log_level, settings.log_format)
     raise_file_limit()
-    return process.run(settings)
+
+    async def metrics(bookie: Bookie) -> bytes:
+        disk = await asyncio.to_thread(bookie_disk, bookie)
+        page = MetricsPage(settings.cluster_name)
+        add_bookie_metrics(page, bookie, disk, _PERIOD_S)
+        return b"".join(page.pieces())
+
+    return process.run(settings, metrics)
 
 
 def _key_and_value(text: str) -> tuple[str, str]:

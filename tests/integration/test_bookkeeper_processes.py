@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import httpx
 import pulsar
 import pytest
 
@@ -263,12 +265,17 @@ def _wait_until_registered(url: str, bookies: list[BookieProcess]) -> None:
 def test_a_bookie_registers_with_place_and_address(tmp_path: Path, url: str) -> None:
     journal = ("--set", f"journalDirectories={tmp_path / 'journal'}")
     place = ("--set", "networkLocation=/zone-a/ud3")
-    bookie = BookieProcess(tmp_path / "bookie", url, "--id", "bookie-7", *journal, *place)
+    web = ("--set", "httpServerEnabled=true", "--set", "httpServerPort=0")
+    bookie = BookieProcess(tmp_path / "bookie", url, "--id", "bookie-7", *journal, *place, *web)
     with bookie:
         assert bookie.bookie_id == "bookie-7"
         (info,) = _registered(url).values()
         assert (tmp_path / "journal" / "journal").is_dir()
         assert info == ServiceInfo("bookie-7", "/zone-a/ud3", ("127.0.0.1", bookie.port))
+        found = re.search(r"^magnetar bookie: (http://\S+) ", bookie.log, re.MULTILINE)
+        assert found is not None, bookie.log
+        assert "bookie_journal_JOURNAL_SYNC" in httpx.get(f"{found[1]}/metrics").text
+        assert httpx.get(f"{found[1]}/api/v1/bookie/is_ready").status_code == 200
         assert bookie.stop() == 0
         assert _registered(url) == {}
 

@@ -1,0 +1,115 @@
+"""A bookie's small HTTP door: probes, state, metrics. GET and HEAD only, one request a connection.
+
+Not the broker's HTTP stack: a storage node needs no routes, bodies, sessions or framework, and this
+must answer while the bookie is still replaying its journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+_log = logging.getLogger(__name__)
+
+_HEAD_BYTES_MAX: Final = 8192
+_HEAD_S_MAX: Final = 10.0
+_ANSWER_S_MAX: Final = 60.0  # a reader that is slower is cut off
+_CONNECTIONS_MAX: Final = 64  # more are closed at once
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One page."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Page = Callable[[], Awaitable[Answer]]
+
+
+class AdminServer:
+    """Serves ``pages`` by path: ``await listen(...)``, ``await close()``."""
+
+    def __init__(self, pages: Mapping[str, Page]) -> None:
+        self._pages = dict(pages)
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Bind; the port, which 0 leaves to the system.
+
+        Raises:
+            OSError: the address can't be used.
+        """
+        server = await asyncio.start_server(self._accept, host, port, limit=_HEAD_BYTES_MAX)
+        self._server = server
+        return int(server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= _CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+                method, answer = await self._answer(reader)
+                writer.write(_encode(method, answer))
+                async with asyncio.timeout(_ANSWER_S_MAX):
+                    await writer.drain()
+                    writer.write_eof()
+                    await reader.read()  # until the other side has closed: it has got everything
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, Answer]:
+        try:
+            async with asyncio.timeout(_HEAD_S_MAX):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return "GET", _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            return "GET", _plain(HTTPStatus.BAD_REQUEST)
+        method = words[0].decode("latin-1")
+        page = self._pages.get(words[1].partition(b"?")[0].decode("latin-1"))
+        if page is None:
+            return method, _plain(HTTPStatus.NOT_FOUND)
+        if method not in ("GET", "HEAD"):
+            return method, _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+        try:
+            return method, await page()
+        except Exception:
+            _log.exception("no page for %s", words[1])
+            return method, _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _plain(status: HTTPStatus) -> Answer:
+    return Answer(status, "text/plain; charset=utf-8", f"{status.phrase}\n".encode())
+
+
+def _encode(method: str, answer: Answer) -> bytes:
+    head = (
+        f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
+        f"Content-Type: {answer.content_type}\r\n"
+        f"Content-Length: {len(answer.body)}\r\n"
+        "Connection: close\r\n\r\n"
+    ).encode()
+    return head if method == "HEAD" else head + answer.body

@@ -1,0 +1,125 @@
+"""A bookie's HTTP door: probes, state, metrics, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bookkeeper.bookie.admin_pages import AdminPages
+from bookkeeper.bookie.admin_server import AdminServer, Answer
+from bookkeeper.bookie.bookie import Bookie
+from metadata.embedded import EmbeddedMetadataStore
+from tests.integration.bookie_node import Node
+
+
+class Door:
+    """A server on a free port, and a client that says exactly what it is told to."""
+
+    def __init__(self, pages: AdminPages) -> None:
+        self.pages = pages
+        paths = pages.by_path()
+        paths["/broken"] = self._broken
+        self.server = AdminServer(paths)
+        self.port = 0
+
+    async def _broken(self) -> Answer:
+        raise RuntimeError("as the test wants it")
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        """Status and body; (0, b"") when the connection was cut."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(request)
+            answer = await asyncio.wait_for(reader.read(), 30)
+        except ConnectionError:
+            return 0, b""
+        finally:
+            writer.close()
+        if not answer:
+            return 0, b""
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return int(head.split(b" ")[1]), body
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        return await self.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+async def _metrics(bookie: Bookie) -> bytes:
+    return f"entries {bookie.figures.added_entries}\n".encode()
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    opened = Door(AdminPages(_metrics))
+    opened.port = await opened.server.listen("127.0.0.1", 0)
+    yield opened
+    await opened.server.close()
+
+
+async def test_probes_tell_how_far_the_start_is(tmp_path: Path, door: Door) -> None:
+    assert await door.get("/heartbeat") == (200, b"OK\n")
+    assert (await door.get("/api/v1/bookie/is_ready"))[0] == 503
+    assert (await door.get("/api/v1/bookie/info"))[0] == 503
+    assert (await door.get("/metrics"))[0] == 503
+    assert json.loads((await door.get("/api/v1/bookie/state"))[1])["running"] is False
+    store = EmbeddedMetadataStore.open(None)
+    bookie = await Node(tmp_path, store).start()
+    door.pages.bookie = bookie
+    assert await door.get("/api/v1/bookie/is_ready") == (200, b"")
+    assert json.loads((await door.get("/api/v1/bookie/state"))[1]) == {
+        "running": True,
+        "readOnly": False,
+        "shuttingDown": False,
+        "availableForHighPriorityWrites": True,
+    }
+    info = json.loads((await door.get("/api/v1/bookie/info?x=1"))[1])
+    assert 0 < info["freeSpace"] < info["totalSpace"]
+    assert await door.get("/metrics") == (200, b"entries 0\n")
+    bookie.read_only = True
+    assert json.loads((await door.get("/api/v1/bookie/state"))[1])["readOnly"] is True
+    bookie.read_only = False
+    await bookie.close()
+    assert (await door.get("/api/v1/bookie/is_ready"))[0] == 503
+    state = json.loads((await door.get("/api/v1/bookie/state"))[1])
+    assert (state["running"], state["shuttingDown"]) == (False, True)
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
+        (b"POST /heartbeat HTTP/1.1\r\n\r\n", 405),
+        (b"GET /broken HTTP/1.1\r\n\r\n", 500),
+        (b"garbage\r\n\r\n", 400),
+        (b"GET /heartbeat HTTP/2\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431),
+        (b"HEAD /heartbeat HTTP/1.1\r\n\r\n", 200),
+    ],
+)
+async def test_what_it_answers_to_others(door: Door, request_bytes: bytes, status: int) -> None:
+    found, body = await door.ask(request_bytes)
+    assert found in (status, 0 if status == 431 else status)  # it doesn't read on after 8 KiB
+    if request_bytes.startswith(b"HEAD"):
+        assert body == b""
+    assert await door.get("/heartbeat") == (200, b"OK\n")
+
+
+async def test_a_crowd_is_turned_away_and_a_silent_one_cut(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookkeeper.bookie.admin_server._HEAD_S_MAX", 0.2)
+    silent = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(64)]
+    deadline = asyncio.get_running_loop().time() + 30
+    while await door.get("/heartbeat") != (200, b"OK\n"):  # once those are cut
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.01)
+    for reader, writer in silent:
+        with contextlib.suppress(ConnectionError):  # a reset is an end, too
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
