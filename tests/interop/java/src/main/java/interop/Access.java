@@ -56,9 +56,12 @@ final class Access {
         var basic = new AuthenticationBasic();
         basic.configure("{\"userId\":\"alice\",\"password\":\"alice-password\"}");
         logins.put("password", basic);
-        logins.put("OAuth2", AuthenticationFactoryOAuth2.clientCredentials(
-                URI.create("http://127.0.0.1:" + Files.readString(FOLDER.resolve("issuer.port")).strip()).toURL(),
-                FOLDER.resolve("alice.json").toUri().toURL(), "us"));
+        if (!Files.exists(FOLDER.resolve("without-openid"))) {
+            String port = Files.readString(FOLDER.resolve("issuer.port")).strip();
+            logins.put("OAuth2", AuthenticationFactoryOAuth2.clientCredentials(
+                    URI.create("http://127.0.0.1:" + port).toURL(),
+                    FOLDER.resolve("alice.json").toUri().toURL(), "us"));
+        }
         if (tls) {
             logins.put("certificate", new AuthenticationTls(
                     FOLDER.resolve("alice.pem").toString(), FOLDER.resolve("alice.key").toString()));
