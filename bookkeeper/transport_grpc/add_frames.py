@@ -25,8 +25,8 @@ FRAME_HEADER: Final = Struct(">IIQQBB")
 FLAG_RECOVERY: Final = 1
 FLAG_SPARSE: Final = 2  # entry ids follow, because they aren't consecutive
 _FLAGS: Final = FLAG_RECOVERY | FLAG_SPARSE
-KEY_BYTES_MAX: Final = 255
-FRAME_BYTES_MAX: Final = (1 << 32) - 1
+#: A message above this holds a single entry: nobody may hold a bookie's loop for seconds.
+MANY_BYTES_MAX: Final = 8 << 20
 
 ANSWER_RUN: Final = Struct(">QIB")  # number of the first frame, count of frames, code of all
 _ANSWER_RUNS_MAX: Final = 1 << 20
@@ -196,6 +196,8 @@ def decode_message(message: bytes) -> list[AddFrame]:
     frames: list[AddFrame] = []
     offset, limit = 0, len(message)
     view = memoryview(message)
+    if limit > MANY_BYTES_MAX and FRAME_HEADER.unpack_from(message)[:2] != (limit, 1):
+        raise FrameError(f"{limit} bytes with more than one entry")
     while offset < limit:
         if limit - offset < FRAME_HEADER.size:
             raise FrameError(f"{limit - offset} bytes are left at offset {offset}, no frame header")

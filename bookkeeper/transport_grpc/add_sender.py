@@ -20,6 +20,7 @@ import grpc
 from bookkeeper import codes
 from bookkeeper.transport import AddRequest
 from bookkeeper.transport_grpc.add_frames import (
+    MANY_BYTES_MAX,
     decode_answers,
     encode_message,
     largest_packet,
@@ -32,6 +33,7 @@ from bookkeeper.transport_grpc.errors import FrameError
 _log = logging.getLogger(__name__)
 
 _SILENT_S = 2.0  # without any answer a bookie isn't waited for
+_REQUESTS_MAX = 1000  # of a message: encoding and decoding it hold a loop for some 2 ms
 _PIECES = 4  # a request is cut above so many messages, as a message has a largest size
 _CHECK_S = 1.0  # how often the oldest frame's age is looked at, while there is one
 
@@ -112,7 +114,9 @@ class AddSender:
         self._open_call = open_call
         self._on_failed = on_failed
         self._cache = cache
-        self._piece_bytes = min(_PIECES * config.message_bytes, config.entry_bytes_max)
+        self._piece_bytes = min(
+            *(_PIECES * config.message_bytes, config.entry_bytes_max, MANY_BYTES_MAX // 2)
+        )
         self._loop = asyncio.get_running_loop()
         self._queue: deque[AddRequest] = deque()
         self._in_flight: dict[int, _Frame] = {}  # by number, ascending
@@ -217,6 +221,8 @@ class AddSender:
         queue, room = self._queue, self._config.message_bytes
         requests: list[AddRequest] = []
         while queue and (not requests or queue[0].body_bytes <= room):
+            if len(requests) == _REQUESTS_MAX:
+                break
             request = queue.popleft()
             room -= request.body_bytes
             requests.append(request)

@@ -15,6 +15,7 @@ from bookkeeper.transport_grpc.add_frames import (
     ANSWER_RUN,
     COPY_BYTES_MAX,
     FRAME_HEADER,
+    MANY_BYTES_MAX,
     AddFrame,
     decode_answers,
     decode_message,
@@ -206,6 +207,16 @@ def test_garbage_is_refused(garbage: bytes) -> None:
 def test_the_reason_of_a_refusal_is_told(message: bytes, reason: str) -> None:
     with pytest.raises(FrameError, match=reason):
         decode_message(message)
+
+
+def test_only_a_single_entry_makes_a_large_message() -> None:
+    large = make_request(1, range(1), [bytes(MANY_BYTES_MAX)])
+    small = make_request(1, range(1, 2), [b"x"])
+    (frame,) = decode_message(encode_message([[large]]))
+    assert frame.is_intact
+    for groups in ([[large], [small]], [[large, small]], [[small], [large]]):
+        with pytest.raises(FrameError, match="more than one entry"):
+            decode_message(encode_message(groups))
 
 
 def test_an_entry_of_another_ledger_or_id_is_not_intact() -> None:

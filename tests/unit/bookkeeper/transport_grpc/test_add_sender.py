@@ -106,6 +106,15 @@ async def test_messages_end_at_their_size_but_hold_at_least_one_request() -> Non
     await bench.sender.close()
 
 
+async def test_a_message_has_a_bounded_number_of_requests() -> None:
+    bench = Bench()
+    for first in range(1500):
+        bench.add(2 * first, body=b"")  # never neighbours: a frame each
+    await eventually(lambda: bool(bench.calls and len(bench.calls[0].written) == 2))
+    assert [len(decode_message(message)) for message in bench.calls[0].written] == [1000, 500]
+    await bench.sender.close()
+
+
 async def test_a_request_above_a_messages_limit_travels_in_pieces() -> None:
     bench = Bench(message_bytes=1000)
     bench.add(0, count=10, body=bytes(1000))
