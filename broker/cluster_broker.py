@@ -35,6 +35,7 @@ class ClusterBroker(Standalone):
     async def _open_store(self) -> MetadataStore:
         if not self.config.metadata_store_url:
             raise ConfigError("metadataStoreUrl is not set: zk:HOST:PORT of the cluster")
+        tls_files(self.config)  # a mistake is told before anything is opened
         return await super()._open_store()
 
     async def _open_bookies(
