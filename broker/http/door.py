@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["HttpDoor"]
 
 _SILENT_MAX: Final = 4096
-"""And never more than a sixteenth of the files that may be open; of one address, half."""
+"""And never more than a few of the files that may be open; of one address, half."""
 
 
 class HttpDoor:
@@ -41,7 +41,7 @@ class HttpDoor:
         self._factory = factory
         self._loop = asyncio.get_running_loop()
         self._speaking: Pacer[Guest] = Pacer(self._loop, self._connect, turn_s=0.0)
-        guests_max = max(2, min(_SILENT_MAX, file_limit() // 16))
+        guests_max = max(2, min(_SILENT_MAX, file_limit() // 64))
         self._doorstep = Doorstep(
             self,
             WaitingRoom(guests_max, guests_max // 2),

@@ -180,6 +180,7 @@ class BrokerService:
             self.waiting_room,
             what=what,
             deadline_s=lambda: self.keep_alive_ms / 1000,
+            admits=lambda guests: self._quota.admits(len(self.connections) + guests),
         )
         self._servers.append(doorstep)
         bound = doorstep.start(listener, backlog=1024)

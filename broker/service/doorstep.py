@@ -143,6 +143,7 @@ class Doorstep:
         *,
         what: str,
         deadline_s: Callable[[], float],
+        admits: Callable[[int], bool] = lambda guests: True,
         peeks: bool = False,
     ) -> None:
         """
@@ -150,6 +151,8 @@ class Doorstep:
             room: bounds their number.
             what: name of the port, for the log.
             deadline_s: how long a guest may take, at most.
+            admits: whether there may be so many now, beside what else holds files; if not, the
+                oldest is cut.
             peeks: the door wants to know only that somebody has begun to speak; his words stay
                 in the socket.
         """
@@ -159,6 +162,7 @@ class Doorstep:
         self._room = room
         self._what = what
         self._deadline_s = deadline_s
+        self._admits = admits
         self._guests: dict[Guest, float] = {}  # when they came, in that order
         self.held_bytes = 0  # of all their ``received``
         self._buffer = memoryview(bytearray(_READ_BYTES))
@@ -247,6 +251,11 @@ class Doorstep:
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         guest = Guest(self, accepted, peer)
+        if not self._admits(len(self._guests) + 1):
+            if not self._guests:
+                accepted.close()
+                return
+            self._cut_oldest()
         self._room.enter(guest)
         self._guests[guest] = time.monotonic()
         if self._sweep is None:
@@ -282,6 +291,7 @@ class Doorstep:
 
     def _cut_oldest(self) -> None:
         oldest = next(iter(self._guests))
+        self._room.cut += 1
         oldest.close("too much is kept for those who wait", level=logging.DEBUG)
 
     def left(self, guest: Guest) -> None:

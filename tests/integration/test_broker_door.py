@@ -140,6 +140,21 @@ async def test_all_of_them_together_may_keep_so_much(monkeypatch: pytest.MonkeyP
     standing.close()
 
 
+async def test_files_that_others_need_are_left_to_them() -> None:
+    standing = Standing(admits=lambda guests: guests <= 2)
+    guests = [await standing.come(bytes(9)) for _ in range(5)]
+    await _until(lambda: len(standing.door.left) == 3)
+    assert (len(standing.doorstep), standing.room.cut) == (2, 3)
+    for _, writer in guests:
+        writer.close()
+    standing.close()
+    nobody = Standing(admits=lambda guests: False)
+    reader, writer = await nobody.come(bytes(9))
+    assert await _ended(reader) == b""
+    writer.close()
+    nobody.close()
+
+
 async def test_a_door_that_peeks_leaves_the_words_in_the_socket() -> None:
     standing = Standing(peeks=True)
     standing.door.look = lambda guest: standing.door.taken.append((b"", guest.take()))  # type: ignore[method-assign] # of this one
