@@ -9,7 +9,12 @@ from typing import Final
 
 from bookkeeper import codes
 from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME
+from bookkeeper.service_info import (
+    AVAILABLE_PATH,
+    READ_ONLY_NAME,
+    READ_ONLY_PATH,
+    ServiceInfo,
+)
 from bookkeeper.transport import AddRequest, BookieClient, BookieInfo, LacReply, ReadReply
 from metadata.errors import MetadataError, StoreClosedError
 from metadata.paths import decode_name
@@ -31,6 +36,10 @@ class BookiePool:
     Args:
         store: None: only bookies added by ``add`` exist (tests, tools).
         connect: client for a bookie id; None as result: no way to reach it.
+
+    Attributes:
+        infos: what registrations say, of read-only bookies and of those gone since, too: where a
+            bookie was matters for who replaces it.
     """
 
     def __init__(self, store: MetadataStore | None = None, connect: Connect | None = None) -> None:
@@ -38,7 +47,9 @@ class BookiePool:
         self._connect = connect
         self._clients: dict[str, BookieClient] = {}
         self._added: set[str] = set()
+        self.infos: dict[str, ServiceInfo] = {}
         self._registered: frozenset[str] = frozenset()
+        self._stale: set[str] = set()  # names of nodes that changed since their info was read
         self._watches: list[Watch] = []
         self._refresh: asyncio.Task[None] | None = None
         self._refresh_again = False
@@ -92,10 +103,33 @@ class BookiePool:
 
     async def _read(self) -> None:
         assert self._store is not None
-        names = await self._store.children(AVAILABLE_PATH)
-        self._registered = frozenset(decode_name(n) for n in names if n != READ_ONLY_NAME)
+        names = [n for n in await self._store.children(AVAILABLE_PATH) if n != READ_ONLY_NAME]
+        read_only = await self._store.children(READ_ONLY_PATH)
+        paths = {name: f"{READ_ONLY_PATH}/{name}" for name in read_only}
+        paths |= {name: f"{AVAILABLE_PATH}/{name}" for name in names}
+        await self._read_infos(paths)
+        self._registered = frozenset(map(decode_name, names))
+
+    async def _read_infos(self, paths: dict[str, str]) -> None:
+        """Of those that are new or changed; by name of the node."""
+        assert self._store is not None
+        stale, self._stale = self._stale, set()
+        wanted = [n for n in paths if n in stale or decode_name(n) not in self.infos]
+        try:
+            found = await asyncio.gather(*(self._store.get(paths[name]) for name in wanted))
+        except BaseException:
+            self._stale |= stale
+            raise
+        for name, node in zip(wanted, found, strict=True):
+            if node is None:
+                continue  # gone since: the event is on its way
+            try:
+                self.infos[decode_name(name)] = ServiceInfo.decode(node.value)
+            except BookieUnavailableError as error:
+                _log.warning("bookie %s: %s", decode_name(name), error)
 
     def _on_event(self, event: MetadataEvent) -> None:
+        self._stale.add(event.path.rpartition("/")[2])
         self._refresh_soon()
 
     def _on_session_event(self, event: SessionEvent) -> None:

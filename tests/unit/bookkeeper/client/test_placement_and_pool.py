@@ -10,7 +10,7 @@ from bookkeeper import codes
 from bookkeeper.client.placement import RandomPlacement, choose_replacements
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError
-from bookkeeper.service_info import AVAILABLE_PATH
+from bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import StoreUnreachableError
 from metadata.paths import encode_name
@@ -62,6 +62,27 @@ async def test_pool_follows_the_store() -> None:
     await eventually(lambda: pool.writable == {"h:1", "h:3"})
     await store.delete(f"{AVAILABLE_PATH}/{encode_name('h:1')}")
     await eventually(lambda: pool.writable == {"h:3"})
+    await pool.close()
+    await store.close()
+
+
+async def test_pool_knows_what_registrations_say(caplog: pytest.LogCaptureFixture) -> None:
+    store = EmbeddedMetadataStore.open(None)
+    pool = BookiePool(store)
+    first, moved = (ServiceInfo("h:1", place, ("h", 1)) for place in ("/a/1", "/b/1"))
+    second = ServiceInfo("h:2", "/a/2", ("h", 2))
+    await store.put(f"{AVAILABLE_PATH}/{encode_name('h:1')}", first.encode())
+    await store.put(f"{AVAILABLE_PATH}/readonly/{encode_name('h:2')}", second.encode())
+    await store.put(f"{AVAILABLE_PATH}/{encode_name('h:3')}", b"garbage")
+    await pool.start()
+    assert pool.infos == {"h:1": first, "h:2": second}
+    assert "h:3" in caplog.text
+    assert pool.writable == {"h:1", "h:3"}
+    await store.put(f"{AVAILABLE_PATH}/{encode_name('h:1')}", moved.encode())
+    await eventually(lambda: pool.infos["h:1"] == moved)
+    await store.delete(f"{AVAILABLE_PATH}/{encode_name('h:1')}")
+    await eventually(lambda: pool.writable == {"h:3"})
+    assert pool.infos["h:1"] == moved
     await pool.close()
     await store.close()
 
