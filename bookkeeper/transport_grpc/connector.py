@@ -20,6 +20,7 @@ from metadata.store import MetadataStore
 _log = logging.getLogger(__name__)
 
 _INSTANCE_ID_PATH = "/ledgers/INSTANCEID"
+_STORE_S_MAX = 2.0  # for the store to say where a bookie is whose last address is known
 
 
 class BookieConnector:
@@ -57,24 +58,31 @@ class BookieConnector:
         Raises:
             BookieUnavailableError: nobody knows.
         """
-        try:
-            instance_id = await self._read_instance_id()
-            name = encode_name(bookie_id)
-            for directory in (AVAILABLE_PATH, READ_ONLY_PATH):
-                found = await self._store.get(f"{directory}/{name}")
-                if found is None:
-                    continue
-                info = ServiceInfo.decode(found.value)
-                if info.address is not None:
-                    address = BookieAddress(*info.address, instance_id)
-                    self._known[bookie_id] = address
-                    return address
-        except MetadataError as error:
-            _log.warning("bookie %s: its registration can't be read: %s", bookie_id, error)
         known = self._known.get(bookie_id)
+        try:
+            # During an outage of the store the last address is as good as any.
+            async with asyncio.timeout(None if known is None else _STORE_S_MAX):
+                address = await self._look_up(bookie_id)
+        except (MetadataError, TimeoutError) as error:
+            _log.warning("bookie %s: its registration can't be read: %s", bookie_id, error)
+            address = None
+        if address is not None:
+            self._known[bookie_id] = address
+            return address
         if known is None:
             raise BookieUnavailableError(f"bookie {bookie_id} isn't registered")
         return known
+
+    async def _look_up(self, bookie_id: str) -> BookieAddress | None:
+        instance_id = await self._read_instance_id()
+        name = encode_name(bookie_id)
+        for directory in (AVAILABLE_PATH, READ_ONLY_PATH):
+            found = await self._store.get(f"{directory}/{name}")
+            if found is not None:
+                info = ServiceInfo.decode(found.value)
+                if info.address is not None:
+                    return BookieAddress(*info.address, instance_id)
+        return None
 
     async def close(self) -> None:
         clients, self._clients = list(self._clients.values()), {}

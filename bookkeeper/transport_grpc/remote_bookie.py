@@ -289,6 +289,7 @@ class RemoteBookieClient:
             raise BookieUnavailableError(f"bookie {self._bookie_id}: the client is closed")
         if self._linking is None:
             self._linking = asyncio.get_running_loop().create_task(self._open_link())
+            self._linking.add_done_callback(_retrieve)  # whoever waited may have gone
         return await asyncio.shield(self._linking)
 
     async def _open_link(self) -> _Link:
@@ -327,3 +328,8 @@ class RemoteBookieClient:
             task = asyncio.get_running_loop().create_task(link.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+def _retrieve(task: asyncio.Task[_Link]) -> None:
+    if not task.cancelled():
+        task.exception()

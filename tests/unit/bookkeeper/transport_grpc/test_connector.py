@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -60,6 +61,22 @@ async def test_a_bookie_without_registration_is_looked_for_where_it_was(
     assert await connector.resolve("b:1") == known
     with pytest.raises(BookieUnavailableError, match="isn't registered"):
         await connector.resolve("b:2")
+
+
+async def test_a_store_that_is_silent_is_not_waited_for_long(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookkeeper.transport_grpc.connector._STORE_S_MAX", 0.01)
+    connector = BookieConnector(store, TransportConfig())
+    await register(store, "b:1", 1, AVAILABLE_PATH)
+    known = await connector.resolve("b:1")
+
+    async def silent(_path: str) -> Versioned | None:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing ends this wait")
+
+    monkeypatch.setattr(store, "get", silent)
+    assert await connector.resolve("b:1") == known
 
 
 async def test_an_embedded_bookie_has_no_address(store: MetadataStore) -> None:
