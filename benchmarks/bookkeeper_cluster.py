@@ -148,14 +148,14 @@ async def measure(
     await writer.run(time.perf_counter() + WARM_UP_S)
     writer.latencies_ms.clear()
     before = writer.confirmed
-    cpu = [bookie.cpu_seconds() for bookie in bookies]
+    cpu = [bookie.cpu_times() for bookie in bookies]
     disk = [bookie.written_bytes() for bookie in bookies]
     own, begin = time.process_time(), time.perf_counter()
     await writer.run(begin + seconds)
     took = time.perf_counter() - begin
     own = time.process_time() - own
-    user = sum(b.cpu_seconds()[0] - c[0] for b, c in zip(bookies, cpu, strict=True))
-    system = sum(b.cpu_seconds()[1] - c[1] for b, c in zip(bookies, cpu, strict=True))
+    user = sum(b.cpu_times()[0] - c[0] for b, c in zip(bookies, cpu, strict=True))
+    system = sum(b.cpu_times()[1] - c[1] for b, c in zip(bookies, cpu, strict=True))
     written = sum(b.written_bytes() - d for b, d in zip(bookies, disk, strict=True))
     count = writer.confirmed - before
     await ledger.close()

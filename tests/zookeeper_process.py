@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
-_READY_S_MAX = 60.0
+from tests.child_process import READY_S_MAX, ChildProcess
+
 _PORT_ATTEMPTS = 5
 _JVM = (
     # Starts in half the time, and leaves the cores to the tests.
@@ -24,7 +23,7 @@ _JVM = (
 )
 
 
-class ZooKeeperProcess:
+class ZooKeeperProcess(ChildProcess):
     """Owns one server on a port of its own; data survive ``kill`` and ``start``."""
 
     def __init__(
@@ -41,31 +40,19 @@ class ZooKeeperProcess:
             properties: further lines of zoo.cfg.
             secure: only over TLS; ``properties`` say with which files.
         """
+        super().__init__(folder / "zookeeper.log")
         self.folder, self._secure = folder, secure
         self._tick_ms, self._properties = tick_ms, dict(properties or {})
-        self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
 
-    def __enter__(self) -> ZooKeeperProcess:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._process is not None:
-            self.kill()
+    def stop(self, seconds_max: float = 60.0) -> int:
+        """At once: it takes a second to say goodbye, and nothing is lost without."""
+        process = self.take()
+        process.kill()
+        return process.wait(seconds_max)
 
     def url(self, chroot: str = "", host: str = "127.0.0.1") -> str:
         return f"zk:{host}:{self.port}{chroot}"
-
-    @property
-    def log(self) -> str:
-        path = self.folder / "zookeeper.log"
-        return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self) -> None:
         """Start and wait until it answers; on the same port as before, if there was one."""
@@ -76,26 +63,8 @@ class ZooKeeperProcess:
             if self._wait_until_ready(port):
                 self.port = port
                 return
-            process, self._process = self._process, None
-            process.kill()
-            process.wait()
+            self.kill()
         raise AssertionError(f"ZooKeeper did not start:\n{self.log[-4000:]}")
-
-    def kill(self) -> None:
-        """``kill -9``."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        process.kill()
-        process.wait()
-
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open, nobody answers."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
     def _launch(self, port: int) -> subprocess.Popen[bytes]:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -112,18 +81,12 @@ class ZooKeeperProcess:
         config = self.folder / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        with (self.folder / "zookeeper.log").open("ab") as log:
-            return subprocess.Popen(
-                ["java", *_JVM, "-cp", f"{_jars()}/*", main, str(config)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                cwd=self.folder,
-            )
+        command = ["java", *_JVM, "-cp", f"{_jars()}/*", main, str(config)]
+        return self.popen(command, folder=self.folder)
 
     def _wait_until_ready(self, port: int) -> bool:
         assert self._process is not None
-        deadline = time.monotonic() + _READY_S_MAX
+        deadline = time.monotonic() + READY_S_MAX
         while self._process.poll() is None and time.monotonic() < deadline:
             try:
                 with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:

@@ -198,6 +198,12 @@ def _one_level(ns: str, topic: str) -> list[Case]:
         ("GET", f"{topic}/sub/dispatchRate", None, ""),
         ("GET", f"{topic}/sub/dispatchRate?applied=true", None, ""),
         ("DELETE", f"{topic}/sub/dispatchRate", None, ""),
+    ]
+
+
+def _one_level_of_storage(ns: str, topic: str) -> list[Case]:
+    """Compaction, offload and replication: what can be asked though it isn't built."""
+    return [
         ("GET", f"{ns}/compactionThreshold", None, UNSET),
         ("PUT", f"{ns}/compactionThreshold", 0, ""),
         ("PUT", f"{ns}/compactionThreshold", -1, ""),
@@ -220,6 +226,12 @@ def _one_level(ns: str, topic: str) -> list[Case]:
         ("GET", f"{ns}/replicatorDispatchRate", None, UNSET),
         ("DELETE", f"{ns}/replicatorDispatchRate", None, ""),
         ("DELETE", f"{topic}/replicatorDispatchRate", None, ""),
+    ]
+
+
+def _one_level_of_the_rest(ns: str, topic: str) -> list[Case]:
+    """Schema updates, replicated subscriptions, affinities, global topic policies."""
+    return [
         ("GET", f"{ns}/isAllowAutoUpdateSchema", None, ""),
         ("POST", f"{ns}/isAllowAutoUpdateSchema", False, ""),
         ("GET", f"{ns}/isAllowAutoUpdateSchema", None, ""),
@@ -371,6 +383,8 @@ def requests(tenant: str) -> list[Case]:
         *_expiration(ns, topic),
         *_quotas(ns, topic),
         *_one_level(ns, topic),
+        *_one_level_of_storage(ns, topic),
+        *_one_level_of_the_rest(ns, topic),
         *_refused(ns, topic),
         *_content(ns, topic),
         *_missing(ns, topics),

@@ -1,0 +1,140 @@
+"""A server process of a test: its output in a file, and its ends: stop, kill, pause."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from re import Match, Pattern
+from types import TracebackType
+from typing import Self
+
+READY_S_MAX = 60.0
+_ROOT = Path(__file__).parent.parent
+
+
+class ChildProcess:
+    """Owns at most one process at a time. Subclasses know how to start it."""
+
+    def __init__(self, log_path: Path) -> None:
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start and wait until it serves."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.resume()
+            self.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What the process printed so far, for assertion messages."""
+        path = self._log_path
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def popen(self, command: Sequence[str], *, folder: Path = _ROOT) -> subprocess.Popen[bytes]:
+        """A process that writes to the log."""
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self._log_path.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=folder,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def wait_for_line(self, said: Pattern[str], name: str, offset: int) -> Match[str]:
+        """The line of the log, behind ``offset``, that says that the process serves."""
+        assert self._process is not None
+        deadline = time.monotonic() + READY_S_MAX
+        while (ready := said.search(self.log[offset:])) is None:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                code, self._process = self._process.wait(), None
+                raise AssertionError(
+                    f"{name} did not become ready (exit {code}):\n{self.log[offset:]}"
+                )
+            time.sleep(0.01)
+        return ready
+
+    def refusal(self, process: subprocess.Popen[bytes], offset: int) -> str:
+        """What a process printed that must end by itself with exit code 1."""
+        try:
+            code = process.wait(READY_S_MAX)
+        finally:
+            process.kill()
+            process.wait()
+        said = self.log[offset:]
+        assert code == 1, f"exit {code}:\n{said}"
+        assert "Traceback" not in said, said
+        return said
+
+    def take(self) -> subprocess.Popen[bytes]:
+        """The process, which is the caller's from now on."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        return process
+
+    def kill(self) -> None:
+        """``kill -9``: no chance to flush anything."""
+        process = self.take()
+        process.kill()
+        process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nobody answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self, seconds_max: float = 60.0) -> int:
+        """SIGTERM and wait; returns the exit code."""
+        process = self.take()
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def resident_bytes(self) -> int:
+        """Memory that the process holds now, shared libraries included."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    def cpu_times(self) -> tuple[float, float]:
+        """CPU seconds the process used so far: user, system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks = os.sysconf("SC_CLK_TCK")
+        return int(fields[11]) / ticks, int(fields[12]) / ticks
