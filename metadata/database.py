@@ -28,8 +28,8 @@ _PUT = "REPLACE INTO nodes (path, value, version, created_ms, modified_ms, crc) 
 _COUNT = "REPLACE INTO counters (parent, next, crc) VALUES "
 _NUMBERS = Struct(">qqq")
 _NUMBER = Struct(">q")
-_OTHER_TYPES = (TypeError, AttributeError, StructError)
-"""A damaged row may hold a number where a text was."""
+_OTHER_TYPES = (TypeError, AttributeError, StructError, UnicodeError)
+"""A damaged row may hold a number where a text was, and SQLite's message may quote damaged text."""
 
 Row = tuple[str, bytes, int, int, int]
 
@@ -54,6 +54,9 @@ class Database:
             is_locked = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
             reason = "another process is using it" if is_locked else error
             raise DatabaseError(path, reason) from error
+        except UnicodeError as error:
+            self._db.close()
+            raise DatabaseError(path, error) from error
         except BaseException:
             self._db.close()
             raise
@@ -83,6 +86,11 @@ class Database:
             raise DatabaseError(self.path, f"not a metadata database (id {application:#x})")
         elif version != FORMAT_VERSION:
             raise DatabaseError(self.path, f"format version {version}, known is {FORMAT_VERSION}")
+        else:
+            # Rows have checksums; this tells of rows that a damaged page doesn't show any more.
+            ((verdict,),) = run("PRAGMA quick_check(1)").fetchall()
+            if verdict != "ok":
+                raise DatabaseError(self.path, verdict)
         run("COMMIT")
 
     def nodes(self) -> Iterator[Row]:

@@ -149,6 +149,33 @@ async def test_any_changed_byte_is_told_or_changes_nothing(tmp_path: Path) -> No
     assert told > 100
 
 
+async def test_a_damaged_schema_is_told(tmp_path: Path) -> None:
+    """SQLite quotes it in its message, which is no text then."""
+    path = tmp_path / "m.db"
+    store = EmbeddedMetadataStore.open(path)
+    await store.close()
+    data = bytearray(path.read_bytes())
+    data[data.index(b"CREATE TABLE nodes") + 7] ^= 0x80
+    path.write_bytes(data)
+    with pytest.raises(DatabaseError, match="decode"):
+        Database(path)
+
+
+async def test_rows_that_vanish_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "m.db"
+    store = EmbeddedMetadataStore.open(path)
+    for number in range(20):
+        await store.put(f"/topics/topic-{number}", b"value")
+    await store.close()
+    data = bytearray(path.read_bytes())
+    count_at = 4096 + 4  # of the cells of the root page of ``nodes``
+    assert data[count_at] > 20
+    data[count_at] -= 1
+    path.write_bytes(data)
+    with pytest.raises(DatabaseError):
+        Database(path)
+
+
 async def test_a_node_without_its_parent_is_told(tmp_path: Path) -> None:
     path = tmp_path / "m.db"
     store = EmbeddedMetadataStore.open(path)
