@@ -12,6 +12,7 @@
     |   +-- LedgerRecoveryError        recovery could not decide where the ledger ends: retry later
     |   +-- LedgerMetadataError        stored metadata can't be read, or a transition isn't allowed
     |   +-- NotEnoughBookiesError      placement found fewer bookies than the ensemble needs
+    |   +-- PlacementRuleError         quorums that the placement policy can't place in any cluster
     |   +-- BookieUnavailableError     no answer: says nothing about what the bookie holds
     |   +-- EntryDigestError           bytes don't fit their CRC32C
     |   +-- UnauthorizedAccessError    wrong password
@@ -21,6 +22,7 @@
     |   +-- TooManyRequestsError       back-pressure
     |   +-- BadRequestError
     |   +-- WriteFailedError           appends failed for good, with the last cause chained
+    |   +-- AddQuorumTimeoutError      an append waited too long for its quorum
     +-- StorageError                   of a bookie's disks
         +-- CorruptFileError           bytes on disk that nobody wrote; names file and offset
         +-- MissingFileError           a file that the bookie's own records promise is gone
@@ -88,6 +90,12 @@ class NotEnoughBookiesError(LedgerError):
     """Fewer usable bookies than the ensemble or the quorum needs; retry when some come back."""
 
 
+class PlacementRuleError(LedgerError):
+    """No number of bookies could satisfy the placement policy with these quorums."""
+
+    code = codes.BAD_REQUEST
+
+
 class BookieUnavailableError(LedgerError):
     """No answer from a bookie; says nothing about what it holds."""
 
@@ -136,6 +144,10 @@ class BadRequestError(LedgerError):
 
 class WriteFailedError(LedgerError):
     """Appends failed for good; entries above the last confirmed one have an unknown fate."""
+
+
+class AddQuorumTimeoutError(LedgerError):
+    """An append waited longer for its quorum than the client allows: its fate is unknown."""
 
 
 class StorageError(BookkeeperError):

@@ -11,7 +11,12 @@ from bookkeeper.errors import BookieUnavailableError
 AVAILABLE_PATH: Final = "/ledgers/available"
 READ_ONLY_NAME: Final = "readonly"  # a directory below AVAILABLE_PATH, not a bookie
 READ_ONLY_PATH: Final = f"{AVAILABLE_PATH}/{READ_ONLY_NAME}"
+COOKIES_PATH: Final = "/ledgers/cookies"
+RACKS_PATH: Final = "/bookies"  # operators' word on where bookies stand, at Pulsar's path
+#: While this node exists no client puts bookies in quarantine: an operator's switch.
+NO_HEALTH_CHECK_PATH: Final = "/ledgers/disableHealthCheck"
 PROTOCOL: Final = "magnetar-bookie-grpc"
+DEFAULT_LOCATION: Final = "/default-zone/default-upgrade-domain"  # of who doesn't say where it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Result codes are in ``codes.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -28,6 +28,8 @@ class AddRequest:
     body_bytes: int  # sum of len(head) + len(body)
     recovery: bool  # passes the fence
     done: Callable[[AddRequest, int], None]  # exactly once, on the loop, with a result code
+    # OK as soon as they are accepted, durable only after ``force``.
+    deferred_sync: bool = field(default=False, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -46,11 +48,13 @@ class LacReply:
     Attributes:
         last_packet: packet with the highest entry id this bookie holds; None: it holds none.
         explicit_lac: highest last-add-confirmed sent without an entry; -1: none.
+        next_packet: of the entry after the one that a long poll waited above, if it is there.
     """
 
     code: int
     last_packet: bytes | memoryview | None
     explicit_lac: int
+    next_packet: bytes | memoryview | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,21 @@ class BookieClient(Protocol):
         """It answers, but so much waits for it that writers should slow down."""
         ...
 
+    @property
+    def pending_requests(self) -> int:
+        """Requests that this process sent it and that it hasn't answered, long polls apart."""
+        ...
+
     def add_entries(self, request: AddRequest) -> None:
         """Store entries; ``request.done`` gets OK once all of them are durable."""
+        ...
+
+    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
+        """Make durable what it acknowledged of deferred adds, from entry ``first`` on; a code.
+
+        Anything but OK means that some of it may be lost: UNKNOWN_LEDGER_STATE when the bookie was
+        started again since it acknowledged ``first``.
+        """
         ...
 
     async def read_entries(
@@ -102,8 +119,9 @@ class BookieClient(Protocol):
     async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
         """``read_lac`` without a fence, answered once it tells a LAC above ``above``.
 
-        After ``wait_s`` seconds it answers whatever it knows. A ledger this bookie doesn't know yet
-        is waited for, too.
+        After ``wait_s`` seconds, or when the ledger is fenced or dropped meanwhile, it answers
+        whatever it knows. A ledger this bookie doesn't know yet is waited for, too. Entry
+        ``above`` + 1 comes with the answer if the bookie has it in memory.
         """
         ...
 
@@ -128,3 +146,23 @@ class BookieClient(Protocol):
         ...
 
     async def info(self) -> BookieInfo: ...
+
+    async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
+        """Say that this bookie's copy of an entry didn't fit its digest; a result code.
+
+        The bookie looks for itself, and repairs what it finds damaged. OK: it will look.
+        TOO_MANY_REQUESTS: it has heard of so many that it won't; its scrub will find it.
+        """
+        ...
+
+    async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
+        """What the bookie knows of the state of its data, as JSON (docs/bookies.md).
+
+        Args:
+            scrub: begin to read and check everything it holds, now.
+            integrity: begin to compare what it should hold with what it holds, now.
+
+        Raises:
+            LedgerError: the bookie can't tell (closed, unreachable).
+        """
+        ...

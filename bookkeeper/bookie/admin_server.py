@@ -1,4 +1,4 @@
-"""A bookie's small HTTP door: probes, state, metrics. GET and HEAD only, one request a connection.
+"""A bookie's small HTTP door: probes, state, metrics. One request a connection, no bodies.
 
 Not the broker's HTTP stack: a storage node needs no routes, bodies, sessions or framework, and this
 must answer while the bookie is still replaying its journal.
@@ -20,6 +20,7 @@ _HEAD_BYTES_MAX: Final = 8192
 _HEAD_S_MAX: Final = 10.0
 _ANSWER_S_MAX: Final = 60.0  # a reader that is slower is cut off
 _CONNECTIONS_MAX: Final = 64  # more are closed at once
+_DISCARDED_BYTES_MAX: Final = 1024 * 1024  # of what nobody asked for, behind the head
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ Page = Callable[[], Awaitable[Answer]]
 
 
 class AdminServer:
-    """Serves ``pages`` by path: ``await listen(...)``, ``await close()``."""
+    """Serves ``pages`` by path, those of other methods by "PUT /path": ``await listen(...)``,
+    ``await close()``."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = dict(pages)
@@ -75,7 +77,7 @@ class AdminServer:
                 async with asyncio.timeout(_ANSWER_S_MAX):
                     await writer.drain()
                     writer.write_eof()
-                    await reader.read()  # until the other side has closed: it has got everything
+                    await _discard(reader)
         finally:
             writer.transport.abort()
 
@@ -89,16 +91,23 @@ class AdminServer:
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return "GET", _plain(HTTPStatus.BAD_REQUEST)
         method = words[0].decode("latin-1")
-        page = self._pages.get(words[1].partition(b"?")[0].decode("latin-1"))
+        path = words[1].partition(b"?")[0].decode("latin-1")
+        page = self._pages.get(path if method in ("GET", "HEAD") else f"{method} {path}")
         if page is None:
-            return method, _plain(HTTPStatus.NOT_FOUND)
-        if method not in ("GET", "HEAD"):
-            return method, _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+            known = path in self._pages
+            return method, _plain(HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND)
         try:
             return method, await page()
         except Exception:
             _log.exception("no page for %s", words[1])
             return method, _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+async def _discard(reader: asyncio.StreamReader) -> None:
+    """Until the other side has closed: it has got everything. Nothing of it is kept."""
+    left = _DISCARDED_BYTES_MAX
+    while left > 0 and (words := await reader.read(_HEAD_BYTES_MAX)):
+        left -= len(words)
 
 
 def _plain(status: HTTPStatus) -> Answer:

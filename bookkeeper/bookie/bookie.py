@@ -1,7 +1,7 @@
 """A bookie: the shell around the storage core. Owns threads, loop callbacks, timers, registration.
 
-Everything public is called on the loop. One journal thread, one maintenance thread, a small pool
-for reads that touch the disk. Idle, nothing wakes up.
+Everything public is called on the loop. A thread for each journal, one for maintenance, a small
+pool for reads that touch the disk. Idle, it looks at its disk every ten seconds, nothing else.
 """
 
 from __future__ import annotations
@@ -12,21 +12,26 @@ import functools
 import heapq
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
 from time import perf_counter
 
 from bookkeeper import codes
 from bookkeeper.bookie.config import BookieConfig
+from bookkeeper.bookie.deferred_sync import DeferredAdds
+from bookkeeper.bookie.disk_space import DiskSpace
 from bookkeeper.bookie.figures import BookieFigures
 from bookkeeper.bookie.flush import flush_steps
 from bookkeeper.bookie.journal import JournalGroup
+from bookkeeper.bookie.journal_lane import JournalLane
+from bookkeeper.bookie.keeper import Keeper
 from bookkeeper.bookie.lac_watch import LacWatch
 from bookkeeper.bookie.ledger_state import NO_ENTRY_ID, LedgerState
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
+from bookkeeper.bookie.read_ahead import ReadAhead
 from bookkeeper.bookie.registration import Registration
-from bookkeeper.bookie.workers import StepWorker, Worker
+from bookkeeper.bookie.workers import StepWorker
 from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code
 from bookkeeper.packet import decode_header
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
@@ -52,23 +57,32 @@ class Bookie:
     """
 
     is_backlogged = False  # whoever calls it directly has a limit of his own
+    pending_requests = 0  # and nobody else to ask
 
     def __init__(self, config: BookieConfig, storage: LedgerStorage, lock: DirectoryLock) -> None:
         self.on_fatal: Callable[[BaseException], None] = _log_fatal
+        self.on_low_space: Callable[[], None] | None = None  # told again at each look at the disk
         self.config = config
         self.storage = storage
         self.figures = BookieFigures()
+        self.keeper: Keeper | None = None  # nobody: damage is answered and not looked after
         self.read_only = False
         self.error: BaseException | None = None
         self._lock = lock
         self._loop = asyncio.get_running_loop()
-        self._journal_worker = Worker(f"{config.bookie_id}-journal", self._loop)
+        self._lanes = [
+            JournalLane(journal, writer, self, f"{config.bookie_id}-{writer.directory}", self._loop)
+            for journal, writer in zip(storage.journals, storage.writers, strict=True)
+        ]
         self.maintenance = StepWorker(f"{config.bookie_id}-maintenance", self._loop)
+        self._refused_adds = 0  # at the last look at the disk
+        self._space = DiskSpace(config, storage.file_system, storage.logs)
         self._readers = ThreadPoolExecutor(config.read_threads, f"{config.bookie_id}-read")
+        self.read_ahead = ReadAhead(
+            storage, self._readers, config.read_ahead_bytes, config.read_threads
+        )
         self._registration: Registration | None = None
         self._closing = False
-        self._dispatch_scheduled = False
-        self._stalled: JournalGroup | None = None  # in flight, but there is no space for it
         self._job: FlushJob | None = None
         self._job_running = False
         self._job_began_s = 0.0
@@ -78,6 +92,7 @@ class Bookie:
         self._disk_timer: asyncio.TimerHandle | None = None
         self._fences: dict[int, asyncio.Future[int]] = {}
         self._lac_watch = LacWatch()
+        self._deferred = DeferredAdds(self._loop)
 
     @classmethod
     async def open(
@@ -113,7 +128,7 @@ class Bookie:
 
     def takes_recovery(self) -> bool:
         """Adds of a recovery are accepted, though others may be refused for want of space."""
-        return not self._unavailable() and (not self.read_only or self._has_reserve())
+        return not self._unavailable() and (not self.read_only or self._space.has_reserve())
 
     async def register(self, registration: Registration) -> None:
         """Announce the bookie; the last step of a start."""
@@ -127,16 +142,22 @@ class Bookie:
         """Store entries; ``request.done`` gets a code, never within this call."""
         code = self._refusal(request)
         if code == codes.OK:
-            code = self.storage.add(request)
+            added = self._deferred.stand_in(request) if request.deferred_sync else request
+            code = self.storage.add(added)
         if code != codes.OK:
             self.figures.refused_adds += 1
             self._loop.call_soon(request.done, request, code)
             return
-        group = self.storage.journal.newest
+        if added is not request:
+            queued_bytes_max = self.config.storage.journal_queue_bytes_max // 2
+            early = self.storage.queued_bytes <= queued_bytes_max
+            self._deferred.on_accepted(added, early=early)
+        lane = self._lane_of(request.ledger_id)
+        group = lane.journal.newest
         if not group.entries:
             group.opened_s = perf_counter()
         group.entries += len(request.entry_ids)
-        self._dispatch_soon()
+        lane.dispatch_soon()
         if self.storage.needs_flush:
             self._begin_flush()
         elif self._flush_timer is None:
@@ -156,14 +177,32 @@ class Bookie:
         self._lac_watch.on_change(ledger_id)
         return code
 
+    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
+        """Make deferred adds durable; see ``BookieClient.force``."""
+        if self._unavailable():
+            return codes.UNAVAILABLE
+        state = self.storage.ledgers.get(ledger_id)
+        if state is None:
+            return codes.NO_LEDGER
+        if not compare_digest(state.master_key, master_key):
+            return codes.UNAUTHORIZED
+        return await self._deferred.force(ledger_id, first)
+
+    def on_ledgers_dropped(self, ledger_ids: Iterable[int]) -> None:
+        """These were deleted: who waits for more of them waits in vain."""
+        for ledger_id in ledger_ids:
+            self._deferred.forget(ledger_id)
+            self._lac_watch.on_end(ledger_id)
+            self.read_ahead.forget(ledger_id)
+
     def _refusal(self, request: AddRequest) -> int:
         if self.error is not None:
             return codes.IO_ERROR
         if self._closing:
             return codes.UNAVAILABLE
-        if self._stalled is not None:
+        if self._is_stalled:
             return codes.OK  # waits with those before it; the queue's limit bounds how many
-        if self.read_only and not (request.recovery and self._has_reserve()):
+        if self.read_only and not (request.recovery and self._space.has_reserve()):
             return codes.READ_ONLY
         return codes.OK
 
@@ -192,6 +231,7 @@ class Bookie:
         state = self.storage.ledgers.get(ledger_id)
         if code == codes.OK and state is not None:
             state.fence_durable = True
+            self._lac_watch.on_end(ledger_id)
         _resolve(done, code)
 
     def _after_meta_record(self) -> None:
@@ -199,34 +239,26 @@ class Bookie:
         if self._flush_timer is None:
             self._arm_flush_timer()
 
-    # ---- journal
+    # ---- journals
+
+    def _lane_of(self, ledger_id: int) -> JournalLane:
+        lanes = self._lanes
+        return lanes[0] if len(lanes) == 1 else lanes[ledger_id % len(lanes)]
+
+    @property
+    def _is_stalled(self) -> bool:
+        """A journal waits for space."""
+        return any(lane.stalled is not None for lane in self._lanes)
 
     def _dispatch_soon(self) -> None:
-        # At the end of the tick: requests of many ledgers that arrive together share a group.
-        if not self._dispatch_scheduled and self.storage.journal.in_flight is None:
-            self._dispatch_scheduled = True
-            self._loop.call_soon(self._dispatch)
+        for lane in self._lanes:
+            lane.dispatch_soon()
 
-    def _dispatch(self) -> None:
-        self._dispatch_scheduled = False
-        storage = self.storage
-        if self.error is not None or (self._job_running and storage.needs_flush):
-            # Both halves of the cache are full: let acknowledgements wait for the flush, so that
-            # writers slow down. Above journal_queue_bytes_max they are refused.
-            return
-        group = storage.journal.take_group()
-        if group is not None:
-            self._write_group(group)
-
-    def _write_group(self, group: JournalGroup) -> None:
-        write = functools.partial(self._write, group)
-        self._journal_worker.submit(write, functools.partial(self._on_group_written, group))
-
-    def _write(self, group: JournalGroup) -> None:
-        """On the journal's thread."""
-        began_s = perf_counter()
-        self.storage.writer.write(group)
-        group.write_s = perf_counter() - began_s
+    def may_write(self) -> bool:
+        """See ``LaneOwner``."""
+        # Both halves of the cache are full: let acknowledgements wait for the flush, so that
+        # writers slow down. Above journal_queue_bytes_max they are refused.
+        return self.error is None and not (self._job_running and self.storage.needs_flush)
 
     def _count_group(self, group: JournalGroup) -> None:
         figures = self.figures
@@ -238,20 +270,12 @@ class Bookie:
             # The one who waited longest stands for all: a time per request would cost each of them.
             figures.journal_add.record((perf_counter() - group.opened_s) * 1000, group.entries)
 
-    def _on_group_written(self, group: JournalGroup, error: BaseException | None) -> None:
+    def on_group_durable(self, group: JournalGroup, *, was_stalled: bool) -> None:
+        """See ``LaneOwner``."""
         if self.error is not None:
             return  # everything was answered already
-        if isinstance(error, JournalFullError):
-            self._on_journal_full(group, error)
-            return
-        if error is not None:
-            self._fail(error)
-            return
-        self.storage.journal.on_durable(group)
-        if self._stalled is not None:
-            self._stalled = None
+        if was_stalled:
             self._check_disk()
-        self._dispatch()  # first the disk, then the answers
         self._count_group(group)
         for waiting in group.waiting:
             self._answer(waiting, codes.OK)
@@ -260,6 +284,10 @@ class Bookie:
         self._start_flush_if_ready()
         if self._drained is not None:
             self._check_drained()
+
+    def on_journal_failed(self, error: BaseException) -> None:
+        """See ``LaneOwner``."""
+        self._fail(error)
 
     def _answer(self, waiting: object, code: int) -> None:
         try:
@@ -278,8 +306,9 @@ class Bookie:
         for timer in (self._flush_timer, self._disk_timer):
             if timer is not None:
                 timer.cancel()
-        for waiting in self.storage.journal.take_all_waiting():
-            self._answer(waiting, codes.IO_ERROR)
+        for lane in self._lanes:
+            for waiting in lane.journal.take_all_waiting():
+                self._answer(waiting, codes.IO_ERROR)
         self._fail_flush_waiters(error)
         self._lac_watch.wake_all()
         self._check_drained()
@@ -349,7 +378,8 @@ class Bookie:
             if not waiter.done():
                 waiter.set_result(None)
         self._check_disk()
-        self._dispatch()
+        for lane in self._lanes:
+            lane.dispatch()
         if self.storage.needs_flush:
             self._begin_flush()
         elif self.storage.has_unflushed:
@@ -406,36 +436,32 @@ class Bookie:
         self._arm_disk_timer()
         self._dispatch_soon()  # what waits for this flush was let in: it needs only the journal
 
-    def _on_journal_full(self, group: JournalGroup, error: JournalFullError) -> None:
+    def on_journal_full(self, lane: JournalLane, error: JournalFullError, *, again: bool) -> None:
         """Writers wait, readers go on; the same group is tried again until there is space."""
+        if self.error is not None:
+            return
         if self._closing:  # nobody will try again, and nothing of it was acknowledged
             self._fail(error)
             return
-        if self._stalled is None:
+        if not again:
             _log.error("no space for the journal, writers wait: %s/%s", self.config.data_dir, error)
-            self._stalled = group
             self._set_read_only(True)
         self._arm_disk_timer()
 
-    def _has_reserve(self) -> bool:
-        return self.storage.file_system.free_bytes() > self.config.disk_reserve_bytes // 2
-
     def _check_disk(self) -> None:
         """Turn read-only above the high threshold, and back below the low one."""
-        file_system, config = self.storage.file_system, self.config
-        free, total = file_system.free_bytes(), max(1, file_system.total_bytes())
-        used = 1 - free / total
-        limit = config.writable_below if self.read_only else config.disk_usage_max
-        full = used > limit or free < config.disk_reserve_bytes or self._stalled is not None
+        look = self._space.look(read_only=self.read_only)
+        full = look.full or self._is_stalled
         if full != self.read_only:
             _log.warning(
                 "%s: disk usage %.1f %%, %d MiB free: the bookie %s",
-                *(config.data_dir, used * 100, free >> 20),
+                *(self.config.data_dir, look.used * 100, look.free_bytes >> 20),
                 "is read-only" if full else "takes writes again",
             )
             self._set_read_only(full)
-        if full:
-            self._arm_disk_timer()
+        if look.low and self.on_low_space is not None:
+            self.on_low_space()
+        self._arm_disk_timer()
 
     def _set_read_only(self, read_only: bool) -> None:
         self.read_only = read_only
@@ -443,15 +469,27 @@ class Bookie:
             self._registration.set_read_only(read_only)
 
     def _arm_disk_timer(self) -> None:
-        if self._disk_timer is None and not self._closing:
-            delay = self.config.disk_check_interval_s
+        """The next look: soon while somebody waits for space, else now and then."""
+        config = self.config
+        is_soon = self._is_stalled or (self._job is not None and not self._job_running)
+        refused, self._refused_adds = self._refused_adds, self.figures.refused_adds
+        if self.read_only and (config.advertised is None or refused < self._refused_adds):
+            is_soon = True  # those who are refused here have no other bookie, or ask again
+        delay = config.disk_check_interval_s if is_soon else config.disk_idle_check_interval_s
+        if self._disk_timer is not None:
+            if self._disk_timer.when() <= self._loop.time() + delay:
+                return
+            self._disk_timer.cancel()
+            self._disk_timer = None
+        if delay > 0 and not self._closing and self.error is None:
             self._disk_timer = self._loop.call_later(delay, self._on_disk_timer)
 
     def _on_disk_timer(self) -> None:
         self._disk_timer = None
+        self.read_ahead.release_unused()
         self._check_disk()
-        if self._stalled is not None:
-            self._write_group(self._stalled)
+        for lane in self._lanes:
+            lane.write_again()
         if self._job is not None:
             self._start_flush_if_ready()
 
@@ -476,7 +514,7 @@ class Bookie:
             return ReadReply(codes.BAD_REQUEST, first, [])
         state = self.storage.ledgers.get(ledger_id)
         if state is None:
-            return ReadReply(codes.NO_LEDGER, first, [])
+            return ReadReply(self._no_ledger(ledger_id), first, [])
         began_s = perf_counter()
         code, packets = await self._read(state, first, count_max, bytes_max)
         figures = self.figures
@@ -495,17 +533,18 @@ class Bookie:
             return codes.OK, packets
         if first <= state.last_entry:
             self.figures.stored_reads += 1
-            read = functools.partial(storage.read_stored, ledger_id, first, count_max, bytes_max)
             try:
-                packets = await self._loop.run_in_executor(self._readers, read)
+                packets = await self.read_ahead.read(state, first, count_max, bytes_max)
             except (StorageError, OSError) as error:
                 self.figures.failed_reads += 1
                 _log.error("read of ledger %d, entry %d failed: %s", ledger_id, first, error)
+                if self.keeper is not None:
+                    self.keeper.on_damaged(ledger_id, first)
                 return codes.IO_ERROR, []
             if packets:
                 return codes.OK, packets
         if ledger_id not in storage.ledgers:  # deleted meanwhile
-            return codes.NO_LEDGER, []
+            return self._no_ledger(ledger_id), []
         return (codes.UNKNOWN_LEDGER_STATE if state.limbo else codes.NO_ENTRY), []
 
     async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
@@ -516,7 +555,7 @@ class Bookie:
             return LacReply(code, None, -1)
         state = self.storage.ledgers.get(ledger_id)
         if state is None:
-            return LacReply(codes.NO_LEDGER, None, -1)
+            return LacReply(self._no_ledger(ledger_id), None, -1)
         if state.limbo:  # entries may be lost, so the last one it has proves nothing
             return LacReply(codes.UNKNOWN_LEDGER_STATE, None, -1)
         explicit_lac, last = state.explicit_lac, state.last_entry
@@ -526,7 +565,8 @@ class Bookie:
         if code == codes.OK:
             return LacReply(codes.OK, packets[0], explicit_lac)
         # The index says that there is a last entry: not finding it is damage, not an answer.
-        return LacReply(codes.NO_LEDGER if code == codes.NO_LEDGER else codes.IO_ERROR, None, -1)
+        gone = ledger_id not in self.storage.ledgers
+        return LacReply(code if gone else codes.IO_ERROR, None, -1)
 
     async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
         """A long poll; see ``BookieClient.wait_lac``."""
@@ -534,15 +574,24 @@ class Bookie:
         while True:
             changed = self._lac_watch.begin(ledger_id)  # before the look: no change is missed
             try:
-                reply = await self.read_lac(ledger_id, fence=False)
+                reply = await self._lac_with_entry(ledger_id, above)
                 if reply.code not in (codes.OK, codes.NO_LEDGER) or _told_lac(reply) > above:
                     return reply
                 async with asyncio.timeout_at(deadline):
-                    await changed
+                    if await changed:  # fenced or deleted: who asks should look at the metadata
+                        return await self._lac_with_entry(ledger_id, above)
             except TimeoutError:
                 return reply
             finally:
                 self._lac_watch.end(ledger_id, changed)
+
+    async def _lac_with_entry(self, ledger_id: int, above: int) -> LacReply:
+        """The LAC, and entry ``above`` + 1 if it is at hand."""
+        reply = await self.read_lac(ledger_id, fence=False)
+        if reply.code == codes.OK:
+            packets = self.storage.read_cached(ledger_id, above + 1, 1, 1)
+            reply.next_packet = packets[0] if packets else None
+        return reply
 
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         """Ids of the ledgers it holds, ascending; see ``BookieClient.list_ledgers``."""
@@ -561,15 +610,40 @@ class Bookie:
             raise error_for_code(codes.UNAVAILABLE, what)
         storage = self.storage
         state = storage.ledgers.get(ledger_id)
-        if state is None:
-            return []
-        if state.limbo:
+        limbo = storage.is_unknown(ledger_id) if state is None else state.limbo
+        if limbo:
             raise error_for_code(codes.UNKNOWN_LEDGER_STATE, what)
+        return await self.held_entries(ledger_id)
+
+    def _no_ledger(self, ledger_id: int) -> int:
+        """The answer about a ledger that has no state here."""
+        unknown = self.storage.is_unknown(ledger_id)
+        return codes.UNKNOWN_LEDGER_STATE if unknown else codes.NO_LEDGER
+
+    async def held_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        """As ``list_entries``, whether there should be more or not.
+
+        Raises:
+            LedgerError: an I/O error.
+        """
+        what = f"list entries of ledger {ledger_id}"
+        storage = self.storage
+        state = storage.ledgers.get(ledger_id)
+        if state is not None:
+            if state.emptying:
+                raise error_for_code(codes.TOO_MANY_REQUESTS, what)
+            state.listed_s = self._loop.time()
         # Memory first: what moves to the index meanwhile is then found twice, not never.
         ids: set[int] = set()
         for half in (storage.active, storage.flushing):
             if half is not None and (entries := half.ledgers.get(ledger_id)) is not None:
                 ids.update(entries.entry_ids())
+        if ids and state is not None:
+            # Whoever asks leaves out what is here, so it must survive a crash. The journal keeps
+            # the order: once this record is durable, so is every entry before it.
+            lac, key = state.explicit_lac, state.master_key
+            if (code := await self.write_lac(ledger_id, lac, master_key=key)) != codes.OK:
+                raise error_for_code(code, what)
         read = functools.partial(storage.stored_runs, ledger_id)
         try:
             runs = await self._loop.run_in_executor(self._readers, read)
@@ -585,14 +659,35 @@ class Bookie:
             self.bookie_id, self.read_only, file_system.free_bytes(), file_system.total_bytes()
         )
 
+    # ---- the state of the data
+
+    async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
+        """See ``BookieClient.report_corrupt``."""
+        if self._unavailable():
+            return codes.UNAVAILABLE
+        if ledger_id < 0 or entry_id < 0:
+            return codes.BAD_REQUEST
+        taken = self.keeper is not None and self.keeper.on_report(ledger_id, entry_id)
+        return codes.OK if taken else codes.TOO_MANY_REQUESTS
+
+    async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
+        """See ``BookieClient.check_data``."""
+        if self._unavailable() or self.keeper is None:
+            raise error_for_code(codes.UNAVAILABLE, "check data")
+        return self.keeper.check(scrub=scrub, integrity=integrity)
+
     # ---- end
+
+    def give_up(self, error: BaseException) -> None:
+        """End the bookie, with ``on_fatal``: it must not answer any more."""
+        self._fail(error)
 
     def give_up_waiting(self) -> None:
         """End the bookie, with ``on_fatal``, if its journal waits for space: nobody can write.
 
         Call it before an orderly end, in which all writers would wait for the disk.
         """
-        if self._stalled is not None:
+        if self._is_stalled:
             self._fail(BookieClosedError("stopped while there was no space for the journal"))
 
     async def close(self) -> None:
@@ -614,16 +709,19 @@ class Bookie:
         for timer in (self._flush_timer, self._disk_timer):
             if timer is not None:
                 timer.cancel()
-        self._journal_worker.stop()
+        for lane in self._lanes:
+            lane.worker.stop()
         self.maintenance.stop()
         await self._loop.run_in_executor(None, self._join)
-        self.storage.writer.close()
+        for writer in self.storage.writers:
+            writer.close()
         self.storage.logs.close()
         self.storage.index.close()
         self._lock.release()
 
     def _join(self) -> None:
-        self._journal_worker.join()
+        for lane in self._lanes:
+            lane.worker.join()
         self.maintenance.join()
         self._readers.shutdown()
 
@@ -635,8 +733,8 @@ class Bookie:
         await self._drained
 
     def _check_drained(self) -> None:
-        drained, journal = self._drained, self.storage.journal
-        idle = journal.in_flight is None and journal.queued_bytes == 0
+        drained = self._drained
+        idle = all(lane.is_idle for lane in self._lanes)
         if drained is not None and not drained.done() and (idle or self.error is not None):
             drained.set_result(None)
 

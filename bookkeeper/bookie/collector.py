@@ -1,24 +1,37 @@
-"""Runs garbage collection for one bookie: full rounds on a long timer, hints at once."""
+"""Runs garbage collection for one bookie: rounds on a long timer, hints and low space at once.
+
+A round frees deleted ledgers, then, when their time has come, compacts sparse logs and empties
+ledgers that others hold. One round at a time; hints go between the steps of a compaction.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.compaction import Compaction, compact_steps
 from bookkeeper.bookie.garbage import (
     GarbageReport,
     LedgerRegistry,
-    compact_steps,
     drop_steps,
     expire_deleted_steps,
     find_deleted_ledgers,
 )
+from bookkeeper.bookie.over_replicated import (
+    LISTED_S_MIN,
+    OverReplicatedLedgers,
+    empty_steps,
+)
 
 _log = logging.getLogger(__name__)
+_FIRST_LONG_S = 3600.0
 _HINTS_MAX = 100_000  # more are left to the next full round
+
+Clock = Callable[[], float]
 
 
 class GarbageCollector:
@@ -26,6 +39,9 @@ class GarbageCollector:
 
     Args:
         registry: which ledgers exist; anything it raises means that nothing is deleted.
+        before_listing: awaited before each listing; what it raises ends the round. See
+            ``current_metadata.CurrentMetadata``.
+        over_replicated: None: ledgers that others hold stay.
         now_s: wall clock in seconds; only dates the memory of deleted ledgers.
     """
 
@@ -34,19 +50,38 @@ class GarbageCollector:
         bookie: Bookie,
         registry: LedgerRegistry,
         *,
-        now_s: Callable[[], float] = time.time,
+        before_listing: Callable[[], Awaitable[None]] | None = None,
+        over_replicated: OverReplicatedLedgers | None = None,
+        now_s: Clock = time.time,
     ) -> None:
         self._bookie = bookie
         self._registry = registry
+        self._before_listing = before_listing
+        self._over_replicated = over_replicated
         self._now_s = now_s
+        self._config = bookie.config.collection
         self._hints: dict[int, None] = {}
         self._hinted: asyncio.Task[None] | None = None
         self._rounds: asyncio.Task[None] | None = None
-        self._busy = asyncio.Lock()
+        self._round = asyncio.Lock()
+        self._dropping = asyncio.Lock()
+        self._wanted = asyncio.Event()  # a round before its time
+        self._forced = False
+        self._forced_pause_s = self._config.forced_pause_s
+        self._last_s: dict[str, float] = {}  # kind of work -> loop time of its last beginning
 
     def start(self, interval_s: float) -> None:
-        """Collect every ``interval_s`` from now on."""
-        self._rounds = asyncio.get_running_loop().create_task(self._run_rounds(interval_s))
+        """Collect every ``interval_s`` from now on, and when the bookie is short of space."""
+        loop = asyncio.get_running_loop()
+        self._last_s = dict.fromkeys(("minor", "major", "over-replicated"), loop.time())
+        # The long ones for the first time after an hour: else never, where starts are frequent.
+        for kind, long_s in (
+            ("major", self._config.major_interval_s),
+            ("over-replicated", self._config.over_replicated_interval_s),
+        ):
+            self._last_s[kind] -= max(0.0, long_s - _FIRST_LONG_S)
+        self._rounds = loop.create_task(self._run_rounds(interval_s))
+        self._bookie.on_low_space = self._on_low_space
 
     async def close(self) -> None:
         tasks = [task for task in (self._rounds, self._hinted) if task is not None]
@@ -54,33 +89,77 @@ class GarbageCollector:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def collect(self) -> GarbageReport:
+    async def collect(self, *, compaction: str = "major") -> GarbageReport:
         """One full round: find, drop, compact.
+
+        Args:
+            compaction: "minor", "major", "forced" or "" for none.
 
         Raises:
             Whatever the registry raises; nothing was deleted then.
             OSError, CorruptFileError: the disk failed.
         """
-        async with self._busy:
+        async with self._round:
             local = set(self._bookie.storage.ledgers)  # before the listing, see garbage.py
+            if self._before_listing is not None:
+                await self._before_listing()
             gone = await find_deleted_ledgers(local, self._registry)
-            dropped = await self._drop(gone)
-            report: list[GarbageReport] = []
-            storage = self._bookie.storage
-            began_s = time.perf_counter()
-            await self._run(compact_steps(storage, report))
-            before_s = int(self._now_s()) - storage.config.deleted_ledger_memory_s
-            await self._run(expire_deleted_steps(storage, before_s))
-            compacted = report[0]
-            figures = self._bookie.figures
-            figures.compaction.record((time.perf_counter() - began_s) * 1000)
-            figures.compactions += compacted.logs_removed > 0
-            figures.compacted_logs_bytes += compacted.bytes_freed
-        return GarbageReport(
-            dropped.ledgers_dropped,
-            dropped.logs_removed + compacted.logs_removed,
-            dropped.bytes_freed + compacted.bytes_freed,
-        )
+            report = await self._drop(gone)
+            if compaction:
+                report = _sum(report, await self._compact(compaction))
+            memory_s = self._bookie.storage.config.deleted_ledger_memory_s
+            before_s = int(self._now_s()) - memory_s
+            await self._run(expire_deleted_steps(self._bookie.storage, before_s))
+            self._bookie.figures.collections += 1
+        return report
+
+    async def empty_over_replicated(self) -> GarbageReport:
+        """Free what closed ledgers have here although their metadata names others only.
+
+        Raises:
+            LedgerError, MetadataError: the metadata can't be read; what was emptied stays so.
+            OSError, CorruptFileError: the disk failed.
+        """
+        known = self._over_replicated
+        if known is None:
+            return GarbageReport()
+        storage, total = self._bookie.storage, GarbageReport()
+        async with self._round:
+            local = [state.ledger_id for state in storage.ledgers.values() if state.last_entry >= 0]
+            if self._before_listing is not None:
+                await self._before_listing()
+            await self._bookie.flush()  # what waits in memory would come back
+            for ledger_id in local:
+                if await known.names_others(ledger_id):
+                    total = _sum(total, await self._empty(known, ledger_id))
+        return total
+
+    async def _empty(self, known: OverReplicatedLedgers, ledger_id: int) -> GarbageReport:
+        """One ledger, under its lock."""
+        lock = await known.lock(ledger_id)
+        if lock is None:
+            return GarbageReport()  # it is being repaired
+        storage, report = self._bookie.storage, list[GarbageReport]()
+        listed_before_s = asyncio.get_running_loop().time() - LISTED_S_MIN
+        try:
+            async with self._dropping:
+                others = await known.names_others(ledger_id)
+                state = storage.ledgers.get(ledger_id)
+                if not others or not lock.held or state is None:
+                    return GarbageReport()
+                if state.listed_s > listed_before_s or not storage.empty(ledger_id):
+                    return GarbageReport()
+                self._bookie.read_ahead.forget(ledger_id)
+                try:
+                    await self._run(empty_steps(storage, [ledger_id], report))
+                finally:
+                    storage.end_emptying(ledger_id)
+        finally:
+            await lock.release()
+        figures = self._bookie.figures
+        figures.emptied_ledgers += report[0].ledgers_dropped
+        figures.deleted_logs_bytes += report[0].bytes_freed
+        return report[0]
 
     def ledger_deleted_hint(self, ledger_id: int) -> None:
         """A ledger was just deleted by this process's client: look at it soon.
@@ -94,36 +173,128 @@ class GarbageCollector:
 
     async def _run_hints(self) -> None:
         while self._hints:
-            async with self._busy:
-                hints, self._hints = list(self._hints), {}
-                try:
-                    gone = [id_ for id_ in hints if not await self._registry.exists(id_)]
-                    await self._drop(gone)
-                except Exception as error:  # the next full round finds them
-                    _log.warning("collecting hinted ledgers failed: %s", error)
+            hints, self._hints = list(self._hints), {}
+            try:
+                gone = [id_ for id_ in hints if not await self._registry.exists(id_)]
+                await self._drop(gone)
+            except Exception as error:  # the next full round finds them
+                _log.warning("collecting hinted ledgers failed: %s", error)
+
+    # ---- rounds
+
+    def collect_soon(self) -> bool:
+        """Ask for a round that compacts as much as it can, at once.
+
+        Returns:
+            False: there was, or is, such a round, and nobody needs another so soon.
+        """
+        now_s = asyncio.get_running_loop().time()
+        last_s = self._last_s.get("forced", -self._config.forced_pause_s)
+        if self._rounds is None or self._forced or now_s - last_s < self._config.forced_pause_s:
+            return False
+        self._forced = True
+        self._wanted.set()
+        return True
+
+    @property
+    def is_forced(self) -> bool:
+        """A round that was asked for has not ended yet."""
+        return self._forced
+
+    def _on_low_space(self) -> None:
+        """The disk is nearly full. While rounds free nothing they come less and less often."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._last_s.get("forced", -self._forced_pause_s) >= self._forced_pause_s:
+            self.collect_soon()
 
     async def _run_rounds(self, interval_s: float) -> None:
         while True:
-            await asyncio.sleep(interval_s)
-            if not self._bookie.storage.ledgers:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            # Asked for during a round, that one goes on at full speed, and another follows.
+            forced = self._forced
             try:
-                report = await self.collect()
+                if self._bookie.storage.ledgers or self._bookie.storage.logs.logs:
+                    await self._run_round(interval_s, forced=forced)
             except Exception as error:
-                _log.warning("garbage collection failed, nothing was deleted: %s", error)
-                continue
-            if report.ledgers_dropped or report.logs_removed:
-                _log.info("garbage collection: %s", report)
+                _log.warning("garbage collection failed: %s", error)
+            finally:
+                if forced:
+                    self._forced = False
+
+    async def _run_round(self, interval_s: float, *, forced: bool) -> None:
+        kind = "forced" if forced else self._due_compaction()
+        if kind:
+            self._last_s[kind] = asyncio.get_running_loop().time()
+        report = await self.collect(compaction=kind)
+        if forced:
+            pause_s = self._config.forced_pause_s
+            if not report.bytes_freed:
+                pause_s = min(2 * self._forced_pause_s, max(interval_s, pause_s))
+            self._forced_pause_s = pause_s
+        elif self._is_due("over-replicated", self._config.over_replicated_interval_s):
+            self._last_s["over-replicated"] = asyncio.get_running_loop().time()
+            report = _sum(report, await self.empty_over_replicated())
+        if report.ledgers_dropped or report.logs_removed:
+            _log.info("garbage collection: %s", report)
+
+    def _due_compaction(self) -> str:
+        if self._is_due("major", self._config.major_interval_s):
+            return "major"
+        return "minor" if self._is_due("minor", self._config.minor_interval_s) else ""
+
+    def _is_due(self, kind: str, interval_s: float) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        return interval_s > 0 and now_s - self._last_s.get(kind, 0.0) >= interval_s
+
+    # ---- work on the disk
+
+    async def _compact(self, kind: str) -> GarbageReport:
+        config, figures = self._config, self._bookie.figures
+        ratio, seconds_max = {
+            "minor": (config.minor_ratio, config.minor_s_max),
+            "major": (config.major_ratio, config.major_s_max),
+            "forced": (max(config.forced_ratio, config.major_ratio), 0.0),
+        }[kind]
+        rate = 0 if kind == "forced" else config.compaction_bytes_per_s
+        compaction = figures.last_compaction = Compaction(kind, ratio, began_at_s=self._now_s())
+        clock = asyncio.get_running_loop().time  # not the process's: simulations have their own
+        began_s = clock()
+        steps = compact_steps(self._bookie.storage, compaction)
+        try:
+            while not compaction.done:
+                await self._run(_first(steps))
+                took_s = clock() - began_s
+                if seconds_max and took_s > seconds_max:
+                    break
+                if rate and (ahead_s := compaction.bytes_moved / rate - took_s) > 0:
+                    await self._sleep_unless_forced(ahead_s)
+        finally:
+            compaction.done = True
+            if (keeper := self._bookie.keeper) is not None:
+                keeper.on_damaged_logs(list(self._bookie.storage.damaged_logs))
+            figures.count_compaction(compaction, (clock() - began_s) * 1000)
+        return GarbageReport(0, compaction.logs_removed, compaction.bytes_freed)
+
+    async def _sleep_unless_forced(self, seconds: float) -> None:
+        if not self._forced:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wanted.wait()
 
     async def _drop(self, ledger_ids: Iterable[int]) -> GarbageReport:
         now_s = int(self._now_s())
         storage = self._bookie.storage
-        ids = [ledger_id for ledger_id in ledger_ids if ledger_id in storage.ledgers]
-        for ledger_id in ids:
-            storage.forget(ledger_id, now_s)
         report: list[GarbageReport] = []
-        if ids:
-            await self._run(drop_steps(storage, ids, now_s, report))
+        async with self._dropping:
+            ids = [ledger_id for ledger_id in ledger_ids if ledger_id in storage.ledgers]
+            for ledger_id in ids:
+                storage.forget(ledger_id, now_s)
+            if ids:
+                self._bookie.on_ledgers_dropped(ids)
+                await self._run(drop_steps(storage, ids, now_s, report))
         if not report:
             return GarbageReport()
         figures = self._bookie.figures
@@ -133,3 +304,18 @@ class GarbageCollector:
 
     async def _run(self, steps: Iterator[None]) -> None:
         await self._bookie.run_maintenance(steps)
+
+
+def _first(steps: Iterator[None]) -> Iterator[None]:
+    """One step of a job, so that others may come in between."""
+    for _ in steps:
+        yield
+        return
+
+
+def _sum(one: GarbageReport, other: GarbageReport) -> GarbageReport:
+    return GarbageReport(
+        one.ledgers_dropped + other.ledgers_dropped,
+        one.logs_removed + other.logs_removed,
+        one.bytes_freed + other.bytes_freed,
+    )

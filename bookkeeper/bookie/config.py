@@ -11,6 +11,7 @@ class StorageConfig:
     """What the storage core needs; no paths, no names."""
 
     # Journal
+    journals: int = 1  # a ledger's records go to the one with number "id modulo this"
     journal_segment_bytes: int = 256 << 20  # a segment is closed before it would grow above this
     journal_group_bytes_max: int = 8 << 20  # one durable write; a larger single request is allowed
     journal_alignment_bytes: int = 4096  # groups begin at multiples: no synced page is rewritten
@@ -24,21 +25,46 @@ class StorageConfig:
     entry_log_bytes: int = 1 << 30
     entry_log_write_bytes: int = 2 << 20  # one write call; keeps the journal's syncs short
     entry_log_sync_bytes: int = 2 << 20  # dirty bytes before an early sync
+    # Newest bytes of entry logs that stay in the page cache; older ones are read from the disk.
+    # Pages given back are the ones the next writes get: far cheaper than ever more new ones.
+    entry_log_cached_bytes: int = 256 << 20
     run_entries_max: int = 256
     run_bytes_max: int = 1 << 20
     entry_bytes_max: int = 64 << 20
-    # Compaction
-    compaction_live_ratio: float = 0.5  # logs with less live bytes than this share are rewritten
     deleted_ledger_memory_s: int = 7 * 86400  # how long late adds to deleted ledgers are refused
 
     def __post_init__(self) -> None:
         alignment = self.journal_alignment_bytes
         if alignment < 512 or alignment & (alignment - 1):
             raise ValueError("journal_alignment_bytes must be a power of two, at least 512")
+        if self.journals < 1:
+            raise ValueError("journals must be at least 1")
         if self.journal_segment_bytes < 4 * alignment:
             raise ValueError("journal_segment_bytes must be at least four times the alignment")
         if not 0 < self.entry_bytes_max < 1 << 28:
             raise ValueError("entry_bytes_max must be below 256 MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionConfig:
+    """When garbage is collected, and how hard. Shares are live bytes by bytes of an entry log."""
+
+    minor_ratio: float = 0.2  # logs with a smaller share are rewritten ...
+    minor_interval_s: float = 3600.0  # ... this often; 0: never
+    minor_s_max: float = 0.0  # a pass ends after so long, the next goes on; 0: no limit
+    major_ratio: float = 0.5
+    major_interval_s: float = 86_400.0
+    major_s_max: float = 0.0
+    compaction_bytes_per_s: int = 64 << 20  # moved by one pass; 0: as fast as it goes
+    # While the disk is nearly full: at once, without that limit, and for smaller gains.
+    forced_ratio: float = 0.8
+    forced_pause_s: float = 60.0  # between two of them; doubled while they free nothing
+    # How often closed ledgers are looked for that name other bookies by now; 0: never.
+    over_replicated_interval_s: float = 86_400.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.minor_ratio <= self.major_ratio < 1:
+            raise ValueError("need 0 <= minor_ratio <= major_ratio < 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +79,15 @@ class BookieConfig:
     advertised: tuple[str, int] | None = None
     flush_interval_s: float = 30.0  # longest time an entry waits for its flush; armed on demand
     read_threads: int = 2
+    read_ahead_bytes: int = 32 << 20  # for ledgers read in order, given back when nobody does
     # Disk usage (share of the total) at which the bookie turns read-only, and writable again.
     disk_usage_max: float = 0.95
     disk_usage_low: float | None = None  # None: 0.03 below disk_usage_max
     disk_reserve_bytes: int = 256 << 20  # read-only below this much free space, whatever the share
-    disk_check_interval_s: float = 2.0  # only while read-only
+    disk_usage_warn: float = 0.90  # garbage is collected at once above this
+    disk_check_interval_s: float = 2.0  # while somebody waits for space
+    disk_idle_check_interval_s: float = 10.0  # at other times; 0: only after flushes
+    collection: CollectionConfig = CollectionConfig()
     # Start although journal or index bytes are lost: every ledger that may be affected answers
     # "unknown" until it was repaired (limbo), instead of refusing to start.
     accept_data_loss: bool = False

@@ -4,6 +4,10 @@ Kept in the directory (``cookie.json``) and in the metadata store. They must agr
 with the wrong or an empty disk would deny entries it acknowledged (storage.md 5.9). The network
 location is left out of the comparison: it may change when a bookie is rescheduled.
 
+Each start counts up a generation in both, here first and then in the store. So a store that is
+ahead has seen a start that this directory doesn't know of: it is an old copy, a snapshot that was
+restored. (One taken since the last start can't be told from the directory itself.)
+
 A first start writes the local cookie as *pending*, opens the storage, puts the stored cookie and
 completes the local one last, so it can be cut short anywhere and begun again.
 """
@@ -13,7 +17,7 @@ from __future__ import annotations
 import enum
 import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bookkeeper.errors import CookieMismatchError
@@ -34,16 +38,21 @@ class DirectoryState(enum.Enum):
     COMPLETE = "complete"
     NEW = "new"  # the first start of a new bookie is under way
     REPLACING = "replacing"  # an empty directory takes the place of a lost one
+    ROLLED_BACK = "rolled-back"  # an old copy; never stored: the generations tell
 
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """``instance_id`` names the cluster; ``directory_id`` this data directory, for ever."""
+    """``instance_id`` names the cluster; ``directory_id`` this data directory, for ever.
+
+    ``generation`` counts starts, and says nothing about whose directory it is.
+    """
 
     bookie_id: str
     instance_id: str
     directory_id: str
     layout_version: int = LAYOUT_VERSION
+    generation: int = field(default=0, compare=False)
 
     def encode(
         self, network_location: str = "", state: DirectoryState = DirectoryState.COMPLETE
@@ -51,6 +60,7 @@ class Cookie:
         fields = {
             "bookieId": self.bookie_id,
             "directoryId": self.directory_id,
+            "generation": self.generation,
             "instanceId": self.instance_id,
             "layoutVersion": self.layout_version,
             "networkLocation": network_location,
@@ -61,13 +71,17 @@ class Cookie:
 
 @dataclass(frozen=True, slots=True)
 class CheckedCookie:
-    """Result of the check; call ``complete_cookie`` unless ``state`` is COMPLETE.
+    """Result of the check; ``complete_cookie`` must follow.
 
-    REPLACING: put every ledger that may have lived here into limbo before that.
+    If it ``has_lost_data``, every ledger that may have lived here is put into limbo before that.
     """
 
     cookie: Cookie
     state: DirectoryState
+
+    @property
+    def has_lost_data(self) -> bool:
+        return self.state in (DirectoryState.REPLACING, DirectoryState.ROLLED_BACK)
 
 
 def decode_cookie(data: bytes, where: str) -> CheckedCookie:
@@ -79,6 +93,7 @@ def decode_cookie(data: bytes, where: str) -> CheckedCookie:
             str(fields["instanceId"]),
             str(fields["directoryId"]),
             int(fields["layoutVersion"]),
+            int(fields.get("generation", 0)),
         )
         return CheckedCookie(cookie, DirectoryState(fields["state"]))
     except (ValueError, KeyError, TypeError) as error:
@@ -127,12 +142,12 @@ async def read_instance_id(store: MetadataStore) -> str:
 
 
 async def check_cookie(
-    file_system: FileSystem, store: MetadataStore, bookie_id: str, *, accept_empty_disk: bool
+    file_system: FileSystem, store: MetadataStore, bookie_id: str, *, accept_data_loss: bool
 ) -> CheckedCookie:
     """Compare the directory's cookie with the stored one; an empty directory gets a pending one.
 
     Args:
-        accept_empty_disk: a registered bookie may come back with an empty directory.
+        accept_data_loss: a registered bookie may come back with an empty directory, or an old one.
 
     Raises:
         CookieMismatchError: the directory isn't this bookie's; the text says what to do.
@@ -151,13 +166,13 @@ async def check_cookie(
                 )
             if stored != local.cookie:
                 raise CookieMismatchError(f"{FILE} and {path} differ: the disk was swapped")
-            return local
+            return _check_generation(local.cookie, stored, path, accept=accept_data_loss)
         if local.state is DirectoryState.REPLACING or stored in (None, local.cookie):
             return local
         raise CookieMismatchError(f"{FILE} and {path} differ: bookie {bookie_id} started elsewhere")
     if file_system.list("journal") or file_system.list("entry-log"):
         raise CookieMismatchError(f"{FILE} is missing in a data directory that holds data")
-    if stored is not None and not accept_empty_disk:
+    if stored is not None and not accept_data_loss:
         raise CookieMismatchError(
             f"bookie {bookie_id} is registered ({path}), but its data directory is empty: mount "
             "the right disk, or decommission the bookie, or start with accept_data_loss"
@@ -170,16 +185,62 @@ async def check_cookie(
 
 async def complete_cookie(
     file_system: FileSystem, store: MetadataStore, checked: CheckedCookie, network_location: str
-) -> None:
-    """Stored cookie first, then the local one; an unchanged complete pair is left alone."""
-    cookie = checked.cookie
-    path = _stored_path(cookie.bookie_id)
-    data = cookie.encode(network_location)
+) -> Cookie:
+    """Begin a new generation: this directory is the bookie's from now on; what was stored."""
+    path = _stored_path(checked.cookie.bookie_id)
     found = await store.get(path)
-    if found is None or found.value != data:
-        await store.put(path, data, -1 if found is None else found.stat.version)
-    if checked.state is not DirectoryState.COMPLETE:
+    generation = checked.cookie.generation
+    if found is not None:
+        generation = max(generation, decode_cookie(found.value, path).cookie.generation)
+    completed = replace(checked.cookie, generation=generation + 1)
+    data = completed.encode(network_location)
+    is_known = checked.state in (DirectoryState.COMPLETE, DirectoryState.ROLLED_BACK)
+    if is_known:  # the store must never be ahead of it
         write_local_cookie(file_system, data)
+    await store.put(path, data, -1 if found is None else found.stat.version)
+    if not is_known:  # it isn't in use before the store says so
+        write_local_cookie(file_system, data)
+    return completed
+
+
+async def check_still_ours(store: MetadataStore, cookie: Cookie) -> None:
+    """Nobody has started as this bookie since ``complete_cookie`` returned ``cookie``.
+
+    Raises:
+        CookieMismatchError: somebody has, or the bookie was decommissioned. MetadataError.
+    """
+    path = _stored_path(cookie.bookie_id)
+    found = await store.get(path)
+    if found is None:
+        raise CookieMismatchError(f"{path} is gone: bookie {cookie.bookie_id} was decommissioned")
+    stored = decode_cookie(found.value, path).cookie
+    if stored != cookie or stored.generation != cookie.generation:
+        raise CookieMismatchError(
+            f"{path} has changed: another process was started as bookie {cookie.bookie_id}"
+        )
+
+
+async def catch_up(store: MetadataStore, bookie_id: str) -> None:
+    """Let this session see everything that was stored before this call.
+
+    A server of the store may lag behind the others; a session never reads what is older than its
+    own last write. The value stays as it is.
+    """
+    path = _stored_path(bookie_id)
+    found = await store.get(path)
+    if found is not None:
+        await store.put(path, found.value, found.stat.version)
+
+
+def _check_generation(local: Cookie, stored: Cookie, path: str, *, accept: bool) -> CheckedCookie:
+    if stored.generation <= local.generation:
+        return CheckedCookie(local, DirectoryState.COMPLETE)
+    if not accept:
+        raise CookieMismatchError(
+            f"{FILE} is of start {local.generation}, but {path} of start {stored.generation}: the "
+            "data directory is an old copy; use the newest one, or start with accept_data_loss"
+        )
+    return CheckedCookie(local, DirectoryState.ROLLED_BACK)
 
 
 def _stored_path(bookie_id: str) -> str:

@@ -1,8 +1,9 @@
-"""A bookie's files on several disks: journal on one, entry logs on some, the rest on the first.
+"""A bookie's files on several disks: journals on some, entry logs on some, the rest on the first.
 
-The bookie's core sees one tree. Here a path finds its root: ``journal/...`` lies in the journal
-directory, a file of ``entry-log/`` in whichever ledger directory had most space when it was
-created, everything else (cookie, lock, index) in the first ledger directory, the *main* one.
+The bookie's core sees one tree. Here a path finds its root: ``journal/...`` lies in the first
+journal directory, ``journal-1/...`` in the second, a file of ``entry-log/`` in whichever ledger
+directory had most space when it was created, everything else (cookie, lock, index) in the first
+ledger directory, the *main* one.
 
 A directory that is empty, missing or another bookie's would look like lost entry logs or an empty
 journal. So every other root carries a file that names the set it belongs to, and the main root
@@ -30,20 +31,34 @@ _HARMLESS: Final = frozenset({"lost+found", f"{MEMBER_FILE}.new"})
 
 @dataclass(frozen=True, slots=True)
 class DirectorySet:
-    """What the main root knows of the others. ``ledgers`` counts the main root, too."""
+    """What the main root knows of the others.
+
+    Attributes:
+        ledgers: directories of entry logs, the main root among them.
+        has_journal: the first journal isn't in the main root.
+        journals: how many there are, the first among them.
+    """
 
     set_id: str
     ledgers: int
     has_journal: bool
+    journals: int = 1
 
     @property
     def roles(self) -> list[str]:
         """Of all roots but the main one, in order."""
         roles = [f"ledgers-{number}" for number in range(1, self.ledgers)]
-        return [*roles, "journal"] if self.has_journal else roles
+        if self.has_journal:
+            roles.append("journal")
+        return [*roles, *(f"journal-{number}" for number in range(1, self.journals))]
 
     def encode(self) -> bytes:
-        fields = {"id": self.set_id, "ledgers": self.ledgers, "journal": self.has_journal}
+        fields = {
+            "id": self.set_id,
+            "ledgers": self.ledgers,
+            "journal": self.has_journal,
+            "journals": self.journals,
+        }
         return json.dumps(fields, sort_keys=True).encode()
 
 
@@ -52,17 +67,23 @@ class SeveralDirectories(FileSystem):
 
     Args:
         main: first ledger directory.
-        journal: None: in ``main``.
+        journal: of the first journal; None: in ``main``.
         more: further ledger directories.
+        more_journals: of further journals.
     """
 
     def __init__(
-        self, main: FileSystem, journal: FileSystem | None, more: Sequence[FileSystem]
+        self,
+        main: FileSystem,
+        journal: FileSystem | None,
+        more: Sequence[FileSystem],
+        more_journals: Sequence[FileSystem] = (),
     ) -> None:
         self._main = main
-        self._journal = journal or main
+        self._journals = (journal or main, *more_journals)
         self._ledgers = (main, *more)
-        self._roots = (*self._ledgers, *(() if journal is None else (journal,)))
+        own = () if journal is None else (journal,)
+        self._roots = (*self._ledgers, *own, *more_journals)
         self._home: dict[str, FileSystem] = {}  # path of an entry log -> its root
         for root in self._ledgers:
             for name in root.list(entry_log.DIRECTORY):
@@ -130,16 +151,18 @@ class SeveralDirectories(FileSystem):
     def _fullest(self) -> FileSystem:
         """The root that ends writing first: of the entry logs' roots the emptiest one counts."""
         roomiest = min(self._ledgers, key=_used_share)
-        return max((self._main, self._journal, roomiest), key=_used_share)
+        return max((self._main, *self._journals, roomiest), key=_used_share)
 
     def _of(self, path: str) -> FileSystem:
-        if path.startswith(f"{journal_format.DIRECTORY}/"):
-            return self._journal
+        number = journal_format.journal_number(path)
+        if number is not None and number < len(self._journals):
+            return self._journals[number]
         return self._home.get(path, self._main)
 
     def _of_directory(self, path: str) -> Sequence[FileSystem]:
-        if path == journal_format.DIRECTORY:
-            return (self._journal,)
+        number = journal_format.journal_number(path)
+        if number is not None and number < len(self._journals):
+            return (self._journals[number],)
         return self._ledgers if path == entry_log.DIRECTORY else (self._main,)
 
 
@@ -155,17 +178,24 @@ class _Locks(DirectoryLock):
 def open_directories(
     ledgers: Sequence[Path],
     journal: Path | None,
+    more_journals: Sequence[Path] = (),
     *,
+    accept_data_loss: bool = False,
     open_root: Callable[[Path], FileSystem] = OsFileSystem,
     new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
 ) -> FileSystem:
     """One file system of all directories; with a single one that one itself.
 
     Empty directories may be added to those of earlier starts. None may be taken away, and the
-    journal's stays what it is once there is one.
+    first journal's stays what it is once there is one.
 
     Args:
-        journal: None, or the first of ``ledgers``: the journal is there.
+        journal: None, or the first of ``ledgers``: the first journal is there.
+        more_journals: of further journals, which are told to the bookie as
+            ``StorageConfig.journals``.
+
+        accept_data_loss: an empty directory may take the place of a lost one. The files that are
+            missing in it tell what was lost (``open_damaged.py``).
 
     Raises:
         CookieMismatchError: a directory isn't one of this bookie's, or one is missing.
@@ -174,22 +204,30 @@ def open_directories(
     main, *more = [open_root(path) for path in ledgers]
     journal_root = None if journal in (None, ledgers[0]) else open_root(journal)
     known = _read_set(main)
-    if known is None and not more and journal_root is None:
+    others = [open_root(path) for path in more_journals]
+    if known is None and not more and journal_root is None and not others:
         return main
     wanted = DirectorySet(
-        known.set_id if known is not None else new_id(), len(ledgers), journal_root is not None
+        known.set_id if known is not None else new_id(),
+        len(ledgers),
+        journal_root is not None,
+        1 + len(others),
     )
     _check_growth(main, known, wanted)
     if known is None:  # the id first: a start that is cut short from here on is begun again
         cookie.write_durably(main, SET_FILE, DirectorySet(wanted.set_id, 1, False).encode())
-    others = list(zip(wanted.roles, [*more, journal_root], [*ledgers[1:], journal], strict=False))
-    for role, root, path in others:
-        assert root is not None
-        is_new = known is None or role not in known.roles
+    own = [(journal_root, journal)] if journal_root is not None else []
+    roots = [
+        *zip(more, ledgers[1:], strict=True),
+        *own,
+        *zip(others, more_journals, strict=True),
+    ]
+    for role, (root, path) in zip(wanted.roles, roots, strict=True):
+        is_new = accept_data_loss or known is None or role not in known.roles
         _check_member(root, role, wanted.set_id, str(path), is_new=is_new)
     if wanted != known:
         cookie.write_durably(main, SET_FILE, wanted.encode())
-    return SeveralDirectories(main, journal_root, more)
+    return SeveralDirectories(main, journal_root, more, others)
 
 
 def _read_set(main: FileSystem) -> DirectorySet | None:
@@ -197,7 +235,12 @@ def _read_set(main: FileSystem) -> DirectorySet | None:
         return None
     fields = _read_json(main, SET_FILE)
     try:
-        return DirectorySet(str(fields["id"]), int(fields["ledgers"]), bool(fields["journal"]))
+        return DirectorySet(
+            str(fields["id"]),
+            int(fields["ledgers"]),
+            bool(fields["journal"]),
+            int(fields.get("journals", 1)),  # files of before there were several have none
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CookieMismatchError(f"{SET_FILE} can't be read: {error}") from error
 
@@ -207,6 +250,10 @@ def _check_growth(main: FileSystem, known: DirectorySet | None, wanted: Director
     if wanted.ledgers < before.ledgers:
         raise CookieMismatchError(
             f"ledgerDirectories: {wanted.ledgers}, but entries lie in {before.ledgers}"
+        )
+    if wanted.journals < before.journals:
+        raise CookieMismatchError(
+            f"journalDirectories: {wanted.journals}, but there are journals in {before.journals}"
         )
     if before.has_journal and not wanted.has_journal:
         raise CookieMismatchError("journalDirectories: the journal lies in another directory")

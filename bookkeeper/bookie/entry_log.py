@@ -8,9 +8,11 @@ of a flush that did not come through and are overwritten. Any thread may read.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
+from threading import Lock
 from typing import Final
 
 from crc32c import crc32c
@@ -29,6 +31,7 @@ VERSION: Final = 1
 _MAGIC: Final = b"MAGNELOG"
 _HEADER: Final = Struct(">8sIQI")  # magic, version, log id, crc of all before
 DATA_OFFSET: Final = 64  # where the first record begins
+_READ_BLOCK_BYTES: Final = 64 << 10
 
 
 def log_path(log_id: int) -> str:
@@ -73,6 +76,10 @@ class EntryLogs:
         self.config = config
         self.file_system = file_system
         self._files: dict[int, File] = {}
+        # Written or read last: log, first, end. Any thread.
+        self._cached: deque[tuple[int, int, int]] = deque()
+        self._cached_lock = Lock()
+        self._cached_bytes = 0
         if logs and logs[newest := max(logs)].end < config.entry_log_bytes // 2:
             self.active_id = newest  # else frequent restarts would leave many small logs
 
@@ -135,6 +142,24 @@ class EntryLogs:
         self._files.pop(log_id, None)
         del file  # here, unless somebody reads it: on the maintenance thread
 
+    def written(self, log_id: int, first: int, end: int) -> None:
+        """Bytes of a log became durable."""
+        self._hold(log_id, first, end)
+
+    def _hold(self, log_id: int, first: int, end: int) -> None:
+        """These bytes are in the page cache now: let it forget the oldest ones instead."""
+        dropped: list[tuple[int, int, int]] = []
+        with self._cached_lock:
+            self._cached.append((log_id, first, end))
+            self._cached_bytes += end - first
+            while self._cached_bytes > self.config.entry_log_cached_bytes:
+                oldest = self._cached.popleft()
+                self._cached_bytes -= oldest[2] - oldest[1]
+                dropped.append(oldest)
+        for log_id, first, end in dropped:
+            if (file := self._files.get(log_id)) is not None:
+                file.drop_cached(first, end - first)
+
     def close(self) -> None:
         for file in self._files.values():
             file.close()
@@ -148,10 +173,31 @@ class EntryLogs:
         Raises:
             CorruptFileError: one of them is damaged.
         """
-        data = self.file(run.log_id).pread(run.bytes, run.offset)
+        data = self._read(run.log_id, run.bytes, run.offset)
         intact = record_format.count_intact_entries(data, run.sizes, ledger_id, run.first)
         if intact < len(run.sizes):
             raise _damaged(run, ledger_id, run.first + intact)
+        return data
+
+    def read_intact(self, ledger_id: int, run: Run) -> tuple[bytes, int]:
+        """Records of a run, and how many of its ids are intact from the first on.
+
+        Raises:
+            CorruptFileError: not even the first one is.
+            FileNotFoundError: see ``file``.
+        """
+        data = self._read(run.log_id, run.bytes, run.offset)
+        intact = record_format.count_intact_entries(data, run.sizes, ledger_id, run.first)
+        if intact == 0:
+            raise _damaged(run, ledger_id, run.first)
+        return data, intact
+
+    def _read(self, log_id: int, size: int, offset: int) -> bytes:
+        data = self.file(log_id).pread(size, offset)
+        # In whole blocks: the kernel has read more than it was asked for.
+        first = offset - offset % _READ_BLOCK_BYTES
+        end = offset + size
+        self._hold(log_id, first, end + -end % _READ_BLOCK_BYTES)
         return data
 
     def read(self, ledger_id: int, run: Run, first: int, end: int) -> list[bytes | memoryview]:
@@ -165,7 +211,7 @@ class EntryLogs:
         sizes = run.sizes[first - run.first : end - run.first]
         offset = run.offset_of(first)
         wanted = sum(sizes) + RECORD_HEADER_BYTES * len(sizes)
-        data = self.file(run.log_id).pread(wanted, offset)
+        data = self._read(run.log_id, wanted, offset)
         intact = record_format.count_intact_entries(data, sizes, ledger_id, first)
         if intact == 0:
             raise _damaged(run, ledger_id, first)
@@ -271,4 +317,6 @@ class LogAppender:
 
     def _sync(self, log_id: int, sync_point: str) -> None:
         self._logs.file(log_id).sync(sync_point)
+        end = self._pending_offset
+        self._logs.written(log_id, end - self._unsynced_bytes, end)
         self._unsynced_bytes = 0

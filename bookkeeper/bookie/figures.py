@@ -6,7 +6,12 @@ the storage when a page is made.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from bookkeeper.figures import Durations
+
+if TYPE_CHECKING:
+    from bookkeeper.bookie.compaction import Compaction
 
 __all__ = ["BookieFigures"]
 
@@ -18,11 +23,13 @@ class BookieFigures:
         "added_bytes",
         "added_entries",
         "cached_reads",
+        "collections",
         "compacted_logs_bytes",
         "compaction",
         "compactions",
         "deleted_ledgers",
         "deleted_logs_bytes",
+        "emptied_ledgers",
         "failed_reads",
         "flush",
         "flush_bytes",
@@ -30,6 +37,8 @@ class BookieFigures:
         "journal_add",
         "journal_bytes",
         "journal_sync",
+        "last_compaction",
+        "last_compaction_at_s",
         "read_bytes",
         "read_entries",
         "reads",
@@ -65,6 +74,21 @@ class BookieFigures:
         self.deleted_ledgers = 0
         self.deleted_logs_bytes = 0
         """Of logs without any live ledger."""
-        self.compactions = 0
+        self.emptied_ledgers = 0
+        """Closed ones that others hold by now."""
+        self.collections = 0
+        """Rounds that came to their end."""
+        self.compactions = dict.fromkeys(("minor", "major", "forced"), 0)
         self.compaction = Durations()
+        self.last_compaction: Compaction | None = None
+        """The pass that runs, or ran last."""
+        self.last_compaction_at_s = dict.fromkeys(self.compactions, 0.0)
+        """By kind; wall clock of its beginning, 0: never."""
         self.compacted_logs_bytes = 0
+
+    def count_compaction(self, compaction: Compaction, took_ms: float) -> None:
+        """A pass ended, complete or not."""
+        self.compaction.record(took_ms)
+        self.compactions[compaction.kind] += 1
+        self.last_compaction_at_s[compaction.kind] = compaction.began_at_s
+        self.compacted_logs_bytes += compaction.bytes_freed

@@ -17,7 +17,7 @@ from bookkeeper.bookie.ledger_state import LedgerState
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
 from bookkeeper.bookie.runs import Run, group_chunks, overlay
 from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.ordered_store import Changes
+from bookkeeper.storage.ordered_store import Changes, OrderedStore
 
 
 def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
@@ -48,20 +48,16 @@ def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
         record = state.to_record(flushed_last.get(state, state.flushed_last))
         changes.puts.append(index_format.encode_ledger(state.ledger_id, record))
     appender.changes(changes, live_delta)
-    if job.mark is not None:
-        changes.puts.append(index_format.encode_mark(job.mark))
+    for number, mark in enumerate(job.marks):
+        changes.puts.append(index_format.encode_mark(mark, number))
     storage.index.commit(changes, "index.flush")
     appender.committed(live_delta)
     for state, last in flushed_last.items():
         state.flushed_last = last
     yield
-    if job.mark is not None:
-        retire_segments(
-            storage.file_system,
-            job.mark,
-            storage.writer.spares,
-            storage.config.journal_spares_max,
-        )
+    spares_max = storage.config.journal_spares_max
+    for writer, mark in zip(storage.writers, job.marks, strict=False):
+        retire_segments(storage.file_system, mark, writer.spares, spares_max, writer.directory)
 
 
 def _last_entry(job: FlushJob, ledger_id: int) -> int:
@@ -93,18 +89,18 @@ def _write_ledger(
     if chunks[0].first <= state.flushed_last:
         # Entries that are in the index already (re-sent, or rewritten by a recovery): the new copy
         # wins, and old runs must not hide behind it.
-        old = overlapping_runs(storage, state.ledger_id, chunks[0].first, chunks[-1].end)
+        old = overlapping_runs(storage.index, state.ledger_id, chunks[0].first, chunks[-1].end)
     replace_runs(state.ledger_id, old, overlay(old, runs) if old else runs, changes, live_delta)
 
 
-def overlapping_runs(storage: LedgerStorage, ledger_id: int, first: int, end: int) -> list[Run]:
+def overlapping_runs(index: OrderedStore, ledger_id: int, first: int, end: int) -> list[Run]:
     """Runs in the index that share ids with ``first <= id < end``."""
     low, _ = index_format.ledger_runs(ledger_id)
     key = index_format.run_key(ledger_id, first)
-    before = storage.index.floor(key)
+    before = index.floor(key)
     if before is not None and before[0] >= low:
         key = before[0]
-    items = storage.index.range(key, index_format.run_key(ledger_id, end))
+    items = index.range(key, index_format.run_key(ledger_id, end))
     runs = []
     for item in items:
         with contextlib.suppress(CorruptFileError):  # stays as it is: reads of it say so

@@ -12,6 +12,7 @@ class InProcessBookieClient:
     """
 
     is_backlogged = False  # the broker's own limit on publishes is below the journal's
+    pending_requests = 0
 
     def __init__(self, bookie: Bookie) -> None:
         self._bookie = bookie
@@ -21,6 +22,9 @@ class InProcessBookieClient:
         self.read_lac = bookie.read_lac
         self.wait_lac = bookie.wait_lac
         self.write_lac = bookie.write_lac
+        self.force = bookie.force
         self.list_entries = bookie.list_entries
         self.list_ledgers = bookie.list_ledgers
         self.info = bookie.info
+        self.report_corrupt = bookie.report_corrupt
+        self.check_data = bookie.check_data

@@ -20,6 +20,12 @@ VERSION: Final = 1
 FORMAT_KEY: Final = b"m:format"
 MARK_KEY: Final = b"m:mark"
 NEXT_LOG_KEY: Final = b"m:next-log"
+LIMBO_KEY: Final = b"m:limbo"
+LOST_KEY: Final = b"m:lost"  # ids below may have had a fence here that is forgotten
+SCRUB_KEY: Final = b"m:scrub"
+
+LIMBO_ENTERING: Final = 1  # data is lost, and not every ledger it may concern is marked yet
+LIMBO_CHECKING: Final = 2  # all of them are; the data-integrity check clears them one by one
 
 _ID: Final = Struct(">Q")
 _RUN_KEY: Final = Struct(">cQQ")
@@ -28,6 +34,8 @@ _LOG_RUN_KEY: Final = Struct(">cQQQ")
 _LOG_VALUE: Final = Struct(">QQ")  # end of the log, live bytes in it
 _LEDGER_VALUE: Final = Struct(">Bqq")  # flags, explicit lac, last entry; then the master key
 _MARK_VALUE: Final = Struct(">QQ")
+_SCRUB_VALUE: Final = Struct(">QQ")  # log to go on with, when the pass began in seconds
+_LIMBO_VALUE: Final = Struct(">Bq")  # phase, highest ledger id that may be concerned
 _FENCED: Final = 1
 _LIMBO: Final = 2
 _CRC_BYTES: Final = 4
@@ -91,6 +99,11 @@ def decode_run(key: bytes, value: bytes) -> tuple[int, Run]:
     return ledger_id, Run(first, log_id, offset, sizes)
 
 
+def first_of_run_key(key: bytes) -> int:
+    first: int = _RUN_KEY.unpack(key)[2]
+    return first
+
+
 def ledger_runs(ledger_id: int) -> tuple[bytes, bytes]:
     """Key range of all runs of a ledger (ids are below 2**63, so the end never overflows)."""
     return _RUN_KEY.pack(b"r", ledger_id, 0), _RUN_KEY.pack(b"r", ledger_id + 1, 0)
@@ -132,6 +145,12 @@ def ledger_key(ledger_id: int) -> bytes:
     return b"l" + _ID.pack(ledger_id)
 
 
+def id_of_key(key: bytes) -> int:
+    """Of a ledger's or a log's record."""
+    number: int = _ID.unpack_from(key, 1)[0]
+    return number
+
+
 def encode_ledger(ledger_id: int, record: LedgerRecord) -> tuple[bytes, bytes]:
     flags = (_FENCED if record.fenced else 0) | (_LIMBO if record.limbo else 0)
     value = _LEDGER_VALUE.pack(flags, record.explicit_lac, record.last_entry) + record.master_key
@@ -169,13 +188,37 @@ def decode_deleted(key: bytes, value: bytes) -> tuple[int, int]:
 DELETED: Final = (b"d", b"e")
 
 
-def encode_mark(mark: tuple[int, int]) -> tuple[bytes, bytes]:
-    return seal(MARK_KEY, _MARK_VALUE.pack(*mark))
+def mark_key(journal: int) -> bytes:
+    """Key of a journal's mark; ``MARK_KEY`` is that of the first."""
+    return MARK_KEY if journal == 0 else b"%s-%d" % (MARK_KEY, journal)
 
 
-def decode_mark(value: bytes) -> tuple[int, int]:
-    segment_id, offset = _MARK_VALUE.unpack(unseal(MARK_KEY, value))
+def encode_mark(mark: tuple[int, int], journal: int = 0) -> tuple[bytes, bytes]:
+    return seal(mark_key(journal), _MARK_VALUE.pack(*mark))
+
+
+def decode_mark(value: bytes, journal: int = 0) -> tuple[int, int]:
+    segment_id, offset = _MARK_VALUE.unpack(unseal(mark_key(journal), value))
     return segment_id, offset
+
+
+def encode_limbo(phase: int, last_ledger: int) -> tuple[bytes, bytes]:
+    return seal(LIMBO_KEY, _LIMBO_VALUE.pack(phase, last_ledger))
+
+
+def decode_limbo(value: bytes) -> tuple[int, int]:
+    phase, last_ledger = _LIMBO_VALUE.unpack(unseal(LIMBO_KEY, value))
+    return phase, last_ledger
+
+
+def encode_scrub(next_log: int, began_s: int) -> tuple[bytes, bytes]:
+    """``next_log`` 0: the pass that began at ``began_s`` is over."""
+    return seal(SCRUB_KEY, _SCRUB_VALUE.pack(next_log, began_s))
+
+
+def decode_scrub(value: bytes) -> tuple[int, int]:
+    next_log, began_s = _SCRUB_VALUE.unpack(unseal(SCRUB_KEY, value))
+    return next_log, began_s
 
 
 def encode_number(key: bytes, number: int) -> tuple[bytes, bytes]:

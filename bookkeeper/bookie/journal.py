@@ -190,8 +190,14 @@ class JournalWriter:
     after a failed write or sync nobody knows what is on the disk.
     """
 
-    def __init__(self, file_system: FileSystem, config: StorageConfig) -> None:
+    def __init__(
+        self,
+        file_system: FileSystem,
+        config: StorageConfig,
+        directory: str = journal_format.DIRECTORY,
+    ) -> None:
         self.spares: deque[str] = deque()
+        self.directory = directory
         self._fs = file_system
         self._config = config
         self._file: File | None = None
@@ -205,10 +211,10 @@ class JournalWriter:
         that failed.
         """
         self.close()
-        path = journal_format.segment_path(header.segment_id)
+        path = journal_format.segment_path(header.segment_id, self.directory)
         spare = self._take_spare()
         if spare is None:
-            spare = journal_format.spare_path(header.segment_id)
+            spare = journal_format.spare_path(header.segment_id, self.directory)
             if self._fs.exists(spare):  # left by a crash between creation and renaming
                 self._fs.remove(spare)
             file = self._fs.create(spare)
@@ -219,7 +225,7 @@ class JournalWriter:
         # Only now the final name: whatever has it has a durable header, so a bad header found at
         # a start is always damage and never a torn write.
         self._fs.rename(spare, path)
-        self._fs.sync_dir(journal_format.DIRECTORY, "journal.segment-name")
+        self._fs.sync_dir(self.directory, "journal.segment-name")
         self._file = file
         self._segment_id = header.segment_id
 
@@ -231,7 +237,7 @@ class JournalWriter:
             OSError: anything else; final.
         """
         assert group.sealed
-        path = journal_format.segment_path(group.header.segment_id)
+        path = journal_format.segment_path(group.header.segment_id, self.directory)
         try:
             file = self._make_room(group)
         except OSError as error:
@@ -274,19 +280,23 @@ class JournalWriter:
 
 
 def retire_segments(
-    file_system: FileSystem, mark: Mark, spares: deque[str], spares_max: int
+    file_system: FileSystem,
+    mark: Mark,
+    spares: deque[str],
+    spares_max: int,
+    directory: str = journal_format.DIRECTORY,
 ) -> None:
     """Remove the segments before a durable mark, or keep them as spares.
 
     Nothing is synced: a name that comes back after a crash is below the mark and is retired again.
     """
-    for name in file_system.list(journal_format.DIRECTORY):
+    for name in file_system.list(directory):
         segment_id = journal_format.segment_id_of(name)
         if segment_id is None or segment_id >= mark[0]:
             continue
-        path = f"{journal_format.DIRECTORY}/{name}"
+        path = f"{directory}/{name}"
         if len(spares) < spares_max:
-            spare = journal_format.spare_path(segment_id)
+            spare = journal_format.spare_path(segment_id, directory)
             file_system.rename(path, spare)
             spares.append(spare)
         else:

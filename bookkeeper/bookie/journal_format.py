@@ -66,8 +66,22 @@ def decode_segment_header(data: bytes, path: str) -> SegmentHeader:
     return SegmentHeader(segment_id, tag, alignment, previous_end)
 
 
-def segment_path(segment_id: int) -> str:
-    return f"{DIRECTORY}/{segment_id:016x}.journal"
+def journal_directory(number: int) -> str:
+    """Where journal ``number`` of a bookie lies; most have number 0 only."""
+    return DIRECTORY if number == 0 else f"{DIRECTORY}-{number}"
+
+
+def journal_number(path: str) -> int | None:
+    """Which journal a file, or the directory itself, belongs to; None: it is something else."""
+    directory = path.partition("/")[0]
+    if directory == DIRECTORY:
+        return 0
+    name, _, number = directory.partition("-")
+    return int(number) if name == DIRECTORY and number.isdigit() else None
+
+
+def segment_path(segment_id: int, directory: str = DIRECTORY) -> str:
+    return f"{directory}/{segment_id:016x}.journal"
 
 
 def segment_id_of(path: str) -> int | None:
@@ -82,6 +96,6 @@ def segment_id_of(path: str) -> int | None:
     return None
 
 
-def spare_path(segment_id: int) -> str:
+def spare_path(segment_id: int, directory: str = DIRECTORY) -> str:
     """Name of an old segment that waits to be used again."""
-    return f"{DIRECTORY}/{segment_id:016x}.spare"
+    return f"{directory}/{segment_id:016x}.spare"

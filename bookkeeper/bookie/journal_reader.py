@@ -42,40 +42,42 @@ class JournalRecord:
         return self.data[self.start + record_format.RECORD_HEADER_BYTES : self.end]
 
 
-def list_segments(file_system: FileSystem) -> list[int]:
-    names = file_system.list(journal_format.DIRECTORY)
+def list_segments(file_system: FileSystem, directory: str = journal_format.DIRECTORY) -> list[int]:
+    names = file_system.list(directory)
     ids = [journal_format.segment_id_of(name) for name in names]
     return sorted(segment_id for segment_id in ids if segment_id is not None)
 
 
-def read_journal(file_system: FileSystem, mark: Mark | None) -> Iterator[JournalRecord]:
+def read_journal(
+    file_system: FileSystem, mark: Mark | None, directory: str = journal_format.DIRECTORY
+) -> Iterator[JournalRecord]:
     """All records from ``mark`` on, in order of their writing; from the oldest if None.
 
     Raises:
         MissingFileError: the marked segment, or one after it, is gone.
         CorruptFileError: unreadable bytes that can't be a torn tail.
     """
-    segment_ids = list_segments(file_system)
+    segment_ids = list_segments(file_system, directory)
     if mark is not None:
         segment_ids = [segment_id for segment_id in segment_ids if segment_id >= mark[0]]
         if not segment_ids or segment_ids[0] != mark[0]:
-            path = journal_format.segment_path(mark[0])
+            path = journal_format.segment_path(mark[0], directory)
             raise MissingFileError(f"{path}: the journal segment of the last checkpoint is missing")
     for segment_id, following in pairwise(segment_ids):
         if following != segment_id + 1:
-            path = journal_format.segment_path(segment_id + 1)
+            path = journal_format.segment_path(segment_id + 1, directory)
             raise MissingFileError(f"{path}: a journal segment in the middle is missing")
-    headers = [_read_header(file_system, segment_id) for segment_id in segment_ids]
+    headers = [read_header(file_system, segment_id, directory) for segment_id in segment_ids]
     for index, header in enumerate(headers):
         start = mark[1] if mark is not None and index == 0 else header.alignment
         is_last = index == len(headers) - 1
         # 0: the next segment was begun by a start, which left this one's torn tail as it was.
         expected_end = None if is_last else headers[index + 1].previous_end or None
-        yield from _read_segment(file_system, header, start, expected_end)
+        yield from _read_segment(file_system, header, start, expected_end, directory)
 
 
-def _read_header(file_system: FileSystem, segment_id: int) -> SegmentHeader:
-    path = journal_format.segment_path(segment_id)
+def read_header(file_system: FileSystem, segment_id: int, directory: str) -> SegmentHeader:
+    path = journal_format.segment_path(segment_id, directory)
     file = file_system.open(path)
     try:
         data = file.pread(journal_format.HEADER_BYTES, 0)
@@ -85,7 +87,11 @@ def _read_header(file_system: FileSystem, segment_id: int) -> SegmentHeader:
 
 
 def _read_segment(
-    file_system: FileSystem, header: SegmentHeader, start: int, expected_end: int | None
+    file_system: FileSystem,
+    header: SegmentHeader,
+    start: int,
+    expected_end: int | None,
+    directory: str,
 ) -> Iterator[JournalRecord]:
     """Records of one segment.
 
@@ -93,17 +99,17 @@ def _read_segment(
         expected_end: where the last group must end; None: it was the last segment when the
             process ended, so it may end in a torn group.
     """
-    path = journal_format.segment_path(header.segment_id)
+    path = journal_format.segment_path(header.segment_id, directory)
     file = file_system.open(path)
     offset = start
     try:
         while expected_end is None or offset < expected_end:
-            size = _group_size(file, header, offset)
+            size = group_size(file, header, offset)
             if size is None:
                 _check_tail(file, header, path, offset, expected_end)
                 return
             data = file.pread(size, offset)
-            intact = yield from _read_group(header, data)
+            intact = yield from read_group(header, data)
             if not intact:
                 _check_tail(file, header, path, offset, expected_end)
                 return
@@ -114,7 +120,7 @@ def _read_segment(
         raise CorruptFileError(path, offset, f"segment does not end at {expected_end}")
 
 
-def _group_size(file: File, header: SegmentHeader, offset: int) -> int | None:
+def group_size(file: File, header: SegmentHeader, offset: int) -> int | None:
     """Bytes of the group that begins at ``offset``; None: no group of this segment does."""
     return _decode_group(file.pread(_GROUP_HEADER_BYTES, offset), 0, header)
 
@@ -129,7 +135,7 @@ def _decode_group(data: bytes, offset: int, header: SegmentHeader) -> int | None
     return int(size) if size >= _GROUP_HEADER_BYTES else None
 
 
-def _read_group(header: SegmentHeader, data: bytes) -> Generator[JournalRecord, None, bool]:
+def read_group(header: SegmentHeader, data: bytes) -> Generator[JournalRecord, None, bool]:
     """Records of one group up to the first damaged one; the result: all of them are intact."""
     seed = record_format.crc_seed(header.tag)
     unpack, covers = record_format.RECORD_HEADER.unpack_from, PACKET_HEADER_BYTES

@@ -15,21 +15,25 @@ class LacWatch:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[int, set[asyncio.Future[None]]] = {}
+        # Woken in the order of their coming: a set's would differ from run to run.
+        self._waiting: dict[int, dict[asyncio.Future[bool], None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def begin(self, ledger_id: int) -> asyncio.Future[None]:
-        """A future that the next change completes; give it to ``end`` whatever happens."""
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(ledger_id, set()).add(changed)
+    def begin(self, ledger_id: int) -> asyncio.Future[bool]:
+        """A future that the next change completes; give it to ``end`` whatever happens.
+
+        Its result is True if the ledger was fenced or dropped: nothing more may come.
+        """
+        changed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(ledger_id, {})[changed] = None
         return changed
 
-    def end(self, ledger_id: int, changed: asyncio.Future[None]) -> None:
+    def end(self, ledger_id: int, changed: asyncio.Future[bool]) -> None:
         waiting = self._waiting.get(ledger_id)
         if waiting is not None:
-            waiting.discard(changed)
+            waiting.pop(changed, None)
             if not waiting:
                 del self._waiting[ledger_id]
 
@@ -40,9 +44,16 @@ class LacWatch:
                 self.on_change(request.ledger_id)
 
     def on_change(self, ledger_id: int) -> None:
+        self._wake(ledger_id, False)
+
+    def on_end(self, ledger_id: int) -> None:
+        """The ledger was fenced or dropped."""
+        self._wake(ledger_id, True)
+
+    def _wake(self, ledger_id: int, is_end: bool) -> None:
         for changed in self._waiting.get(ledger_id, ()):
             if not changed.done():
-                changed.set_result(None)
+                changed.set_result(is_end)
 
     def wake_all(self) -> None:
         for ledger_id in self._waiting:

@@ -16,9 +16,12 @@ class LedgerState:
         limbo: entries or a fence may have been lost with a disk: no explicit negative answers.
         last_entry: highest entry id accepted, durable or not; -1: none.
         flushed_last: highest entry id in the index (maintenance thread only).
+        emptying: its entries are being removed, because others hold them: takes none, lists none.
+        listed_s: loop time when somebody was told what is here, and may rely on it.
     """
 
     __slots__ = (
+        "emptying",
         "explicit_lac",
         "fence_durable",
         "fenced",
@@ -26,6 +29,7 @@ class LedgerState:
         "last_entry",
         "ledger_id",
         "limbo",
+        "listed_s",
         "master_key",
     )
 
@@ -35,6 +39,8 @@ class LedgerState:
         self.fenced = False
         self.fence_durable = False
         self.limbo = False
+        self.emptying = False
+        self.listed_s = float("-inf")
         self.explicit_lac = -1
         self.last_entry = NO_ENTRY_ID
         self.flushed_last = NO_ENTRY_ID

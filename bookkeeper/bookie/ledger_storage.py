@@ -27,7 +27,7 @@ from bookkeeper.bookie.config import StorageConfig
 from bookkeeper.bookie.entry_log import EntryLogs
 from bookkeeper.bookie.journal import Journal, JournalWriter
 from bookkeeper.bookie.journal_format import Mark
-from bookkeeper.bookie.ledger_state import LedgerState
+from bookkeeper.bookie.ledger_state import NO_ENTRY_ID, LedgerState
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
 from bookkeeper.bookie.runs import Run
 from bookkeeper.bookie.write_cache import HOLES_MAX, JOINED, Chunk, WriteCache
@@ -47,10 +47,11 @@ class FlushJob:
     """One half of the write cache on its way to the entry logs.
 
     Attributes:
-        mark: everything before this journal position is in ``half`` or was flushed earlier.
+        marks: of each journal: everything before is in ``half`` or was flushed earlier. None while
+            the storage is being opened.
     """
 
-    mark: Mark | None
+    marks: list[Mark]
     half: WriteCache
     ledgers: dict[int, LedgerState] = field(default_factory=dict)
 
@@ -64,30 +65,54 @@ class LedgerStorage:
         index: OrderedStore,
         config: StorageConfig,
         logs: EntryLogs,
-        writer: JournalWriter,
+        writers: Sequence[JournalWriter],
     ) -> None:
         self.file_system = file_system
         self.index = index
         self.config = config
         self.logs = logs
-        self.writer = writer
+        self.writers = writers  # of each journal
+        self.journals: list[Journal] = []
         self.ledgers: dict[int, LedgerState] = {}
         self.deleted: dict[int, int] = {}  # ledger id -> when it was dropped, seconds
+        # Data was lost: what the index says of it, and the highest ledger id that may have lived
+        # here before: no "no such ledger" up to there. 0 and -1: nothing was lost.
+        self.limbo_phase = 0
+        self.limbo_last = -1
+        # Of an unknown ledger below this id a fence may have been lost: its writer is refused, also
+        # when limbo is over. A recovery may have ended the ledger without us.
+        self.lost_below = 0
         self.damaged_logs: dict[int, str] = {}  # log id -> what compaction found in it
         self.active = WriteCache()
         self.flushing: WriteCache | None = None
         self._dirty: dict[int, LedgerState] = {}  # states that the index does not have
-        self._journal: Journal | None = None
+        self._only_journal: Journal | None = None  # spares a division in the usual case
+        self._queue_bytes_max = config.journal_queue_bytes_max // len(writers)
 
     @property
     def journal(self) -> Journal:
-        assert self._journal is not None, "the storage is still being opened"
-        return self._journal
+        """The first one."""
+        return self.journals[0]
 
-    def start_journal(
-        self, header: journal_format.SegmentHeader, new_nonce: Callable[[], int]
+    @property
+    def queued_bytes(self) -> int:
+        """Accepted and not yet durable."""
+        return sum(journal.queued_bytes for journal in self.journals)
+
+    @property
+    def writer(self) -> JournalWriter:
+        """Of the first journal."""
+        return self.writers[0]
+
+    def journal_of(self, ledger_id: int) -> Journal:
+        """Where all records of a ledger go: they are totally ordered."""
+        return self._only_journal or self.journals[ledger_id % len(self.journals)]
+
+    def start_journals(
+        self, headers: Sequence[journal_format.SegmentHeader], new_nonce: Callable[[], int]
     ) -> None:
-        self._journal = Journal(self.config, header, new_nonce)
+        self.journals = [Journal(self.config, header, new_nonce) for header in headers]
+        self._only_journal = self.journals[0] if len(headers) == 1 else None
 
     # ---- writing (loop)
 
@@ -101,21 +126,27 @@ class LedgerStorage:
         sizes = [len(head) + len(body) for head, body in zip(heads, bodies, strict=False)]
         if not self._is_well_formed(request, sizes):
             return codes.BAD_REQUEST
-        ledger_id, journal = request.ledger_id, self.journal
+        ledger_id = request.ledger_id
+        journal = self.journal_of(ledger_id)
         state = self.ledgers.get(ledger_id)
         if state is not None:
             if not _accepts(state, request.master_key):
                 return codes.UNAUTHORIZED
-            if state.fenced and not request.recovery:
-                return codes.FENCED
+            if (state.fenced or state.limbo) and not request.recovery:
+                # In limbo it may have forgotten a fence: it must not say that there is none.
+                return codes.FENCED if state.fenced else codes.UNKNOWN_LEDGER_STATE
+            if state.emptying:
+                return codes.TOO_MANY_REQUESTS
         elif ledger_id in self.deleted:
             return codes.FENCED  # a late writer; its entries would never be collected again
+        elif ledger_id < self.lost_below and not request.recovery:
+            return codes.UNKNOWN_LEDGER_STATE
         elif len(request.master_key) > MASTER_KEY_BYTES_MAX:
             return codes.BAD_REQUEST
-        if journal.queued_bytes > self.config.journal_queue_bytes_max:
+        if journal.queued_bytes > self._queue_bytes_max:
             return codes.TOO_MANY_REQUESTS
         if state is None:
-            state = self._create(ledger_id, request.master_key)
+            state = self._create(ledger_id, request.master_key, complete=not request.recovery)
         count = len(ids)
         if count == 1 and sizes[0] <= record_format.SMALL_ENTRY_BYTES:
             # Flattened, as the busiest case of many topics: half the cost of the general path.
@@ -157,14 +188,14 @@ class LedgerStorage:
         if state is None:
             if ledger_id in self.deleted or not _may_create(ledger_id, master_key):
                 return codes.NO_LEDGER, None
-            state = self._create(ledger_id, master_key)
+            state = self._create(ledger_id, master_key, complete=False)
         elif not _accepts(state, master_key):
             return codes.UNAUTHORIZED, None
         if not state.fence_durable:
             state.fenced = True
             self._dirty[ledger_id] = state
             body = journal_format.LEDGER_ID.pack(ledger_id)
-            self.journal.append_meta(record_format.FENCE, body, waiting)
+            self.journal_of(ledger_id).append_meta(record_format.FENCE, body, waiting)
         return codes.OK, state
 
     def write_lac(self, ledger_id: int, master_key: bytes, lac: int, waiting: object) -> int:
@@ -173,13 +204,15 @@ class LedgerStorage:
         if state is None:
             if ledger_id in self.deleted or not _may_create(ledger_id, master_key):
                 return codes.NO_LEDGER
-            state = self._create(ledger_id, master_key)
+            if ledger_id < self.lost_below:
+                return codes.UNKNOWN_LEDGER_STATE
+            state = self._create(ledger_id, master_key, complete=True)
         elif not _accepts(state, master_key):
             return codes.UNAUTHORIZED
         state.explicit_lac = max(state.explicit_lac, lac)
         self._dirty[ledger_id] = state
         body = journal_format.EXPLICIT_LAC_BODY.pack(ledger_id, lac)
-        self.journal.append_meta(record_format.EXPLICIT_LAC, body, waiting)
+        self.journal_of(ledger_id).append_meta(record_format.EXPLICIT_LAC, body, waiting)
         return codes.OK
 
     def _is_well_formed(self, request: AddRequest, sizes: list[int]) -> bool:
@@ -203,10 +236,16 @@ class LedgerStorage:
             return False
         return max(sizes) <= self.config.entry_bytes_max
 
-    def _create(self, ledger_id: int, master_key: bytes) -> LedgerState:
+    def _create(self, ledger_id: int, master_key: bytes, *, complete: bool) -> LedgerState:
+        """A ledger that is new here.
+
+        Args:
+            complete: its own writer asks, so nothing of it can have been here before.
+        """
         state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key)
+        state.limbo = not complete and ledger_id <= self.limbo_last
         body = journal_format.LEDGER_ID.pack(ledger_id) + master_key
-        self.journal.append_meta(record_format.LEDGER_KEY, body)
+        self.journal_of(ledger_id).append_meta(record_format.LEDGER_KEY, body)
         self._dirty[ledger_id] = state
         return state
 
@@ -239,7 +278,7 @@ class LedgerStorage:
                 state, ids[middle:], heads[middle:], bodies[middle:], sizes[middle:], waiting
             )
             return
-        journal = self.journal
+        journal = self.journal_of(state.ledger_id)
         size = sum(sizes) + RECORD_HEADER_BYTES * count
         journal.reserve(size)
         buffers = record_format.encode_entries(journal.tag, journal.seed, heads, bodies, sizes)
@@ -272,14 +311,15 @@ class LedgerStorage:
     def begin_flush(self) -> FlushJob:
         """Swap the halves; REQUIRES: no other flush is under way."""
         assert self.flushing is None
-        mark = None if self._journal is None else self._journal.barrier()
-        job = FlushJob(mark, self.active, self._dirty)
+        marks = [journal.barrier() for journal in self.journals]
+        job = FlushJob(marks, self.active, self._dirty)
         self.flushing, self.active, self._dirty = self.active, WriteCache(), {}
         return job
 
     def flush_is_ready(self, job: FlushJob) -> bool:
-        """True once the journal before the mark is durable, so that the mark may be persisted."""
-        return job.mark is None or self.journal.durable_to(job.mark)
+        """True once the journals before the marks are durable, so that these may be persisted."""
+        pairs = zip(self.journals, job.marks, strict=False)
+        return all(journal.durable_to(mark) for journal, mark in pairs)
 
     def end_flush(self) -> None:
         """The job's commit is durable: its half is now served from the entry logs."""
@@ -294,20 +334,58 @@ class LedgerStorage:
         # The flushing half is being walked by the maintenance thread, which drops the ledger from
         # the index after that flush.
 
+    def empty(self, ledger_id: int) -> bool:
+        """Stop serving the entries of a ledger that others hold; ``over_replicated.empty_steps``
+        and ``end_emptying`` follow. Its key stays, and a fence: whoever was acknowledged to be kept
+        out stays out.
+
+        Returns:
+            False: it was written to since the last flush, so nothing was done.
+        """
+        halves = (self.active,) if self.flushing is None else (self.active, self.flushing)
+        if any(ledger_id in half.ledgers for half in halves):
+            return False
+        state = self.ledgers[ledger_id]
+        state.fenced = state.emptying = True
+        state.last_entry = NO_ENTRY_ID
+        self._dirty[ledger_id] = state
+        return True
+
+    def end_emptying(self, ledger_id: int) -> None:
+        """The steps ended, well or not: what the index has left is served."""
+        state = self.ledgers.get(ledger_id)
+        if state is not None:
+            state.emptying = False
+            state.last_entry = state.flushed_last
+
     def set_limbo(self, ledger_id: int, master_key: bytes = b"") -> None:
         """This ledger may have lost entries or a fence: answer no negative, accept no writer."""
         state = self.ledgers.get(ledger_id)
         if state is None:
             state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key)
-        state.limbo = state.fenced = state.fence_durable = True
+        elif not state.master_key:  # lost
+            state.master_key = master_key
+        state.limbo = True
         self._dirty[ledger_id] = state
 
-    def clear_limbo(self, ledger_id: int) -> None:
-        """Everything this bookie should hold of the ledger was restored."""
+    def clear_limbo(self, ledger_id: int, *, fenced: bool) -> None:
+        """Everything this bookie should hold of the ledger was restored.
+
+        Args:
+            fenced: the ledger's writer has ended; the fence may be the one that was forgotten.
+        """
         state = self.ledgers.get(ledger_id)
         if state is not None and state.limbo:
             state.limbo = False
+            state.fenced = state.fenced or fenced
             self._dirty[ledger_id] = state
+
+    def is_unknown(self, ledger_id: int) -> bool:
+        """A ledger without a state may have lived here before data was lost."""
+        return ledger_id <= self.limbo_last
+
+    def limbo_ledgers(self) -> list[int]:
+        return [ledger_id for ledger_id, state in list(self.ledgers.items()) if state.limbo]
 
     # ---- reading
 
@@ -369,6 +447,11 @@ class LedgerStorage:
         if entry_id >= run.end or run.sizes[entry_id - run.first] == 0:
             return None
         return run
+
+    def first_of_run(self, ledger_id: int, entry_id: int) -> int:
+        """Where the run begins that ``find_run`` finds damaged."""
+        item = self.index.floor(index_format.run_key(ledger_id, entry_id))
+        return entry_id if item is None else index_format.first_of_run_key(item[0])
 
     def stored_runs(self, ledger_id: int) -> list[Run]:
         """All runs of a ledger (any thread)."""

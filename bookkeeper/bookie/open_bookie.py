@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
 
 from bookkeeper.bookie import cookie as cookies
+from bookkeeper.bookie import index_format
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.garbage import LedgerRegistry
+from bookkeeper.bookie.disk_space import storage_fitting
 from bookkeeper.bookie.ledger_storage import LedgerStorage
-from bookkeeper.bookie.registration import Registration
-from bookkeeper.bookie.start import forget_journal, open_storage
+from bookkeeper.bookie.limbo import enter_limbo
+from bookkeeper.bookie.open_damaged import open_damaged
+from bookkeeper.bookie.registration import Registration, wait_until_free
+from bookkeeper.bookie.start import open_storage
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import CorruptFileError, DirectoryLockedError, MissingFileError
 from bookkeeper.service_info import ServiceInfo
@@ -75,14 +80,17 @@ async def _open_locked(
     opened: OrderedStore | None = None
     try:
         checked = await cookies.check_cookie(
-            file_system, store, config.bookie_id, accept_empty_disk=config.accept_data_loss
+            file_system, store, config.bookie_id, accept_data_loss=config.accept_data_loss
         )
+        is_known = checked.state is cookies.DirectoryState.COMPLETE
+        if not is_known:
+            await wait_until_free(store, config.bookie_id)
         loop = asyncio.get_running_loop()
         if index is None:
-            opened = await loop.run_in_executor(None, LmdbStore, config.data_dir / "index")
+            opened = await loop.run_in_executor(None, _open_index, config)
         used = index or opened
         assert used is not None
-        storage, journal_lost = await _open_storage(config, file_system, used, new_nonce)
+        storage = await _open_storage(config, file_system, used, new_nonce, is_known=is_known)
         bookie = Bookie(config, storage, lock)
     except BaseException:
         if opened is not None:
@@ -90,17 +98,34 @@ async def _open_locked(
         lock.release()
         raise
     try:
-        if checked.state is cookies.DirectoryState.REPLACING or journal_lost:
-            await _enter_limbo(bookie, LedgerStore(store))
-        await cookies.complete_cookie(file_system, store, checked, config.network_location)
+        if checked.has_lost_data or storage.limbo_phase == index_format.LIMBO_ENTERING:
+            await cookies.catch_up(store, config.bookie_id)
+            await enter_limbo(bookie, LedgerStore(store))
+        cookie = await cookies.complete_cookie(file_system, store, checked, config.network_location)
         if before_register is not None:
             await before_register(bookie)
         info = ServiceInfo(config.bookie_id, config.network_location, config.advertised)
-        await bookie.register(Registration(store, info))
+        check = functools.partial(cookies.check_still_ours, store, cookie)
+        await bookie.register(Registration(store, info, check, bookie.give_up))
     except BaseException:
         await bookie.close()
         raise
     return bookie
+
+
+def _open_index(config: BookieConfig) -> LmdbStore:
+    """One that isn't readable at all is put aside, if that was accepted."""
+    path = config.data_dir / "index"
+    try:
+        return LmdbStore(path)
+    except CorruptFileError as error:
+        if not config.accept_data_loss:
+            raise
+        numbers = (path.with_name(f"index.damaged-{number}") for number in itertools.count())
+        aside = next(each for each in numbers if not each.exists())
+        _log.error("%s: %s; it is kept as %s", path, error, aside)
+        path.rename(aside)
+        return LmdbStore(path)
 
 
 async def _open_storage(
@@ -108,31 +133,29 @@ async def _open_storage(
     file_system: FileSystem,
     index: OrderedStore,
     new_nonce: Callable[[], int],
-) -> tuple[LedgerStorage, bool]:
-    """The storage, and whether its journal had to be given up."""
+    *,
+    is_known: bool,
+) -> LedgerStorage:
+    """The storage, without what can't be read of it if that was accepted.
+
+    Args:
+        is_known: a bookie has worked with this directory, so an empty one isn't new, but lost.
+    """
     loop = asyncio.get_running_loop()
+    settings = storage_fitting(config, file_system)
 
     def open_it() -> LedgerStorage:
-        return open_storage(file_system, index, config.storage, new_nonce)
+        if is_known and index.get(index_format.FORMAT_KEY) is None:
+            raise MissingFileError(f"index: it is empty, and {cookies.FILE} is of a used directory")
+        return open_storage(file_system, index, settings, new_nonce)
+
+    def open_what_is_left() -> LedgerStorage:
+        return open_damaged(file_system, index, settings, new_nonce)
 
     try:
-        return await loop.run_in_executor(None, open_it), False
+        return await loop.run_in_executor(None, open_it)
     except (CorruptFileError, MissingFileError) as error:
         if not config.accept_data_loss:
             raise
         _log.error("starting although data is lost: %s", error)
-        await loop.run_in_executor(None, forget_journal, file_system, index)
-        return await loop.run_in_executor(None, open_it), True
-
-
-async def _enter_limbo(bookie: Bookie, registry: LedgerRegistry) -> None:
-    """Every ledger that this bookie may have held answers "unknown" until it is repaired.
-
-    Listed before the bookie answers or registers; a ledger created later has lost nothing here.
-    """
-    async for found in registry.ranges():
-        for ledger_id in found.ledger_ids:
-            bookie.storage.set_limbo(ledger_id)
-    for ledger_id in list(bookie.storage.ledgers):
-        bookie.storage.set_limbo(ledger_id)
-    await bookie.flush()
+        return await loop.run_in_executor(None, open_what_is_left)

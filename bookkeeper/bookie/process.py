@@ -10,8 +10,10 @@ import asyncio
 import faulthandler
 import gc
 import logging
+import random
 import signal
 import sys
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -23,12 +25,26 @@ from bookkeeper.bookie.admin_server import AdminServer
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.cookie import read_instance_id
+from bookkeeper.bookie.current_metadata import CurrentMetadata
 from bookkeeper.bookie.directories import open_directories
+from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
+from bookkeeper.bookie.peers import LedgerPeers
 from bookkeeper.bookie.settings import BookieSettings
+from bookkeeper.bookie.upkeep import Upkeep
+from bookkeeper.client.async_ledger_recovery import recover_ledger
+from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.placement import PlacementConfig
+from bookkeeper.client.placing import placement_for
+from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError
+from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.malloc import keep_freed_memory
+from bookkeeper.replication.process import AutoRecoveryPart
+from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.transport_grpc.bookie_server import BookieServer
+from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.tls import server_credentials
 from metadata.errors import MetadataError
 from metadata.opening import connect_store
@@ -48,8 +64,16 @@ class BookieProcess:
         failed: set when the bookie can't go on: a disk failed.
     """
 
-    def __init__(self, settings: BookieSettings, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        settings: BookieSettings,
+        metrics: Metrics | None = None,
+        auto_recovery: AutoRecoveryPart | None = None,
+        placement: PlacementConfig | None = None,
+    ) -> None:
         self.settings = settings
+        self._auto_recovery = auto_recovery
+        self._placement = placement or PlacementConfig()
         self.web_url = ""  # "": no HTTP
         self._pages = AdminPages(metrics)
         self.bookie: Bookie
@@ -86,7 +110,10 @@ class BookieProcess:
 
     async def _listen_http(self, stack: AsyncExitStack) -> None:
         settings = self.settings
-        server = AdminServer(self._pages.by_path())
+        pages = self._pages.by_path()
+        if self._auto_recovery is not None:
+            pages |= self._auto_recovery.pages.status_by_path()
+        server = AdminServer(pages)
         stack.push_async_callback(server.close)
         host = settings.http_server_host or settings.bind_address
         port = await server.listen(host, settings.http_server_port)
@@ -98,7 +125,9 @@ class BookieProcess:
         credentials = None if tls is None else server_credentials(tls)
         host = settings.advertised_host
         # The id may follow from the port, and the port be left to the system.
-        server = BookieServer(settings.bookie_id, settings.transport(), credentials)
+        server = BookieServer(
+            settings.bookie_id, settings.transport(), credentials, settings.gate()
+        )
         stack.push_async_callback(server.close)
         port = await server.listen(settings.bind_address, settings.bookie_port)
         self.address = host, port
@@ -112,37 +141,88 @@ class BookieProcess:
             server.serve(bookie, instance_id, queue_bytes_max=settings.journal_queue_bytes // 2)
 
         journal = settings.journals[0] if settings.journals else None
-        files = open_directories(settings.ledgers, journal)
+        files = open_directories(
+            settings.ledgers,
+            journal,
+            settings.journals[1:],
+            accept_data_loss=settings.accept_data_loss,
+        )
         self.bookie = bookie = await Bookie.open(config, files, store, before_register=serve)
         stack.push_async_callback(bookie.close)
-        collector = GarbageCollector(bookie, LedgerStore(store))
+        ledgers = LedgerStore(store)
+        locks = UnderReplicationStore(store, lambda: int(time.time() * 1000))
+        collector = GarbageCollector(
+            bookie,
+            ledgers,
+            before_listing=CurrentMetadata(store, bookie_id, instance_id).check,
+            over_replicated=OverReplicatedLedgers(bookie_id, ledgers, locks),
+        )
         stack.push_async_callback(collector.close)
         collector.start(settings.gc_wait_time / 1000)
+        self._pages.collector = collector
+        await self._start_upkeep(stack, store, ledgers)
+
+    async def _start_upkeep(
+        self, stack: AsyncExitStack, store: MetadataStore, ledgers: LedgerStore
+    ) -> None:
+        """Scrub and repair; the other bookies are reached as any client would reach them."""
+        settings, bookie = self.settings, self.bookie
+        connector = BookieConnector(store, settings.transport(), settings.tls())
+        stack.push_async_callback(connector.close)
+        pool = BookiePool(store, connector.connect)
+        pool.use(InProcessBookieClient(bookie))
+        stack.push_async_callback(pool.close)
+        await pool.start()
+        rng = random.Random()
+        placement = await stack.enter_async_context(placement_for(self._placement, pool, rng))
+        config = ClientConfig()
+
+        async def recover(ledger_id: int) -> LedgerMetadata:
+            return await recover_ledger(ledger_id, ledgers, pool, placement, rng, config)
+
+        peers = LedgerPeers(bookie.bookie_id, ledgers, pool, recover)
+        upkeep = Upkeep(bookie, peers, settings.upkeep())
+        stack.push_async_callback(upkeep.close)
+        upkeep.start()
+        if self._auto_recovery is not None:
+            await self._auto_recovery.start(stack, store, pool, bookie.bookie_id)
 
     def _on_fatal(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
 
 
-def run(settings: BookieSettings, metrics: Metrics | None = None) -> int:
+def run(
+    settings: BookieSettings,
+    metrics: Metrics | None = None,
+    auto_recovery: AutoRecoveryPart | None = None,
+    placement: PlacementConfig | None = None,
+) -> int:
     """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md).
 
     Args:
         metrics: makes the page for Prometheus.
+        auto_recovery: what this process shall do beside; None: it is only a bookie.
+        placement: of the copies that it makes when it closes ledgers of lost writers.
     """
     keep_freed_memory()
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, metrics))
+        return runner.run(_serve(settings, metrics, auto_recovery, placement))
 
 
-async def _serve(settings: BookieSettings, metrics: Metrics | None) -> int:
+async def _serve(
+    settings: BookieSettings,
+    metrics: Metrics | None,
+    auto_recovery: AutoRecoveryPart | None,
+    placement: PlacementConfig | None,
+) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    process = BookieProcess(settings, metrics)
+    process = BookieProcess(settings, metrics, auto_recovery, placement)
     starting = loop.create_task(process.start())
     stopping = loop.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

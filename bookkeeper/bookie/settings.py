@@ -8,13 +8,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+import resource
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from bookkeeper.auth.gate import Gate, GateSettings
+from bookkeeper.auth.token_source import token_setting
+from bookkeeper.auth.tokens import TokenRules
+from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConfig
+from bookkeeper.bookie.integrity_check import IntegrityConfig
+from bookkeeper.bookie.scrubber import ScrubConfig
+from bookkeeper.bookie.upkeep import UpkeepConfig
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.tls import TlsFiles
 
@@ -52,7 +59,7 @@ class BookieSettings:
     zk_timeout: int = 30_000  # ms
 
     # --- directories
-    journal_directories: str = ""  # "": the first of ledgerDirectories; never more than one
+    journal_directories: str = ""  # comma list; "": the first of ledgerDirectories
     ledger_directories: str = "data/bookie"  # comma list; the first has index and cookie, too
     accept_data_loss: bool = False  # own key: start although acknowledged bytes are gone
 
@@ -61,15 +68,35 @@ class BookieSettings:
     journal_max_group_bytes: int = 8 * _MIB  # own key
     journal_queue_bytes: int = 256 * _MIB  # own key: accepted and not yet durable
     db_storage_write_cache_max_size_mb: int = 64
+    db_storage_read_ahead_cache_max_size_mb: int = 32
     log_size_limit: int = 1024 * _MIB
+    entry_log_cached_mb: int = 256  # own key: of entry logs, newest or read last, in the page cache
     flush_interval: int = 30_000  # ms
     gc_wait_time: int = 900_000  # ms
     netty_max_frame_size_bytes: int = 64 * _MIB  # the largest entry
 
+    # --- compaction: logs with a smaller share of live bytes are rewritten
+    minor_compaction_threshold: float = 0.2
+    minor_compaction_interval: int = 3600  # s; 0: never
+    minor_compaction_max_time_millis: int = 0  # 0: no limit
+    major_compaction_threshold: float = 0.5
+    major_compaction_interval: int = 86_400  # s; 0: never
+    major_compaction_max_time_millis: int = 0
+    compaction_rate_by_bytes: int = 64 * _MIB  # a second; 0: as fast as it goes
+    gc_overreplicated_ledger_wait_time: int = 86_400_000  # ms; 0: never
+
+    # --- the state of the data
+    scrub_enabled: bool = True  # own key: read and check everything, again and again
+    scrub_interval: int = 86_400_000  # own key: ms from pass to pass
+    scrub_bytes_per_second: int = 4 * _MIB  # own key
+    data_integrity_checking_enabled: bool = True
+    open_ledger_rereplication_grace_period: int = 30_000  # ms, for writers of ledgers in limbo
+
     # --- disk space
     disk_usage_threshold: float = 0.95
     disk_usage_lwm_threshold: float = 0.0  # 0: 0.03 below the other
-    disk_check_interval: int = 2_000  # ms, while read-only
+    disk_usage_warn_threshold: float = 0.90  # garbage is collected at once above this
+    disk_check_interval: int = 10_000  # ms; 2 s at most while somebody waits for space
     min_usable_size: int = 256 * _MIB  # own key: bytes that must be free to be writable
 
     # --- network
@@ -77,8 +104,28 @@ class BookieSettings:
     tls_key_path: str = ""
     tls_trust_path: str = ""
     tls_client_authentication: bool = False
+    max_connections: int = 0  # own key: of all clients; 0: half of the files that may be open
     stream_max_in_flight_bytes: int = 32 * _MIB  # own key: of one client
     read_replies_max_bytes: int = 64 * _MIB  # own key: of all clients
+
+    # --- who may use the gRPC port: Pulsar's keys, and own ones (docs/bookies.md)
+    authentication_enabled: bool = False
+    authentication_providers: str = ""  # comma list of token, tls
+    bookie_allowed_roles: str = ""  # own key: comma list of roles, *: every role
+    token_secret_key: str = field(default="", repr=False)
+    token_public_key: str = ""
+    token_previous_secret_key: str = field(default="", repr=False)  # own keys: good as well
+    token_previous_public_key: str = ""
+    token_auth_claim: str = "sub"
+    token_audience_claim: str = ""
+    token_audience: str = ""
+    token_allowed_clock_skew_seconds: float = 0.0
+    # what this bookie shows to the others: token, and where it is
+    bookkeeper_client_authentication_plugin: str = ""
+    bookkeeper_client_authentication_parameters: str = field(default="", repr=False)
+
+    # --- auto-recovery in this process: its keys are in bookkeeper/replication/settings.py
+    auto_recovery_daemon_enabled: bool = False
 
     # --- HTTP: probes and metrics
     http_server_enabled: bool = False
@@ -105,12 +152,18 @@ class BookieSettings:
             raise BookieSettingsError(f"upgradeDomains={self.upgrade_domains}: negative")
         try:
             self.tls()
+            self.client_token()
         except ValueError as error:
             raise BookieSettingsError(str(error)) from error
 
     @classmethod
-    def load(cls, *sources: Mapping[str, str]) -> BookieSettings:
+    def load(
+        cls, *sources: Mapping[str, str], others: Callable[[str], bool] = lambda _: False
+    ) -> BookieSettings:
         """Keys and texts; a later source wins. Unknown keys are told once and ignored.
+
+        Args:
+            others: True for keys of other parts of the process.
 
         Raises:
             BookieSettingsError: a value doesn't fit its key.
@@ -121,7 +174,8 @@ class BookieSettings:
             for key, text in pairs.items():
                 name = _FIELD_OF_KEY.get(_squeeze(key))
                 if name is None:
-                    unknown.add(key)
+                    if not others(key):
+                        unknown.add(key)
                 else:
                     values[name] = _parse(name, key, text)
         if unknown:  # a stock file holds hundreds of keys of parts that aren't here
@@ -150,18 +204,18 @@ class BookieSettings:
         Raises:
             BookieSettingsError: the text says what.
         """
-        if len(self.journals) > 1:
-            raise BookieSettingsError(
-                f"journalDirectories={self.journal_directories}: there is one journal"
-            )
+        if len(set(self.journals)) < len(self.journals):
+            raise BookieSettingsError(f"journalDirectories={self.journal_directories}: one twice")
         if len(set(self.ledgers)) < len(self.ledgers):
             raise BookieSettingsError(f"ledgerDirectories={self.ledger_directories}: one twice")
-        if set(self.journals) & set(self.ledgers[1:]):
+        if set(self.journals) & set(self.ledgers[1:]) or self.ledgers[0] in self.journals[1:]:
             raise BookieSettingsError(
-                "journalDirectories: the first of ledgerDirectories, or one of its own"
+                "journalDirectories: directories of their own; the first may be the first of "
+                "ledgerDirectories"
             )
         _ = self.metadata_url
         self.bookie("check", ("localhost", 1))
+        self.upkeep()
 
     @property
     def ledgers(self) -> tuple[Path, ...]:
@@ -222,6 +276,74 @@ class BookieSettings:
             entry_bytes_max=self.netty_max_frame_size_bytes,
             stream_bytes_max=self.stream_max_in_flight_bytes,
             read_bytes_max=self.read_replies_max_bytes,
+            token=self.client_token(),
+            connections_max=self.max_connections or _half_of_files(),
+        )
+
+    def client_token(self) -> str:
+        """Where the token is that other bookies are shown; "": none. Raises ValueError."""
+        return token_setting(
+            self.bookkeeper_client_authentication_plugin,
+            self.bookkeeper_client_authentication_parameters,
+        )
+
+    def gate(self) -> Gate | None:
+        """Who may use the bookie; None: whoever reaches it.
+
+        Raises:
+            BookieSettingsError: settings that can't be used.
+        """
+        if not self.authentication_enabled:
+            return None
+        audiences = _words(self.token_audience)
+        settings = GateSettings(
+            providers=_words(self.authentication_providers),
+            secret_keys=_given(self.token_secret_key, self.token_previous_secret_key),
+            public_keys=_given(self.token_public_key, self.token_previous_public_key),
+            rules=TokenRules(
+                role_claim=self.token_auth_claim or "sub",
+                audience_claim=self.token_audience_claim or ("aud" if audiences else ""),
+                audiences=audiences,
+                clock_skew_s=self.token_allowed_clock_skew_seconds,
+            ),
+            allowed_roles=frozenset(_words(self.bookie_allowed_roles)),
+        )
+        if "tls" in settings.providers and not self.tls_client_authentication:
+            # gRPC asks for a certificate only where it insists on one.
+            raise BookieSettingsError("the tls provider needs tlsClientAuthentication=true")
+        if self.token_audience_claim and not audiences:
+            raise BookieSettingsError("tokenAudienceClaim is set, but tokenAudience is not")
+        try:
+            return Gate(settings)
+        except ValueError as error:
+            raise BookieSettingsError(str(error)) from error
+
+    def upkeep(self) -> UpkeepConfig:
+        """How the bookie looks after its data.
+
+        Raises:
+            BookieSettingsError: a value is out of range.
+        """
+        try:
+            scrub = ScrubConfig(self.scrub_interval / 1000, self.scrub_bytes_per_second)
+            integrity = IntegrityConfig(self.open_ledger_rereplication_grace_period / 1000)
+        except ValueError as error:
+            raise BookieSettingsError(str(error)) from error
+        return UpkeepConfig(
+            self.scrub_enabled, scrub, self.data_integrity_checking_enabled, integrity
+        )
+
+    def collection(self) -> CollectionConfig:
+        """When garbage is collected, and how hard."""
+        return CollectionConfig(
+            minor_ratio=self.minor_compaction_threshold,
+            minor_interval_s=self.minor_compaction_interval,
+            minor_s_max=self.minor_compaction_max_time_millis / 1000,
+            major_ratio=self.major_compaction_threshold,
+            major_interval_s=self.major_compaction_interval,
+            major_s_max=self.major_compaction_max_time_millis / 1000,
+            compaction_bytes_per_s=self.compaction_rate_by_bytes,
+            over_replicated_interval_s=self.gc_overreplicated_ledger_wait_time / 1000,
         )
 
     def bookie(self, bookie_id: str, address: tuple[str, int]) -> BookieConfig:
@@ -235,20 +357,26 @@ class BookieSettings:
                 bookie_id=bookie_id,
                 data_dir=self.ledgers[0],
                 storage=StorageConfig(
+                    journals=max(1, len(self.journals)),
                     journal_segment_bytes=self.journal_max_size_mb * _MIB,
                     journal_group_bytes_max=self.journal_max_group_bytes,
                     journal_queue_bytes_max=self.journal_queue_bytes,
                     flush_bytes=self.db_storage_write_cache_max_size_mb * _MIB,
                     entry_log_bytes=self.log_size_limit,
+                    entry_log_cached_bytes=self.entry_log_cached_mb * _MIB,
                     entry_bytes_max=self.netty_max_frame_size_bytes,
                 ),
                 network_location=self.location(),
                 advertised=address,
                 flush_interval_s=self.flush_interval / 1000,
+                read_ahead_bytes=self.db_storage_read_ahead_cache_max_size_mb * _MIB,
                 disk_usage_max=self.disk_usage_threshold,
                 disk_usage_low=self.disk_usage_lwm_threshold or None,
                 disk_reserve_bytes=self.min_usable_size,
-                disk_check_interval_s=self.disk_check_interval / 1000,
+                disk_usage_warn=self.disk_usage_warn_threshold,
+                disk_check_interval_s=min(2.0, self.disk_check_interval / 1000),
+                disk_idle_check_interval_s=self.disk_check_interval / 1000,
+                collection=self.collection(),
                 accept_data_loss=self.accept_data_loss,
             )
         except ValueError as error:
@@ -276,6 +404,20 @@ def normal_metadata_url(text: str) -> str:
     if not url.startswith("zk:") and "://" in url:
         raise BookieSettingsError(f"metadataServiceUri={text}: only ZooKeeper (zk:HOST:PORT)")
     return url if url.startswith("zk:") else f"zk:{url}"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _given(*sources: str) -> tuple[str, ...]:
+    return tuple(source for source in sources if source)
+
+
+def _half_of_files() -> int:
+    """Connections take no file that entry logs, index and journal need."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, limit // 2) if limit != resource.RLIM_INFINITY else 0
 
 
 def _paths(text: str) -> tuple[Path, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bookkeeper.bookie import entry_log, index_format, journal_format, record_format
 from bookkeeper.bookie.config import StorageConfig
@@ -11,6 +11,7 @@ from bookkeeper.bookie.flush import flush_steps
 from bookkeeper.bookie.journal import JournalWriter, retire_segments
 from bookkeeper.bookie.journal_format import Mark, SegmentHeader
 from bookkeeper.bookie.journal_reader import JournalRecord, list_segments, read_journal
+from bookkeeper.bookie.journal_salvage import salvage_journal
 from bookkeeper.bookie.ledger_state import LedgerState
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.write_cache import JOINED, Chunk
@@ -25,59 +26,65 @@ def open_storage(
     index: OrderedStore,
     config: StorageConfig,
     new_nonce: Callable[[], int],
+    *,
+    damaged: bool = False,
 ) -> LedgerStorage:
     """Bring the storage to the state of the last acknowledged record. Blocks.
 
+    Args:
+        damaged: take what can be read. It is noted durably before, and every ledger that this
+            bookie may have written to must be put into limbo before it answers anything.
+
     Raises:
-        CorruptFileError, MissingFileError: acknowledged bytes are damaged or gone; see
-            ``forget_journal`` for starting all the same.
+        CorruptFileError, MissingFileError: acknowledged bytes are damaged or gone.
         OSError: a disk failed.
     """
-    file_system.make_directory(journal_format.DIRECTORY)
+    for number in range(config.journals):
+        file_system.make_directory(journal_format.journal_directory(number))
     file_system.make_directory(entry_log.DIRECTORY)
     if index.get(index_format.FORMAT_KEY) is None:
-        _format(file_system, index)
+        _format(file_system, index, config)
+    if damaged:
+        _note_loss(index)
     storage = _load(file_system, index, config)
-    mark_value = index.get(index_format.MARK_KEY)
-    mark = index_format.decode_mark(mark_value) if mark_value is not None else None
-    _find_spares(file_system, storage, config)
-    replay = _Replay(storage)
-    for record in read_journal(file_system, mark):
-        replay.apply(record)
-    replay.finish()
+    marks = [_read_mark(index, number) for number in range(config.journals)]
+    if index.get(index_format.mark_key(config.journals)) is not None:
+        raise MissingFileError(f"there are more than {config.journals} journals")
+    replay = _Replay(storage, damaged=damaged)
+    read = salvage_journal if damaged else read_journal
+    for writer, mark in zip(storage.writers, marks, strict=True):
+        _find_spares(file_system, writer, config)
+        for record in read(file_system, mark, writer.directory):
+            replay.apply(record)
+        replay.finish()
     _flush_all(storage)
-    _begin_journal(storage, config, mark, new_nonce)
+    _begin_journals(storage, marks, new_nonce)
     return storage
 
 
-def forget_journal(file_system: FileSystem, index: OrderedStore) -> None:
-    """Give up what the journal may still hold, so that ``open_storage`` succeeds.
-
-    Every ledger that this bookie may have written to must be put into limbo afterwards, before the
-    bookie answers anything.
-    """
-    newest = max(list_segments(file_system), default=0)
-    mark_value = index.get(index_format.MARK_KEY)
-    if mark_value is not None:
-        newest = max(newest, index_format.decode_mark(mark_value)[0])
-    mark = newest + 1, 0
-    header = SegmentHeader(mark[0], record_format.make_tag(mark[0], 0), 4096, 0)
-    for segment_id in list_segments(file_system):
-        file_system.remove(journal_format.segment_path(segment_id))
-    writer = JournalWriter(file_system, StorageConfig())
-    writer.create_segment(header)
-    writer.close()
-    mark = mark[0], header.alignment
-    index.commit(Changes(puts=[index_format.encode_mark(mark)]), "index.mark")
+def _read_mark(index: OrderedStore, number: int) -> Mark | None:
+    value = index.get(index_format.mark_key(number))
+    return None if value is None else index_format.decode_mark(value, number)
 
 
-def _format(file_system: FileSystem, index: OrderedStore) -> None:
+def _note_loss(index: OrderedStore) -> None:
+    """From now on no start succeeds as if nothing had happened."""
+    value = index.get(index_format.LIMBO_KEY)
+    last = index_format.decode_limbo(value)[1] if value is not None else -1
+    put = index_format.encode_limbo(index_format.LIMBO_ENTERING, last)
+    # Nothing is given up before the commit of the new marks, which makes this one durable, too.
+    index.commit(Changes(puts=[put]), sync_point=None)
+
+
+def _format(file_system: FileSystem, index: OrderedStore, config: StorageConfig) -> None:
     """First start in an empty directory.
 
     Raises:
         MissingFileError: the directory is not empty: an index was here and is gone.
     """
-    if list_segments(file_system) or file_system.list(entry_log.DIRECTORY):
+    directories = [journal_format.journal_directory(each) for each in range(config.journals)]
+    has_segments = any(list_segments(file_system, directory) for directory in directories)
+    if has_segments or file_system.list(entry_log.DIRECTORY):
         raise MissingFileError("index: journal or entry logs are there, but the index is empty")
     changes = Changes()
     changes.puts.append(index_format.encode_number(index_format.FORMAT_KEY, index_format.VERSION))
@@ -98,9 +105,17 @@ def _load(file_system: FileSystem, index: OrderedStore, config: StorageConfig) -
     next_id = 1 if value is None else index_format.decode_number(index_format.NEXT_LOG_KEY, value)
     entry_logs = EntryLogs(file_system, config, next_id, logs)
     entry_logs.check()
-    storage = LedgerStorage(
-        file_system, index, config, entry_logs, JournalWriter(file_system, config)
-    )
+    writers = [
+        JournalWriter(file_system, config, journal_format.journal_directory(number))
+        for number in range(config.journals)
+    ]
+    storage = LedgerStorage(file_system, index, config, entry_logs, writers)
+    value = index.get(index_format.LIMBO_KEY)
+    if value is not None:
+        storage.limbo_phase, storage.limbo_last = index_format.decode_limbo(value)
+    value = index.get(index_format.LOST_KEY)
+    if value is not None:
+        storage.lost_below = index_format.decode_number(index_format.LOST_KEY, value)
     for key, value in iterate(index, *index_format.LEDGERS):
         ledger_id, record = index_format.decode_ledger(key, value)
         storage.ledgers[ledger_id] = LedgerState.from_record(ledger_id, record)
@@ -110,12 +125,12 @@ def _load(file_system: FileSystem, index: OrderedStore, config: StorageConfig) -
     return storage
 
 
-def _find_spares(file_system: FileSystem, storage: LedgerStorage, config: StorageConfig) -> None:
-    for name in file_system.list(journal_format.DIRECTORY):
+def _find_spares(file_system: FileSystem, writer: JournalWriter, config: StorageConfig) -> None:
+    for name in file_system.list(writer.directory):
         if name.endswith(".spare"):
-            path = f"{journal_format.DIRECTORY}/{name}"
-            if len(storage.writer.spares) < config.journal_spares_max:
-                storage.writer.spares.append(path)
+            path = f"{writer.directory}/{name}"
+            if len(writer.spares) < config.journal_spares_max:
+                writer.spares.append(path)
             else:
                 file_system.remove(path)
 
@@ -123,8 +138,9 @@ def _find_spares(file_system: FileSystem, storage: LedgerStorage, config: Storag
 class _Replay:
     """Applies journal records to a storage; consecutive entries become one chunk."""
 
-    def __init__(self, storage: LedgerStorage) -> None:
+    def __init__(self, storage: LedgerStorage, *, damaged: bool) -> None:
         self._storage = storage
+        self._damaged = damaged  # the record that created a ledger may be among what is lost
         self._data = b""  # the group that the pending chunk lies in
         self._start = self._end = 0
         self._ledger_id = self._first = -1
@@ -189,11 +205,14 @@ class _Replay:
             return None
         state = storage.ledgers.get(ledger_id)
         if state is None:
-            if master_key is None:
+            if master_key is None and not self._damaged:
                 # A ledger's key is journaled before its first entry, and is in the index once the
                 # mark has passed it: this ledger was being dropped.
                 return None
-            state = storage.ledgers[ledger_id] = LedgerState(ledger_id, master_key)
+            state = storage.ledgers[ledger_id] = LedgerState(ledger_id, master_key or b"")
+            state.limbo = self._damaged or storage.is_unknown(
+                ledger_id
+            )  # rather too often, see _create there
         storage.mark_dirty(state)
         return state
 
@@ -207,19 +226,34 @@ def _flush_all(storage: LedgerStorage) -> None:
         storage.end_flush()
 
 
-def _begin_journal(
-    storage: LedgerStorage, config: StorageConfig, mark: Mark | None, new_nonce: Callable[[], int]
+def _begin_journals(
+    storage: LedgerStorage, marks: Sequence[Mark | None], new_nonce: Callable[[], int]
 ) -> None:
-    """Create the segment for new records, then let the mark point to it.
+    """Create the segments for new records, then let the marks point to them.
 
     In this order, so that a marked segment always exists: if it is missing, it was lost.
     """
-    file_system = storage.file_system
-    segment_id = 1 + max(list_segments(file_system), default=mark[0] if mark is not None else 0)
+    headers: list[SegmentHeader] = []
+    changes = Changes()
+    for number, (writer, mark) in enumerate(zip(storage.writers, marks, strict=True)):
+        header = _begin_segment(storage, writer, mark, new_nonce)
+        headers.append(header)
+        new_mark = header.segment_id, header.alignment
+        changes.puts.append(index_format.encode_mark(new_mark, number))
+    storage.index.commit(changes, "index.mark")
+    spares_max = storage.config.journal_spares_max
+    for writer, header in zip(storage.writers, headers, strict=True):
+        mark = header.segment_id, header.alignment
+        retire_segments(storage.file_system, mark, writer.spares, spares_max, writer.directory)
+    storage.start_journals(headers, new_nonce)
+
+
+def _begin_segment(
+    storage: LedgerStorage, writer: JournalWriter, mark: Mark | None, new_nonce: Callable[[], int]
+) -> SegmentHeader:
+    known = list_segments(storage.file_system, writer.directory)
+    segment_id = 1 + max(*known, 0, mark[0] if mark is not None else 0)
     tag = record_format.make_tag(segment_id, new_nonce())
-    header = SegmentHeader(segment_id, tag, config.journal_alignment_bytes, 0)
-    storage.writer.create_segment(header)
-    new_mark = segment_id, header.alignment
-    storage.index.commit(Changes(puts=[index_format.encode_mark(new_mark)]), "index.mark")
-    retire_segments(file_system, new_mark, storage.writer.spares, config.journal_spares_max)
-    storage.start_journal(header, new_nonce)
+    header = SegmentHeader(segment_id, tag, storage.config.journal_alignment_bytes, 0)
+    writer.create_segment(header)
+    return header

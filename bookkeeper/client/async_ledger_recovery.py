@@ -102,7 +102,7 @@ class _Attempt:
             metadata, self._on_add_done, read_entries_max=config.recovery_read_entries
         )
         self._result: asyncio.Future[CloseLedger] = asyncio.get_running_loop().create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
 
     async def run(self) -> CloseLedger:
         try:
@@ -129,7 +129,13 @@ class _Attempt:
             case ReplaceBookies(ensemble, failed):
                 self._failed.update(failed.values())
                 chosen = choose_replacements(
-                    self._placement, ensemble, failed, self._failed, self._bookies.writable
+                    self._placement,
+                    ensemble,
+                    self._core.metadata.write_quorum,
+                    self._core.metadata.ack_quorum,
+                    failed,
+                    self._failed,
+                    self._bookies.writable,
                 )
                 self._core.on_replacements(chosen)
                 self._perform()
@@ -142,11 +148,11 @@ class _Attempt:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._on_task_done)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._result.done():
             self._result.set_exception(error)  # a bug: without this the caller waits for ever
@@ -156,8 +162,10 @@ class _Attempt:
         try:
             reply = await client.read_lac(self._ledger_id, fence=True, master_key=self._master_key)
         except BookkeeperError:
+            self._bookies.health.note_error(effect.bookie)
             self._core.on_lac(effect.slot, codes.UNAVAILABLE, None, -1)
         else:
+            self._bookies.health.note_code(effect.bookie, reply.code)
             self._core.on_lac(effect.slot, reply.code, reply.last_packet, reply.explicit_lac)
         self._perform()
 
@@ -176,8 +184,10 @@ class _Attempt:
                 master_key=self._master_key,
             )
         except BookkeeperError:
+            self._bookies.health.note_error(effect.bookie)
             self._core.on_read(effect, codes.UNAVAILABLE, [])
         else:
+            self._bookies.health.note_code(effect.bookie, reply.code)
             self._core.on_read(effect, reply.code, reply.packets)
         finally:
             slow.cancel()
@@ -188,5 +198,8 @@ class _Attempt:
         self._perform()
 
     def _on_add_done(self, request: AddRequest, code: int) -> None:
-        self._core.on_add_done(cast(SendAdds, request), code)
+        sent = cast(SendAdds, request)
+        if code != codes.OK:
+            self._bookies.health.note_code(sent.bookie, code)
+        self._core.on_add_done(sent, code)
         self._perform()

@@ -10,29 +10,42 @@ the watermark is held back, so that the owner slows down instead of losing the b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from bookkeeper import codes
+from bookkeeper.client.add_deadline import AddDeadline
 from bookkeeper.client.config import ClientConfig
+from bookkeeper.client.explicit_lac import ExplicitLac
+from bookkeeper.client.force_rounds import ForceLedger
 from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.client.ledger_store import LedgerStore, VersionedLedger
-from bookkeeper.client.ledger_writer import ChangeEnsemble, Confirmed, Failed, LedgerWriter
+from bookkeeper.client.ledger_writer import ChangeEnsemble, Confirmed, Failed, LedgerWriter, Written
 from bookkeeper.client.placement import Placement, choose_replacements
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.client.quorum_adds import SendAdds
-from bookkeeper.errors import LedgerError, NotEnoughBookiesError, WriteFailedError
+from bookkeeper.client.replicas import Replicas
+from bookkeeper.errors import (
+    AddQuorumTimeoutError,
+    BookkeeperError,
+    LedgerError,
+    NotEnoughBookiesError,
+    WriteFailedError,
+)
 from bookkeeper.ledger_metadata import (
     LedgerMetadata,
     change_ensemble,
     close_by_writer,
+    master_key,
     require_open,
 )
 from bookkeeper.transport import AddRequest
 from metadata.errors import MetadataError
 
 _HOLD_S: Final = 0.005  # how often a held watermark is looked at again
+_NONE: Final[frozenset[Any]] = frozenset()  # a new empty set is 216 bytes in each idle writer
 
 
 class AsyncLedgerWriter:
@@ -41,6 +54,8 @@ class AsyncLedgerWriter:
     Attributes:
         on_confirmed: called with the watermark: every entry up to it is durable on an ack quorum;
             at most once per loop tick.
+        on_written: of a writer of deferred adds: the watermark of what has its quorum in memory;
+            ``on_confirmed`` tells what a ``force`` made durable.
         on_failed: called once when the writer stops for good; entries above ``last_confirmed`` have
             an unknown fate until the ledger is closed or recovered.
     """
@@ -52,28 +67,57 @@ class AsyncLedgerWriter:
         bookies: BookiePool,
         placement: Placement,
         config: ClientConfig,
+        replicas: Replicas,
+        *,
+        deferred_sync: bool = False,
     ) -> None:
         self.ledger_id = created.metadata.ledger_id
         self.on_confirmed: Callable[[int], None] | None = None
+        self.on_written: Callable[[int], None] | None = None
         self.on_failed: Callable[[LedgerError], None] | None = None
         self._stored = created
         self._ledgers = ledgers
         self._bookies = bookies
         self._placement = placement
         self._config = config
-        self._core = LedgerWriter(created.metadata, self._on_add_done)
+        self._replicas = replicas
+        self._core = LedgerWriter(
+            created.metadata,
+            self._on_add_done,
+            spread_of=placement.ack_spread,
+            config=config.writes,
+            deferred_sync=deferred_sync,
+        )
         self._loop = asyncio.get_running_loop()
         self._run_scheduled = False
         self._change: asyncio.Task[None] | None = None
-        self._excluded: set[str] = set()  # failed since the ensemble was last whole
+        self._excluded: frozenset[str] = _NONE  # failed since an entry was last confirmed
+        self._excluded_at = 0  # first unconfirmed entry then
         self._refusals: dict[str, int] = {}  # bookie -> its last answer that wasn't OK
         self._reader: _WriterReader | None = None
         self._held = -1  # the watermark, not told to the owner yet; -1: nothing is held
         self._hold_timer: asyncio.TimerHandle | None = None
+        self._master_key = master_key(created.metadata.password)
+        self._tasks: frozenset[asyncio.Task[None]] = _NONE
+        self._tails: list[asyncio.Future[None]] = []  # who waits for the watermark, or for the end
+        self._lac: ExplicitLac | None = None
+        if config.writes.explicit_lac_interval_ms:
+            self._lac = ExplicitLac(
+                *(self._core, bookies, self._master_key, created.metadata.ack_quorum),
+                config.writes.explicit_lac_interval_ms / 1000,
+            )
+        timeout_ms = config.writes.add_quorum_timeout_ms
+        self._deadline = AddDeadline(timeout_ms / 1000) if timeout_ms else None
+        self._deadline_timer: asyncio.TimerHandle | None = None
 
     @property
     def last_confirmed(self) -> int:
         return self._core.last_confirmed
+
+    @property
+    def last_written(self) -> int:
+        """As ``last_confirmed``, but of deferred adds it may still be lost."""
+        return self._core.last_written
 
     @property
     def next_entry(self) -> int:
@@ -112,24 +156,65 @@ class AsyncLedgerWriter:
             LedgerError: the writer has stopped; nothing of the batch was sent.
         """
         core = self._core
-        first = core.append(heads, bodies)
+        try:
+            first = core.append(heads, bodies)
+        except LedgerError:
+            if core.has_effects:  # it was this append that found the end
+                self._run_soon()
+            raise
         client = self._bookies.client
         for send in core.take_sends():
             client(send.bookie).add_entries(send)
         if core.has_effects:
             self._run_soon()
+        if self._deadline is not None and self._deadline_timer is None:
+            self._check_deadline()
         return first
+
+    async def force(self) -> int:
+        """Make durable all deferred adds that ``on_written`` told of by now.
+
+        Without deferred adds everything confirmed is durable, and there is nothing to do.
+
+        Returns:
+            ``last_confirmed``, which is at least the last written entry at the call.
+
+        Raises:
+            LedgerError: the writer has stopped; what was acknowledged in memory only may be lost.
+        """
+        core = self._core
+        target = core.last_written
+        while core.last_confirmed < target:
+            if core.error is not None:
+                raise core.error
+            if not core.is_forcing:
+                core.begin_force()
+                self._run()
+            await self.next_change()
+        return core.last_confirmed
+
+    async def next_change(self) -> None:
+        """Wait until ``last_confirmed`` moves or the writer stops."""
+        change: asyncio.Future[None] = self._loop.create_future()
+        self._tails.append(change)
+        await change
 
     async def close(self) -> LedgerMetadata:
         """End the ledger at ``last_confirmed``; entries above it are dead. May be repeated.
+
+        Deferred adds are forced before.
 
         Raises:
             LedgerFencedError: another client recovers it or has closed it elsewhere.
             NoSuchLedgerError: it was deleted.
             MetadataError: the store failed; the ledger may or may not be closed, try again.
         """
+        if self._core.last_written > self._core.last_confirmed and self._core.error is None:
+            with suppress(LedgerError):  # then it ends where it was forced last
+                await self.force()
         last_entry, length = self._core.close()
-        if self._core.has_effects or self._held >= 0:
+        self._stop_timers()
+        if self._core.has_effects or self._held >= 0 or self._tails:
             self._run_soon()
         change = partial(close_by_writer, last_entry=last_entry, length=length)
         self._stored = await self._ledgers.update(self.ledger_id, change, self._stored)
@@ -138,7 +223,9 @@ class AsyncLedgerWriter:
     def reader(self) -> LedgerReader:
         """Reads this ledger up to ``last_confirmed``, also while it grows."""
         if self._reader is None:
-            self._reader = _WriterReader(self, self._ledgers, self._bookies, self._config)
+            self._reader = _WriterReader(
+                self, self._ledgers, self._bookies, self._config, self._replicas
+            )
         return self._reader
 
     def _on_add_done(self, request: AddRequest, code: int) -> None:
@@ -146,6 +233,7 @@ class AsyncLedgerWriter:
         sent = cast(SendAdds, request)
         if code != codes.OK:
             self._refusals[sent.bookie] = code
+            self._bookies.health.note_code(sent.bookie, code)
         core.on_add_done(sent, code)
         if core.has_effects and not self._run_scheduled:
             self._run_scheduled = True
@@ -162,6 +250,7 @@ class AsyncLedgerWriter:
         for send in self._core.take_sends():
             self._bookies.client(send.bookie).add_entries(send)
         upto, failed = self._held, None
+        written = -1
         for effect in self._core.take_effects():
             match effect:
                 case Confirmed(entry_id):
@@ -170,6 +259,17 @@ class AsyncLedgerWriter:
                     self._change = self._loop.create_task(self._change_ensemble(effect))
                 case Failed(error):
                     failed = error
+                    self._stop_timers()
+                case Written(entry_id):
+                    written = entry_id
+                case ForceLedger():
+                    self._start(self._force(effect))
+        if upto >= 0 and self._lac is not None:
+            self._lac.on_confirmed()
+        if self._tails:
+            self._wake_tails()
+        if written >= 0 and self.on_written is not None:
+            self.on_written(written)
         if upto >= 0 and self._core.error is None and self._is_backlogged():
             self._hold(upto)
             return  # nothing has failed, or there would be an error
@@ -180,6 +280,54 @@ class AsyncLedgerWriter:
         finally:
             if failed is not None and self.on_failed is not None:
                 self.on_failed(failed)
+
+    def _wake_tails(self) -> None:
+        tails, self._tails = self._tails, []
+        for change in tails:
+            if not change.done():
+                change.set_result(None)
+
+    def _stop_timers(self) -> None:
+        if self._lac is not None:
+            self._lac.close()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+
+    def _check_deadline(self) -> None:
+        """Look at the age of the oldest add, and again in a while if there is one."""
+        self._deadline_timer = None
+        core, deadline = self._core, self._deadline
+        assert deadline is not None
+        if core.error is not None:
+            return
+        if deadline.check(self._loop.time(), core.next_entry, core.last_written):
+            core.on_fatal(
+                AddQuorumTimeoutError(
+                    f"ledger {self.ledger_id}: entry {core.last_written + 1} has no quorum after "
+                    f"{deadline.timeout_s} s"
+                )
+            )
+            self._run_soon()
+        elif core.next_entry > core.last_written + 1:
+            self._deadline_timer = self._loop.call_later(deadline.interval_s, self._check_deadline)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks |= {task}
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks = (self._tasks - {task}) or _NONE
+
+    async def _force(self, effect: ForceLedger) -> None:
+        client = self._bookies.client(effect.bookie)
+        try:
+            code = await client.force(self.ledger_id, effect.first, master_key=self._master_key)
+        except BookkeeperError:
+            code = codes.UNAVAILABLE
+        self._core.on_forced(effect.slot, code)
+        self._run_soon()
 
     def _is_backlogged(self) -> bool:
         client = self._bookies.client
@@ -197,7 +345,12 @@ class AsyncLedgerWriter:
             self._run()
 
     async def _change_ensemble(self, effect: ChangeEnsemble) -> None:
-        self._excluded.update(effect.failed.values())
+        if effect.first_entry > self._excluded_at:
+            # Not earlier: two bookies that refuse could take turns for ever, each time with a write
+            # to the metadata store.
+            self._excluded_at = effect.first_entry
+            self._excluded = _NONE
+        self._excluded |= set(effect.failed.values())
         change = partial(self._replace_failed, effect)
         try:
             stored = await self._ledgers.update(self.ledger_id, change, self._stored)
@@ -211,8 +364,6 @@ class AsyncLedgerWriter:
             if self._core.error is None:
                 self._stored = stored
                 self._core.on_ensemble_changed(stored.metadata.last_segment.bookies)
-                if not self._core.is_changing:
-                    self._excluded.clear()
         self._run_soon()
 
     def _replace_failed(
@@ -223,7 +374,13 @@ class AsyncLedgerWriter:
         if all(members[slot] != bookie for slot, bookie in effect.failed.items()):
             return None
         chosen = choose_replacements(
-            self._placement, members, effect.failed, self._excluded, self._bookies.writable
+            self._placement,
+            members,
+            metadata.write_quorum,
+            metadata.ack_quorum,
+            effect.failed,
+            self._excluded,
+            self._bookies.writable,
         )
         if not chosen:
             failed = ", ".join(
@@ -247,9 +404,10 @@ class _WriterReader(LedgerReader):
         ledgers: LedgerStore,
         bookies: BookiePool,
         config: ClientConfig,
+        replicas: Replicas,
     ) -> None:
         self._writer = writer
-        super().__init__(writer.metadata, -1, ledgers, bookies, config)
+        super().__init__(writer.metadata, -1, ledgers, bookies, config, replicas)
 
     @property
     def last_confirmed(self) -> int:
@@ -258,3 +416,20 @@ class _WriterReader(LedgerReader):
     @property
     def metadata(self) -> LedgerMetadata:
         return self._writer.metadata
+
+    async def wait(self, above: int, timeout_s: float) -> int:
+        writer = self._writer
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while writer.last_confirmed <= above and writer.error is None:
+                    await writer.next_change()
+        return writer.last_confirmed
+
+    async def refresh(self) -> None:
+        return  # the writer knows
+
+    async def read_last_confirmed(self) -> int:
+        return self._writer.last_confirmed
+
+    async def try_read_last_confirmed(self) -> int:
+        return self._writer.last_confirmed

@@ -14,6 +14,7 @@ from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import Placement, Rng
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.client.replicas import Replicas
 from bookkeeper.errors import UnauthorizedAccessError
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from metadata.store import MetadataStore
@@ -48,6 +49,7 @@ class BookKeeperClient:
         self._clock = clock
         self._rng = rng
         self._config = config or ClientConfig()
+        self.replicas = Replicas(bookies, self._config.reads)
 
     async def create_ledger(
         self,
@@ -72,7 +74,7 @@ class BookKeeperClient:
         created = await self.ledgers.create(
             lambda ledger_id: LedgerMetadata(
                 ledger_id=ledger_id,
-                ensemble_size=config.ensemble_size,
+                ensemble_size=len(ensemble),
                 write_quorum=config.write_quorum,
                 ack_quorum=config.ack_quorum,
                 segments=(Segment(0, ensemble),),
@@ -83,7 +85,10 @@ class BookKeeperClient:
             ),
             above,
         )
-        return AsyncLedgerWriter(created, self.ledgers, self.bookies, self._placement, self._config)
+        return AsyncLedgerWriter(
+            *(created, self.ledgers, self.bookies, self._placement, self._config, self.replicas),
+            deferred_sync=config.deferred_sync,
+        )
 
     async def open_ledger(
         self, ledger_id: int, password: bytes = b"", *, recover: bool
@@ -108,7 +113,8 @@ class BookKeeperClient:
                 ledger_id, self.ledgers, self.bookies, self._placement, self._rng, self._config
             )
         reader = LedgerReader(
-            metadata, metadata.last_entry, self.ledgers, self.bookies, self._config
+            *(metadata, metadata.last_entry, self.ledgers, self.bookies),
+            *(self._config, self.replicas),
         )
         if metadata.state is not LedgerState.CLOSED:
             await reader.refresh()

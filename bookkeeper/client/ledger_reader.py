@@ -1,14 +1,17 @@
 """Reads a ledger up to its last confirmed entry, from whichever replica gives intact bytes.
 
 A run of entries is one request, one reply and two lists; per entry there is only a head, a body and
-their digest. Rules: storage.md 4.1, 4.2, 4.4.
+their digest. A striped ledger (E > Qw) is read in runs of at most Qw entries, several bookies at a
+time. Rules: storage.md 4.1 to 4.4; where the ledger ends is in ``ledger_tail.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -16,7 +19,11 @@ from bookkeeper import codes
 from bookkeeper.client import quorum
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.ledger_tail import LedgerTail
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.client.replicas import Replicas
+from bookkeeper.client.speculation import Race, first_good
+from bookkeeper.client.striped_runs import plan_runs
 from bookkeeper.errors import (
     BookieUnavailableError,
     BookkeeperError,
@@ -26,14 +33,8 @@ from bookkeeper.errors import (
     NoSuchLedgerError,
     error_for_code,
 )
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from bookkeeper.packet import (
-    PACKET_HEADER,
-    PACKET_HEADER_BYTES,
-    Buffer,
-    decode_header,
-    is_intact,
-)
+from bookkeeper.ledger_metadata import LedgerMetadata
+from bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES, Buffer
 
 #: From this packet size on a body stays a view of the buffer it was read into. Smaller ones are
 #: copied: a view costs as much as the copy, and would pin the whole read buffer.
@@ -82,12 +83,20 @@ def split_packets(
     return heads, bodies
 
 
-class LedgerReader:
+@dataclass(slots=True)
+class _Wanted:
+    """What a read is for, beside its entries."""
+
+    head_bytes: int
+    failures: list[LedgerError]  # why replicas gave nothing
+
+
+class LedgerReader(LedgerTail):
     """Reads one ledger; never shows an entry above ``last_confirmed``.
 
     Attributes:
         corrupt_replicas: digest mismatches met so far.
-        on_corrupt: told (ledger id, entry id, bookie id) of each, so that it can be repaired.
+        on_corrupt: told (ledger id, entry id, bookie id) of each; the bookie is told anyway.
     """
 
     def __init__(
@@ -97,27 +106,15 @@ class LedgerReader:
         ledgers: LedgerStore,
         bookies: BookiePool,
         config: ClientConfig,
+        replicas: Replicas,
     ) -> None:
-        self.ledger_id = metadata.ledger_id
+        super().__init__(metadata, last_confirmed, ledgers, bookies, config, replicas)
         self.corrupt_replicas = 0
         self.on_corrupt: Callable[[int, int, str], None] | None = None
-        self._metadata = metadata
-        self._last_confirmed = last_confirmed
-        self._ledgers = ledgers
-        self._bookies = bookies
-        self._config = config
         # Unstriped ledgers stay with one bookie, whose read-ahead is warm, until it fails; the
         # first choice differs from ledger to ledger.
-        self._sticky = metadata.ledger_id % metadata.ensemble_size
-
-    @property
-    def last_confirmed(self) -> int:
-        """Highest entry that may be read; -1: none. Never decreases."""
-        return self._last_confirmed
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        return self._metadata
+        self._start = metadata.ledger_id % metadata.ensemble_size
+        self._entry_bytes = 0  # mean size in the last run of a striped ledger; 0: not known
 
     async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
         """Entries from ``first`` on: at least one, at most up to ``last``.
@@ -139,122 +136,187 @@ class LedgerReader:
                 f"ledger {self.ledger_id}: entry {last} is above the last confirmed entry "
                 f"{self.last_confirmed}"
             )
+        if self._ahead is not None and first == last == self._ahead[0]:
+            run = self._take_ahead(head_bytes)
+            if run is not None:
+                return run
         metadata = self.metadata
-        failures: list[LedgerError] = []
-        run = await self._read_from(metadata, first, last, bytes_max, head_bytes, failures)
+        wanted = _Wanted(head_bytes, [])
+        run = await self._read_from(metadata, first, last, bytes_max, wanted)
         if run is None:
             # Auto-recovery may have moved the replicas since we read the metadata.
             fresh = (await self._ledgers.require(self.ledger_id)).metadata
             if fresh.segment_of(first).bookies != metadata.segment_of(first).bookies:
                 self._metadata = fresh
-                run = await self._read_from(fresh, first, last, bytes_max, head_bytes, failures)
+                run = await self._read_from(fresh, first, last, bytes_max, wanted)
         if run is None:
-            raise _worst(failures)
+            raise _worst(wanted.failures)
         return run
 
-    async def refresh(self) -> None:
-        """Learn how far an open ledger has grown, and whether it was closed.
-
-        Raises:
-            BookieUnavailableError: no bookie of the last segment answered.
-            NoSuchLedgerError: the ledger was deleted.
-        """
-        metadata = (await self._ledgers.require(self.ledger_id)).metadata
-        self._metadata = metadata
-        if metadata.state is LedgerState.CLOSED:
-            self._last_confirmed = metadata.last_entry
-            return
-        self._raise_bound(metadata.last_segment.first_entry - 1)
-        answered = False
-        for bookie in metadata.last_segment.bookies:
-            try:
-                reply = await self._bookies.client(bookie).read_lac(self.ledger_id, fence=False)
-            except BookkeeperError:
-                continue
-            if reply.code != codes.OK and not codes.is_explicit_negative(reply.code):
-                continue
-            answered = True
-            self._raise_bound(reply.explicit_lac)
-            packet = reply.last_packet
-            if packet is not None and is_intact(packet):
-                header = decode_header(packet)
-                if header.ledger_id == self.ledger_id:
-                    self._raise_bound(header.lac)
-        if not answered:
-            raise BookieUnavailableError(
-                f"ledger {self.ledger_id}: no answer from {metadata.last_segment.bookies}"
-            )
-
-    def _raise_bound(self, lac: int) -> None:
-        # A LAC is a lower bound whatever its source, so the highest one seen is true.
-        if lac > self._last_confirmed and self._metadata.state is not LedgerState.CLOSED:
-            self._last_confirmed = lac
+    def _take_ahead(self, head_bytes: int) -> EntryRun | None:
+        """The entry that came with the news of it, if it is intact."""
+        assert self._ahead is not None
+        (entry_id, packet), self._ahead = self._ahead, None
+        heads, bodies = split_packets(self.ledger_id, entry_id, [packet], head_bytes)
+        return EntryRun(self.ledger_id, entry_id, heads, bodies) if heads else None
 
     async def _read_from(
-        self,
-        metadata: LedgerMetadata,
-        first: int,
-        last: int,
-        bytes_max: int,
-        head_bytes: int,
-        failures: list[LedgerError],
+        self, metadata: LedgerMetadata, first: int, last: int, bytes_max: int, wanted: _Wanted
     ) -> EntryRun | None:
-        """Try the replicas of ``first`` one after the other; None: ``failures`` says why."""
-        segment = metadata.segment_of(first)
+        """A run from the segment of ``first``; None: ``wanted.failures`` says why."""
+        bookies = metadata.segment_of(first).bookies
         segment_end = metadata.segment_end(first)
         end = last + 1 if segment_end is None else min(last + 1, segment_end)
         bytes_max = min(bytes_max, self._config.read_bytes_max)
-        for slot in self._candidates(metadata, first):
-            packets = await self._ask(segment, slot, first, end, bytes_max, failures)
-            heads, bodies = split_packets(self.ledger_id, first, packets, head_bytes)
-            if len(heads) < len(packets):
-                self._note_corrupt(first + len(heads), segment.bookies[slot])
-                if not heads:
-                    failures.append(
-                        EntryDigestError(
-                            f"ledger {self.ledger_id}: entry {first} is corrupt on "
-                            f"{segment.bookies[slot]}"
-                        )
-                    )
-            if heads:
-                return EntryRun(self.ledger_id, first, heads, bodies)
-            self._sticky = (slot + 1) % metadata.ensemble_size
-        return None
+        if metadata.is_striped:
+            return await self._read_striped(metadata, bookies, first, end, bytes_max, wanted)
+        if len(bookies) == 1:
+            return await self._ask_for(bookies[0], first, end, bytes_max, wanted)
+        sticky = self._replicas.config.sticky
+        slots = quorum.write_set(
+            self._start if sticky else first, len(bookies), metadata.write_quorum
+        )
+        return await self._read_replicas(bookies, slots, first, end, bytes_max, wanted)
 
-    def _candidates(self, metadata: LedgerMetadata, first: int) -> Sequence[int]:
-        start = first if metadata.is_striped else self._sticky
-        return quorum.write_set(start, metadata.ensemble_size, metadata.write_quorum)
-
-    async def _ask(
+    async def _read_replicas(
         self,
-        segment: Segment,
-        slot: int,
+        bookies: Sequence[str],
+        slots: Sequence[int],
         first: int,
         end: int,
         bytes_max: int,
-        failures: list[LedgerError],
-    ) -> Sequence[Buffer]:
-        bookie = segment.bookies[slot]
+        wanted: _Wanted,
+    ) -> EntryRun | None:
+        """A run from the first replica that has it."""
+        replicas = self._replicas
+        slots = replicas.order(bookies, slots)
+        speculation = replicas.config.speculation
+        if not speculation.first_ms:  # as below, without a race
+            for place, slot in enumerate(slots):
+                run = await self._ask_for(bookies[slot], first, end, bytes_max, wanted)
+                if run is not None:
+                    if place:
+                        replicas.figures.fell_over += 1
+                        self._start = slot
+                    return run
+            return None
+
+        def ask(slot: int) -> Coroutine[Any, Any, EntryRun | None]:
+            return self._ask_for(bookies[slot], first, end, bytes_max, wanted)
+
+        race = Race()
+        run = await first_good(slots, ask, speculation, race)
+        replicas.count(race, [bookies[slot] for slot in slots])
+        if race.winner > 0:
+            self._start = slots[race.winner]
+        return run
+
+    async def _ask_for(
+        self, bookie: str, first: int, end: int, bytes_max: int, wanted: _Wanted
+    ) -> EntryRun | None:
+        """Intact entries from one bookie; None: ``wanted.failures`` has one more."""
         try:
             reply = await self._bookies.client(bookie).read_entries(
                 self.ledger_id, first, end - first, bytes_max
             )
         except LedgerError as error:
-            failures.append(error)
-            return ()
+            self._replicas.note_code(bookie, error.code)
+            wanted.failures.append(error)
+            return None
         except BookkeeperError as error:
-            failures.append(BookieUnavailableError(f"bookie {bookie}: {error}"))
-            return ()
-        if reply.code != codes.OK or not reply.packets:
+            self._replicas.note_code(bookie, codes.UNAVAILABLE)
+            wanted.failures.append(BookieUnavailableError(f"bookie {bookie}: {error}"))
+            return None
+        packets = reply.packets
+        if reply.code != codes.OK or not packets:
             code = codes.UNAVAILABLE if reply.code == codes.OK else reply.code
-            failures.append(
+            self._replicas.note_code(bookie, code)
+            wanted.failures.append(
                 error_for_code(code, f"ledger {self.ledger_id}: entry {first} on {bookie}")
             )
-            return ()
-        return reply.packets[: end - first]
+            return None
+        if len(packets) > end - first:
+            packets = packets[: end - first]
+        heads, bodies = split_packets(self.ledger_id, first, packets, wanted.head_bytes)
+        if len(heads) < len(packets):
+            self._note_corrupt(first + len(heads), bookie)
+            if not heads:
+                wanted.failures.append(
+                    EntryDigestError(
+                        f"ledger {self.ledger_id}: entry {first} is corrupt on {bookie}"
+                    )
+                )
+                return None
+        return EntryRun(self.ledger_id, first, heads, bodies)
+
+    # ---- striped
+
+    async def _read_striped(
+        self,
+        metadata: LedgerMetadata,
+        bookies: Sequence[str],
+        first: int,
+        end: int,
+        bytes_max: int,
+        wanted: _Wanted,
+    ) -> EntryRun | None:
+        """Runs of several bookies at the same time; the first one falls over, if it must."""
+        quorums = (metadata.ensemble_size, metadata.write_quorum)
+        runs = plan_runs(
+            *(first, end, quorums, partial(self._replicas.order, bookies)),
+            runs_max=self._runs_wanted(bytes_max, metadata.write_quorum),
+            shift=self._start,
+        )
+        # A run that is cut short leaves a gap, so each may be twice as large as is expected.
+        expected = 2 * self._entry_bytes * metadata.write_quorum
+        share = min(bytes_max, max(1, bytes_max // len(runs), expected))
+        slots = quorum.write_set(first, *quorums)
+        slots = (runs[0].slot, *(slot for slot in slots if slot != runs[0].slot))
+        ignored = _Wanted(
+            wanted.head_bytes, []
+        )  # a run that fails is asked for again, as the first
+        loop = asyncio.get_running_loop()
+        others = [
+            loop.create_task(self._ask_for(bookies[r.slot], r.first, r.end, share, ignored))
+            for r in runs[1:]
+        ]
+        try:
+            # Another slot of the write set holds fewer of them in a row: it then gives fewer.
+            found = await self._read_replicas(bookies, slots, first, runs[0].end, share, wanted)
+            if found is None:
+                return None
+            for run, task in zip(runs[1:], others, strict=True):
+                if run.first != first + len(found.heads):
+                    break  # a gap: what is behind it will be read again
+                more = await task
+                if more is None:
+                    break
+                found.heads += more.heads
+                found.bodies += more.bodies
+        finally:
+            for task in others:
+                task.cancel()
+        self._cut(found, bytes_max)
+        return found
+
+    def _runs_wanted(self, bytes_max: int, write_quorum: int) -> int:
+        """So many runs that they are about ``bytes_max``, going by the entries read before."""
+        runs_max = self._replicas.config.striped_runs_max
+        if not self._entry_bytes:
+            return runs_max
+        return max(1, min(runs_max, -(-bytes_max // (self._entry_bytes * write_quorum))))
+
+    def _cut(self, run: EntryRun, bytes_max: int) -> None:
+        """Drop what is above ``bytes_max``, but never the first entry."""
+        heads, bodies = run.heads, run.bodies
+        size = sum(map(len, heads)) + sum(map(len, bodies)) + PACKET_HEADER_BYTES * len(heads)
+        self._entry_bytes = size // len(heads)
+        while size > bytes_max and len(heads) > 1:
+            size -= len(heads.pop()) + len(bodies.pop()) + PACKET_HEADER_BYTES
 
     def _note_corrupt(self, entry_id: int, bookie: str) -> None:
         self.corrupt_replicas += 1
+        self._replicas.note_corrupt(self.ledger_id, entry_id, bookie)
         if self.on_corrupt is not None:
             self.on_corrupt(self.ledger_id, entry_id, bookie)
 

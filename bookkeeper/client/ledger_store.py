@@ -6,6 +6,7 @@ back: if the store holds just what was written, it succeeded (storage.md 1.3).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -18,7 +19,7 @@ from metadata.errors import (
     OutcomeUnknownError,
 )
 from metadata.recipes import IdGenerator
-from metadata.store import CREATE_ONLY, MetadataStore, Versioned
+from metadata.store import CREATE_ONLY, MetadataStore, Versioned, Watch
 
 LEDGERS_ROOT: Final = "/ledgers"
 ID_BLOCK: Final = 1000  # ids reserved by one metadata write; a crash skips the rest of a block
@@ -106,6 +107,10 @@ class LedgerStore:
             raise NoSuchLedgerError(f"ledger {ledger_id} doesn't exist")
         return found
 
+    def watch(self, ledger_id: int, on_change: Callable[[], None]) -> Watch:
+        """Call ``on_change`` when the ledger's node is written or deleted, until it is closed."""
+        return self._store.watch(ledger_path(ledger_id, self._root), lambda _event: on_change())
+
     async def update(
         self, ledger_id: int, change: Change, known: VersionedLedger | None = None
     ) -> VersionedLedger:
@@ -171,10 +176,10 @@ class LedgerStore:
     async def _leaves(self, path: str, digits: str, levels: int) -> AsyncIterator[LedgerRange]:
         if levels == 0:
             names = await self._store.children(path)
-            ids = sorted(
-                int(digits + name[1:]) for name in names if name[:1] == "L" and name[1:].isdigit()
-            )
+            await asyncio.sleep(0)  # up to 10,000 names: reading and parsing are a turn each
             first = int(digits) * 10_000
+            # Sorted, and all of one length: so the ids ascend.
+            ids = [first + int(n[1:]) for n in names if n[0] == "L" and n[1:].isdigit()]
             yield LedgerRange(first, first + 10_000, ids)
             return
         for name in sorted(await self._store.children(path)):

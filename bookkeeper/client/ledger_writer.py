@@ -6,28 +6,36 @@ to 2.8; the queue and its race rules are in ``quorum_adds.py``.
 
 When a bookie's failure is acted upon (2.6): before the batch has its quorum, at once; after, the
 failure is only remembered and handled by the next append, before that append is sent.
+
+A writer of deferred adds confirms nothing by itself: ``force`` does (``force_rounds.py``). Its
+bookies can't be replaced, as what they hold in memory is nowhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from bookkeeper import codes
-from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds
+from bookkeeper.client.config import WriteConfig
+from bookkeeper.client.force_rounds import ForceLedger, ForceRounds
+from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds, SpreadOf
 from bookkeeper.errors import (
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
+    WriteFailedError,
     error_for_code,
 )
 from bookkeeper.ledger_metadata import LedgerMetadata, master_key
 from bookkeeper.packet import encode_head, encode_heads
 from bookkeeper.transport import AddRequest
 
+_DEFAULTS: Final = WriteConfig()
 # Another bookie would answer the same, so replacing this one can't help.
 _FATAL: Final = {codes.FENCED, codes.UNAUTHORIZED, codes.BAD_REQUEST}
+_NONE: Final[frozenset[Any]] = frozenset()  # a new empty set is 216 bytes in each idle writer
 
 
 @dataclass(slots=True)
@@ -55,7 +63,14 @@ class Failed:
     error: LedgerError
 
 
-WriterEffect: TypeAlias = Confirmed | ChangeEnsemble | Failed
+@dataclass(slots=True)
+class Written:
+    """Deferred adds up to ``upto`` are on an ack quorum, in memory at least. No answer."""
+
+    upto: int
+
+
+WriterEffect: TypeAlias = Confirmed | ChangeEnsemble | Failed | Written | ForceLedger
 
 
 class LedgerWriter:
@@ -68,32 +83,55 @@ class LedgerWriter:
         next_entry: id of the next appended entry.
         length: payload bytes appended so far.
         error: why the writer stopped; None while it can append.
+        lac_carried: the last confirmed entry as the last append told it to the bookies.
     """
 
-    def __init__(self, metadata: LedgerMetadata, done: Callable[[AddRequest, int], None]) -> None:
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        done: Callable[[AddRequest, int], None],
+        *,
+        spread_of: SpreadOf | None = None,
+        config: WriteConfig = _DEFAULTS,
+        deferred_sync: bool = False,
+    ) -> None:
         assert len(metadata.segments) == 1, "a ledger is written only by its creator"
         self.ledger_id = metadata.ledger_id
         self.next_entry = 0
         self.length = 0
         self.error: LedgerError | None = None
+        self.lac_carried = -1
+        self._config = config
+        self._forces = ForceRounds() if deferred_sync else None
+        self._is_plain = not deferred_sync and not config.delay_ensemble_change
         self._adds = QuorumAdds(
             metadata.ledger_id,
             (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
             metadata.last_segment.bookies,
             master_key(metadata.password),
             done,
+            deferred_sync=deferred_sync,
+            spread_of=spread_of,
         )
-        self._delayed: set[int] = set()  # slots that failed after the quorum of their batch
+        self._delayed: frozenset[int] = _NONE  # slots that failed after the quorum of their batch
         self._in_change: dict[int, str] = {}  # failures the running change knows
+        self._changes = 0
+        self._tolerated: dict[int, int] = {}  # batch -> slots whose failure it can do without
         self._effects: list[WriterEffect] = []
 
     @property
     def last_confirmed(self) -> int:
+        """Durable on its quorum, with everything below it."""
+        return self._adds.last_confirmed if self._forces is None else self._forces.last_forced
+
+    @property
+    def last_written(self) -> int:
+        """Acknowledged by its quorum; of deferred adds this may still be lost."""
         return self._adds.last_confirmed
 
     @property
     def confirmed_length(self) -> int:
-        return self._adds.confirmed_length
+        return self._adds.confirmed_length if self._forces is None else self._forces.forced_length
 
     @property
     def pending_bytes(self) -> int:
@@ -127,23 +165,56 @@ class LedgerWriter:
         if self._delayed and not adds.frozen:
             for slot in self._delayed:
                 adds.fail(slot)
-            self._delayed.clear()
+            self._delayed = _NONE
             self._change_ensemble()
+            if self.error is not None:
+                raise self.error
+        lac = adds.last_confirmed if self._forces is None else self._forces.last_forced
+        self.lac_carried = lac
         first = self.next_entry
         before = self.length
         if len(heads) == 1:  # one entry an append is common; the loop's set-up costs as much again
             head, body = heads[0], bodies[0]
             self.length = before + len(head) + len(body)
-            encoded = [
-                encode_head(self.ledger_id, first, adds.last_confirmed, self.length, head, body)
-            ]
+            encoded = [encode_head(self.ledger_id, first, lac, self.length, head, body)]
         else:
-            encoded, self.length = encode_heads(
-                self.ledger_id, first, adds.last_confirmed, before, heads, bodies
-            )
+            encoded, self.length = encode_heads(self.ledger_id, first, lac, before, heads, bodies)
         self.next_entry = first + len(encoded)
-        adds.push(first, encoded, bodies, self.length - before, self.length)
+        batch = adds.push(first, encoded, bodies, self.length - before, self.length)
+        if self._forces is not None:
+            self._forces.on_pushed(batch)
         return first
+
+    @property
+    def is_forcing(self) -> bool:
+        return self._forces is not None and self._forces.is_running
+
+    def begin_force(self) -> bool:
+        """Ask the bookies to make durable what has its quorum; False: nothing waits for that.
+
+        Confirmed follows, or the writer fails. REQUIRES: deferred adds, no force under way.
+        """
+        assert self._forces is not None
+        if self.error is not None:
+            return False
+        sends = self._forces.begin(self._adds)
+        self._effects += sends
+        return bool(sends)
+
+    def on_forced(self, slot: int, code: int) -> None:
+        """A bookie answered a force."""
+        if self.error is not None or self._forces is None:
+            return
+        moved = self._forces.on_answer(slot, code == codes.OK, self._adds)
+        if moved:
+            self._effects.append(Confirmed(self._forces.last_forced))
+        elif moved is False:
+            self.on_fatal(
+                WriteFailedError(
+                    f"ledger {self.ledger_id}: too few bookies could make durable what they had "
+                    f"acknowledged, the last one said {codes.code_name(code)}"
+                )
+            )
 
     def on_add_done(self, request: SendAdds, code: int) -> None:
         """A bookie answered; answers of replaced bookies and of a stopped writer are ignored."""
@@ -151,7 +222,10 @@ class LedgerWriter:
             return
         if code == codes.OK:
             if self._adds.on_stored(request):
-                self._effects.append(Confirmed(self._adds.last_confirmed))
+                if self._is_plain:
+                    self._effects.append(Confirmed(self._adds.last_confirmed))
+                else:
+                    self._on_written()
         elif code == codes.FENCED:
             # From a replaced bookie too: whoever fenced it has taken the ledger from us.
             self.on_fatal(LedgerFencedError(f"ledger {self.ledger_id}: fenced by {request.bookie}"))
@@ -169,11 +243,17 @@ class LedgerWriter:
         keep = [slot for slot, bookie in handled.items() if bookies[slot] == bookie]
         replaced = {slot for slot, bookie in enumerate(adds.bookies) if bookies[slot] != bookie}
         adds.replace(bookies, retry=keep)
-        self._delayed -= replaced
+        self._delayed = (self._delayed - replaced) or _NONE
         if adds.failed:
             self._change_ensemble()
         elif adds.complete():
-            self._effects.append(Confirmed(adds.last_confirmed))
+            self._on_written()
+
+    def _on_written(self) -> None:
+        upto = self._adds.last_confirmed
+        if self._tolerated:
+            self._tolerated = {first: s for first, s in self._tolerated.items() if first > upto}
+        self._effects.append(Confirmed(upto) if self._forces is None else Written(upto))
 
     def on_fatal(self, error: LedgerError) -> None:
         """Stop for good: what is pending stays undecided until the ledger is closed."""
@@ -198,7 +278,7 @@ class LedgerWriter:
             self.error = LedgerClosedError(f"ledger {self.ledger_id} was closed by its writer")
             if self._adds.drop_pending():
                 self._effects.append(Failed(self.error))
-        return self._adds.last_confirmed, self._adds.confirmed_length
+        return self.last_confirmed, self.confirmed_length
 
     @property
     def has_effects(self) -> bool:
@@ -219,17 +299,47 @@ class LedgerWriter:
                 error_for_code(code, f"ledger {self.ledger_id}: refused by {request.bookie}")
             )
             return
+        if self._forces is not None:
+            # What it acknowledged and hasn't on disk can't be sent again: it is gone from here.
+            self.on_fatal(
+                WriteFailedError(
+                    f"ledger {self.ledger_id}: {request.bookie} failed "
+                    f"({codes.code_name(code)}), and deferred adds have no other"
+                )
+            )
+            return
         adds = self._adds
         if request.slot in adds.failed:
             return  # reported before
+        tolerates = self._config.delay_ensemble_change and code != codes.READ_ONLY
         if adds.is_satisfied(request.batch):
-            self._delayed.add(request.slot)
+            # With tolerance the next batch decides for itself if it can do without the bookie.
+            if not tolerates:
+                self._delayed |= {request.slot}
             return
-        adds.fail(request.slot)
-        self._delayed.discard(request.slot)
+        slots = {request.slot}
+        if tolerates:
+            tolerated = self._tolerated.get(request.batch.first, 0) | 1 << request.slot
+            self._tolerated[request.batch.first] = tolerated
+            if adds.is_satisfied(request.batch, ~tolerated & ((1 << adds.ensemble_size) - 1)):
+                return
+            slots |= {slot for slot in range(adds.ensemble_size) if tolerated >> slot & 1}
+        for slot in slots:
+            adds.fail(slot)
+        self._delayed = (self._delayed - slots) or _NONE
         if not self._in_change:
             self._change_ensemble()
 
     def _change_ensemble(self) -> None:
+        self._changes += 1
+        if self._changes > self._config.ensemble_changes_max:
+            failed = sorted(self._adds.failed.values())
+            self.on_fatal(
+                WriteFailedError(
+                    f"ledger {self.ledger_id}: {failed} failed after "
+                    f"{self._config.ensemble_changes_max} ensemble changes, no more are allowed"
+                )
+            )
+            return
         self._in_change = dict(self._adds.failed)
         self._effects.append(ChangeEnsemble(self._adds.last_confirmed + 1, dict(self._in_change)))

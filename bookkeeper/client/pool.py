@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from typing import Final
 
 from bookkeeper import codes
+from bookkeeper.client.config import HealthConfig
+from bookkeeper.client.health import BookieHealth
+from bookkeeper.client.places import BookiePlaces
 from bookkeeper.errors import BookieUnavailableError
 from bookkeeper.service_info import (
     AVAILABLE_PATH,
+    NO_HEALTH_CHECK_PATH,
+    RACKS_PATH,
     READ_ONLY_NAME,
     READ_ONLY_PATH,
     ServiceInfo,
@@ -36,19 +42,32 @@ class BookiePool:
     Args:
         store: None: only bookies added by ``add`` exist (tests, tools).
         connect: client for a bookie id; None as result: no way to reach it.
+        health: None: failures are remembered by the loop's clock, nobody is put in quarantine.
 
     Attributes:
+        health: who failed lately; told by writers, readers and recoveries.
         infos: what registrations say, of read-only bookies and of those gone since, too: where a
             bookie was matters for who replaces it.
+        on_writable_changed: called when other bookies accept writes than before.
     """
 
-    def __init__(self, store: MetadataStore | None = None, connect: Connect | None = None) -> None:
+    def __init__(
+        self,
+        store: MetadataStore | None = None,
+        connect: Connect | None = None,
+        health: BookieHealth | None = None,
+    ) -> None:
+        self.health = health or BookieHealth(HealthConfig(), _loop_ms, random.Random(0))
+        self.health.on_quarantine = _log_quarantine
         self._store = store
         self._connect = connect
         self._clients: dict[str, BookieClient] = {}
         self._added: set[str] = set()
         self.infos: dict[str, ServiceInfo] = {}
+        self.on_writable_changed: Callable[[], None] | None = None
+        self._places = BookiePlaces(self.infos)
         self._registered: frozenset[str] = frozenset()
+        self._read_only: frozenset[str] = frozenset()
         self._stale: set[str] = set()  # names of nodes that changed since their info was read
         self._watches: list[Watch] = []
         self._refresh: asyncio.Task[None] | None = None
@@ -58,6 +77,18 @@ class BookiePool:
     def writable(self) -> frozenset[str]:
         """Ids of the bookies that may get new entries."""
         return self._registered | self._added
+
+    def location(self, bookie_id: str) -> str | None:
+        """Path of its place, as an operator or the bookie itself says; None: nobody knows."""
+        return self._places.locate(bookie_id)
+
+    def is_registered(self, bookie_id: str) -> bool:
+        """It may answer reads: registered, read-only or not, or added by hand."""
+        return (
+            bookie_id in self._registered
+            or bookie_id in self._added
+            or bookie_id in self._read_only
+        )
 
     def add(self, client: BookieClient) -> None:
         """A bookie that is reachable and writable whether it is registered or not."""
@@ -89,6 +120,8 @@ class BookiePool:
             return
         # Watch first: a bookie that registers in between is then seen twice, not never.
         self._watches.append(self._store.watch(AVAILABLE_PATH, self._on_event))
+        for path in (RACKS_PATH, NO_HEALTH_CHECK_PATH):
+            self._watches.append(self._store.watch(path, lambda _: self._refresh_soon()))
         self._watches.append(self._store.on_session_event(self._on_session_event))
         await self._read()
 
@@ -108,7 +141,12 @@ class BookiePool:
         paths = {name: f"{READ_ONLY_PATH}/{name}" for name in read_only}
         paths |= {name: f"{AVAILABLE_PATH}/{name}" for name in names}
         await self._read_infos(paths)
-        self._registered = frozenset(map(decode_name, names))
+        await self._places.read(self._store)
+        self.health.switch(on=not await self._store.exists(NO_HEALTH_CHECK_PATH))
+        self._read_only = frozenset(map(decode_name, read_only))
+        before, self._registered = self._registered, frozenset(map(decode_name, names))
+        if self._registered != before and self.on_writable_changed is not None:
+            self.on_writable_changed()
 
     async def _read_infos(self, paths: dict[str, str]) -> None:
         """Of those that are new or changed; by name of the node."""
@@ -156,10 +194,23 @@ class BookiePool:
                 self._refresh_again = True
 
 
+def _log_quarantine(bookie_id: str, for_ms: int) -> None:
+    _log.warning(
+        "bookie %s keeps failing: for %d s it gets new ledgers only if others don't suffice",
+        bookie_id,
+        for_ms // 1000,
+    )
+
+
+def _loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
 class UnreachableBookie:
     """Client of a bookie that can't be reached: every answer is UNAVAILABLE, and proves nothing."""
 
     is_backlogged = False
+    pending_requests = 0
 
     def __init__(self, bookie_id: str) -> None:
         self._bookie_id = bookie_id
@@ -193,6 +244,9 @@ class UnreachableBookie:
     async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
         return codes.UNAVAILABLE
 
+    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
+        return codes.UNAVAILABLE
+
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
         raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
 
@@ -200,4 +254,10 @@ class UnreachableBookie:
         raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
 
     async def info(self) -> BookieInfo:
+        raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
+
+    async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
+        return codes.UNAVAILABLE
+
+    async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
         raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")

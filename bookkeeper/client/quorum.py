@@ -8,6 +8,7 @@ from its writer, Qa replicas once Qf = Qw - Qa + 1 *fenced* members of its write
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import lru_cache
 
 
@@ -23,6 +24,17 @@ def write_sets(ensemble_size: int, write_quorum: int) -> tuple[tuple[int, ...], 
 def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
     """Slots of the ensemble that hold the entry, in the order in which a reader tries them."""
     return write_sets(ensemble_size, write_quorum)[entry_id % ensemble_size]
+
+
+@lru_cache(maxsize=256)
+def neighbours(slot: int, ensemble_size: int, write_quorum: int) -> tuple[tuple[int, ...], ...]:
+    """The other slots of each write set that ``slot`` is in; equal ones once."""
+    sets = {
+        tuple(sorted(other for other in slots if other != slot))
+        for slots in write_sets(ensemble_size, write_quorum)
+        if slot in slots
+    }
+    return tuple(sorted(sets))
 
 
 def has_entry(entry_id: int, slot: int, ensemble_size: int, write_quorum: int) -> bool:
@@ -56,3 +68,25 @@ def is_covered(
         sum(slot not in known for slot in slots) < ack_quorum
         for slots in write_sets(ensemble_size, write_quorum)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AckSpread:
+    """Acks must come from several zones before they make a quorum.
+
+    Attributes:
+        zones: the ensemble's slots of each zone, as bit sets.
+        zones_min: so many of them, or all that a write set has if it has fewer.
+    """
+
+    zones: tuple[int, ...]
+    zones_min: int
+
+    def is_wide(self, acks: int, write_set: int) -> bool:
+        """True if ``acks`` within ``write_set`` (bit sets of slots) span enough of its zones."""
+        acked = acks & write_set
+        spanned = possible = 0
+        for zone in self.zones:
+            spanned += bool(zone & acked)
+            possible += bool(zone & write_set)
+        return spanned >= min(self.zones_min, possible)

@@ -20,17 +20,20 @@ The rules that make ensemble changes safe (storage.md 2.7), and where they are k
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from bookkeeper.client import quorum
 from bookkeeper.packet import PACKET_HEADER_BYTES
 from bookkeeper.transport import AddRequest
 
+#: What the acks of an ensemble must span, see ``Placement.ack_spread``.
+SpreadOf: TypeAlias = Callable[[Sequence[str]], "quorum.AckSpread | None"]
+
 _BIT: Final = tuple(1 << slot for slot in range(64))
+_NONE: Final[frozenset[Any]] = frozenset()  # a new empty set is 216 bytes in each idle writer
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +94,8 @@ class QuorumAdds:
         *,
         last_confirmed: int = -1,
         recovery: bool = False,
+        deferred_sync: bool = False,
+        spread_of: SpreadOf | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         self.ensemble_size, self.write_quorum, self.ack_quorum = quorums
@@ -101,15 +106,21 @@ class QuorumAdds:
         self.pending_bytes = 0
         self.failed: dict[int, str] = {}
         self.frozen = False
-        self.pending: deque[Batch] = deque()  # ascending, without gaps
+        # Ascending, without gaps. A list: of an empty deque's 760 bytes every idle writer has one.
+        self.pending: list[Batch] = []
         self.sends: list[SendAdds] = []  # for the shell to take
         self._master_key = master_key
         self._done = done
         self._recovery = recovery
+        self._deferred_sync = deferred_sync
         self._generations = [0] * self.ensemble_size
-        self._given_up: set[int] = set()  # failed slots nobody could be found for
+        self._given_up: frozenset[int] = _NONE  # failed slots nobody could be found for
         self._live = tuple(range(self.ensemble_size))  # slots that are sent to
         self._striped = self.ensemble_size != self.write_quorum
+        self._spread_of = spread_of
+        self._spread = None if spread_of is None else spread_of(bookies)
+        self._only_counts = not self._striped and self._spread is None
+        self._all_slots = (1 << self.ensemble_size) - 1
 
     # Adding and answers
 
@@ -151,28 +162,43 @@ class QuorumAdds:
         return bool(self.pending) and self.pending[0] is batch and self.complete()
 
     def is_satisfied(self, batch: Batch, acks: int | None = None) -> bool:
-        """True if every entry of the batch has (or, given ``acks``, could have) Qa copies."""
+        """True if every entry of the batch has (or, given ``acks``, could have) its quorum.
+
+        That is Qa copies, in several zones if they must be spread.
+        """
         acks = batch.acks if acks is None else acks
-        if not self._striped:
+        if self._only_counts:
             return acks.bit_count() >= self.ack_quorum
-        masks = _rotation_masks(
-            self.ensemble_size,
-            self.write_quorum,
-            batch.first % self.ensemble_size,
-            min(batch.end - batch.first, self.ensemble_size),
+        spread = self._spread
+        masks: Sequence[int] = (self._all_slots,)
+        if self._striped:
+            masks = _rotation_masks(
+                self.ensemble_size,
+                self.write_quorum,
+                batch.first % self.ensemble_size,
+                min(batch.end - batch.first, self.ensemble_size),
+            )
+        if spread is None:
+            return all((acks & mask).bit_count() >= self.ack_quorum for mask in masks)
+        return all(
+            (acks & mask).bit_count() >= self.ack_quorum and spread.is_wide(acks, mask)
+            for mask in masks
         )
-        return all((acks & mask).bit_count() >= self.ack_quorum for mask in masks)
 
     def complete(self) -> bool:
         """Confirm from the head of the queue as far as quorums reach; True if any was."""
         if self.frozen:
             return False
         pending, before = self.pending, self.last_confirmed
-        while pending and self.is_satisfied(pending[0]):
-            batch = pending.popleft()
+        whole = 0
+        for batch in pending:
+            if not self.is_satisfied(batch):
+                break
+            whole += 1
             self.last_confirmed = batch.end - 1
             self.confirmed_length = batch.length
             self.pending_bytes -= batch.body_bytes
+        del pending[:whole]
         return self.last_confirmed != before
 
     def drop_pending(self) -> int:
@@ -207,7 +233,10 @@ class QuorumAdds:
             self.failed.pop(slot, None)
         kept = ~sum(_BIT[slot] for slot in replaced)
         self.bookies = list(bookies)
-        self._given_up.difference_update(replaced)
+        if self._spread_of is not None:
+            self._spread = self._spread_of(bookies)
+            self._only_counts = not self._striped and self._spread is None
+        self._given_up = (self._given_up - set(replaced)) or _NONE
         self._find_live()
         self.frozen = bool(self.failed)
         for batch in self.pending:
@@ -220,7 +249,7 @@ class QuorumAdds:
         """Go on without these slots' bookies; False if some pending batch needs one of them."""
         for slot in slots:
             self.failed.pop(slot, None)
-            self._given_up.add(slot)
+            self._given_up |= {slot}
         self._find_live()
         self.frozen = bool(self.failed)
         return self.can_reach_quorum()
@@ -229,7 +258,7 @@ class QuorumAdds:
         """True if every pending batch has or may still get its acks: only given-up slots can't."""
         if not self._given_up:
             return True
-        possible = ~sum(_BIT[slot] for slot in self._given_up) & ((1 << self.ensemble_size) - 1)
+        possible = ~sum(_BIT[slot] for slot in self._given_up) & self._all_slots
         return all(self.is_satisfied(batch, batch.acks | possible) for batch in self.pending)
 
     def _find_live(self) -> None:
@@ -266,3 +295,5 @@ class QuorumAdds:
                 batch,
             )
         )
+        if self._deferred_sync:
+            self.sends[-1].deferred_sync = True

@@ -89,25 +89,34 @@ class LacReply(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     LAST_PACKET_FIELD_NUMBER: _builtins.int
     EXPLICIT_LAC_FIELD_NUMBER: _builtins.int
+    NEXT_PACKET_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     last_packet: _builtins.bytes
     """absent: the bookie holds no entry of the ledger"""
     explicit_lac: _builtins.int
     """-1: none"""
+    next_packet: _builtins.bytes
+    """WaitLac: of entry above + 1, if the bookie has it in memory"""
     def __init__(
         self,
         *,
         code: _builtins.int = ...,
         last_packet: _builtins.bytes | None = ...,
         explicit_lac: _builtins.int = ...,
+        next_packet: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_packet", b"_last_packet", "last_packet", b"last_packet"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_packet", b"_last_packet", "_next_packet", b"_next_packet", "last_packet", b"last_packet", "next_packet", b"next_packet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_packet", b"_last_packet", "code", b"code", "explicit_lac", b"explicit_lac", "last_packet", b"last_packet"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_packet", b"_last_packet", "_next_packet", b"_next_packet", "code", b"code", "explicit_lac", b"explicit_lac", "last_packet", b"last_packet", "next_packet", b"next_packet"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_packet: _TypeAlias = _typing.Literal["last_packet"]  # noqa: Y015
     _WhichOneofArgType__last_packet: _TypeAlias = _typing.Literal["_last_packet", b"_last_packet"]  # noqa: Y015
+    _WhichOneofReturnType__next_packet: _TypeAlias = _typing.Literal["next_packet"]  # noqa: Y015
+    _WhichOneofArgType__next_packet: _TypeAlias = _typing.Literal["_next_packet", b"_next_packet"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_packet) -> _WhichOneofReturnType__last_packet | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_packet) -> _WhichOneofReturnType__next_packet | None: ...
 
 Global___LacReply: _TypeAlias = LacReply  # noqa: Y015
 
@@ -154,6 +163,35 @@ class CodeReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CodeReply: _TypeAlias = CodeReply  # noqa: Y015
+
+@_typing.final
+class ForceRequest(_message.Message):
+    """Make durable what was acknowledged of deferred adds, from entry "first" on. UNKNOWN_LEDGER_STATE:
+    the bookie was started again since it acknowledged that one, and may have lost some.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    MASTER_KEY_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    first: _builtins.int
+    master_key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.int = ...,
+        first: _builtins.int = ...,
+        master_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "ledger_id", b"ledger_id", "master_key", b"master_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForceRequest: _TypeAlias = ForceRequest  # noqa: Y015
 
 @_typing.final
 class ListEntriesRequest(_message.Message):
@@ -292,3 +330,76 @@ class InfoReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InfoReply: _TypeAlias = InfoReply  # noqa: Y015
+
+@_typing.final
+class ReportCorruptRequest(_message.Message):
+    """A reader got a copy of this entry that doesn't fit its digest. The bookie looks for itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    ENTRY_ID_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    entry_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.int = ...,
+        entry_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry_id", b"entry_id", "ledger_id", b"ledger_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportCorruptRequest: _TypeAlias = ReportCorruptRequest  # noqa: Y015
+
+@_typing.final
+class CheckDataRequest(_message.Message):
+    """For operators: what the bookie knows of the state of its data; both false: only that."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCRUB_FIELD_NUMBER: _builtins.int
+    INTEGRITY_FIELD_NUMBER: _builtins.int
+    scrub: _builtins.bool
+    """begin to read and check everything now"""
+    integrity: _builtins.bool
+    """begin to compare with the metadata what should be here"""
+    def __init__(
+        self,
+        *,
+        scrub: _builtins.bool = ...,
+        integrity: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["integrity", b"integrity", "scrub", b"scrub"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckDataRequest: _TypeAlias = CheckDataRequest  # noqa: Y015
+
+@_typing.final
+class CheckDataReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    STATUS_JSON_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    status_json: _builtins.str
+    """docs/bookies.md"""
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        status_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "status_json", b"status_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckDataReply: _TypeAlias = CheckDataReply  # noqa: Y015

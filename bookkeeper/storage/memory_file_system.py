@@ -307,6 +307,9 @@ class MemoryFile(File):
         if lost:
             raise PowerLoss
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        pass
+
     def size(self) -> int:
         return len(self._inode.data)
 

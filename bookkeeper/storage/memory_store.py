@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left, bisect_right, insort
 
 from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss, Rng
@@ -40,8 +41,11 @@ class MemoryStore(OrderedStore):
         self._unsynced.append(changes)
         try:
             lost = self._fs.tick("commit", "index", sync_point)
-        except OSError:
-            self._unsynced.clear()
+        except OSError as error:
+            if error.errno == errno.ENOSPC:  # no page could be written: as if it was never begun
+                self._unsynced.pop()
+            else:
+                self._unsynced.clear()
             raise
         if lost:
             raise PowerLoss  # applied or not: crash() decides

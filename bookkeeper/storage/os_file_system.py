@@ -19,6 +19,8 @@ _JOIN_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(1 << 20)
 _reclaimer: Final = SpaceReclaimer()  # of the process: its files share disks
 _RWF_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_DONT_NEED: Final[int | None] = getattr(os, "POSIX_FADV_DONTNEED", None)
 
 
 def coalesce(buffers: Sequence[Buffer], calls_buffers_max: int) -> list[Buffer]:
@@ -118,6 +120,12 @@ class OsFile(File):
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        if _DONT_NEED is not None:
+            start = offset - offset % _PAGE_BYTES  # pages in part are kept, and nobody comes back
+            with contextlib.suppress(OSError):  # advice: nothing depends on it
+                os.posix_fadvise(self._fd, start, offset + size - start, _DONT_NEED)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

@@ -24,7 +24,8 @@ from bookkeeper.transport_grpc.errors import FrameError
 FRAME_HEADER: Final = Struct(">IIQQBB")
 FLAG_RECOVERY: Final = 1
 FLAG_SPARSE: Final = 2  # entry ids follow, because they aren't consecutive
-_FLAGS: Final = FLAG_RECOVERY | FLAG_SPARSE
+FLAG_DEFERRED: Final = 4  # answered before it is durable; bookies before November 2026 refuse it
+_FLAGS: Final = FLAG_RECOVERY | FLAG_SPARSE | FLAG_DEFERRED
 #: A message above this holds a single entry: nobody may hold a bookie's loop for seconds.
 MANY_BYTES_MAX: Final = 8 << 20
 
@@ -56,6 +57,7 @@ class AddFrame:
     bodies: list[bytes | memoryview]
     size: int
     recovery: bool
+    deferred_sync: bool
     is_intact: bool
 
 
@@ -96,6 +98,7 @@ def split_request(request: AddRequest, bytes_max: int) -> list[AddRequest]:
                 size,
                 recovery,
                 answer.on_piece,
+                deferred_sync=request.deferred_sync,
             )
         )
     return pieces
@@ -122,7 +125,7 @@ def merge_requests(requests: Iterable[AddRequest]) -> list[list[AddRequest]]:
     groups: list[list[AddRequest]] = []
     group: list[AddRequest] = []
     ledger_id = end = -1  # end: the entry id that goes on; -1: none does
-    master_key, recovery = b"", False
+    master_key, recovery, deferred = b"", False, False
     for request in requests:
         ids = request.entry_ids
         is_range = type(ids) is range
@@ -131,6 +134,7 @@ def merge_requests(requests: Iterable[AddRequest]) -> list[list[AddRequest]]:
             and ids[0] == end
             and request.ledger_id == ledger_id
             and request.recovery is recovery
+            and request.deferred_sync is deferred
             and request.master_key == master_key
         ):
             group.append(request)
@@ -138,7 +142,7 @@ def merge_requests(requests: Iterable[AddRequest]) -> list[list[AddRequest]]:
             group = [request]
             groups.append(group)
             ledger_id, recovery = request.ledger_id, request.recovery
-            master_key = request.master_key
+            master_key, deferred = request.master_key, request.deferred_sync
         end = ids[-1] + 1 if is_range else -1
     return groups
 
@@ -163,6 +167,8 @@ def _encode_frame(group: Sequence[AddRequest], parts: list[bytes]) -> None:
     count = len(ids)
     assert count == len(heads)
     flags = FLAG_RECOVERY if first.recovery else 0
+    if first.deferred_sync:
+        flags |= FLAG_DEFERRED
     sparse = b""
     if type(ids) is not range and ids[-1] - ids[0] != count - 1:
         flags |= FLAG_SPARSE
@@ -239,8 +245,17 @@ def _decode_frame(message: bytes, view: memoryview, start: int, end: int) -> Add
         raise FrameError(f"sizes of packets that don't fill the frame at offset {start}")
     heads, bodies, is_intact = _cut_packets(message, view, offset, sizes, ledger_id, ids)
     key = message[key_at:tables_at]
-    recovery = bool(flags & FLAG_RECOVERY)
-    return AddFrame(ledger_id, key, ids, heads, bodies, end - offset, recovery, is_intact)
+    return AddFrame(
+        ledger_id,
+        key,
+        ids,
+        heads,
+        bodies,
+        end - offset,
+        bool(flags & FLAG_RECOVERY),
+        bool(flags & FLAG_DEFERRED),
+        is_intact,
+    )
 
 
 def _cut_packets(

@@ -47,8 +47,23 @@ class AddCall(Protocol):
 
     def cancel(self) -> bool: ...
 
+    async def done_writing(self) -> None: ...
+
 
 OpenCall = Callable[[], Awaitable[AddCall]]
+
+
+class HasOtherToken(Protocol):
+    """Whether a stream would begin with other credentials now."""
+
+    def __call__(self, *, at_once: bool = False) -> bool: ...
+
+
+def _never(*, at_once: bool = False) -> bool:
+    return False
+
+
+REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class MessageCache:
@@ -98,6 +113,8 @@ class AddSender:
     Args:
         open_call: connect and begin a call; an exception means that there is no bookie.
         on_failed: told why a stream ended, before its requests are answered.
+        has_other_token: asked before a message leaves: then the stream ends in good order, and the
+            next one begins with the new credentials.
     """
 
     def __init__(
@@ -107,8 +124,10 @@ class AddSender:
         open_call: OpenCall,
         on_failed: Callable[[BaseException | None], None],
         cache: MessageCache,
+        has_other_token: HasOtherToken = _never,
     ) -> None:
         self.pending_bytes = 0  # queued and unanswered
+        self.pending_requests = 0  # the same ones; pieces of a large one count
         self._name = name
         self._config = config
         self._open_call = open_call
@@ -125,6 +144,9 @@ class AddSender:
         self._wake_sender: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timed_out = False
+        self._has_other_token = has_other_token
+        self._is_draining = False  # what is under way is waited for, before the stream ends
+        self._is_renewed = False  # the stream was ended to begin another one
         self._closed = False
         self._answered_at = 0.0  # loop time of the last answer
         self._retry_at = 0.0  # loop time before which nothing is tried
@@ -159,13 +181,14 @@ class AddSender:
                 return
             self._task = self._loop.create_task(self._run())
         if is_large:
-            self._queue.extend(split_request(request, self._piece_bytes))
+            pieces = split_request(request, self._piece_bytes)
+            self._queue.extend(pieces)
+            self.pending_requests += len(pieces)
         else:
             self._queue.append(request)
+            self.pending_requests += 1
         self.pending_bytes += size
-        wake = self._wake_sender
-        if wake is not None and not wake.done():
-            wake.set_result(None)
+        self._wake()
 
     async def close(self) -> None:
         """End the stream; what isn't answered by now gets UNAVAILABLE."""
@@ -181,16 +204,18 @@ class AddSender:
         self._loop.call_soon(_answer, request, code)
 
     async def _run(self) -> None:
-        """One stream from its first request to its end."""
+        """One stream from its first request to its end, or several with one token each."""
         error: BaseException | None = None
         call: AddCall | None = None
         sender: asyncio.Task[None] | None = None
         try:
-            async with asyncio.timeout(self._config.connect_timeout_s):
-                call = await self._open_call()
-            sender = self._loop.create_task(self._send(call))
-            while (message := await call.read()) is not grpc.aio.EOF:
-                self._on_answers(message)
+            while call is None or self._is_renewed:
+                self._is_renewed = False
+                async with asyncio.timeout(self._config.connect_timeout_s):
+                    call = await self._open_call()
+                sender = self._loop.create_task(self._send(call))
+                while (message := await call.read()) is not grpc.aio.EOF:
+                    self._on_answers(message)
         except asyncio.CancelledError:
             # Our own end, or a call that gRPC cancelled: the same to those who wait.
             if self._timed_out:
@@ -212,9 +237,33 @@ class AddSender:
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
                 if not self._queue:
-                    self._wake_sender = self._loop.create_future()
-                    await self._wake_sender
+                    await self._wait_to_be_woken()
+                if self._has_other_token():
+                    await self._end_renewed(call)
+                    return
                 await call.write(self._take_message())
+
+    async def _end_renewed(self, call: AddCall) -> None:
+        """Let the stream end when all that is under way is answered; the queue is the next one's.
+
+        Not two at a time: the bookie would get requests in another order than they were made.
+        """
+        self._is_draining = True
+        while self._in_flight:
+            await self._wait_to_be_woken()
+        self._is_draining = False
+        self._is_renewed = True
+        self._next_number = 0  # counted anew in each stream
+        await call.done_writing()
+
+    async def _wait_to_be_woken(self) -> None:
+        self._wake_sender = self._loop.create_future()
+        await self._wake_sender
+
+    def _wake(self) -> None:
+        wake = self._wake_sender
+        if wake is not None and not wake.done():
+            wake.set_result(None)
 
     def _take_message(self) -> bytes:
         """The next message out of the queue; its frames are in flight from now on."""
@@ -247,8 +296,11 @@ class AddSender:
                 if frame is None:
                     raise FrameError(f"an answer to frame {number}, which isn't under way")
                 self.pending_bytes -= frame.size
+                self.pending_requests -= len(frame.requests)
                 for request in frame.requests:
                     _answer(request, code)
+        if self._is_draining and not self._in_flight:
+            self._wake()
         if not self._in_flight and not self._queue:
             self._cache.clear()  # an idle client keeps no messages
 
@@ -271,13 +323,15 @@ class AddSender:
             self._timer.cancel()
             self._timer = None
         self._task = self._wake_sender = None
-        self._timed_out = False
+        self._timed_out = self._is_draining = self._is_renewed = False
         self._cache.clear()
         frames, self._in_flight = list(self._in_flight.values()), {}
         queue, self._queue = self._queue, deque()
         self._next_number = 0
-        self.pending_bytes = 0
-        if not self._closed:
+        self.pending_bytes = self.pending_requests = 0
+        if _is_expired(error) and self._has_other_token(at_once=True):
+            self._retry_at = 0.0  # with that one there is nothing to wait for
+        elif not self._closed:
             self._retry_at = self._loop.time() + self._backoff_s
             self._backoff_s = min(2 * self._backoff_s, self._config.backoff_max_s)
         if (frames or queue) and not self._closed:
@@ -291,6 +345,12 @@ class AddSender:
                 _answer(request, codes.UNAVAILABLE)
         for request in queue:
             _answer(request, codes.UNAVAILABLE)
+
+
+def _is_expired(error: BaseException | None) -> bool:
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return False
+    return bool(error.code() is grpc.StatusCode.UNAUTHENTICATED)
 
 
 def describe(error: BaseException | None) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import grpc
 
@@ -20,6 +21,16 @@ from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.errors import FrameError
 
 _log = logging.getLogger(__name__)
+
+
+class StreamWatch(Protocol):
+    """Whoever decides that a stream may go on no longer."""
+
+    def begin(self, refuse: Callable[[str], None]) -> None:
+        """From now on ``refuse`` may be called, with the reason that the client is told."""
+
+    def end(self) -> None:
+        """The stream has ended."""
 
 
 class AddService:
@@ -38,9 +49,19 @@ class AddService:
     def limit(self, pending_bytes_max: int) -> None:
         self._pending_bytes_max = pending_bytes_max
 
-    async def run(self, bookie: BookieClient, context: Any) -> None:
-        """One stream, until the client ends it or sends garbage."""
-        await _Stream(self, bookie, context).run()
+    async def run(
+        self, bookie: BookieClient, context: Any, watch: StreamWatch | None = None
+    ) -> None:
+        """One stream, until the client ends it or sends garbage, or ``watch`` ends it."""
+        stream = _Stream(self, bookie, context)
+        if watch is None:
+            await stream.run()
+            return
+        watch.begin(stream.refuse)
+        try:
+            await stream.run()
+        finally:
+            watch.end()
 
     @property
     def is_full(self) -> bool:
@@ -81,9 +102,14 @@ class _Stream:
         self._is_writing = False
         self._wake_writer: asyncio.Future[None] | None = None
         self._wake_reader: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._refused = ""  # why
 
     async def run(self) -> None:
+        if self._refused:  # good when the call came, and not any more
+            await self._context.abort(grpc.StatusCode.UNAUTHENTICATED, self._refused)
         writer = asyncio.create_task(self._write_answers())
+        self._task = asyncio.current_task()
         try:
             while (message := await self._context.read()) is not grpc.aio.EOF:
                 for frame in decode_message(message):
@@ -92,14 +118,32 @@ class _Stream:
                 while self._pending_bytes > self._service.stream_bytes_max:
                     await self._wait_for_answers()
                 await self._service.wait_for_room()
-            while self._unanswered or self._answers or self._is_writing:
-                await self._wait_for_answers()
+            await self._answer_all()
         except FrameError as error:
             _log.warning("%s sent garbage: %s", self._context.peer(), error)
             await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except asyncio.CancelledError:
+            if not self._refused or self._task is None:
+                raise
+            self._task.uncancel()
+            await self._answer_all()  # what was accepted is done, and nobody is to doubt that
+            await self._context.abort(grpc.StatusCode.UNAUTHENTICATED, self._refused)
         finally:
+            self._task = None
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
+
+    def refuse(self, reason: str) -> None:
+        """Take no more, answer what was taken, and end; before ``run``: don't begin."""
+        if self._refused:
+            return
+        self._refused = reason
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _answer_all(self) -> None:
+        while self._unanswered or self._answers or self._is_writing:
+            await self._wait_for_answers()
 
     def _accept(self, frame: AddFrame) -> None:
         number = self._next_number
@@ -117,6 +161,7 @@ class _Stream:
             frame.recovery,
             self._on_done,
             number,
+            deferred_sync=frame.deferred_sync,
         )
         if frame.is_intact:
             self._bookie.add_entries(request)

@@ -15,10 +15,12 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from bookkeeper import codes
+from bookkeeper.auth.gate import Gate
 from bookkeeper.errors import LedgerError
 from bookkeeper.proto import bookie_pb2 as pb
 from bookkeeper.transport import BookieClient, LacReply
 from bookkeeper.transport_grpc.add_service import AddService
+from bookkeeper.transport_grpc.admission import Admissions
 from bookkeeper.transport_grpc.byte_gate import ByteGate
 from bookkeeper.transport_grpc.config import (
     BOOKIE_ID_HEADER,
@@ -52,7 +54,9 @@ class BookieServer:
         bookie_id: str,
         config: TransportConfig,
         credentials: grpc.ServerCredentials | None = None,
+        gate: Gate | None = None,
     ) -> None:
+        """``gate``: who may use the bookie; None: whoever reaches it."""
         self.bookie_id = bookie_id
         self._config = config
         self._credentials = credentials
@@ -60,7 +64,11 @@ class BookieServer:
         self._instance_id = ""
         self._reads = ByteGate(config.read_bytes_max)
         self._adds = AddService(config)
-        self._server = grpc.aio.server(options=config.server_options())
+        self._admissions = None if gate is None else Admissions(gate)
+        self._server = grpc.aio.server(
+            interceptors=None if self._admissions is None else (self._admissions,),
+            options=config.server_options(),
+        )
         self._server.add_generic_rpc_handlers((self._handlers(),))
 
     async def listen(self, host: str, port: int) -> int:
@@ -106,9 +114,12 @@ class BookieServer:
                 "ReadLac": unary(self._read_lac),
                 "WaitLac": unary(self._wait_lac),
                 "WriteLac": unary(self._write_lac),
+                "Force": unary(self._force),
                 "ListEntries": unary(self._list_entries),
                 "ListLedgers": unary(self._list_ledgers),
                 "Info": unary(self._info),
+                "ReportCorrupt": unary(self._report_corrupt),
+                "CheckData": unary(self._check_data),
             },
         )
 
@@ -143,7 +154,8 @@ class BookieServer:
         return bookie
 
     async def _add(self, _requests: object, context: Any) -> None:
-        await self._adds.run(await self._called(context), context)
+        watch = None if self._admissions is None else self._admissions.watch(context)
+        await self._adds.run(await self._called(context), context, watch)
 
     async def _read(self, frame: bytes, context: Any) -> None:
         bookie = await self._called(context)
@@ -182,12 +194,20 @@ class BookieServer:
         bookie = await self._called(context)
         request = await self._parse(pb.WaitLacRequest, data, context)
         wait_s = min(request.wait_ms / 1000, _WAIT_S_MAX)
+        if self._admissions is not None:  # who may not read any more isn't told what comes
+            wait_s = min(wait_s, await self._admissions.left_s(context))
         return _encode_lac(await bookie.wait_lac(request.ledger_id, request.above, wait_s))
 
     async def _write_lac(self, data: bytes, context: Any) -> bytes:
         bookie = await self._called(context)
         request = await self._parse(pb.WriteLacRequest, data, context)
         code = await bookie.write_lac(request.ledger_id, request.lac, master_key=request.master_key)
+        return pb.CodeReply(code=code).SerializeToString()
+
+    async def _force(self, data: bytes, context: Any) -> bytes:
+        bookie = await self._called(context)
+        request = await self._parse(pb.ForceRequest, data, context)
+        code = await bookie.force(request.ledger_id, request.first, master_key=request.master_key)
         return pb.CodeReply(code=code).SerializeToString()
 
     async def _list_entries(self, data: bytes, context: Any) -> bytes:
@@ -224,6 +244,21 @@ class BookieServer:
             total_bytes=info.total_bytes,
         ).SerializeToString()
 
+    async def _report_corrupt(self, data: bytes, context: Any) -> bytes:
+        bookie = await self._called(context)
+        request = await self._parse(pb.ReportCorruptRequest, data, context)
+        code = await bookie.report_corrupt(request.ledger_id, request.entry_id)
+        return pb.CodeReply(code=code).SerializeToString()
+
+    async def _check_data(self, data: bytes, context: Any) -> bytes:
+        bookie = await self._called(context)
+        request = await self._parse(pb.CheckDataRequest, data, context)
+        try:
+            status = await bookie.check_data(scrub=request.scrub, integrity=request.integrity)
+        except LedgerError as error:
+            return pb.CheckDataReply(code=error.code).SerializeToString()
+        return pb.CheckDataReply(code=codes.OK, status_json=status).SerializeToString()
+
     async def _parse(self, kind: type[M], data: bytes, context: Any) -> M:
         def decode(data: bytes) -> M:
             try:
@@ -243,9 +278,10 @@ class BookieServer:
 
 
 def _encode_lac(reply: LacReply) -> bytes:
-    packet = reply.last_packet
+    packet, following = reply.last_packet, reply.next_packet
     return pb.LacReply(
         code=reply.code,
         last_packet=None if packet is None else bytes(packet),
         explicit_lac=reply.explicit_lac,
+        next_packet=None if following is None else bytes(following),
     ).SerializeToString()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 ChannelOptions: TypeAlias = "list[tuple[str, int]]"
@@ -10,7 +10,11 @@ ChannelOptions: TypeAlias = "list[tuple[str, int]]"
 SERVICE = "magnetar.bookie.v1.Bookie"
 BOOKIE_ID_HEADER = "bookie-id-bin"  # -bin: any bytes, so any id
 INSTANCE_HEADER = "instance-id"
+AUTHORIZATION_HEADER = "authorization"
+BEARER = "Bearer "
 _MIB = 1024 * 1024
+_HANDSHAKE_MS = 10_000
+_IDLE_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class TransportConfig:
         entry_bytes_max: the largest packet either side takes.
         stream_bytes_max: what a bookie takes from one stream before it has answered.
         read_bytes_max: read replies a bookie has in memory at a time, all clients together.
+        token: a client's, shown with every call: where it is (``bookkeeper.auth.TokenSource``).
+        connections_max: that a bookie accepts; 0: any number.
     """
 
     add_timeout_s: float = 30.0
@@ -47,6 +53,8 @@ class TransportConfig:
     entry_bytes_max: int = 64 * _MIB
     stream_bytes_max: int = 32 * _MIB
     read_bytes_max: int = 64 * _MIB
+    token: str = field(default="", repr=False)
+    connections_max: int = 0
 
     def common_options(self) -> ChannelOptions:
         # Above the largest entry, and above what a reply may hold beside a first large entry.
@@ -72,8 +80,12 @@ class TransportConfig:
         ]
 
     def server_options(self) -> ChannelOptions:
+        limit = self.connections_max
         return [
             *self.common_options(),
+            *([("grpc.max_allowed_incoming_connections", limit)] if limit else []),
+            ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+            ("grpc.max_connection_idle_ms", _IDLE_MS),  # clients connect again when they need it
             ("grpc.so_reuseport", 0),  # a second bookie on the port is an error, not a partner
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),

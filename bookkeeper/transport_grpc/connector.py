@@ -7,15 +7,21 @@ import logging
 
 import grpc
 
+from bookkeeper.auth.token_source import TokenSource
 from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from bookkeeper.service_info import (
+    AVAILABLE_PATH,
+    READ_ONLY_NAME,
+    READ_ONLY_PATH,
+    ServiceInfo,
+)
 from bookkeeper.transport_grpc.add_sender import MessageCache
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from bookkeeper.transport_grpc.tls import TlsFiles, channel_credentials
 from metadata.errors import MetadataError
-from metadata.paths import encode_name
-from metadata.store import MetadataStore
+from metadata.paths import decode_name, encode_name
+from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent, Watch
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +32,15 @@ _STORE_S_MAX = 2.0  # for the store to say where a bookie is whose last address 
 class BookieConnector:
     """Makes the remote clients of a ``BookiePool``: ``BookiePool(store, connector.connect)``.
 
+    Registrations are followed, too: a bookie whose name was taken over by another process (its disk
+    was lost, say) may still run, cut off from the store, and still confirm entries that the new one
+    will never have. Nobody who sees the new registration may go on with the old process.
+
     Args:
         tls: None: plain connections.
+
+    Raises:
+        KeyFormatError: ``config.token`` is none.
     """
 
     def __init__(
@@ -36,17 +49,26 @@ class BookieConnector:
         self._store = store
         self._config = config
         self._tls = tls
+        self._token = TokenSource(config.token) if config.token else None
         self._instance_id = ""
         self._clients: dict[str, RemoteBookieClient] = {}
         self._known: dict[str, BookieAddress] = {}  # last address of each bookie
         self._cache = MessageCache()
+        self._watches: list[Watch] = []
+        self._looking: dict[str, asyncio.Task[None]] = {}  # bookie -> a look at its registration
 
     def connect(self, bookie_id: str) -> RemoteBookieClient:
         """The bookie's client; it looks for the bookie when it is first used."""
+        if not self._watches:
+            self._watches = [
+                self._store.watch(AVAILABLE_PATH, self._on_event),
+                self._store.on_session_event(self._on_session_event),
+            ]
         client = self._clients.get(bookie_id)
         if client is None:
             client = self._clients[bookie_id] = RemoteBookieClient(
-                bookie_id, self.resolve, self._config, self._credentials, self._cache
+                *(bookie_id, self.resolve, self._config, self._credentials, self._cache),
+                token=self._token,
             )
         return client
 
@@ -84,7 +106,48 @@ class BookieConnector:
                     return BookieAddress(*info.address, instance_id)
         return None
 
+    def _on_event(self, event: MetadataEvent) -> None:
+        name = event.path.rpartition("/")[2]
+        if event.type in (EventType.CREATED, EventType.MODIFIED) and name != READ_ONLY_NAME:
+            self._look_soon(decode_name(name))
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        # Watch events may have been lost meanwhile.
+        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED):
+            for bookie_id in self._clients:
+                self._look_soon(bookie_id)
+
+    def _look_soon(self, bookie_id: str) -> None:
+        if bookie_id in self._clients:
+            # Also beside a look that is under way: that one may have read what was before.
+            task = asyncio.get_running_loop().create_task(self._follow(bookie_id))
+            self._looking[bookie_id] = task
+            task.add_done_callback(lambda done: self._looked(bookie_id, done))
+
+    def _looked(self, bookie_id: str, task: asyncio.Task[None]) -> None:
+        if self._looking.get(bookie_id) is task:
+            del self._looking[bookie_id]
+
+    async def _follow(self, bookie_id: str) -> None:
+        """Leave the address where the bookie was, if it is registered at another one."""
+        try:
+            address = await self._look_up(bookie_id)
+        except (MetadataError, BookieUnavailableError) as error:
+            _log.warning("bookie %s: its registration can't be read: %s", bookie_id, error)
+            return
+        client = self._clients.get(bookie_id)
+        if address is not None and client is not None:
+            self._known[bookie_id] = address
+            client.leave_others(address)
+
     async def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        self._watches = []
+        looking = list(self._looking.values())
+        for task in looking:
+            task.cancel()
+        await asyncio.gather(*looking, return_exceptions=True)
         clients, self._clients = list(self._clients.values()), {}
         await asyncio.gather(*(client.close() for client in clients))
 

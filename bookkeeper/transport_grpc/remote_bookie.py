@@ -17,11 +17,20 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from bookkeeper import codes
+from bookkeeper.auth.token_source import TokenSource
 from bookkeeper.errors import BadRequestError, BookieUnavailableError, LedgerError, error_for_code
 from bookkeeper.proto import bookie_pb2 as pb
 from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
-from bookkeeper.transport_grpc.add_sender import AddCall, AddSender, MessageCache, describe
+from bookkeeper.transport_grpc.add_sender import (
+    REFUSALS,
+    AddCall,
+    AddSender,
+    MessageCache,
+    describe,
+)
 from bookkeeper.transport_grpc.config import (
+    AUTHORIZATION_HEADER,
+    BEARER,
     BOOKIE_ID_HEADER,
     INSTANCE_HEADER,
     SERVICE,
@@ -66,8 +75,11 @@ class _Link:
         address: BookieAddress,
         config: TransportConfig,
         credentials: grpc.ChannelCredentials | None,
+        token: TokenSource | None,
     ) -> None:
         self.address = address
+        self._token = token
+        self._shown = ""  # the token in ``_metadata``
         options = config.channel_options()
         self._channels = [_open_channel(address.target, options, credentials) for _ in range(2)]
         adds, calls = self._channels
@@ -75,13 +87,24 @@ class _Link:
         metadata: list[tuple[str, str | bytes]] = [(BOOKIE_ID_HEADER, bookie_id.encode())]
         if address.instance_id:
             metadata.append((INSTANCE_HEADER, address.instance_id))
-        self.metadata = tuple(metadata)
+        self._base = self._metadata = tuple(metadata)
         self.add = adds.stream_stream(f"{prefix}Add")
         self.read = calls.unary_stream(f"{prefix}Read")
         self.unary = {
             name: calls.unary_unary(f"{prefix}{name}")
-            for name in ("ReadLac", "WaitLac", "WriteLac", "ListEntries", "ListLedgers", "Info")
+            for name in (
+                *("ReadLac", "WaitLac", "WriteLac", "Force", "ListEntries", "ListLedgers"),
+                *("Info", "ReportCorrupt", "CheckData"),
+            )
         }
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """What every call says: which bookie is meant, and who we are."""
+        if self._token is not None and (token := self._token.token()) is not self._shown:
+            self._shown = token
+            self._metadata = (*self._base, (AUTHORIZATION_HEADER, f"{BEARER}{token}"))
+        return self._metadata
 
     async def close(self) -> None:
         for channel in self._channels:
@@ -103,6 +126,7 @@ class RemoteBookieClient:
         resolve: asked before each connection attempt: a bookie may have moved.
         new_credentials: TLS, asked for each connection; None as result: plain.
         cache: shared by the clients of one process (see ``MessageCache``).
+        token: what we are known by; None: by our certificate, or not at all.
     """
 
     def __init__(
@@ -112,8 +136,12 @@ class RemoteBookieClient:
         config: TransportConfig,
         new_credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
         cache: MessageCache | None = None,
+        *,
+        token: TokenSource | None = None,
     ) -> None:
         self._bookie_id = bookie_id
+        self._token = token
+        self._add_generation = 0  # of the token that the add stream began with
         self._resolve = resolve
         self._config = config
         self._new_credentials = new_credentials
@@ -121,12 +149,14 @@ class RemoteBookieClient:
         self._linking: asyncio.Task[_Link] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._pending_calls = 0
         self._adds = AddSender(
             f"bookie {bookie_id}",
             config,
             self._open_add,
             self._on_stream_end,
             cache or MessageCache(),
+            self._has_other_token,
         )
 
     @property
@@ -141,6 +171,10 @@ class RemoteBookieClient:
     def pending_bytes(self) -> int:
         """Adds queued or unanswered."""
         return self._adds.pending_bytes
+
+    @property
+    def pending_requests(self) -> int:
+        return self._adds.pending_requests + self._pending_calls
 
     async def close(self) -> None:
         """Answer everything that waits with UNAVAILABLE and disconnect."""
@@ -197,6 +231,13 @@ class RemoteBookieClient:
         except LedgerError as error:
             return error.code
 
+    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
+        request = pb.ForceRequest(ledger_id=ledger_id, first=first, master_key=master_key)
+        try:
+            return (await self._call("Force", request, pb.CodeReply)).code
+        except LedgerError as error:
+            return error.code
+
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
         request = pb.ListEntriesRequest(ledger_id=ledger_id)
         reply = await self._call("ListEntries", request, pb.ListEntriesReply)
@@ -215,6 +256,19 @@ class RemoteBookieClient:
         self._check(reply.code, "info")
         return BookieInfo(reply.bookie_id, reply.read_only, reply.free_bytes, reply.total_bytes)
 
+    async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
+        request = pb.ReportCorruptRequest(ledger_id=ledger_id, entry_id=entry_id)
+        try:
+            return (await self._call("ReportCorrupt", request, pb.CodeReply)).code
+        except LedgerError as error:
+            return error.code
+
+    async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
+        request = pb.CheckDataRequest(scrub=scrub, integrity=integrity)
+        reply = await self._call("CheckData", request, pb.CheckDataReply)
+        self._check(reply.code, "check data")
+        return reply.status_json
+
     def _check(self, code: int, what: str) -> None:
         if code != codes.OK:
             raise error_for_code(code, f"bookie {self._bookie_id}: {what}")
@@ -227,7 +281,8 @@ class RemoteBookieClient:
         except LedgerError as error:
             return LacReply(error.code, None, -1)
         packet = reply.last_packet if reply.HasField("last_packet") else None
-        return LacReply(reply.code, packet, reply.explicit_lac)
+        following = reply.next_packet if reply.HasField("next_packet") else None
+        return LacReply(reply.code, packet, reply.explicit_lac, following)
 
     async def _call(
         self, name: str, request: Message, reply_type: type[M], wait_s: float = 0.0
@@ -242,7 +297,8 @@ class RemoteBookieClient:
             )
             return reply_type.FromString(reply)
 
-        return await self._attempt(call)
+        # Long polls wait on purpose: they are no load.
+        return await self._attempt(call, counts=not wait_s)
 
     async def _read(self, frame: bytes) -> bytes:
         async def call(link: _Link) -> bytes:
@@ -255,7 +311,8 @@ class RemoteBookieClient:
 
         return await self._attempt(call)
 
-    async def _attempt(self, call: Callable[[_Link], Awaitable[T]]) -> T:
+    async def _attempt(self, call: Callable[[_Link], Awaitable[T]], *, counts: bool = True) -> T:
+        self._pending_calls += counts
         try:
             link = await self._get_link()
             return await self._attempt_on(link, call)
@@ -265,11 +322,18 @@ class RemoteBookieClient:
                 raise
             # The channel was closed under the call.
             raise BookieUnavailableError(f"bookie {self._bookie_id}: disconnected") from None
+        finally:
+            self._pending_calls -= counts
 
     async def _attempt_on(self, link: _Link, call: Callable[[_Link], Awaitable[T]]) -> T:
         try:
-            return await call(link)
+            return await self._renewing(link, call)
         except grpc.aio.AioRpcError as error:
+            if error.code() in REFUSALS:
+                # Nothing about what the bookie holds, and the connection is good.
+                raise BookieUnavailableError(
+                    f"bookie {self._bookie_id} refuses us: {describe(error)}"
+                ) from error
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                 raise BadRequestError(f"bookie {self._bookie_id}: {error.details()}") from error
             self._on_call_failed(link, error)
@@ -279,7 +343,36 @@ class RemoteBookieClient:
         except DecodeError as error:
             raise BookieUnavailableError(f"bookie {self._bookie_id}: {error}") from error
 
+    async def _renewing(self, link: _Link, call: Callable[[_Link], Awaitable[T]]) -> T:
+        """Once more with the token of now, if that is another one than was refused."""
+        token = self._token
+        if token is None:
+            return await call(link)
+        generation = token.generation
+        try:
+            return await call(link)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
+                raise
+            token.token(at_once=True)
+            if token.generation == generation:
+                raise
+        return await call(link)
+
     # ---- connections
+
+    def leave_others(self, address: BookieAddress) -> None:
+        """The bookie is registered at ``address``: don't go on with whoever has its name elsewhere.
+
+        What that one hasn't answered yet is UNAVAILABLE.
+        """
+        link = self._link
+        if link is not None and link.address.target != address.target:
+            _log.warning(
+                "bookie %s is at %s now, no more at %s",
+                *(self._bookie_id, address.target, link.address.target),
+            )
+            self._drop_link()
 
     async def _get_link(self) -> _Link:
         """Raises: BookieUnavailableError: nobody knows where it is."""
@@ -295,7 +388,8 @@ class RemoteBookieClient:
     async def _open_link(self) -> _Link:
         try:
             address = await self._resolve(self._bookie_id)
-            link = _Link(self._bookie_id, address, self._config, self._new_credentials())
+            credentials = self._new_credentials()
+            link = _Link(self._bookie_id, address, self._config, credentials, self._token)
             self._link = link
             return link
         except LedgerError:
@@ -308,7 +402,16 @@ class RemoteBookieClient:
     async def _open_add(self) -> AddCall:
         link = await self._get_link()
         call: AddCall = link.add(metadata=link.metadata)
+        if self._token is not None:
+            self._add_generation = self._token.generation
         return call
+
+    def _has_other_token(self, *, at_once: bool = False) -> bool:
+        """Whether there is another token than the one that the add stream began with."""
+        if self._token is None:
+            return False
+        self._token.token(at_once=at_once)
+        return self._token.generation != self._add_generation
 
     def _on_stream_end(self, error: BaseException | None) -> None:
         if error is not None:

@@ -15,7 +15,7 @@ from metadata.embedded import EmbeddedMetadataStore
 
 
 async def first_start(fs: MemoryFileSystem, store: EmbeddedMetadataStore) -> None:
-    checked = await cookies.check_cookie(fs, store, "b1", accept_empty_disk=False)
+    checked = await cookies.check_cookie(fs, store, "b1", accept_data_loss=False)
     if checked.state is not DirectoryState.COMPLETE:
         assert checked.state is DirectoryState.NEW
         if not fs.exists("journal/1"):
@@ -39,7 +39,7 @@ async def starts_with_crashes(seed: int, ignored: set[str]) -> None:
         await first_start(fs, store)
         fs.power_off()
         fs = fs.crash(rng)
-        checked = await cookies.check_cookie(fs, store, "b1", accept_empty_disk=False)
+        checked = await cookies.check_cookie(fs, store, "b1", accept_data_loss=False)
         assert checked.state is DirectoryState.COMPLETE
     finally:
         await store.close()
@@ -65,12 +65,12 @@ async def test_the_network_location_may_change_and_is_published() -> None:
     store = EmbeddedMetadataStore.open(None)
     fs = MemoryFileSystem()
     await first_start(fs, store)
-    checked = await cookies.check_cookie(fs, store, "b1", accept_empty_disk=False)
+    checked = await cookies.check_cookie(fs, store, "b1", accept_data_loss=False)
     await cookies.complete_cookie(fs, store, checked, "/other/place")
     found = await store.get("/ledgers/cookies/b1")
     assert found is not None
     assert b"/other/place" in found.value
-    checked = await cookies.check_cookie(fs, store, "b1", accept_empty_disk=False)
+    checked = await cookies.check_cookie(fs, store, "b1", accept_data_loss=False)
     assert checked.state is DirectoryState.COMPLETE
     await store.close()
 
@@ -81,7 +81,25 @@ async def test_an_unreadable_cookie_is_refused(data: bytes) -> None:
     fs = MemoryFileSystem()
     cookies.write_local_cookie(fs, data)
     with pytest.raises(CookieMismatchError, match=r"cookie\.json: unreadable"):
-        await cookies.check_cookie(fs, store, "b1", accept_empty_disk=False)
+        await cookies.check_cookie(fs, store, "b1", accept_data_loss=False)
+    await store.close()
+
+
+async def test_an_old_copy_is_refused_or_taken_as_one_that_lost_data() -> None:
+    store = EmbeddedMetadataStore.open(None)
+    fs = MemoryFileSystem()
+    await first_start(fs, store)
+    old = fs.crash(random.Random(1))
+    await first_start(fs, store)
+    with pytest.raises(CookieMismatchError, match=r"of start 1, but .* of start 2: .* an old copy"):
+        await cookies.check_cookie(old, store, "b1", accept_data_loss=False)
+    checked = await cookies.check_cookie(old, store, "b1", accept_data_loss=True)
+    assert checked.state is DirectoryState.ROLLED_BACK
+    await cookies.complete_cookie(old, store, checked, "/zone/domain")
+    checked = await cookies.check_cookie(old, store, "b1", accept_data_loss=False)
+    assert checked.state is DirectoryState.COMPLETE
+    with pytest.raises(CookieMismatchError, match="old copy"):  # and now the other one is
+        await cookies.check_cookie(fs, store, "b1", accept_data_loss=False)
     await store.close()
 
 
@@ -91,8 +109,8 @@ async def test_a_decommissioned_or_swapped_directory_is_refused() -> None:
     await first_start(one, store)
     await store.delete("/ledgers/cookies/b1")
     with pytest.raises(CookieMismatchError, match="decommissioned"):
-        await cookies.check_cookie(one, store, "b1", accept_empty_disk=False)
+        await cookies.check_cookie(one, store, "b1", accept_data_loss=False)
     await first_start(two, store)
     with pytest.raises(CookieMismatchError, match="swapped"):
-        await cookies.check_cookie(one, store, "b1", accept_empty_disk=False)
+        await cookies.check_cookie(one, store, "b1", accept_data_loss=False)
     await store.close()

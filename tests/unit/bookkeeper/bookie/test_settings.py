@@ -72,8 +72,9 @@ def test_other_metadata_addresses_are_refused(text: str) -> None:
         ({"acceptDataLoss": "perhaps"}, "acceptDataLoss"),
         ({"ledgerDirectories": "/a,/b,/a"}, "one twice"),
         ({"ledgerDirectories": ","}, "ledgerDirectories"),
-        ({"journalDirectories": "/j,/k"}, "there is one journal"),
-        ({"journalDirectories": "/b", "ledgerDirectories": "/a,/b"}, "one of its own"),
+        ({"journalDirectories": "/j,/k,/j"}, "one twice"),
+        ({"journalDirectories": "/b", "ledgerDirectories": "/a,/b"}, "of their own"),
+        ({"journalDirectories": "/j,/a", "ledgerDirectories": "/a,/b"}, "of their own"),
         ({"diskUsageThreshold": "7"}, "disk_usage"),
         ({"diskUsageThreshold": "0.5", "diskUsageLwmThreshold": "0.6"}, "disk_usage"),
         ({"journalMaxSizeMB": "0"}, "journal_segment_bytes"),
@@ -82,11 +83,29 @@ def test_other_metadata_addresses_are_refused(text: str) -> None:
         ({"tlsClientAuthentication": "true"}, "certificate"),
         ({"logLevel": "LOUD"}, "logLevel"),
         ({"upgradeDomains": "-1"}, "negative"),
+        ({"scrubBytesPerSecond": "-1"}, "scrubBytesPerSecond"),
+        ({"scrubInterval": "-5"}, "scrubInterval"),
+        ({"openLedgerRereplicationGracePeriod": "-1"}, "openLedgerRereplicationGracePeriod"),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, str], reason: str) -> None:
     with pytest.raises(BookieSettingsError, match=reason):
         BookieSettings.load(URI, settings).check()
+
+
+def test_the_keys_of_scrub_and_integrity_check() -> None:
+    keys = {
+        "scrubEnabled": "false",
+        "scrubInterval": "60000",
+        "scrubBytesPerSecond": "1000",
+        "dataIntegrityCheckingEnabled": "false",
+        "openLedgerRereplicationGracePeriod": "500",
+    }
+    upkeep = BookieSettings.load(URI, keys).upkeep()
+    assert not upkeep.scrub_enabled
+    assert (upkeep.scrub.interval_s, upkeep.scrub.bytes_per_s) == (60.0, 1000)
+    assert not upkeep.integrity_check_enabled
+    assert upkeep.integrity.open_grace_s == 0.5
 
 
 def test_the_defaults_go_together() -> None:

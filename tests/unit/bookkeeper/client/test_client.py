@@ -148,6 +148,24 @@ async def test_no_bookie_left_fails_the_writer(cluster: Cluster) -> None:
     assert (await writer.close()).last_entry == 9
 
 
+async def test_refusing_bookies_do_not_take_turns_for_ever(cluster: Cluster) -> None:
+    """Simulation (protocol) seed 75231: each turn was a write to the metadata store."""
+    cluster.add_bookies(4)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3))
+    await write(writer, 3)
+    before = writer.metadata.segments
+    failed: list[LedgerError] = []
+    writer.on_failed = failed.append
+    for bookie in ("b0", "b1"):
+        cluster.bookies[bookie].refuse_adds = codes.UNKNOWN_LEDGER_STATE
+    writer.append(*batch(3, 1))
+    await eventually(lambda: bool(failed))
+    assert isinstance(failed[0], NotEnoughBookiesError)
+    found = await cluster.client.read_ledger_metadata(writer.ledger_id)
+    assert found is not None
+    assert len(found.segments) <= len(before) + 1
+
+
 async def test_close_drops_what_is_unconfirmed(cluster: Cluster) -> None:
     cluster.add_bookies(2)
     writer = await cluster.client.create_ledger(LedgerConfig(2, 2, 2))

@@ -1,8 +1,8 @@
 """Defects that the original protocol has had, one test each (storage.md 3.6): none may return.
 
 Each test fails on the naive implementation that it names; each was seen to fail with the line named
-in its docstring broken. Defects of the writer's ensemble change are in ``test_ledger_writer.py``
-(#1390 and its kin, #3005, #4097, #4261, #4651, BOOKKEEPER-795).
+in its docstring broken. ``test_tables.py`` says where the others are: those of the writer's
+ensemble change in ``test_ledger_writer.py``, those of bookies and of repair with these.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import replace
 import pytest
 
 from bookkeeper import codes
-from bookkeeper.client.config import LedgerConfig
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.config import ClientConfig, LedgerConfig, WriteConfig
 from bookkeeper.client.ledger_recovery import (
     Abort,
     CloseLedger,
@@ -42,7 +43,7 @@ from bookkeeper.ledger_metadata import (
 from bookkeeper.packet import encode_heads
 from bookkeeper.transport import AddRequest
 from tests.simulation.model_bookie import ModelBookie, ModelLedger
-from tests.unit.bookkeeper.client.conftest import Cluster
+from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 
 LEDGER = 5
 
@@ -561,3 +562,66 @@ def test_a_segment_replaced_in_place_is_replaced_at_the_same_key() -> None:
     r.write("E")
     close = r.finish("ABCDE")
     assert close == closed(1, (1, "CE"))
+
+
+async def test_an_idle_writers_last_entry_becomes_visible(cluster: Cluster) -> None:
+    """#2747, #2709: nothing carries the LAC of the last entry before a pause.
+
+    Breaks when ``ExplicitLac.on_confirmed`` arms no timer.
+    """
+    rng = cluster.client._rng
+    client = BookKeeperClient(
+        *(cluster.store, cluster.pool, cluster.client._placement),
+        clock=lambda: 0,
+        rng=rng,
+        config=ClientConfig(writes=WriteConfig(explicit_lac_interval_ms=1)),
+    )
+    cluster.add_bookies(3)
+    writer = await client.create_ledger(LedgerConfig(3, 3, 2))
+    writer.append([b""], [b"the last one"])
+    reader = await client.open_ledger(writer.ledger_id, recover=False)
+    assert await reader.wait(-1, 30.0) == 0
+
+
+async def test_a_lagging_lac_hides_no_earlier_segment(cluster: Cluster) -> None:
+    """PR 3917: the bookies of a brand-new last segment know of no LAC at all.
+
+    What lies before that segment is confirmed, or there were no segment. Breaks when
+    ``LedgerTail._read_metadata`` doesn't raise the bound to the key of the last segment.
+    """
+    cluster.add_bookies(6)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    writer.append([b""] * 5, [b"x"] * 5)
+    await eventually(lambda: writer.last_confirmed == 4)
+    for name in writer.metadata.last_segment.bookies:
+        cluster.bookies[name].up = False
+    writer.append([b""], [b"y"])
+    await eventually(lambda: len(writer.metadata.segments) == 2 and writer.last_confirmed == 5)
+    for bookie in cluster.bookies.values():
+        bookie.up = True
+    for name in writer.metadata.last_segment.bookies:
+        del cluster.bookies[name].ledgers[writer.ledger_id]  # as if it were on its way
+    reader = await cluster.client.open_ledger(writer.ledger_id, recover=False)
+    assert reader.last_confirmed == 4
+    assert len((await reader.read(0, 4, 100, 0)).heads) >= 1
+
+
+@pytest.mark.parametrize("empty", "ABC")
+def test_an_empty_bookie_in_limbo_hides_nothing(empty: str) -> None:
+    """#2612, BP-46, #1380: restarted without its disk it must not help to end a ledger.
+
+    Entry 0 is on two of three bookies. Breaks when a bookie in limbo answers NO_LEDGER.
+    """
+    r = Recovery(3, 3, 2)
+    r.store("ABC".replace(empty, ""), 0)
+    r.bookies[empty].lose_disk()
+    r.start()
+    outcome = r.finish("ABC")
+    assert outcome == closed(0) or isinstance(outcome, Abort)
+    lonely = Recovery(3, 3, 2)
+    lonely.store("A", 0)
+    for name in "BC":
+        lonely.bookies[name].lose_disk()
+    lonely.start()
+    outcome = lonely.finish("BC")  # A, with the only copy left, doesn't answer
+    assert isinstance(outcome, Abort)

@@ -34,6 +34,8 @@ def test_what_is_written_is_read_back(fs: FileSystem) -> None:
     assert file.size() == 4096
     assert file.pread(4096, 4) == bytes(4092)
     file.sync("x")
+    file.drop_cached(3, 4093)
+    assert file.pread(4, 0) == b"\0\0\0h"
     file.close()
     assert fs.open("a/b/f").pread(1, 3) == b"h"
 

@@ -38,6 +38,7 @@ def make_request(
     *,
     key: bytes = bytes(20),
     recovery: bool = False,
+    deferred: bool = False,
     head: bytes = b"head",
 ) -> AddRequest:
     heads = [
@@ -45,7 +46,10 @@ def make_request(
         for entry_id, body in zip(ids, bodies, strict=True)
     ]
     size = sum(map(len, heads)) + sum(map(len, bodies))
-    return AddRequest(ledger_id, key, ids, heads, list(bodies), size, recovery, _ignore)
+    return AddRequest(
+        *(ledger_id, key, ids, heads, list(bodies), size, recovery, _ignore),
+        deferred_sync=deferred,
+    )
 
 
 def _frame(count: int, first: int, flags: int, key_bytes: int, rest: bytes) -> bytes:
@@ -77,7 +81,10 @@ def requests(draw: st.DrawFn) -> list[AddRequest]:
         size = st.sampled_from((0, 1, 100, COPY_BYTES_MAX - 40, COPY_BYTES_MAX, 3 * COPY_BYTES_MAX))
         bodies = [bytes(draw(size)) for _ in ids]
         key = draw(st.sampled_from((b"", bytes(20), b"k" * 20)))
-        made.append(make_request(ledger_id, ids, bodies, key=key, recovery=draw(st.booleans())))
+        recovery, deferred = draw(st.booleans()), draw(st.booleans())
+        made.append(
+            make_request(ledger_id, ids, bodies, key=key, recovery=recovery, deferred=deferred)
+        )
     return made
 
 
@@ -90,7 +97,8 @@ def test_decoding_gives_back_what_was_encoded(sent: list[AddRequest]) -> None:
     for frame, group in zip(frames, groups, strict=True):
         assert frame.is_intact
         assert frame.ledger_id == group[0].ledger_id
-        assert frame.recovery == group[0].recovery
+        assert {frame.recovery} == {request.recovery for request in group}
+        assert {frame.deferred_sync} == {request.deferred_sync for request in group}
         assert frame.master_key == group[0].master_key
         assert list(frame.entry_ids) == [id_ for request in group for id_ in request.entry_ids]
         assert _decoded_packets(frame) == [p for request in group for p in _packets(request)]
@@ -103,13 +111,15 @@ def test_neighbours_become_one_frame_only_if_nothing_tells_them_apart() -> None:
     gap = make_request(1, range(4, 5), [b"d"])
     recovery = make_request(1, range(5, 6), [b"e"], recovery=True)
     other_key = make_request(1, range(6, 7), [b"f"], key=b"k" * 20)
-    other_ledger = make_request(2, range(7, 8), [b"g"])
-    sent = [first, same, gap, recovery, other_key, other_ledger]
+    deferred = make_request(1, range(7, 8), [b"g"], key=b"k" * 20, deferred=True)
+    other_ledger = make_request(2, range(8, 9), [b"h"])
+    sent = [first, same, gap, recovery, other_key, deferred, other_ledger]
     assert merge_requests(sent) == [
         [first, same],
         [gap],
         [recovery],
         [other_key],
+        [deferred],
         [other_ledger],
     ]
 
@@ -122,6 +132,9 @@ def test_a_request_is_split_into_pieces_that_fit(sizes: list[int], bytes_max: in
     pieces = split_request(request, bytes_max)
     assert [id_ for piece in pieces for id_ in piece.entry_ids] == list(request.entry_ids)
     assert [p for piece in pieces for p in _packets(piece)] == _packets(request)
+    assert not any(piece.deferred_sync for piece in pieces)
+    request.deferred_sync = True
+    assert all(piece.deferred_sync for piece in split_request(request, bytes_max))
     for piece in pieces:
         assert piece.body_bytes == sum(map(len, _packets(piece)))
         assert piece.body_bytes <= bytes_max or len(piece.heads) == 1

@@ -26,6 +26,7 @@ class FakeCall:
     answers: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
     may_write: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
+    ended: bool = False  # in good order: no more is written
 
     async def write(self, message: bytes) -> None:
         self.written.append(message)
@@ -41,6 +42,9 @@ class FakeCall:
         self.cancelled = True
         return True
 
+    async def done_writing(self) -> None:
+        self.ended = True
+
 
 class Bench:
     """A sender, the calls it opened and the answers its requests got."""
@@ -51,10 +55,16 @@ class Bench:
         self.failures: list[BaseException | None] = []
         self.open_error: Exception | None = None
         self.may_write = True
+        self.token_of_now = 0
+        self.tokens: list[int] = []  # of the calls
         self.sender = AddSender(
             *("b1", TransportConfig(**settings), self._open, self.failures.append),
             MessageCache(),
+            self._has_other_token,
         )
+
+    def _has_other_token(self, *, at_once: bool = False) -> bool:
+        return bool(self.tokens) and self.tokens[-1] != self.token_of_now
 
     async def _open(self) -> FakeCall:
         if self.open_error is not None:
@@ -63,6 +73,7 @@ class Bench:
         if self.may_write:
             call.may_write.set()
         self.calls.append(call)
+        self.tokens.append(self.token_of_now)
         return call
 
     def add(self, first: int, count: int = 1, body: bytes = b"body") -> AddRequest:
@@ -270,3 +281,69 @@ async def test_a_bookie_that_answers_is_slow_and_a_silent_one_is_failing(
     assert not is_slow()
     await bench.sender.close()
     assert not is_slow()
+
+
+async def test_with_another_token_the_stream_ends_in_good_order_and_a_new_one_begins() -> None:
+    bench = Bench()
+    bench.add(0)
+    await eventually(lambda: bool(bench.calls and bench.calls[0].written))
+    first = bench.calls[0]
+    bench.token_of_now = 1
+    bench.add(1)
+    bench.add(2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(first.written) == 1  # what is under way is waited for
+    assert not first.ended
+    first.answers.put_nowait(encode_answers([(0, codes.OK)]))
+    await eventually(lambda: first.ended)
+    assert len(bench.calls) == 1
+    first.answers.put_nowait(grpc.aio.EOF)
+    await eventually(lambda: len(bench.calls) == 2 and bool(bench.calls[1].written))
+    second = bench.calls[1]
+    (frame,) = decode_message(second.written[0])
+    assert list(frame.entry_ids) == [1, 2]
+    second.answers.put_nowait(encode_answers([(0, codes.OK)]))  # frames are counted anew
+    await eventually(lambda: len(bench.codes) == 3)
+    assert set(bench.codes.values()) == {codes.OK}
+    assert bench.failures == []
+    assert bench.tokens == [0, 1]
+    await bench.sender.close()
+
+
+async def test_a_stream_that_dies_while_it_is_drained_fails_what_waits() -> None:
+    bench = Bench()
+    bench.add(0)
+    await eventually(lambda: bool(bench.calls and bench.calls[0].written))
+    bench.token_of_now = 1
+    bench.add(1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    bench.calls[0].answers.put_nowait(OSError("gone"))
+    await eventually(lambda: len(bench.codes) == 2)
+    assert set(bench.codes.values()) == {codes.UNAVAILABLE}
+    await bench.sender.close()
+
+
+def refused(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), "refused")
+
+
+async def test_an_idle_stream_that_expired_costs_no_back_off_when_there_is_a_new_token() -> None:
+    bench = Bench(backoff_first_s=30.0)
+    bench.add(0)
+    await eventually(lambda: bool(bench.calls and bench.calls[0].written))
+    bench.calls[0].answers.put_nowait(encode_answers([(0, codes.OK)]))
+    await eventually(lambda: bench.codes == {0: codes.OK})
+    bench.token_of_now = 1
+    bench.calls[0].answers.put_nowait(refused(grpc.StatusCode.UNAUTHENTICATED))
+    await eventually(lambda: not bench.sender.is_open)
+    bench.add(1)
+    await eventually(lambda: len(bench.calls) == 2 and bool(bench.calls[1].written))
+    # The same token again would be refused again, so that costs what any failure does.
+    bench.calls[1].answers.put_nowait(refused(grpc.StatusCode.UNAUTHENTICATED))
+    await eventually(lambda: not bench.sender.is_open)
+    bench.add(2)
+    await eventually(lambda: bench.codes.get(2) == codes.UNAVAILABLE)
+    assert len(bench.calls) == 2
+    await bench.sender.close()

@@ -1,0 +1,27 @@
+"""Errors of who may connect, and of what proves it.
+
+::
+
+    bookkeeper.errors.BookkeeperError
+    +-- CredentialsError     they prove nothing; the text never holds what was presented
+    |   +-- NotAllowedError  they prove a role, which has nothing to do here
+    +-- KeyFormatError       a key, certificate or token file can't be used; also a ValueError
+"""
+
+from __future__ import annotations
+
+from bookkeeper.errors import BookkeeperError
+
+__all__ = ["CredentialsError", "KeyFormatError", "NotAllowedError"]
+
+
+class CredentialsError(BookkeeperError):
+    """Credentials that prove nothing."""
+
+
+class NotAllowedError(CredentialsError):
+    """Whoever it is, he has nothing to do here."""
+
+
+class KeyFormatError(BookkeeperError, ValueError):
+    """A key, certificate or token file can't be used. The text never holds its contents."""

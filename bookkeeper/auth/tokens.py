@@ -1,0 +1,152 @@
+"""JSON Web Tokens: signature, times, audience, role (AuthenticationProviderToken).
+
+The library checks the signature only; what the claims say is checked here, because the time is an
+argument (a core looks at no clock).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jwt.api_jws import PyJWS
+from jwt.exceptions import PyJWTError
+
+from bookkeeper.auth.errors import CredentialsError
+from bookkeeper.auth.keys import VerificationKey
+
+__all__ = [
+    "CREDENTIAL_BYTES_MAX",
+    "ROLE_LENGTH_MAX",
+    "Principal",
+    "TokenRules",
+    "checked_role",
+    "header_of",
+    "principal_of",
+    "verified_claims",
+]
+
+CREDENTIAL_BYTES_MAX: Final = 64 * 1024
+ROLE_LENGTH_MAX: Final = 1024
+_JWS: Final = PyJWS()
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who somebody has proved to be."""
+
+    role: str
+    expires_at_s: float | None = None  # seconds since 1970, from then on not proved any more
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """What the claims of a good token look like."""
+
+    role_claim: str = "sub"
+    audience_claim: str = ""  # "": audiences aren't looked at
+    audiences: Sequence[str] = ()  # one of them has to be the token's
+    clock_skew_s: float = 0.0
+    needs_expiry: bool = False
+
+
+def checked_role(role: object) -> str:
+    """A role fit for comparisons, log lines and headers.
+
+    Raises:
+        CredentialsError: no text, or text that could be mistaken for something else.
+    """
+    if not isinstance(role, str) or not role.strip():
+        raise CredentialsError("no role")
+    if len(role) > ROLE_LENGTH_MAX or not role.isprintable():
+        raise CredentialsError("a role of unprintable characters, or too long")
+    return role
+
+
+def header_of(token: bytes) -> dict[str, Any]:
+    """The header of a token, which is not verified by that.
+
+    Raises:
+        CredentialsError: not a token.
+    """
+    _check_size(token)
+    try:
+        header = _JWS.get_unverified_header(token)
+    except (PyJWTError, ValueError, RecursionError):
+        raise CredentialsError("not a JSON Web Token") from None
+    return dict(header)
+
+
+def verified_claims(token: bytes, key: VerificationKey) -> dict[str, Any]:
+    """The claims of a token that was signed with ``key``.
+
+    Raises:
+        CredentialsError: not a token, or another key's, or another algorithm.
+    """
+    _check_size(token)
+    try:
+        decoded = _JWS.decode_complete(token, key.key, algorithms=key.algorithms)
+        claims = json.loads(decoded["payload"])
+    except PyJWTError as error:
+        # Only the kind: texts of the library may repeat parts of the token.
+        raise CredentialsError(f"bad token: {type(error).__name__}") from None
+    except (ValueError, TypeError, RecursionError):
+        raise CredentialsError("bad token: not JSON") from None
+    if not isinstance(claims, dict):
+        raise CredentialsError("bad token: its claims are no object")
+    return claims
+
+
+def _check_size(token: bytes) -> None:
+    if not token:
+        raise CredentialsError("no token")
+    if len(token) > CREDENTIAL_BYTES_MAX:
+        raise CredentialsError(f"a token of {len(token)} bytes")
+
+
+def principal_of(claims: dict[str, Any], rules: TokenRules, now_s: float) -> Principal:
+    """Whom verified claims speak of.
+
+    Raises:
+        CredentialsError: expired, not yet valid, for another audience, or without a role.
+    """
+    expires_s = _time(claims, "exp")
+    if expires_s is None and rules.needs_expiry:
+        raise CredentialsError("bad token: it never expires")
+    if expires_s is not None and now_s >= expires_s + rules.clock_skew_s:
+        raise CredentialsError("the token has expired")
+    not_before_s = _time(claims, "nbf")
+    if not_before_s is not None and now_s < not_before_s - rules.clock_skew_s:
+        raise CredentialsError("the token is not valid yet")
+    if rules.audience_claim:
+        _check_audience(claims.get(rules.audience_claim), rules.audiences)
+    role = claims.get(rules.role_claim)
+    if isinstance(role, list) and role:  # AuthenticationProviderToken.getPrincipal: the first one
+        role = role[0]
+    return Principal(
+        checked_role(role), None if expires_s is None else expires_s + rules.clock_skew_s
+    )
+
+
+def _time(claims: dict[str, Any], claim: str) -> float | None:
+    value = claims.get(claim)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CredentialsError(f"bad token: {claim} is no number")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise CredentialsError(f"bad token: {claim} is no time")
+    return seconds
+
+
+def _check_audience(value: object, audiences: Sequence[str]) -> None:
+    named = value if isinstance(value, list) else [value]
+    if not any(isinstance(each, str) and each in audiences for each in named):
+        raise CredentialsError("the token is for another audience")

@@ -1,0 +1,93 @@
+"""Adds that are acknowledged before they are durable, and what ``force`` may promise about them.
+
+A writer of such adds relies on nothing but ``force``. Its danger is a bookie that was started again
+in between: it has lost entries that it acknowledged, has nothing left to sync, and would say OK. So
+the bookie remembers, as long as it runs, from which entry on it acknowledged early; it vouches for
+no entry below that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from bookkeeper import codes
+from bookkeeper.transport import AddRequest
+
+
+@dataclass(slots=True, eq=False)
+class _Unsynced(AddRequest):
+    """Stands in the journal's queue for a request that was answered already."""
+
+    answered: AddRequest | None  # None: not answered early
+    waiting: list[asyncio.Future[int]]  # of ``force``
+
+
+class DeferredAdds:
+    """Early answers, and who waits for the disk. Loop only; costs nothing while nobody uses it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._first: dict[int, int] = {}  # ledger -> lowest entry acknowledged early since we run
+        self._newest: dict[int, _Unsynced] = {}  # ledger -> the last add that isn't durable yet
+
+    def stand_in(self, request: AddRequest) -> AddRequest:
+        """What the storage is to be given instead of ``request``."""
+        return _Unsynced(
+            request.ledger_id,
+            request.master_key,
+            request.entry_ids,
+            request.heads,
+            request.bodies,
+            request.body_bytes,
+            request.recovery,
+            self._on_durable,
+            request,
+            [],
+        )
+
+    def on_accepted(self, stand_in: AddRequest, *, early: bool) -> None:
+        """The storage took it: acknowledge the request, now or (not ``early``) when it is durable.
+
+        Acknowledging late is how a writer that is faster than the disk is slowed down.
+        """
+        assert isinstance(stand_in, _Unsynced)
+        ledger_id = stand_in.ledger_id
+        self._newest[ledger_id] = stand_in
+        if early:
+            request, stand_in.answered = stand_in.answered, None
+            assert request is not None
+            first = request.entry_ids[0]
+            self._first[ledger_id] = min(first, self._first.get(ledger_id, first))
+            self._loop.call_soon(request.done, request, codes.OK)
+
+    async def force(self, ledger_id: int, first: int) -> int:
+        """A result code once everything acknowledged early from ``first`` on is durable."""
+        if self._first.get(ledger_id, first + 1) > first:
+            return codes.UNKNOWN_LEDGER_STATE
+        newest = self._newest.get(ledger_id)
+        if newest is None:
+            return codes.OK
+        done: asyncio.Future[int] = self._loop.create_future()
+        newest.waiting.append(done)
+        return await done
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger was deleted."""
+        self._first.pop(ledger_id, None)
+
+    def _on_durable(self, request: AddRequest, code: int) -> None:
+        assert isinstance(request, _Unsynced)
+        # A ledger's adds become durable in order: behind the newest there is nothing.
+        if self._newest.get(request.ledger_id) is request:
+            del self._newest[request.ledger_id]
+        if request.answered is not None:
+            # It is durable, but a force that names it must not be told that we know nothing.
+            if code == codes.OK:
+                first = request.entry_ids[0]
+                known = self._first.get(request.ledger_id, first)
+                self._first[request.ledger_id] = min(first, known)
+            request.answered.done(request.answered, code)
+        for done in request.waiting:
+            if not done.done():
+                done.set_result(code)

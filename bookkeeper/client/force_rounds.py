@@ -1,0 +1,116 @@
+"""What a writer of deferred adds may confirm after a ``force``, counted for ``LedgerWriter``. Pure.
+
+A bookie that answers a force vouches for what it had acknowledged before. So an entry counts as
+durable on the bookies that acknowledged it *before* the force was sent and then answered the force:
+counting force answers alone would count a bookie that never had the entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bookkeeper.client import quorum
+from bookkeeper.client.quorum_adds import Batch, QuorumAdds
+
+
+@dataclass(slots=True)
+class ForceLedger:
+    """Ask ``bookie`` to make durable what it acknowledged from ``first`` on.
+
+    Answer: ``LedgerWriter.on_forced``.
+    """
+
+    slot: int
+    bookie: str
+    first: int
+
+
+@dataclass(slots=True)
+class _Round:
+    """One force.
+
+    Attributes:
+        target, length: the last entry that it confirms, and the payload bytes up to it.
+        wanted: batches and their acks when the force was sent.
+        forced: bit set of the slots that said OK.
+        waiting: slots that haven't answered.
+    """
+
+    target: int
+    length: int
+    wanted: list[tuple[Batch, int]]
+    forced: int
+    waiting: set[int]
+
+
+class ForceRounds:
+    """Batches that have their quorum in memory, and the force that is under way.
+
+    Attributes:
+        last_forced, forced_length: everything up to here is durable on its quorum.
+    """
+
+    def __init__(self) -> None:
+        self.last_forced = -1
+        self.forced_length = 0
+        self._unforced: deque[Batch] = deque()
+        self._round: _Round | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._round is not None
+
+    def on_pushed(self, batch: Batch) -> None:
+        """A batch was sent."""
+        self._unforced.append(batch)
+
+    def begin(self, adds: QuorumAdds) -> list[ForceLedger]:
+        """Force everything that has its quorum by now; empty: there is nothing to force."""
+        assert self._round is None
+        wanted = [(b, b.acks) for b in self._unforced if b.end - 1 <= adds.last_confirmed]
+        if not wanted:
+            return []
+        sends = [
+            ForceLedger(slot, bookie, first)
+            for slot, bookie in enumerate(adds.bookies)
+            if (first := _first_held(wanted, slot, adds)) is not None
+        ]
+        self._round = _Round(
+            *(adds.last_confirmed, adds.confirmed_length, wanted, 0, {s.slot for s in sends}),
+        )
+        return sends
+
+    def on_answer(self, slot: int, is_ok: bool, adds: QuorumAdds) -> bool | None:
+        """A bookie answered: True: ``last_forced`` moved; False: it never can; None: wait."""
+        current = self._round
+        if current is None or slot not in current.waiting:
+            return None
+        current.waiting.discard(slot)
+        if is_ok:
+            current.forced |= 1 << slot
+        if self._could_be(current.forced, adds):
+            self._round = None
+            self.last_forced, self.forced_length = current.target, current.length
+            while self._unforced and self._unforced[0].end - 1 <= current.target:
+                self._unforced.popleft()
+            return True
+        hopeful = current.forced | sum(1 << waiting for waiting in current.waiting)
+        return None if self._could_be(hopeful, adds) else False
+
+    def _could_be(self, forced: int, adds: QuorumAdds) -> bool:
+        assert self._round is not None
+        return all(adds.is_satisfied(batch, acks & forced) for batch, acks in self._round.wanted)
+
+
+def _first_held(wanted: Sequence[tuple[Batch, int]], slot: int, adds: QuorumAdds) -> int | None:
+    """The lowest of these entries that the slot acknowledged."""
+    for batch, acks in wanted:
+        if acks >> slot & 1:
+            ids = quorum.entries_of(
+                slot, batch.first, batch.end, adds.ensemble_size, adds.write_quorum
+            )
+            if ids:
+                return ids[0]
+    return None

@@ -1,0 +1,102 @@
+"""What every placement policy can do, and what policies are given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import Enum
+from typing import Protocol, TypeVar
+
+from bookkeeper.client.quorum import AckSpread
+
+T = TypeVar("T")
+
+
+class Rng(Protocol):
+    """Chance as an argument; ``random.Random`` fits."""
+
+    def sample(self, population: Sequence[T], k: int) -> list[T]: ...
+
+    def random(self) -> float: ...
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+class Adherence(Enum):
+    """How well an ensemble follows its policy."""
+
+    FAIL = "fail"  # a rule is broken: it should be repaired
+    SOFT = "soft"  # all rules hold, the spread that is wished for isn't reached
+    STRICT = "strict"
+
+
+class Placement(Protocol):
+    """Chooses among bookies that accept writes now; read-only ones are never given to it."""
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        """Could ledgers with these quorums be placed, given enough bookies?
+
+        Raises:
+            PlacementRuleError: no cluster could satisfy the rules.
+        """
+        ...
+
+    def new_ensemble(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
+    ) -> tuple[str, ...]:
+        """E distinct bookies; fewer, at least Qw, only if the policy was told to stripe less.
+
+        Raises:
+            PlacementRuleError: see ``check``.
+            NotEnoughBookiesError: too few are registered, or not in the right places; retry when
+                some come back.
+        """
+        ...
+
+    def replace_bookie(
+        self,
+        slot: int,
+        ensemble: Sequence[str],
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str],
+        writable: Collection[str],
+    ) -> str | None:
+        """A bookie for ``slot``, none of ``ensemble`` or ``excluded``; None: nobody is allowed."""
+        ...
+
+    def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
+        """How well this ensemble follows the policy, wherever its bookies are now."""
+        ...
+
+    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+        """What the acks of an entry must span beside their number; None: nothing."""
+        ...
+
+
+def choose_replacements(
+    placement: Placement,
+    ensemble: Sequence[str],
+    write_quorum: int,
+    ack_quorum: int,
+    failed: dict[int, str],
+    excluded: Collection[str],
+    writable: Collection[str],
+) -> dict[int, tuple[str, str]]:
+    """slot -> (failed bookie, new bookie), for those failed ones that are still at their slot.
+
+    Replaces as many as there are other bookies for; fewer than asked is a legal result. One after
+    the other, so that the ensemble follows the policy whichever of them can't be replaced.
+    """
+    members = list(ensemble)
+    barred = set(excluded) | set(failed.values())
+    chosen: dict[int, tuple[str, str]] = {}
+    for slot, bookie in sorted(failed.items()):
+        if members[slot] != bookie:
+            continue
+        newcomer = placement.replace_bookie(
+            slot, members, write_quorum, ack_quorum, barred, writable
+        )
+        if newcomer is not None:
+            members[slot] = newcomer
+            chosen[slot] = (bookie, newcomer)
+    return chosen

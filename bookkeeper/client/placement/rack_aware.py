@@ -1,0 +1,157 @@
+"""Racks: the bookies of a write set stand in several, if there are several. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+
+from bookkeeper.client import quorum
+from bookkeeper.client.placement.choice import Chooser, fill, grouped, pick_one
+from bookkeeper.client.placement.config import RackRules
+from bookkeeper.client.placement.location import DEFAULT_RACK, Locate, rack_of
+from bookkeeper.client.placement.policy import Adherence
+from bookkeeper.client.quorum import AckSpread
+from bookkeeper.errors import NotEnoughBookiesError
+
+_Members = Sequence["str | None"]
+
+
+class RackAwarePlacement:
+    """Prefers a rack that no write set has yet; with ``enforce`` a minimum of racks is a must.
+
+    Args:
+        locate: a bookie's whole path is its rack; without one it is in the default rack.
+    """
+
+    def __init__(self, rules: RackRules, locate: Locate, chooser: Chooser) -> None:
+        self._rules = rules
+        self._locate = locate
+        self._chooser = chooser
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        """Everything can be placed: smaller write quorums need fewer racks."""
+
+    def new_ensemble(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
+    ) -> tuple[str, ...]:
+        groups = self._groups(writable)
+        tiers = partial(_tiers, self._rules, groups, ensemble_size, write_quorum)
+        chosen = fill(ensemble_size, groups, tiers, _any_rack, self._chooser)
+        if chosen is None:
+            racks = {rack: len(bookies) for rack, bookies in sorted(groups.items())}
+            rule = (
+                f"with every {write_quorum} neighbours in at least "
+                f"{min(self._rules.min_racks, write_quorum)} racks "
+                if self._rules.enforce
+                else ""
+            )
+            raise NotEnoughBookiesError(
+                f"{ensemble_size} bookies {rule}are not among those that accept writes: {racks}"
+            )
+        return chosen
+
+    def replace_bookie(
+        self,
+        slot: int,
+        ensemble: Sequence[str],
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str],
+        writable: Collection[str],
+    ) -> str | None:
+        groups = self._groups(set(writable).difference(ensemble, excluded))
+        tiers = partial(_replacement_tiers, self._rules, groups, len(ensemble), write_quorum)
+        return pick_one(slot, self._racks(ensemble), groups, tiers, self._chooser)
+
+    def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
+        rules = self._rules
+        racks = self._racks(ensemble)
+        if rules.enforce and DEFAULT_RACK in racks:
+            return Adherence.FAIL
+        wanted = min(rules.min_racks, write_quorum)
+        write_sets = quorum.write_sets(len(ensemble), write_quorum)
+        if all(len({racks[slot] for slot in slots}) >= wanted for slots in write_sets):
+            return Adherence.STRICT
+        return Adherence.FAIL if rules.enforce else Adherence.SOFT
+
+    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+        if not self._rules.spread_acks:
+            return None
+        masks: dict[str, int] = {}
+        for slot, rack in enumerate(self._racks(ensemble)):
+            masks[rack] = masks.get(rack, 0) | 1 << slot
+        return AckSpread(tuple(masks.values()), self._rules.min_racks)
+
+    def _groups(self, bookies: Collection[str]) -> dict[str, list[str]]:
+        groups = grouped(bookies, self._rack)
+        if self._rules.enforce:
+            groups.pop(DEFAULT_RACK, None)
+        return groups
+
+    def _rack(self, bookie: str) -> str:
+        return rack_of(self._locate(bookie))
+
+    def _racks(self, ensemble: Sequence[str]) -> list[str]:
+        return [self._rack(bookie) for bookie in ensemble]
+
+
+def _any_rack(rack: str) -> None:
+    """Racks are all of one kind."""
+
+
+def _tiers(
+    rules: RackRules,
+    groups: Mapping[str, object],
+    ensemble_size: int,
+    write_quorum: int,
+    slot: int,
+    members: _Members,
+) -> Iterator[Collection[str]]:
+    """Racks for ``slot``: first new to its write sets, then enough of them, then any."""
+    companions = {
+        members[other]
+        for others in quorum.neighbours(slot, ensemble_size, write_quorum)
+        for other in others
+    }
+    yield [rack for rack in groups if rack not in companions]
+    yield _legal(rules, groups, write_quorum, slot, members)
+    if not rules.enforce:
+        yield groups
+
+
+def _replacement_tiers(
+    rules: RackRules,
+    groups: Mapping[str, object],
+    ensemble_size: int,
+    write_quorum: int,
+    slot: int,
+    members: _Members,
+) -> Iterator[Collection[str]]:
+    """The failed one's own rack first: what else depends on it is spread as it was."""
+    legal = _legal(rules, groups, write_quorum, slot, members)
+    yield [rack for rack in legal if rack == members[slot]]
+    yield [rack for rack in legal if rack not in members]
+    yield from _tiers(rules, groups, ensemble_size, write_quorum, slot, members)
+
+
+def _legal(
+    rules: RackRules,
+    groups: Mapping[str, object],
+    write_quorum: int,
+    slot: int,
+    members: _Members,
+) -> list[str]:
+    """Racks with which no write set has, or can only get, fewer than it needs.
+
+    With fewer already (bookies have moved, or the rules changed) it must not become worse.
+    """
+    legal, old = list(groups), members[slot]
+    nowhere = {None, DEFAULT_RACK} if rules.enforce else {None}
+    for others in quorum.neighbours(slot, len(members), write_quorum):
+        racks = {members[other] for other in others} - nowhere
+        free = sum(members[other] is None for other in others)
+        needed = min(rules.min_racks, write_quorum)
+        if old is not None:
+            needed = min(needed, len((racks | {old}) - nowhere))
+        legal = [rack for rack in legal if len(racks | {rack}) + free >= needed]
+    return legal

@@ -1,0 +1,50 @@
+"""Any bookies, wherever they are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from bookkeeper.client.placement.choice import Chooser
+from bookkeeper.client.placement.policy import Adherence, Rng
+from bookkeeper.client.quorum import AckSpread
+from bookkeeper.errors import NotEnoughBookiesError
+
+
+class RandomPlacement:
+    """Any distinct bookies: spreads ledgers evenly and knows nothing of racks and zones."""
+
+    def __init__(self, chance: Rng | Chooser) -> None:
+        self._chooser = chance if isinstance(chance, Chooser) else Chooser(chance)
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        """Everything can be placed."""
+
+    def new_ensemble(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
+    ) -> tuple[str, ...]:
+        # Sorted: the same seed must give the same choice, whatever order the set has.
+        candidates = sorted(writable)
+        if len(candidates) < ensemble_size:
+            raise NotEnoughBookiesError(
+                f"an ensemble of {ensemble_size} needs more than the {len(candidates)} bookies "
+                f"that accept writes: {candidates}"
+            )
+        return tuple(self._chooser.sample(candidates, ensemble_size))
+
+    def replace_bookie(
+        self,
+        slot: int,
+        ensemble: Sequence[str],
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str],
+        writable: Collection[str],
+    ) -> str | None:
+        candidates = sorted(set(writable).difference(ensemble, excluded))
+        return self._chooser.sample(candidates, 1)[0] if candidates else None
+
+    def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
+        return Adherence.STRICT
+
+    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+        return None

@@ -1,0 +1,99 @@
+"""Policies around a policy: quarantined bookies last, smaller ensembles when need be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from bookkeeper.client.placement.policy import Adherence, Placement
+from bookkeeper.client.quorum import AckSpread
+from bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
+
+
+class _AroundPolicy:
+    """What is the same as in the policy inside."""
+
+    def __init__(self, policy: Placement) -> None:
+        self._policy = policy
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        self._policy.check(ensemble_size, write_quorum, ack_quorum)
+
+    def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
+        return self._policy.adherence(ensemble, write_quorum, ack_quorum)
+
+    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+        return self._policy.ack_spread(ensemble)
+
+
+class AvoidingPlacement(_AroundPolicy):
+    """Another policy without the bookies to avoid; with them when there are not enough others."""
+
+    def __init__(self, policy: Placement, to_avoid: Callable[[], Collection[str]]) -> None:
+        super().__init__(policy)
+        self._to_avoid = to_avoid
+
+    def new_ensemble(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
+    ) -> tuple[str, ...]:
+        preferred = self._without_avoided(writable)
+        if len(preferred) < len(writable):
+            try:
+                return self._policy.new_ensemble(ensemble_size, write_quorum, ack_quorum, preferred)
+            except NotEnoughBookiesError:
+                pass
+        return self._policy.new_ensemble(ensemble_size, write_quorum, ack_quorum, writable)
+
+    def replace_bookie(
+        self,
+        slot: int,
+        ensemble: Sequence[str],
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str],
+        writable: Collection[str],
+    ) -> str | None:
+        preferred = self._without_avoided(writable)
+        if len(preferred) < len(writable):
+            chosen = self._policy.replace_bookie(
+                slot, ensemble, write_quorum, ack_quorum, excluded, preferred
+            )
+            if chosen is not None:
+                return chosen
+        return self._policy.replace_bookie(
+            slot, ensemble, write_quorum, ack_quorum, excluded, writable
+        )
+
+    def _without_avoided(self, writable: Collection[str]) -> Collection[str]:
+        avoided = self._to_avoid()
+        return [b for b in writable if b not in avoided] if avoided else writable
+
+
+class ShrinkingPlacement(_AroundPolicy):
+    """Another policy that stripes over fewer bookies, down to Qw, when E can't be had."""
+
+    def new_ensemble(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
+    ) -> tuple[str, ...]:
+        """As the policy's, but maybe shorter than ``ensemble_size``."""
+        try:
+            return self._policy.new_ensemble(ensemble_size, write_quorum, ack_quorum, writable)
+        except NotEnoughBookiesError as error:
+            for size in range(ensemble_size - 1, write_quorum - 1, -1):
+                try:
+                    return self._policy.new_ensemble(size, write_quorum, ack_quorum, writable)
+                except (NotEnoughBookiesError, PlacementRuleError):
+                    continue
+            raise error
+
+    def replace_bookie(
+        self,
+        slot: int,
+        ensemble: Sequence[str],
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str],
+        writable: Collection[str],
+    ) -> str | None:
+        return self._policy.replace_bookie(
+            slot, ensemble, write_quorum, ack_quorum, excluded, writable
+        )

@@ -1,0 +1,229 @@
+"""Availability zones and upgrade domains: a lost zone, or one closed domain, costs no quorum. Pure.
+
+The rules (storage.md 6.4), for every write set of a striped ensemble:
+
+* its bookies are in at least ``min_zones`` zones, in ``desired_zones`` if there are so many;
+* those of one zone are in different upgrade domains, at the very least not all in the same.
+
+With a write quorum above ``min_zones`` a dead zone leaves legal replacements, and with an ensemble
+that is a multiple of the write quorum no write set wraps around to a zone that it has already.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from bookkeeper.client import quorum
+from bookkeeper.client.placement.choice import Chooser, fill, grouped, pick_one
+from bookkeeper.client.placement.config import ZoneRules
+from bookkeeper.client.placement.location import DEFAULT_PLACE, Locate, Place, place_of
+from bookkeeper.client.placement.policy import Adherence
+from bookkeeper.client.placement.random_placement import RandomPlacement
+from bookkeeper.client.quorum import AckSpread
+from bookkeeper.errors import NotEnoughBookiesError
+
+_Members = Sequence["Place | None"]
+
+
+class ZoneAwarePlacement:
+    """Chooses by zone and upgrade domain.
+
+    Invariant (strict rules): an ensemble from ``new_ensemble`` never breaks a rule, whatever
+    ``replace_bookie`` makes of it, as long as its bookies stay where they are.
+
+    Args:
+        locate: paths ``/zone/upgrade-domain``; what has another form is in the default fault
+            domain, which strict rules never use.
+    """
+
+    def __init__(self, rules: ZoneRules, locate: Locate, chooser: Chooser) -> None:
+        self._rules = rules
+        self._locate = locate
+        self._chooser = chooser
+        self._random = RandomPlacement(chooser)
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        self._rules.check(ensemble_size, write_quorum, ack_quorum)
+
+    def new_ensemble(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
+    ) -> tuple[str, ...]:
+        self.check(ensemble_size, write_quorum, ack_quorum)
+        if not self._rules.strict:
+            return self._random.new_ensemble(ensemble_size, write_quorum, ack_quorum, writable)
+        groups = self._groups(writable)
+        tiers = partial(_tiers, self._rules, groups, ensemble_size, write_quorum)
+        chosen = fill(ensemble_size, groups, tiers, _zone, self._chooser)
+        if chosen is None:
+            places = {f"/{p.zone}/{p.domain}": len(groups[p]) for p in sorted(groups, key=_order)}
+            raise NotEnoughBookiesError(
+                f"{ensemble_size} bookies with every {write_quorum} neighbours in at least "
+                f"{self._rules.min_zones} zones, those of one zone in different upgrade domains: "
+                f"not possible with those that accept writes: {places}"
+            )
+        return chosen
+
+    def replace_bookie(
+        self,
+        slot: int,
+        ensemble: Sequence[str],
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str],
+        writable: Collection[str],
+    ) -> str | None:
+        if not self._rules.strict:
+            return self._random.replace_bookie(
+                slot, ensemble, write_quorum, ack_quorum, excluded, writable
+            )
+        groups = self._groups(set(writable).difference(ensemble, excluded))
+        tiers = partial(_tiers, self._rules, groups, len(ensemble), write_quorum)
+        return pick_one(slot, self._places(ensemble), groups, tiers, self._chooser)
+
+    def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
+        rules = self._rules
+        places = self._places(ensemble)
+        desired = min(write_quorum, rules.desired_zones)
+        grade = Adherence.STRICT
+        for slots in quorum.write_sets(len(ensemble), write_quorum):
+            members = [places[slot] for slot in slots]
+            zones = len(_domains_by_zone(members))
+            if DEFAULT_PLACE in members or zones < rules.min_zones or _crowded(members):
+                return Adherence.FAIL
+            if zones < desired or len(set(members)) < write_quorum:
+                grade = Adherence.SOFT
+        return grade
+
+    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+        if not self._rules.spread_acks:
+            return None
+        masks: dict[str, int] = {}
+        for slot, place in enumerate(self._places(ensemble)):
+            if place != DEFAULT_PLACE:
+                masks[place.zone] = masks.get(place.zone, 0) | 1 << slot
+        return AckSpread(tuple(masks.values()), self._rules.min_zones)
+
+    def _groups(self, bookies: Collection[str]) -> dict[Place, list[str]]:
+        groups = grouped(bookies, self._place)
+        groups.pop(DEFAULT_PLACE, None)
+        return groups
+
+    def _place(self, bookie: str) -> Place:
+        return place_of(self._locate(bookie))
+
+    def _places(self, ensemble: Sequence[str]) -> list[Place]:
+        return [self._place(bookie) for bookie in ensemble]
+
+
+def _zone(place: Place) -> str:
+    return place.zone
+
+
+def _order(place: Place) -> tuple[str, str]:
+    return place.zone, place.domain
+
+
+@dataclass(slots=True)
+class _WriteSet:
+    """One write set as it is before the choice for a slot of it.
+
+    Attributes:
+        others: places of its other slots that are known.
+        domains: the upgrade domains of those, by zone.
+        free: how many of its other slots are still empty.
+        zones_needed: so many zones it must have after the choice, empty slots counted as one each.
+        crowded_max: so many zones may have all of several bookies in one upgrade domain.
+    """
+
+    others: list[Place]
+    domains: dict[str, set[str]]
+    free: int
+    zones_needed: int
+    crowded_max: int
+
+    def allows(self, place: Place, *, cured_later: bool = False) -> bool:
+        """``cured_later``: a bookie in an empty slot may make it two upgrade domains."""
+        zones = len(self.domains) + (place.zone not in self.domains) + self.free
+        crowded_max = self.crowded_max + cured_later * self.free
+        return zones >= self.zones_needed and _crowded([*self.others, place]) <= crowded_max
+
+
+def _write_set(rules: ZoneRules, others: _Members, old: Place | None) -> _WriteSet:
+    known = [place for place in others if place is not None and place != DEFAULT_PLACE]
+    zones_needed, crowded_max = rules.min_zones, 0
+    if old is not None:
+        # Bookies may have moved, or the rules changed, since they were chosen. Then a replacement
+        # must not make it worse; to insist on the rule would often mean no replacement at all.
+        now = known if old == DEFAULT_PLACE else [*known, old]
+        zones_needed = min(zones_needed, len(_domains_by_zone(now)))
+        crowded_max = _crowded(now)
+    free = sum(place is None for place in others)
+    return _WriteSet(known, _domains_by_zone(known), free, zones_needed, crowded_max)
+
+
+def _domains_by_zone(places: Collection[Place]) -> dict[str, set[str]]:
+    domains: dict[str, set[str]] = {}
+    for place in places:
+        domains.setdefault(place.zone, set()).add(place.domain)
+    return domains
+
+
+def _crowded(places: Collection[Place]) -> int:
+    """Zones of which several bookies are all in one upgrade domain."""
+    counts = Counter(place.zone for place in places)
+    return sum(
+        counts[zone] > 1 and len(names) == 1 for zone, names in _domains_by_zone(places).items()
+    )
+
+
+def _tiers(
+    rules: ZoneRules,
+    groups: Mapping[Place, object],
+    ensemble_size: int,
+    write_quorum: int,
+    slot: int,
+    members: _Members,
+) -> Iterator[list[Place]]:
+    """Places for ``slot``: first far from its neighbours' zones, at last whatever is legal."""
+    old = members[slot]
+    write_sets = [
+        _write_set(rules, [members[other] for other in others], old)
+        for others in quorum.neighbours(slot, ensemble_size, write_quorum)
+    ]
+    used = {place for each in write_sets for place in each.others}
+    legal = _allowed(groups, used, write_sets)
+    for reach in (*range(min(write_quorum, rules.desired_zones) - 1, rules.min_zones - 2, -1), 0):
+        near = _zones_near(slot, reach, members)
+        far = [place for place in legal if place.zone not in near]
+        yield [place for place in far if place not in used]
+        yield far
+    yield _allowed(groups, used, write_sets, cured_later=True)
+
+
+def _allowed(
+    groups: Iterable[Place],
+    used: Collection[Place],
+    write_sets: Sequence[_WriteSet],
+    *,
+    cured_later: bool = False,
+) -> list[Place]:
+    """The places that all write sets allow."""
+    verdicts: dict[Place | str, bool] = {}  # domains of a zone that nobody uses are alike
+    allowed = []
+    for place in groups:
+        key = place if place in used else place.zone
+        if key not in verdicts:
+            verdicts[key] = all(each.allows(place, cured_later=cured_later) for each in write_sets)
+        if verdicts[key]:
+            allowed.append(place)
+    return allowed
+
+
+def _zones_near(slot: int, reach: int, members: _Members) -> set[str]:
+    """Zones of the ``reach`` neighbours on either side, around the ends."""
+    size = len(members)
+    near = {members[(slot + step) % size] for step in range(-reach, reach + 1) if step % size}
+    return {place.zone for place in near if place is not None}

@@ -1,0 +1,81 @@
+"""Settings classes out of keys and texts, as files, environments and command lines bring them.
+
+A settings class is a frozen dataclass of str, int, float and bool; its attribute names are the keys
+in snake case: ``journalMaxSizeMB`` -> ``journal_max_size_mb``. Keys are compared without case and
+punctuation, so both forms may be written anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, get_type_hints
+
+_TRUE: Final = frozenset({"true", "1", "yes", "on"})
+_FALSE: Final = frozenset({"false", "0", "no", "off"})
+
+
+class KeyTable:
+    """The keys of one settings class.
+
+    Args:
+        aliases: other names, squeezed (see ``squeeze``) -> attribute.
+        error: raised for a value that doesn't fit.
+    """
+
+    def __init__(
+        self, settings: type[Any], aliases: Mapping[str, str], error: type[ValueError]
+    ) -> None:
+        self._types = get_type_hints(settings)
+        self._defaults = {each.name: each.default for each in dataclasses.fields(settings)}
+        self._field_of_key = {
+            **{squeeze(name): name for name in self._defaults},
+            **{squeeze(key): name for key, name in aliases.items()},
+        }
+        self._error = error
+
+    def knows(self, key: str) -> bool:
+        return squeeze(key) in self._field_of_key
+
+    def parse(self, sources: Iterable[Mapping[str, str]]) -> tuple[dict[str, Any], set[str]]:
+        """Values by attribute, a later source wins; and the keys that aren't in the class.
+
+        Raises:
+            ValueError: of the class's own kind: a value doesn't fit its key.
+        """
+        values: dict[str, Any] = {}
+        unknown: set[str] = set()
+        for pairs in sources:
+            for key, text in pairs.items():
+                name = self._field_of_key.get(squeeze(key))
+                if name is None:
+                    unknown.add(key)
+                else:
+                    values[name] = self._parse(name, key, text)
+        return values, unknown
+
+    def environment(self, variables: Mapping[str, str], prefixes: Iterable[str]) -> dict[str, str]:
+        """The settings among environment variables; a later prefix wins."""
+        return {
+            name.removeprefix(prefix): value
+            for prefix in prefixes
+            for name, value in variables.items()
+            if name.startswith(prefix) and self.knows(name.removeprefix(prefix))
+        }
+
+    def _parse(self, name: str, key: str, text: str) -> object:
+        kind = self._types[name]
+        try:
+            if kind is bool:
+                if text.lower() not in _TRUE | _FALSE:
+                    raise ValueError("not true or false")
+                return text.lower() in _TRUE
+            return self._defaults[name] if text == "" and kind is not str else kind(text)
+        except ValueError as error:
+            raise self._error(f"{key}={text!r}: {error}") from error
+
+
+def squeeze(key: str) -> str:
+    """Without case and punctuation."""
+    return re.sub(r"[^a-z0-9]", "", key.lower())

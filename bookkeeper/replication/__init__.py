@@ -1,0 +1,1 @@
+"""Auto-recovery: finds ledgers that miss replicas and copies them. See README.md."""

@@ -1,0 +1,103 @@
+"""One of the candidates is auditor: elected, and stopped at once when its session is lost.
+
+One node, not BookKeeper's sequence of votes: the recipe of ``metadata/claims.py`` is what brokers
+are elected by, settles lost replies, and is tested against a real ZooKeeper. All candidates wake up
+when the auditor ends, which is nothing for some dozens of them, and who wins doesn't matter.
+(Pulsar's own metadata driver for BookKeeper elects the same way, at the same path.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from bookkeeper.replication.auditor import Auditor, AuditorPorts
+from bookkeeper.replication.auditor_figures import AuditorFigures
+from metadata.recipes import LeaderElection, LeaderState
+
+_AGAIN_S: Final = 10.0
+_log = logging.getLogger(__name__)
+
+
+class AuditorElector:
+    """Takes part in the election from ``start`` to ``close``.
+
+    Args:
+        name: of this candidate; no two processes may have the same.
+        make: a new auditor that has been started, for each election that is won.
+    """
+
+    def __init__(
+        self,
+        ports: AuditorPorts,
+        name: str,
+        make: Callable[[], Auditor],
+        figures: AuditorFigures,
+    ) -> None:
+        self.auditor: Auditor | None = None
+        self._make, self._figures = make, figures
+        self._name = name
+        self._ending: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None  # after a failure
+        path = f"{ports.root}/auditorelection"
+        self._election = LeaderElection(ports.store, path, name.encode(), self._on_state)
+
+    async def start(self) -> None:
+        """Run for the seat; from now on also whenever it becomes free."""
+        await self._election.elect()
+
+    async def leader(self) -> str | None:
+        """Name of the candidate that is auditor now, as stored."""
+        found = await self._election.leader()
+        return None if found is None else found.decode(errors="replace")
+
+    async def close(self) -> None:
+        """Stop auditing, then give up the seat."""
+        self._stop()
+        await asyncio.gather(*self._ending)
+        await self._election.close()
+
+    def _on_state(self, state: LeaderState) -> None:
+        if state is not LeaderState.NO_LEADER:
+            self._figures.election_attempts += 1
+        if state is LeaderState.LEADING:
+            _log.info("%s is auditor now", self._name)
+            self._figures.is_auditor = True
+            self._start()
+        else:
+            self._stop()
+
+    def _start(self) -> None:
+        """An auditor, and after a while another one if it fails: the seat is ours, so nobody else
+        would do it."""
+        self._again = None
+        self.auditor = self._make()
+        self.auditor.on_failed = self._on_failed
+
+    def _on_failed(self) -> None:
+        auditor, self.auditor = self.auditor, None
+        if auditor is not None:
+            self._end(auditor)
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(_AGAIN_S, self._start)
+
+    def _stop(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._figures.is_auditor:
+            _log.info("%s is no auditor any more", self._name)
+        self._figures.is_auditor = False
+        self._figures.zones = {}  # another one's to tell
+        self._figures.all_zones_down = False
+        auditor, self.auditor = self.auditor, None
+        if auditor is not None:
+            self._end(auditor)
+
+    def _end(self, auditor: Auditor) -> None:
+        auditor.stop()  # at once, not when the loop gets round to it
+        task = asyncio.get_running_loop().create_task(auditor.close())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)

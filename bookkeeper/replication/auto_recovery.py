@@ -1,0 +1,114 @@
+"""Auto-recovery as one unit: a candidate for the auditor's seat and some replication workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from bookkeeper.client.config import ClientConfig
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.placement import Placement, Rng
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.replication.auditor import Auditor, AuditorPorts
+from bookkeeper.replication.auditor_checks import ChecksConfig, PeriodicChecks
+from bookkeeper.replication.auditor_core import AuditorConfig
+from bookkeeper.replication.auditor_elector import AuditorElector
+from bookkeeper.replication.auditor_figures import AuditorFigures
+from bookkeeper.replication.config import ReplicationConfig
+from bookkeeper.replication.ledger_checker import LedgerChecker
+from bookkeeper.replication.under_replication import UnderReplicationStore
+from bookkeeper.replication.worker import ReplicationWorker
+from metadata.store import MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRecoveryConfig:
+    """What one process does.
+
+    Attributes:
+        audits: take part in the election.
+        workers: how many; each repairs some ledgers at a time.
+        location: ``/zone/upgrade-domain`` of this process.
+    """
+
+    auditor: AuditorConfig = field(default_factory=AuditorConfig)
+    checks: ChecksConfig = field(default_factory=ChecksConfig)
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+    client: ClientConfig = field(default_factory=ClientConfig)
+    audits: bool = True
+    workers: int = 1
+    location: str = ""
+
+
+class AutoRecovery:
+    """``await start()``, ``await close()``.
+
+    Args:
+        store: the session that the election and the workers' locks live in.
+        bookies: started by the caller.
+        name: of this candidate; no two processes may have the same.
+        clock: wall clock in milliseconds since the epoch, for dates in stored values.
+
+    Attributes:
+        figures: what the auditor counts, whether it is this process or not.
+        elector: None: this process only repairs.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookiePool,
+        placement: Placement,
+        name: str,
+        *,
+        clock: Callable[[], int],
+        rng: Rng,
+        config: AutoRecoveryConfig | None = None,
+    ) -> None:
+        self.figures = AuditorFigures()
+        self._config = config = config or AutoRecoveryConfig()
+        ledgers, marks = LedgerStore(store), UnderReplicationStore(store, clock)
+        self._ports = AuditorPorts(store, ledgers, marks, clock)
+        self._bookies, self._placement = bookies, placement
+        self._checker = LedgerChecker(bookies, rng, config.replication)
+        self.elector: AuditorElector | None = None
+        if config.audits:
+            self.elector = AuditorElector(self._ports, name, self._make_auditor, self.figures)
+        self.workers = [
+            ReplicationWorker(
+                store,
+                ledgers,
+                bookies,
+                placement,
+                clock=clock,
+                rng=rng,
+                config=config.replication,
+                client_config=config.client,
+                location=config.location,
+            )
+            for _ in range(config.workers)
+        ]
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Returns when this candidate has run for the seat once; retries go on by themselves."""
+        for worker in self.workers:
+            worker.start()
+            self._stack.push_async_callback(worker.close)
+        if self.elector is not None:
+            self._stack.push_async_callback(self.elector.close)
+            await self.elector.start()
+
+    async def close(self) -> None:
+        """Give up the seat, leave what is under repair: its copies are found by whoever goes on."""
+        await self._stack.aclose()
+
+    def _make_auditor(self) -> Auditor:
+        config = self._config
+        auditor = Auditor(self._ports, config.auditor, self.figures)
+        checks = PeriodicChecks(
+            auditor, config.checks, self._bookies, self._placement, self._checker
+        )
+        auditor.start(*checks.coroutines())
+        return auditor

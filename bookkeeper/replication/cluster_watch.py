@@ -1,0 +1,158 @@
+"""Which bookies there are and where, as the metadata store tells: cookies and registrations.
+
+Where: what an operator said, if it has a zone and an upgrade domain, else the bookie's own word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from bookkeeper.client.placement.location import levels
+from bookkeeper.client.places import parse_racks
+from bookkeeper.errors import BookieUnavailableError
+from bookkeeper.replication.auditor_core import ClusterView
+from bookkeeper.replication.zones import zone_of
+from bookkeeper.service_info import (
+    AVAILABLE_PATH,
+    COOKIES_PATH,
+    RACKS_PATH,
+    READ_ONLY_NAME,
+    READ_ONLY_PATH,
+    ServiceInfo,
+)
+from metadata.paths import decode_name
+from metadata.store import MetadataEvent, MetadataStore, SessionEvent
+
+_log = logging.getLogger(__name__)
+
+_NO_ZONE: Final = "default-zone"  # of a bookie whose place can't be read
+_READS: Final = 64  # at a time
+
+
+class ClusterWatch:
+    """Reads a ``ClusterView`` whenever it is asked for one, and says when to ask.
+
+    Args:
+        on_change: called on the loop when the view may have changed; events come in bursts.
+    """
+
+    def __init__(self, store: MetadataStore, on_change: Callable[[], None]) -> None:
+        self._store = store
+        self._on_change = on_change
+        self._zones: dict[str, str] = {}  # path of a node -> zone in its value
+        self._reading: set[str] = set()
+        self._addresses: dict[str, str] = {}  # bookie -> host:port, also of those gone since
+        self._watches = (
+            store.watch(AVAILABLE_PATH, self._on_event),
+            store.watch(COOKIES_PATH, self._on_event),
+            store.watch(RACKS_PATH, self._on_event),
+            store.on_session_event(self._on_session_event),
+        )
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+
+    async def read(self) -> ClusterView:
+        """Who there is now.
+
+        Raises:
+            MetadataError: the store can't tell.
+        """
+        cookies = await self._paths(COOKIES_PATH)
+        # A bookie that turns read-only, or back, makes its new node before it deletes the old one:
+        # read in this order, it is met at least once.
+        writable = await self._paths(AVAILABLE_PATH)
+        read_only = await self._paths(READ_ONLY_PATH)
+        writable |= await self._paths(AVAILABLE_PATH)
+        registered = read_only | writable
+        zones = await self._read_zones([*cookies.values(), *registered.values()])
+        told = await self._told_zones()
+
+        def place(paths: dict[str, str]) -> dict[str, str]:
+            # One whose node was gone when it was read isn't there: the event is on its way.
+            return {
+                bookie: told.get(bookie) or told.get(self._addresses.get(bookie, "")) or zones[path]
+                for bookie, path in paths.items()
+                if path in zones
+            }
+
+        return ClusterView(place(cookies), place(registered))
+
+    async def _told_zones(self) -> dict[str, str]:
+        """What operators said, by bookie or host:port. A rack alone is no zone."""
+        node = await self._store.get(RACKS_PATH)
+        try:
+            racks = {} if node is None or not node.value else parse_racks(node.value)
+        except ValueError as error:
+            _log.warning("%s is ignored: %s", RACKS_PATH, error)
+            return {}
+        return {bookie: zone_of(path) for bookie, path in racks.items() if len(levels(path)) == 2}
+
+    async def _paths(self, directory: str) -> dict[str, str]:
+        names = await self._store.children(directory)
+        return {decode_name(n): f"{directory}/{n}" for n in names if n != READ_ONLY_NAME}
+
+    async def _read_zones(self, paths: Iterable[str]) -> dict[str, str]:
+        """Zone by path; only nodes that aren't known are read, and those gone are forgotten."""
+        wanted = set(paths)
+        zones = {path: zone for path, zone in self._zones.items() if path in wanted}
+        self._zones = zones.copy()
+        unknown = sorted(wanted - zones.keys())
+        self._reading |= set(unknown)
+        for start in range(0, len(unknown), _READS):
+            part = unknown[start : start + _READS]
+            found = await asyncio.gather(*(self._store.get(path) for path in part))
+            for path, node in zip(part, found, strict=True):
+                if node is None:
+                    continue
+                zones[path] = self._read_zone(path, node.value)
+                if path in self._reading:  # no event has overtaken what was read
+                    self._zones[path] = zones[path]
+        self._reading -= set(unknown)
+        return zones
+
+    def _read_zone(self, path: str, value: bytes) -> str:
+        try:
+            if path.startswith(AVAILABLE_PATH):
+                info = ServiceInfo.decode(value)
+                if info.address is not None:
+                    self._addresses[info.bookie_id] = "{}:{}".format(*info.address)
+                location = info.network_location
+            else:
+                location = str(json.loads(value)["networkLocation"])
+        except (BookieUnavailableError, ValueError, KeyError, TypeError):
+            return _NO_ZONE
+        return zone_of(location) or _NO_ZONE
+
+    def _on_event(self, event: MetadataEvent) -> None:
+        self._forget(event.path)
+        self._on_change()
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED):
+            for path in [*self._zones, *self._reading]:  # events may have been lost meanwhile
+                self._forget(path)
+            self._on_change()
+
+    def _forget(self, path: str) -> None:
+        self._zones.pop(path, None)
+        self._reading.discard(path)
+
+
+async def read_zones(store: MetadataStore) -> dict[str, str]:
+    """Zone by bookie, of all that have a cookie or are registered.
+
+    Raises:
+        MetadataError: the store can't tell.
+    """
+    watch = ClusterWatch(store, lambda: None)
+    try:
+        view = await watch.read()
+    finally:
+        watch.close()
+    return {**view.cookies, **view.available}

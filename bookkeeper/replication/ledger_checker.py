@@ -1,0 +1,224 @@
+"""Finds the replicas that a ledger misses.
+
+By default it asks little: is each member registered, and does it give the first and the last entry
+it owns? More on demand: a share of its entries, all of them, or the bookie's own list of what it
+holds. Only closed fragments are probed: what is missing from an open one may be on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from math import ceil
+from typing import Any, TypeVar
+
+from bookkeeper.client.placement import Rng
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.errors import BookkeeperError
+from bookkeeper.ledger_metadata import LedgerMetadata
+from bookkeeper.replication.config import ReplicationConfig
+from bookkeeper.replication.fragments import (
+    Fragment,
+    Run,
+    fragments_of,
+    join_runs,
+    subtract_runs,
+)
+from bookkeeper.replication.replica_reader import Answer, examine_replica, read_replica
+
+T = TypeVar("T")
+
+
+class Problem(Enum):
+    """Why a replica doesn't count."""
+
+    GONE = "is not registered"
+    ABSENT = "misses entries"
+    CORRUPT = "has damaged copies"
+    UNKNOWN = "may have lost entries"
+    SILENT = "is registered, but does not answer"
+
+
+_PROBLEMS = {
+    Answer.ABSENT: Problem.ABSENT,
+    Answer.CORRUPT: Problem.CORRUPT,
+    Answer.UNKNOWN: Problem.UNKNOWN,
+    Answer.SILENT: Problem.SILENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One member of one fragment that doesn't hold what it should.
+
+    Attributes:
+        runs: entries that were looked at and found wanting; others may be, too.
+        detail: of a silent bookie: how it was silent.
+    """
+
+    fragment: Fragment
+    slot: int
+    problem: Problem
+    runs: tuple[Run, ...] = ()
+    detail: str = ""
+
+    @property
+    def bookie(self) -> str:
+        return self.fragment.bookies[self.slot]
+
+    def __str__(self) -> str:
+        where = f"segment {self.fragment.first_entry}: {self.bookie} {self.problem.value}"
+        if self.detail:
+            return f"{where}: {self.detail}"
+        if not self.runs:
+            return where
+        listed = ", ".join(f"{a}-{b - 1}" if b - a > 1 else f"{a}" for a, b in self.runs[:3])
+        return f"{where} ({listed}{', ...' if len(self.runs) > 3 else ''})"
+
+
+class LedgerChecker:
+    """Looks at ledgers one at a time; changes nothing.
+
+    Args:
+        rng: chooses the entries of a share.
+    """
+
+    def __init__(self, bookies: BookiePool, rng: Rng, config: ReplicationConfig) -> None:
+        self._bookies, self._rng, self._config = bookies, rng, config
+
+    async def check(
+        self,
+        metadata: LedgerMetadata,
+        registered: Collection[str],
+        *,
+        share: float = 0.0,
+        listed: Collection[str] = (),
+        every: Collection[str] = (),
+    ) -> list[Finding]:
+        """What is missing, in the order of the entries; at most one finding per member.
+
+        Args:
+            registered: bookies that are there now, also those that accept no writes.
+            share: this part (0..1) of each member's entries is read, beside the first and last.
+            listed: bookies that are asked for their list of entries, too.
+            every: bookies of which every entry is read.
+        """
+        gate = asyncio.Semaphore(self._config.parallel_reads)
+        lists: dict[str, asyncio.Future[list[Run] | None]] = {}
+
+        async def look(fragment: Fragment, slot: int) -> Finding | None:
+            bookie = fragment.bookies[slot]
+            async with gate:
+                if bookie in every:
+                    return await self.examine(fragment, slot)
+                found = await self._probe(fragment, slot, share)
+            if found is None and bookie in listed:
+                if bookie not in lists:  # one answer is for all fragments of the ledger
+                    lists[bookie] = asyncio.ensure_future(self._list(metadata.ledger_id, bookie))
+                found = await self._compare(fragment, slot, await lists[bookie])
+            return found
+
+        findings: list[Finding] = []
+        looks: list[Coroutine[Any, Any, Finding | None]] = []
+        for fragment in fragments_of(metadata):
+            for slot, bookie in enumerate(fragment.bookies):
+                if bookie not in registered:
+                    findings.append(Finding(fragment, slot, Problem.GONE))
+                elif fragment.is_closed and fragment.count_of(slot):
+                    looks.append(look(fragment, slot))
+        try:
+            findings += [found for found in await gather_all(looks) if found is not None]
+        finally:
+            for task in lists.values():
+                task.cancel()
+        return sorted(findings, key=lambda f: (f.fragment.first_entry, f.slot))
+
+    async def examine(self, fragment: Fragment, slot: int) -> Finding | None:
+        """Reads everything that ``slot`` owns; the finding names all that is wanting."""
+        bookie = fragment.bookies[slot]
+        held = await self._list(fragment.ledger_id, bookie)
+        owned = list(fragment.runs_of(slot))
+        absent = [] if held is None else list(subtract_runs(owned, held))
+        answer, bad = await examine_replica(
+            self._bookies,
+            bookie,
+            fragment.ledger_id,
+            subtract_runs(owned, absent),
+            self._config,
+        )
+        if answer is Answer.SILENT:
+            return Finding(fragment, slot, Problem.SILENT, (owned[0],) if owned else ())
+        if answer is Answer.GOOD and not absent:
+            return None
+        problem = Problem.ABSENT if answer is Answer.GOOD else _PROBLEMS[answer]
+        return Finding(fragment, slot, problem, tuple(join_runs([*absent, *bad])))
+
+    async def missing(self, fragment: Fragment, slot: int) -> list[Run] | None:
+        """What ``slot`` owns and its bookie doesn't list; None: it can't tell."""
+        held = await self._list(fragment.ledger_id, fragment.bookies[slot])
+        return None if held is None else list(subtract_runs(fragment.runs_of(slot), held))
+
+    async def _probe(self, fragment: Fragment, slot: int, share: float) -> Finding | None:
+        """First and last entry, and some between."""
+        count = fragment.count_of(slot)
+        chosen = {0, count - 1}
+        if share > 0:
+            extra = min(count, ceil(share * count))
+            chosen.update(int(self._rng.random() * count) for _ in range(extra))
+        bad: list[Run] = []
+        problem: Problem | None = None
+        detail = ""
+        for index in sorted(chosen):
+            entry_id = fragment.nth_of(slot, index)
+            found = await read_replica(
+                self._bookies,
+                fragment.bookies[slot],
+                fragment.ledger_id,
+                entry_id,
+                1,
+                1,
+                self._config.request_timeout_s,
+            )
+            if found.answer is Answer.GOOD:
+                continue
+            bad.append((entry_id, entry_id + 1))
+            problem, detail = _PROBLEMS[found.answer], found.detail
+            if found.answer is Answer.SILENT:
+                break
+        return None if problem is None else Finding(fragment, slot, problem, tuple(bad), detail)
+
+    async def _compare(
+        self, fragment: Fragment, slot: int, held: list[Run] | None
+    ) -> Finding | None:
+        if held is None:  # limbo, or a damaged index: only reading tells
+            return await self.examine(fragment, slot)
+        bad = tuple(subtract_runs(fragment.runs_of(slot), held))
+        return Finding(fragment, slot, Problem.ABSENT, bad) if bad else None
+
+    async def _list(self, ledger_id: int, bookie: str) -> list[Run] | None:
+        return await list_entries(self._bookies, bookie, ledger_id, self._config.request_timeout_s)
+
+
+async def list_entries(
+    bookies: BookiePool, bookie: str, ledger_id: int, timeout_s: float
+) -> list[Run] | None:
+    """Entries the bookie says it holds, as ascending runs; None: it can't tell."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await bookies.client(bookie).list_entries(ledger_id)
+    except (BookkeeperError, TimeoutError):
+        return None
+
+
+async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order; when one fails the others are cancelled before it is raised."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

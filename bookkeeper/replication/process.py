@@ -1,0 +1,178 @@
+"""``magnetar autorecovery``: an auditor candidate and workers as a process of their own.
+
+It keeps nothing on disk and may be killed at any time: whoever goes on finds the markers, and the
+copies that were made already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import random
+import signal
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from bookkeeper.bookie.admin_server import AdminServer
+from bookkeeper.client.placing import placement_for
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.errors import BookkeeperError
+from bookkeeper.malloc import keep_freed_memory
+from bookkeeper.replication.admin_pages import AutoRecoveryPages, Metrics
+from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
+from bookkeeper.replication.settings import AutoRecoverySettings
+from bookkeeper.replication.under_replication import UnderReplicationStore
+from bookkeeper.transport_grpc.connector import BookieConnector
+from metadata.errors import MetadataError
+from metadata.opening import connect_store
+from metadata.store import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_S_MAX: Final = 60.0
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class AutoRecoveryPart:
+    """Auto-recovery as a part of some process that has a store and a pool of bookies.
+
+    Attributes:
+        recovery: None until it works.
+        pages: what its HTTP server shows of it.
+    """
+
+    def __init__(self, settings: AutoRecoverySettings, metrics: Metrics | None = None) -> None:
+        self.settings = settings
+        self.recovery: AutoRecovery | None = None
+        self.pages = AutoRecoveryPages(metrics)
+
+    async def start(
+        self, stack: AsyncExitStack, store: MetadataStore, pool: BookiePool, name: str
+    ) -> None:
+        """Begin to audit and to repair; ``stack`` ends it.
+
+        Args:
+            pool: started.
+            name: of this candidate for the auditor's seat.
+        """
+        settings, rng = self.settings, random.Random()
+        placement = await stack.enter_async_context(placement_for(settings.placement(), pool, rng))
+        config = AutoRecoveryConfig(
+            auditor=settings.auditor(),
+            checks=settings.checks(),
+            replication=settings.replication(),
+            audits=settings.auditor_enabled,
+            workers=settings.replication_workers,
+            location=settings.network_location,
+        )
+        recovery = AutoRecovery(
+            store, pool, placement, name, clock=wall_clock_ms, rng=rng, config=config
+        )
+        stack.push_async_callback(recovery.close)
+        await recovery.start()
+        self.pages.marks = UnderReplicationStore(store, wall_clock_ms)
+        self.recovery = self.pages.recovery = recovery
+
+
+class AutoRecoveryProcess:
+    """The parts of one process; ``await start()``, ``await close()``."""
+
+    def __init__(
+        self, settings: AutoRecoverySettings, metadata_url: str, metrics: Metrics | None = None
+    ) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.web_url = ""  # "": no HTTP
+        self._metadata_url = metadata_url
+        self._part = AutoRecoveryPart(settings, metrics)
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Returns when it works, be it that the auditor is another one.
+
+        Raises:
+            OSError: the HTTP port or a TLS file can't be used.
+            MetadataError: the metadata store doesn't answer.
+        """
+        settings = self.settings
+        path = settings.metadata_store_config_path
+        async with AsyncExitStack() as stack:
+            if settings.http_server_enabled:
+                await self._listen_http(stack)
+            store = await connect_store(
+                self._metadata_url,
+                Path(path) if path else None,
+                session_timeout_s=settings.zk_timeout / 1000,
+            )
+            stack.push_async_callback(store.close)
+            connector = BookieConnector(store, settings.transport(), settings.tls())
+            stack.push_async_callback(connector.close)
+            pool = BookiePool(store, connector.connect)
+            stack.push_async_callback(pool.close)
+            await pool.start()
+            await self._part.start(stack, store, pool, self.name)
+            self._stack = stack.pop_all()
+
+    async def close(self) -> None:
+        self._part.pages.recovery = None
+        await self._stack.aclose()
+
+    async def _listen_http(self, stack: AsyncExitStack) -> None:
+        settings = self.settings
+        server = AdminServer(self._part.pages.by_path())
+        stack.push_async_callback(server.close)
+        port = await server.listen(settings.http_server_host, settings.http_server_port)
+        self.web_url = f"http://{settings.http_server_host}:{port}"
+
+
+def run(settings: AutoRecoverySettings, metadata_url: str, metrics: Metrics | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the process's exit code: 1 can't start, 4 the end took too long.
+
+    Args:
+        metrics: makes the page for Prometheus.
+    """
+    keep_freed_memory()
+    faulthandler.enable()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(AutoRecoveryProcess(settings, metadata_url, metrics)))
+
+
+async def _serve(process: AutoRecoveryProcess) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    starting = loop.create_task(process.start())
+    stopping = loop.create_task(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return 0
+    try:
+        await starting
+    except (OSError, ValueError, MetadataError, BookkeeperError) as error:
+        print(f"magnetar: can't start: {error}", file=sys.stderr)
+        _log.debug("start failed", exc_info=error)
+        return 1
+    if process.web_url:
+        print(f"magnetar autorecovery: {process.web_url} probes and metrics")
+    print(f"magnetar autorecovery: {process.name} ready", flush=True)
+    await stopping
+    try:
+        async with asyncio.timeout(_CLOSE_S_MAX):
+            await process.close()
+    except TimeoutError:
+        _log.warning("stopped after %.0f s; the next one goes on with the markers", _CLOSE_S_MAX)
+        return 4
+    return 0

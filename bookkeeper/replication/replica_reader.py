@@ -1,0 +1,139 @@
+"""Reads one bookie's copies, digest-checked, and says what its answer proves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from bookkeeper import codes
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.errors import BookkeeperError, LedgerError
+from bookkeeper.packet import decode_header, is_intact
+from bookkeeper.replication.config import ReplicationConfig
+from bookkeeper.replication.fragments import Run, join_runs, split_runs
+
+
+class Answer(Enum):
+    """What a bookie's answer says about its copy of an entry."""
+
+    GOOD = "has it"
+    ABSENT = "does not have it"  # an explicit negative
+    CORRUPT = "has a damaged copy"
+    UNKNOWN = "can't say if it has it"  # limbo: never a "no"
+    SILENT = "does not answer"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRead:
+    """Intact packets from the first entry asked for on; none unless GOOD.
+
+    ``detail`` tells operators why one is SILENT: it may be access, not the network.
+    """
+
+    answer: Answer
+    packets: list[bytes]
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.answer.value} ({self.detail})" if self.detail else self.answer.value
+
+
+async def read_replica(
+    bookies: BookiePool,
+    bookie: str,
+    ledger_id: int,
+    first: int,
+    count_max: int,
+    bytes_max: int,
+    timeout_s: float,
+) -> ReplicaRead:
+    """Packets from ``first`` on, up to the first one that isn't there or isn't intact.
+
+    A copy whose digest is wrong is reported to its bookie, which repairs it.
+    """
+    client = bookies.client(bookie)
+    try:
+        async with asyncio.timeout(timeout_s):
+            reply = await client.read_entries(ledger_id, first, count_max, bytes_max)
+    except TimeoutError:
+        return ReplicaRead(Answer.SILENT, [], f"for {timeout_s:g} s")
+    except BookkeeperError as error:
+        code = error.code if isinstance(error, LedgerError) else codes.UNAVAILABLE
+        return ReplicaRead(Answer.SILENT, [], codes.code_name(code))
+    if reply.code != codes.OK:
+        meaning = _meaning(reply.code)
+        detail = codes.code_name(reply.code) if meaning is Answer.SILENT else ""
+        return ReplicaRead(meaning, [], detail)
+    packets: list[bytes] = []
+    for entry_id, packet in enumerate(reply.packets[:count_max], first):
+        if not is_intact(packet) or decode_header(packet)[:2] != (ledger_id, entry_id):
+            await _report(bookies, bookie, ledger_id, entry_id, timeout_s)
+            break
+        packets.append(bytes(packet))
+    if packets:
+        return ReplicaRead(Answer.GOOD, packets)
+    return ReplicaRead(Answer.CORRUPT if reply.packets else Answer.SILENT, [])
+
+
+async def examine_replica(
+    bookies: BookiePool,
+    bookie: str,
+    ledger_id: int,
+    runs: Iterable[Run],
+    config: ReplicationConfig,
+    pace: Callable[[int], Awaitable[None]] | None = None,
+) -> tuple[Answer, list[Run]]:
+    """Read all of ``runs`` from one bookie.
+
+    Args:
+        pace: awaited with the number of bytes after each read.
+
+    Returns:
+        GOOD, or what the last bad entry was, and which are bad. SILENT: it stopped answering, and
+        nothing is said about the others. UNKNOWN: everything from the first doubt on counts as bad,
+        as asking on entry by entry may take for ever.
+    """
+    worst, bad = Answer.GOOD, list[Run]()
+    pieces = split_runs(runs, config.batch_entries)
+    for first, end in pieces:
+        while first < end:
+            found = await read_replica(
+                bookies,
+                bookie,
+                ledger_id,
+                first,
+                end - first,
+                config.batch_bytes,
+                config.request_timeout_s,
+            )
+            if found.answer is Answer.SILENT:
+                return Answer.SILENT, []
+            if found.answer is Answer.UNKNOWN:
+                return Answer.UNKNOWN, join_runs([*bad, (first, end), *pieces])
+            if found.answer is not Answer.GOOD:
+                worst = found.answer
+                bad.append((first, first + 1))
+            elif pace is not None:
+                await pace(sum(map(len, found.packets)))
+            first += max(1, len(found.packets))
+    return worst, join_runs(bad)
+
+
+def _meaning(code: int) -> Answer:
+    if codes.is_explicit_negative(code):
+        return Answer.ABSENT
+    if code == codes.UNKNOWN_LEDGER_STATE:
+        return Answer.UNKNOWN
+    return Answer.CORRUPT if code == codes.IO_ERROR else Answer.SILENT
+
+
+async def _report(
+    bookies: BookiePool, bookie: str, ledger_id: int, entry_id: int, timeout_s: float
+) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await bookies.client(bookie).report_corrupt(ledger_id, entry_id)
+    except (BookkeeperError, TimeoutError):
+        return  # its scrub will find it

@@ -1,0 +1,375 @@
+"""Copies the share of one slot to a bookie, and names that bookie in the metadata afterwards.
+
+What is written are the original packets, byte for byte, with recovery adds (the ledger is fenced or
+closed). The metadata changes once, when every copy is confirmed, by one compare-and-set of one slot
+of one segment, and only while the repair still has its lock: a bookie that collects what it holds
+too much of takes the same lock, so it can't drop the copies in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from bookkeeper import codes
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.placement import Placement
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.errors import LedgerMetadataError
+from bookkeeper.ledger_metadata import (
+    LedgerMetadata,
+    LedgerState,
+    master_key,
+    replace_members,
+)
+from bookkeeper.packet import PACKET_HEADER_BYTES
+from bookkeeper.replication.config import ReplicationConfig
+from bookkeeper.replication.errors import (
+    FragmentChangedError,
+    NoTargetError,
+    TargetFailedError,
+    UnreadableEntryError,
+)
+from bookkeeper.replication.figures import ReplicationFigures
+from bookkeeper.replication.fragments import (
+    Fragment,
+    Run,
+    count_entries,
+    join_runs,
+    split_runs,
+    subtract_runs,
+)
+from bookkeeper.replication.ledger_checker import gather_all, list_entries
+from bookkeeper.replication.replica_reader import Answer, examine_replica, read_replica
+from bookkeeper.replication.throttle import Throttle
+from bookkeeper.transport import AddRequest
+
+_WRITES_MAX: Final = 2  # requests to the target under way for one copy
+_BUSY_ATTEMPTS: Final = 8  # of a request that the target had no room for
+_BUSY_PAUSE_S: Final = 0.1  # doubles each time
+
+Check = Callable[[], None]
+"""Raises RepairStoppedError when the repair must end; called before each step."""
+
+
+@dataclass(slots=True)
+class _Write:
+    """A request to the target and the future of its result code."""
+
+    request: AddRequest
+    code: asyncio.Future[int]
+
+
+class Replicator:
+    """Copies for all repairs of one worker.
+
+    Args:
+        throttle: shared, so that all of them together keep the limit.
+        location: ``/zone/upgrade-domain`` of this process; near sources are preferred.
+    """
+
+    def __init__(
+        self,
+        ledgers: LedgerStore,
+        bookies: BookiePool,
+        placement: Placement,
+        throttle: Throttle,
+        config: ReplicationConfig,
+        figures: ReplicationFigures,
+        location: str = "",
+    ) -> None:
+        self._ledgers, self._bookies, self._placement = ledgers, bookies, placement
+        self._throttle, self._config, self._figures = throttle, config, figures
+        self._location = location
+
+    def choose_target(
+        self,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        slot: int,
+        excluded: Collection[str],
+        preferred: str | None = None,
+    ) -> str:
+        """A bookie that may take the place of the one at ``slot``.
+
+        Args:
+            preferred: has copies from an earlier attempt; taken if it still may be.
+        Raises:
+            NoTargetError: there is none now.
+        """
+        writable = self._bookies.writable
+        barred = {*excluded, *fragment.bookies}
+        if preferred is not None and preferred in writable and preferred not in barred:
+            return preferred
+        target = self._placement.replace_bookie(
+            slot,
+            fragment.bookies,
+            metadata.write_quorum,
+            metadata.ack_quorum,
+            excluded,
+            writable,
+        )
+        if target is None:
+            raise NoTargetError(
+                f"segment {fragment.first_entry}: no bookie may take the place of "
+                f"{fragment.bookies[slot]}: {len(writable)} accept writes, "
+                f"{len(writable - barred)} of them hold no copy and have not failed"
+            )
+        return target
+
+    async def replace(
+        self, metadata: LedgerMetadata, fragment: Fragment, slot: int, target: str, check: Check
+    ) -> LedgerMetadata:
+        """Give ``target`` everything ``slot`` owns, then its place. REQUIRES: a closed fragment.
+
+        Returns:
+            The metadata as stored.
+        Raises:
+            UnreadableEntryError, TargetFailedError, FragmentChangedError, RepairStoppedError.
+            NoSuchLedgerError: it was deleted meanwhile. MetadataError: the store failed.
+        """
+        assert fragment.is_closed
+        missing, rotten = await self._lacking(fragment, slot, target, check)
+        await self.fill(metadata, fragment, slot, target, missing, check)
+        if rotten and await self._examine(fragment, target, rotten, check) != (Answer.GOOD, []):
+            raise TargetFailedError(target, "it keeps damaged copies")
+        stored = await self._ledgers.update(
+            fragment.ledger_id,
+            lambda current: _with_target(current, fragment, slot, target, check),
+        )
+        self._figures.members_replaced += 1
+        return stored.metadata
+
+    async def _lacking(
+        self, fragment: Fragment, slot: int, target: str, check: Check
+    ) -> tuple[list[Run], list[Run]]:
+        """What the target must be given, and what of it was there, but damaged.
+
+        The rest it has from an earlier attempt, or from a time when it was a member already.
+        """
+        owned = list(fragment.runs_of(slot))
+        held = await list_entries(
+            self._bookies, target, fragment.ledger_id, self._config.request_timeout_s
+        )
+        if not owned or not held:  # what it can't list (limbo, an error) it is given again
+            return owned, []
+        absent = list(subtract_runs(owned, held))
+        there = list(subtract_runs(owned, absent))
+        # Read: old copies may have rotted, and nobody has looked at them since it left.
+        answer, bad = await self._examine(fragment, target, there, check)
+        if answer is Answer.SILENT:
+            raise TargetFailedError(target, "no answer")
+        self._figures.entries_resumed += count_entries(there) - count_entries(bad)
+        return join_runs([*absent, *bad]), bad
+
+    async def _examine(
+        self, fragment: Fragment, target: str, runs: Iterable[Run], check: Check
+    ) -> tuple[Answer, list[Run]]:
+        async def pace(byte_count: int) -> None:
+            await self._throttle.take(byte_count)
+            check()
+
+        return await examine_replica(
+            self._bookies, target, fragment.ledger_id, runs, self._config, pace
+        )
+
+    async def fill(
+        self,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        slot: int,
+        target: str,
+        runs: Iterable[Run],
+        check: Check,
+    ) -> None:
+        """Copy ``runs``, which ``slot`` owns, to ``target``; all are durable there on return.
+
+        Raises:
+            UnreadableEntryError, TargetFailedError, RepairStoppedError.
+        """
+        assert fragment.is_closed
+        source = _Source(self._bookies, fragment, slot, self._config, self._location)
+        key = master_key(metadata.password)
+        writes: deque[_Write] = deque()
+        try:
+            async for ids, packets in source.batches(runs):
+                check()
+                byte_count = sum(map(len, packets))
+                await self._throttle.take(byte_count)
+                check()
+                if len(writes) == _WRITES_MAX:
+                    await self._finish(target, writes.popleft(), check)
+                writes.append(self._send(target, fragment.ledger_id, key, ids, packets))
+            while writes:
+                await self._finish(target, writes.popleft(), check)
+        except UnreadableEntryError:
+            self._figures.unreadable_entries += 1
+            raise
+
+    def _send(
+        self, target: str, ledger_id: int, key: bytes, ids: list[int], packets: list[bytes]
+    ) -> _Write:
+        code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(_: AddRequest, result: int) -> None:
+            if not code.done():
+                code.set_result(result)
+
+        contiguous = ids[-1] - ids[0] == len(ids) - 1
+        request = AddRequest(
+            ledger_id,
+            key,
+            range(ids[0], ids[-1] + 1) if contiguous else ids,
+            [packet[:PACKET_HEADER_BYTES] for packet in packets],
+            [packet[PACKET_HEADER_BYTES:] for packet in packets],
+            sum(map(len, packets)),
+            True,
+            done,
+        )
+        self._bookies.client(target).add_entries(request)
+        return _Write(request, code)
+
+    async def _finish(self, target: str, write: _Write, check: Check) -> None:
+        """Wait for the answer; a target without room is asked again, a few times."""
+        pause_s = _BUSY_PAUSE_S
+        for _ in range(_BUSY_ATTEMPTS):
+            try:
+                async with asyncio.timeout(self._config.request_timeout_s):
+                    code = await write.code
+            except TimeoutError:
+                raise TargetFailedError(target, "no answer") from None
+            if code != codes.TOO_MANY_REQUESTS:
+                break
+            await asyncio.sleep(pause_s)
+            check()
+            pause_s *= 2
+            request = write.request
+            packets = [h + b for h, b in zip(request.heads, request.bodies, strict=True)]
+            write = self._send(
+                target, request.ledger_id, request.master_key, list(request.entry_ids), packets
+            )
+        if code != codes.OK:
+            raise TargetFailedError(target, codes.code_name(code))
+        self._figures.entries_copied += len(write.request.entry_ids)
+        self._figures.bytes_copied += write.request.body_bytes
+
+
+class _Source:
+    """Reads what one slot owns from whoever has intact copies."""
+
+    def __init__(
+        self,
+        bookies: BookiePool,
+        fragment: Fragment,
+        slot: int,
+        config: ReplicationConfig,
+        location: str,
+    ) -> None:
+        self._bookies, self._fragment, self._slot = bookies, fragment, slot
+        self._config = config
+        self._failures = dict.fromkeys(fragment.bookies, 0)
+        self._distance = {
+            bookie: _distance(location, bookies.location(bookie) or "")
+            for bookie in fragment.bookies
+        }
+
+    async def batches(self, runs: Iterable[Run]) -> AsyncIterator[tuple[list[int], list[bytes]]]:
+        """Ascending ids and their packets, a bounded number of bytes at a time."""
+        config, fragment = self._config, self._fragment
+        striped = fragment.write_quorum < fragment.ensemble_size
+        width = config.parallel_reads if striped else 1
+        pieces = split_runs(runs, config.batch_entries)
+        group: list[Run] = []
+        while True:
+            group += islice(pieces, width - len(group))
+            if not group:
+                return
+            found = await gather_all(self._read(*run, config.batch_bytes // width) for run in group)
+            ids: list[int] = []
+            packets: list[bytes] = []
+            rest: list[Run] = []
+            for (first, end), part in zip(group, found, strict=True):
+                middle = first + len(part)
+                ids += range(first, middle)
+                packets += part
+                if middle < end:
+                    rest.append((middle, end))
+            group = rest
+            yield ids, packets
+
+    async def _read(self, first: int, end: int, bytes_max: int) -> list[bytes]:
+        """At least one entry, from ``first`` on.
+
+        Raises:
+            UnreadableEntryError: no replica has an intact copy of ``first``.
+        """
+        fragment, answers = self._fragment, list[str]()
+        for slot in self._candidates(first):
+            bookie = fragment.bookies[slot]
+            found = await read_replica(
+                self._bookies,
+                bookie,
+                fragment.ledger_id,
+                first,
+                min(end, fragment.run_end(slot, first)) - first,
+                bytes_max,
+                self._config.request_timeout_s,
+            )
+            if found.answer is Answer.GOOD:
+                return found.packets
+            answers.append(f"{bookie} {found}")
+            self._failures[bookie] += found.answer is Answer.SILENT
+        raise UnreadableEntryError(f"entry {first} can't be read: {', '.join(answers)}")
+
+    def _candidates(self, entry_id: int) -> list[int]:
+        """Owners of the entry: silent ones late, then near ones first.
+
+        The bookie that is to be replaced comes last: it may be there all the same, and be the only
+        one that has an intact copy.
+        """
+        bookies = self._fragment.bookies
+        return sorted(
+            self._fragment.slots_of(entry_id),
+            key=lambda slot: (
+                slot == self._slot,
+                self._failures[bookies[slot]],
+                self._distance[bookies[slot]],
+            ),
+        )
+
+
+def _distance(here: str, there: str) -> int:
+    """0: same upgrade domain, 1: same zone, 2: elsewhere or unknown."""
+    if not here or not there:
+        return 2
+    if here == there:
+        return 0
+    return 1 if here.split("/")[1:2] == there.split("/")[1:2] else 2
+
+
+def _with_target(
+    current: LedgerMetadata, fragment: Fragment, slot: int, target: str, check: Check
+) -> LedgerMetadata | None:
+    """The change to store; its predicate is that the segment is still the one that was copied."""
+    check()  # right before the write
+    first = fragment.first_entry
+    segment = current.segment_of(first)
+    if segment.first_entry != first:
+        raise FragmentChangedError(f"there is no segment {first} any more")
+    if segment.bookies[slot] == target:
+        return None  # our own write, whose answer was lost, or another worker's
+    closed = current.state is LedgerState.CLOSED
+    next_key = current.segment_end(first)
+    end = next_key if next_key is not None else (current.last_entry + 1 if closed else None)
+    if end is None or max(end, first) != fragment.end:
+        raise FragmentChangedError(f"segment {first} does not end at {fragment.end} any more")
+    if segment.bookies[slot] != fragment.bookies[slot]:
+        raise FragmentChangedError(f"segment {first} has another bookie at slot {slot} already")
+    try:
+        return replace_members(current, first, {slot: (fragment.bookies[slot], target)})
+    except LedgerMetadataError as error:  # another worker gave the target another slot
+        raise FragmentChangedError(str(error)) from error

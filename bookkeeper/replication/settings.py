@@ -1,0 +1,289 @@
+"""Settings of auto-recovery: bookkeeper.conf's keys, in the units they have there.
+
+The same keys hold for ``magnetar autorecovery`` and inside a bookie with
+``autoRecoveryDaemonEnabled=true``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from bookkeeper.auth.token_source import token_setting
+from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from bookkeeper.client.placement.config import RACK_AWARE, policy_named
+from bookkeeper.key_values import KeyTable
+from bookkeeper.replication.auditor_checks import ChecksConfig
+from bookkeeper.replication.auditor_core import AuditorConfig
+from bookkeeper.replication.config import ReplicationConfig
+from bookkeeper.replication.zones import ZoneConfig
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.tls import TlsFiles
+
+_log = logging.getLogger(__name__)
+
+ENVIRONMENT_PREFIXES: Final = (
+    *("BOOKIE_", "MAGNETAR_BOOKIE_"),
+    *("AUTORECOVERY_", "MAGNETAR_AUTORECOVERY_"),
+)
+_MIB: Final = 1024 * 1024
+_LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class AutoRecoverySettingsError(ValueError):
+    """A setting can't be used; the text names the key and the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoRecoverySettings:
+    """Attribute names are the keys in snake case; "own key" marks what bookkeeper.conf lacks."""
+
+    # --- who and where
+    auto_recovery_id: str = ""  # own key; "": host name and process id
+    metadata_service_uri: str = ""
+    metadata_store_config_path: str = ""  # Pulsar's key: TLS and login
+    zk_timeout: int = 30_000  # ms
+    network_location: str = ""  # own key: /zone/upgrade-domain of this process
+
+    # --- auditor
+    auditor_enabled: bool = True  # own key: take part in the election
+    lost_bookie_recovery_delay: float = 0.0  # s; an operator's, in the store, wins
+    auditor_periodic_bookie_check_interval: float = 86_400.0  # s
+    auditor_periodic_check_interval: float = 604_800.0  # s
+    auditor_ledger_verification_percentage: float = 0.0
+    auditor_periodic_placement_policy_check_interval: float = 0.0  # s
+    auditor_replicas_check_interval: float = 0.0  # s
+    underreplicated_ledger_recovery_grace_period: float = 0.0  # s
+
+    # --- zones (own keys)
+    zone_low_watermark: float = 0.5
+    zone_high_watermark: float = 0.65
+    zone_settle_time: float = 15.0  # s
+    zone_lost_bookies_min: int = 2
+    zone_auto_return: bool = True
+    zone_down_scope: str = "cluster"  # what a lost zone switches off; or "zone": its own repair
+
+    # --- workers
+    replication_workers: int = 1  # own key; 0: this process only audits
+    replication_concurrent_ledgers: int = 4  # own key: of one worker
+    replication_rate_by_bytes: int = -1  # a second and worker; -1 or 0: no limit
+    rereplication_entry_batch_size: int = 500
+    open_ledger_rereplication_grace_period: int = 30_000  # ms
+    rw_rereplicate_backoff_ms: int = 9_375
+
+    # --- placement of the new copies: as the ledgers' writers have it
+    ensemble_placement_policy: str = RACK_AWARE  # or random, zone-aware
+    min_num_racks_per_write_quorum: int = 2
+    enforce_min_num_racks_per_write_quorum: bool = False
+    min_num_zones_per_write_quorum: int = 2
+    desired_num_zones_per_write_quorum: int = 3
+    enforce_strict_zoneaware_placement: bool = True
+    disk_weight_based_placement_enabled: bool = False
+    bookie_max_weight_multiple_for_weight_based_placement: float = 3.0
+    get_bookie_info_interval_seconds: int = 86_400
+    get_bookie_info_retry_interval_seconds: int = 60
+
+    # --- how bookies are talked to
+    client_timeout_in_seconds: float = 30.0  # own key
+    netty_max_frame_size_bytes: int = 64 * _MIB
+    client_certificate_path: str = ""  # own keys; the broker's bookkeeperTLS... fit, too
+    client_key_path: str = ""
+    client_trust_path: str = ""
+    bookkeeper_client_authentication_plugin: str = ""  # token: what bookies are shown ...
+    bookkeeper_client_authentication_parameters: str = field(default="", repr=False)  # ... of
+
+    # --- HTTP: probes and metrics
+    http_server_enabled: bool = False
+    http_server_host: str = "127.0.0.1"
+    http_server_port: int = 8080  # 0: any free port
+    cluster_name: str = ""  # own key: label of all series
+
+    # --- log
+    log_level: str = "INFO"
+    log_format: str = "text"  # own key: "json"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.http_server_port <= 65_535:
+            raise AutoRecoverySettingsError(f"httpServerPort={self.http_server_port}: not a port")
+        if self.log_level not in _LOG_LEVELS or self.log_format not in ("text", "json"):
+            raise AutoRecoverySettingsError(
+                f"logLevel={self.log_level}, logFormat={self.log_format}"
+            )
+        if self.replication_workers < 0 or (
+            not self.replication_workers and not self.auditor_enabled
+        ):
+            raise AutoRecoverySettingsError(
+                f"replicationWorkers={self.replication_workers}, auditorEnabled="
+                f"{str(self.auditor_enabled).lower()}: nothing to do"
+            )
+        try:
+            self._check_times()
+            self.auditor(), self.replication(), self.placement(), self.tls()
+        except AutoRecoverySettingsError:
+            raise
+        except ValueError as error:
+            raise AutoRecoverySettingsError(str(error)) from error
+
+    def _check_times(self) -> None:
+        times = {
+            "lostBookieRecoveryDelay": self.lost_bookie_recovery_delay,
+            "auditorPeriodicBookieCheckInterval": self.auditor_periodic_bookie_check_interval,
+            "auditorPeriodicCheckInterval": self.auditor_periodic_check_interval,
+            "auditorPeriodicPlacementPolicyCheckInterval": (
+                self.auditor_periodic_placement_policy_check_interval
+            ),
+            "auditorReplicasCheckInterval": self.auditor_replicas_check_interval,
+            "underreplicatedLedgerRecoveryGracePeriod": (
+                self.underreplicated_ledger_recovery_grace_period
+            ),
+            "zoneSettleTime": self.zone_settle_time,
+        }
+        for key, value in times.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise AutoRecoverySettingsError(f"{key}={value}: not a time in seconds")
+        if self.zone_down_scope not in ("cluster", "zone"):
+            raise AutoRecoverySettingsError(
+                f"zoneDownScope={self.zone_down_scope}: cluster or zone"
+            )
+        if not 0 <= self.auditor_ledger_verification_percentage <= 100:
+            raise AutoRecoverySettingsError(
+                "auditorLedgerVerificationPercentage="
+                f"{self.auditor_ledger_verification_percentage}: 0 to 100"
+            )
+
+    @classmethod
+    def load(cls, *sources: Mapping[str, str], is_part: bool = False) -> AutoRecoverySettings:
+        """Keys and texts; a later source wins.
+
+        Args:
+            is_part: other parts of the process take further keys; else unknown ones are told.
+
+        Raises:
+            AutoRecoverySettingsError: a value doesn't fit its key.
+        """
+        values, unknown = KEYS.parse(sources)
+        if unknown and not is_part:
+            names = ", ".join(sorted(unknown))
+            _log.warning("ignored %d unknown settings: %s", len(unknown), names)
+        return cls(**values)
+
+    @property
+    def name(self) -> str:
+        """Of this candidate: no other process may have it."""
+        return self.auto_recovery_id or f"{socket.gethostname()}:{os.getpid()}"
+
+    def auditor(self) -> AuditorConfig:
+        return AuditorConfig(
+            round(self.lost_bookie_recovery_delay * 1000),
+            ZoneConfig(
+                low_watermark=self.zone_low_watermark,
+                high_watermark=self.zone_high_watermark,
+                settle_ms=round(self.zone_settle_time * 1000),
+                losses_min=self.zone_lost_bookies_min,
+                auto_return=self.zone_auto_return,
+                holds_all=self.zone_down_scope == "cluster",
+            ),
+        )
+
+    def checks(self) -> ChecksConfig:
+        return ChecksConfig(
+            bookie_check_s=self.auditor_periodic_bookie_check_interval,
+            all_ledgers_s=self.auditor_periodic_check_interval,
+            share=self.auditor_ledger_verification_percentage / 100,
+            placement_s=self.auditor_periodic_placement_policy_check_interval,
+            replicas_s=self.auditor_replicas_check_interval,
+            grace_s=self.underreplicated_ledger_recovery_grace_period,
+            request_timeout_s=self.client_timeout_in_seconds,
+        )
+
+    def replication(self) -> ReplicationConfig:
+        backoff_s = self.rw_rereplicate_backoff_ms / 1000
+        return ReplicationConfig(
+            concurrent_ledgers=self.replication_concurrent_ledgers,
+            bytes_per_s=max(0, self.replication_rate_by_bytes),
+            batch_entries=self.rereplication_entry_batch_size,
+            request_timeout_s=self.client_timeout_in_seconds,
+            open_ledger_grace_s=self.open_ledger_rereplication_grace_period / 1000,
+            backoff_min_s=backoff_s,
+            backoff_max_s=max(300.0, backoff_s),
+        )
+
+    def placement(self) -> PlacementConfig:
+        try:
+            policy = policy_named(self.ensemble_placement_policy or RACK_AWARE)
+        except ValueError as error:
+            raise AutoRecoverySettingsError(f"ensemblePlacementPolicy: {error}") from error
+        return PlacementConfig(
+            policy,
+            RackRules(
+                self.min_num_racks_per_write_quorum, self.enforce_min_num_racks_per_write_quorum
+            ),
+            ZoneRules(
+                self.min_num_zones_per_write_quorum,
+                self.desired_num_zones_per_write_quorum,
+                self.enforce_strict_zoneaware_placement,
+            ),
+            self.disk_weight_based_placement_enabled,
+            self.bookie_max_weight_multiple_for_weight_based_placement,
+            float(self.get_bookie_info_interval_seconds),
+            float(self.get_bookie_info_retry_interval_seconds),
+        )
+
+    def transport(self) -> TransportConfig:
+        return TransportConfig(
+            add_timeout_s=self.client_timeout_in_seconds,
+            call_timeout_s=self.client_timeout_in_seconds,
+            entry_bytes_max=self.netty_max_frame_size_bytes,
+            token=token_setting(
+                self.bookkeeper_client_authentication_plugin,
+                self.bookkeeper_client_authentication_parameters,
+            ),
+        )
+
+    def tls(self) -> TlsFiles | None:
+        """None: bookies are talked to without TLS."""
+        if not self.client_certificate_path and not self.client_trust_path:
+            return None
+        return TlsFiles(self.client_certificate_path, self.client_key_path, self.client_trust_path)
+
+
+KEYS: Final = KeyTable(
+    AutoRecoverySettings,
+    {
+        # Other names of the same things: Pulsar's, and older ones of BookKeeper.
+        "metadataStoreUrl": "metadata_service_uri",
+        "zkServers": "metadata_service_uri",
+        "zooKeeperServers": "metadata_service_uri",
+        "zooKeeperSessionTimeoutMillis": "zk_timeout",
+        "metadataStoreSessionTimeoutMillis": "zk_timeout",
+        # The broker's names: the same lines may stand in both files.
+        **{
+            f"bookkeeper_{name}": name
+            for name in (
+                *("ensemble_placement_policy", "disk_weight_based_placement_enabled"),
+                *("min_num_zones_per_write_quorum", "desired_num_zones_per_write_quorum"),
+                "enforce_strict_zoneaware_placement",
+                "bookie_max_weight_multiple_for_weight_based_placement",
+            )
+        },
+        **{
+            f"bookkeeper_client_{name}": name
+            for name in (
+                *("min_num_racks_per_write_quorum", "enforce_min_num_racks_per_write_quorum"),
+                *("get_bookie_info_interval_seconds", "get_bookie_info_retry_interval_seconds"),
+            )
+        },
+        "bookkeeperClientTimeoutInSeconds": "client_timeout_in_seconds",
+        "bookkeeperTLSTrustCertsFilePath": "client_trust_path",
+        "bookkeeperTLSCertificateFilePath": "client_certificate_path",
+        "bookkeeperTLSKeyFilePath": "client_key_path",
+        "clientTrustStore": "client_trust_path",
+        "clientKeyStore": "client_key_path",
+    },
+    AutoRecoverySettingsError,
+)

@@ -1,0 +1,582 @@
+"""Markers, locks and switches of auto-recovery: the only door to /ledgers/underreplication.
+
+A *marker* says that a ledger may miss replicas. Auditors create it, workers repair the ledger and
+clear it. Anybody may mark a ledger again at any time, also while it is repaired, so a marker is
+cleared at the version that was read before the repair: a newer one stays.
+
+A version alone proves too little: a marker that was cleared and created again starts at version 0
+as the first one did. So only the holder of the ledger's *lock* clears its marker. The lock is a
+node of the holder's session: while that session lives nobody else can take it, and once it ended
+the store refuses everything that was sent in it.
+
+Paths: storage.md 1.5. Values: docs/formats/auto-recovery.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import orjson
+
+from bookkeeper.errors import LedgerMetadataError
+from bookkeeper.replication.zone_store import UNDER_REPLICATION_ROOT as UNDER_REPLICATION_ROOT
+from bookkeeper.replication.zone_store import ZoneStore
+from bookkeeper.replication.zones import ZONE_REASON
+from metadata.claims import unclaim
+from metadata.errors import (
+    BadVersionError,
+    MetadataError,
+    NotEmptyError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SessionLostError,
+    StoreClosedError,
+)
+from metadata.paths import parent_of
+from metadata.recipes import update
+from metadata.store import (
+    CREATE_ONLY,
+    EventType,
+    MetadataEvent,
+    MetadataStore,
+    SessionEvent,
+    Versioned,
+    Watch,
+)
+
+FORMAT_VERSION: Final = 1
+
+CHECK_ALL_LEDGERS: Final = "checkallledgersctime"
+PLACEMENT_CHECK: Final = "placementpolicycheckctime"
+REPLICAS_CHECK: Final = "replicascheckctime"
+_CHECKS: Final = frozenset({CHECK_ALL_LEDGERS, PLACEMENT_CHECK, REPLICAS_CHECK})
+
+_ATTEMPTS_MAX: Final = 100
+_REASON_CHARS_MAX: Final = 1000
+_LEVELS: Final = 4  # directories of four hex digits: 64 bits of id
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A ledger that may miss replicas.
+
+    Attributes:
+        bookies: which of its bookies were found missing, or missing entries; a hint.
+        suspects: those of ``bookies`` that are there, but whose copies were found bad or absent in
+            the middle: the worker reads all that they should hold before it believes them.
+        created_ms: when the ledger was first marked.
+        version: of the node; every mark and every note makes a new one.
+        reason: why it still waits, for operators; "" until a worker had to give up.
+        targets: (first entry of a segment, slot) -> bookie that has some of the copies already.
+    """
+
+    ledger_id: int
+    bookies: frozenset[str]
+    created_ms: int
+    version: int
+    reason: str = ""
+    suspects: frozenset[str] = frozenset()
+    targets: Mapping[tuple[int, int], str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Disabled:
+    """Auto-recovery is switched off."""
+
+    reason: str
+    since_ms: int
+
+
+class MarkerLock:
+    """Held by one worker while it repairs a ledger; ends by ``release`` or with the session.
+
+    It is never taken back once it was lost: between, another worker may have had it.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        value: bytes,
+        on_end: Callable[[MarkerLock], None],
+    ) -> None:
+        """Use ``UnderReplicationStore.lock``."""
+        self.path = path
+        self.on_lost: Callable[[], None] | None = None
+        """Called once, on the loop, when it is lost; not after ``release``."""
+        self._store, self._value, self._on_end = store, value, on_end
+        self._held = True
+        self._created = False
+        self._watches = (
+            store.watch(path, self._on_event),
+            store.on_session_event(self._on_session_event),
+        )
+
+    @property
+    def held(self) -> bool:
+        """False once another worker may have it."""
+        return self._held
+
+    async def create(self) -> bool:
+        """Make the node; False: another has it. Once only."""
+        try:
+            await self._store.put(self.path, self._value, CREATE_ONLY, ephemeral=True)
+        except BadVersionError:
+            return False
+        except OutcomeUnknownError:
+            found = await self._store.get(self.path)
+            if found is None or not found.stat.created_by_self or found.value != self._value:
+                return False
+        # What was told before this moment is about earlier locks of the same ledger.
+        self._created = True
+        return True
+
+    async def release(self) -> None:
+        """Give it up; another's lock is left alone. What can't be deleted ends with the session.
+
+        Raises:
+            MetadataError: the node could not be deleted.
+        """
+        self.end()
+        try:
+            await unclaim(self._store, self.path, self._value)
+        except (SessionLostError, StoreClosedError):
+            return
+
+    def end(self) -> None:
+        """It isn't held any more; the node is somebody else's business."""
+        if self._held:
+            self._held = False
+            for watch in self._watches:
+                watch.close()
+            self._on_end(self)
+
+    def _lose(self) -> None:
+        if self._held:
+            self.end()
+            if self.on_lost is not None:
+                self.on_lost()
+
+    def _on_event(self, event: MetadataEvent) -> None:
+        if self._created and event.type is EventType.DELETED and event.path == self.path:
+            self._lose()
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event in (SessionEvent.SESSION_LOST, SessionEvent.SESSION_REESTABLISHED):
+            self._lose()
+
+
+class UnderReplicationStore:
+    """Auto-recovery's part of one cluster's metadata.
+
+    Every method may raise MetadataError when the store can't answer; what it began may then be
+    repeated, all changes here are idempotent.
+
+    Args:
+        clock: wall clock in milliseconds since the epoch; for the dates in values only.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Callable[[], int],
+        root: str = UNDER_REPLICATION_ROOT,
+    ) -> None:
+        self._store, self._clock, self._root = store, clock, root
+        self._markers = f"{root}/ledgers"
+        self._switch = f"{root}/disable"
+        self._delay = f"{root}/lostBookieRecoveryDelay"
+        self._locks: dict[str, MarkerLock] = {}
+        self._lock_count = 0
+
+    # Markers
+
+    async def mark(
+        self, ledger_id: int, bookies: Iterable[str], *, suspects: Iterable[str] = ()
+    ) -> None:
+        """The ledger may miss replicas of ``bookies``: create its marker, or add them to it.
+
+        Idempotent in what it says; but always a new version, so that a worker that looked at the
+        ledger before doesn't clear it.
+
+        Args:
+            suspects: of them, those whose copies were found bad: see ``Marker.suspects``.
+        """
+        named, suspected = frozenset(bookies), frozenset(suspects)
+
+        def change(marker: Marker | None) -> Marker:
+            if marker is None:
+                return Marker(ledger_id, named | suspected, self._clock(), 0, "", suspected)
+            return replace(
+                marker,
+                bookies=marker.bookies | named | suspected,
+                suspects=marker.suspects | suspected,
+            )
+
+        await self._change(ledger_id, change)
+
+    async def read(self, ledger_id: int) -> Marker | None:
+        """The marker; None: the ledger isn't marked.
+
+        Raises:
+            LedgerMetadataError: the stored bytes can't be read.
+        """
+        found = await self._store.get(self.marker_path(ledger_id))
+        return None if found is None else _decode_marker(ledger_id, found)
+
+    async def note(self, ledger_id: int, reason: str) -> None:
+        """Write into the marker why the ledger waits; nothing if it says so, or is gone."""
+        text = reason[:_REASON_CHARS_MAX]
+
+        def change(marker: Marker | None) -> Marker | None:
+            if marker is None or marker.reason == text:
+                return None
+            return replace(marker, reason=text)
+
+        await self._change(ledger_id, change)
+
+    async def plan(self, ledger_id: int, first_entry: int, slot: int, target: str) -> None:
+        """Write into the marker who gets the copies of one slot, before they are made.
+
+        Whoever takes over after a crash goes on with the same target.
+        """
+
+        def change(marker: Marker | None) -> Marker | None:
+            key = (first_entry, slot)
+            if marker is None or marker.targets.get(key) == target:
+                return None
+            return replace(marker, targets={**marker.targets, key: target})
+
+        await self._change(ledger_id, change)
+
+    async def clear(self, ledger_id: int, version: int) -> bool:
+        """Remove the marker that was read at ``version``.
+
+        REQUIRES: the ledger's lock, taken from this object before the marker was read.
+
+        Returns:
+            False: it was marked again meanwhile, or the lock is lost: the marker stays.
+        """
+        path = self.marker_path(ledger_id)
+        if self.lock_path(ledger_id) not in self._locks:
+            return False
+        try:
+            await self._store.delete(path, version)
+        except BadVersionError:
+            return False
+        except NotFoundError:
+            pass
+        except OutcomeUnknownError:
+            # Not again: it may be gone, and marked anew with the same version. A new version makes
+            # sure that the lost request can't remove it later.
+            if await self._store.exists(path):
+                await self._change(ledger_id, lambda marker: marker)
+                return False
+        await self._remove_empty_directories(path)
+        return True
+
+    async def ledger_ids(self) -> AsyncIterator[list[int]]:
+        """Ids of marked ledgers, ascending, in lists of at most 65,536.
+
+        One that is being cleared may still be among them: ``read`` tells.
+        """
+        for high in await self._hex_names(self._markers):
+            for upper in await self._hex_names(f"{self._markers}/{high}"):
+                for lower in await self._hex_names(f"{self._markers}/{high}/{upper}"):
+                    digits = f"{high}/{upper}/{lower}"
+                    names = await self._hex_names(f"{self._markers}/{digits}")
+                    base = int(digits.replace("/", ""), 16) << 16
+                    if names:
+                        yield [base + int(name, 16) for name in names]
+
+    async def remove_traces(self, ledger_id: int) -> None:
+        """Remove directories that a clear which was cut short left behind; a marker stays."""
+        await self._remove_empty_directories(self.marker_path(ledger_id))
+
+    def watch_each(self, on_change: Callable[[int], None]) -> Watch:
+        """Calls ``on_change(ledger_id)`` when its marker was made, changed or cleared.
+
+        Says nothing after a reconnect: what happened meanwhile is lost.
+        """
+
+        def on_event(event: MetadataEvent) -> None:
+            name = event.path.rpartition("/")[2]
+            if event.type is not EventType.CHILDREN_CHANGED and name.startswith("urL"):
+                on_change(int(name[3:]))
+
+        return self._store.watch(self._markers, on_event)
+
+    def watch(self, on_change: Callable[[], None]) -> Watch:
+        """Calls ``on_change`` when a marker may have appeared or changed. Events come in bursts."""
+
+        def on_event(event: MetadataEvent) -> None:
+            if event.type in (EventType.CREATED, EventType.MODIFIED):
+                on_change()
+
+        return self._watch(self._markers, on_event, on_change)
+
+    def marker_path(self, ledger_id: int) -> str:
+        """Node of a ledger's marker."""
+        if not 0 <= ledger_id < 2**63:
+            raise ValueError(f"not a ledger id: {ledger_id}")
+        digits = f"{ledger_id:016x}"
+        directories = "/".join(digits[i : i + 4] for i in range(0, 16, 4))
+        return f"{self._markers}/{directories}/urL{ledger_id:010d}"
+
+    # Locks
+
+    def watch_locks(self, on_free: Callable[[int], None]) -> Watch:
+        """Calls ``on_free(ledger_id)`` when somebody's lock on a repair ended."""
+        prefix = f"{self._root}/locks/urL"
+
+        def on_event(event: MetadataEvent) -> None:
+            digits = event.path.removeprefix(prefix)
+            if event.type is EventType.DELETED and digits.isdigit():
+                on_free(int(digits))
+
+        return self._store.watch(f"{self._root}/locks", on_event)
+
+    def lock_path(self, ledger_id: int) -> str:
+        """Node of the lock on a ledger's repair."""
+        return f"{self._root}/locks/urL{ledger_id:010d}"
+
+    async def lock(self, ledger_id: int) -> MarkerLock | None:
+        """The ledger is ours to repair until ``release``; None: another has it.
+
+        For efficiency, and for ``clear``: repairs are safe without it.
+        """
+        path = self.lock_path(ledger_id)
+        if path in self._locks:
+            return None
+        self._lock_count += 1
+        # Tells our own attempt from those of others in the same session.
+        value = f"{self._store.session_id}/{id(self):x}/{self._lock_count}".encode()
+        lock = MarkerLock(self._store, path, value, self._forget_lock)  # watches before it exists
+        self._locks[path] = lock
+        creation = asyncio.ensure_future(lock.create())
+        try:
+            created = await asyncio.shield(creation)
+        except BaseException:
+            # Cancelled or unanswered: if the node is there, it must not outlive this call.
+            await asyncio.gather(creation, return_exceptions=True)
+            await lock.release()
+            raise
+        if created and lock.held:
+            return lock
+        if created:
+            # The end of the holder before us was told late, and looked like ours. The node is there
+            # and nobody knows of it: nobody could repair this ledger while our session lives.
+            await lock.release()
+        lock.end()
+        return None
+
+    def _forget_lock(self, lock: MarkerLock) -> None:
+        if self._locks.get(lock.path) is lock:
+            del self._locks[lock.path]
+
+    # Switches
+
+    async def is_enabled(self) -> bool:
+        """False: auditors don't mark, workers take no work and leave what they have."""
+        return not await self._store.exists(self._switch)
+
+    async def disabled(self) -> Disabled | None:
+        """Why and since when auto-recovery is off; None: it is on."""
+        found = await self._store.get(self._switch)
+        if found is None:
+            return None
+        try:
+            fields = orjson.loads(found.value)
+            return Disabled(str(fields["reason"]), int(fields["sinceMs"]))
+        except (ValueError, KeyError, TypeError):
+            # Off is what counts; an operator may have made the node by hand.
+            return Disabled(found.value.decode(errors="replace"), found.stat.created_ms)
+
+    async def disable(self, reason: str) -> None:
+        """Switch off; the reason and time of the first one who did so stay.
+
+        But what was off for a zone is off for an operator's reason now: its return mustn't switch
+        on what an operator wants off.
+        """
+        value = orjson.dumps({"reason": reason, "sinceMs": self._clock()})
+
+        def change(found: bytes | None) -> bytes | None:
+            if found is None or (_is_of_zones(found) and not reason.startswith(ZONE_REASON)):
+                return value
+            return None
+
+        await update(self._store, self._switch, change)
+
+    async def enable_after_zones(self) -> bool:
+        """Switch on what was switched off for zones; False: an operator wants it off."""
+        for _ in range(_ATTEMPTS_MAX):
+            found = await self._store.get(self._switch)
+            if found is None:
+                return True
+            if not _is_of_zones(found.value):
+                return False
+            try:
+                await self._store.delete(self._switch, found.stat.version)
+            except (BadVersionError, NotFoundError, OutcomeUnknownError):
+                continue
+        return False
+
+    async def enable(self) -> None:
+        """An operator's order: switch on, whoever switched off and why, and let zones be copied
+        that are held, be it by themselves (``zones.py``)."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                await self._store.delete(self._switch)
+            except OutcomeUnknownError:
+                continue
+            except NotFoundError:
+                pass
+            break
+        await ZoneStore(self._store, self._root).release()
+
+    def watch_switch(self, on_change: Callable[[], None]) -> Watch:
+        """Calls ``on_change`` when auto-recovery may have been switched on or off."""
+        return self._watch(self._switch, lambda _: on_change(), on_change)
+
+    # The auditor's facts
+
+    async def lost_bookie_delay_s(self) -> float | None:
+        """Seconds from a bookie's loss to the audit, as an operator set it; None: not set."""
+        found = await self._store.get(self._delay)
+        try:
+            return None if found is None else float(found.value)
+        except ValueError as error:
+            raise LedgerMetadataError(f"{self._delay}: not a number: {found!r}") from error
+
+    async def set_lost_bookie_delay_s(self, seconds: float) -> None:
+        """Set the delay for all auditors; setting it again, to any value, triggers an audit."""
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"not a delay in seconds: {seconds}")
+        await self._store.put(self._delay, f"{seconds:g}".encode())
+
+    def watch_lost_bookie_delay(self, on_change: Callable[[], None]) -> Watch:
+        """Calls ``on_change`` when the delay may have been set, also to the value it had."""
+        return self._watch(self._delay, lambda _: on_change(), on_change)
+
+    async def check_time_ms(self, name: str) -> int | None:
+        """When the periodic check ``name`` last ended; None: never."""
+        found = await self._store.get(self._check_path(name))
+        if found is None:
+            return None
+        try:
+            return int(found.value)
+        except ValueError as error:
+            raise LedgerMetadataError(f"{found.path}: not a time: {found.value!r}") from error
+
+    async def set_check_time_ms(self, name: str, ms: int) -> None:
+        """Remember when the periodic check ``name`` ended (``CHECK_ALL_LEDGERS``, ...)."""
+        await self._store.put(self._check_path(name), b"%d" % ms)
+
+    # Helpers
+
+    def _check_path(self, name: str) -> str:
+        if name not in _CHECKS:
+            raise ValueError(f"not a periodic check: {name!r}")
+        return f"{self._root}/{name}"
+
+    async def _change(
+        self, ledger_id: int, change: Callable[[Marker | None], Marker | None]
+    ) -> None:
+        """Compare-and-set loop. After a lost answer it goes again: twice is as good as once."""
+        path = self.marker_path(ledger_id)
+        error: MetadataError | None = None
+        for _ in range(_ATTEMPTS_MAX):
+            found = await self._store.get(path)
+            marker = change(None if found is None else _decode_marker(ledger_id, found))
+            if marker is None:
+                return
+            version = CREATE_ONLY if found is None else found.stat.version
+            try:
+                await self._store.put(path, _encode_marker(marker), version)
+            except (BadVersionError, NotFoundError, OutcomeUnknownError) as conflict:
+                error = conflict
+                continue
+            return
+        assert error is not None
+        raise error
+
+    async def _remove_empty_directories(self, path: str) -> None:
+        for _ in range(_LEVELS):
+            path = parent_of(path)
+            try:
+                await self._store.delete(path)
+            except NotFoundError:
+                continue
+            except (NotEmptyError, OutcomeUnknownError):
+                return  # an empty directory that stays costs a look and is removed by the next
+
+    async def _hex_names(self, path: str) -> list[str]:
+        names = await self._store.children(path)
+        return [n for n in names if len(n) == 4 and not set(n) - set("0123456789abcdef")]
+
+    def _watch(
+        self,
+        path: str,
+        on_event: Callable[[MetadataEvent], None],
+        on_return: Callable[[], None],
+    ) -> Watch:
+        def on_session_event(event: SessionEvent) -> None:
+            # Events may have been lost meanwhile.
+            if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED):
+                on_return()
+
+        return _Watches(
+            self._store.watch(path, on_event), self._store.on_session_event(on_session_event)
+        )
+
+
+class _Watches(Watch):
+    def __init__(self, *watches: Watch) -> None:
+        self._all = watches
+
+    def close(self) -> None:
+        for watch in self._all:
+            watch.close()
+
+
+def _encode_marker(marker: Marker) -> bytes:
+    document: dict[str, Any] = {
+        "format": FORMAT_VERSION,
+        "bookies": sorted(marker.bookies),
+        "suspects": sorted(marker.suspects),
+        "createdMs": marker.created_ms,
+        "reason": marker.reason,
+        "targets": [[*place, target] for place, target in sorted(marker.targets.items())],
+    }
+    return orjson.dumps(document)
+
+
+def _is_of_zones(value: bytes) -> bool:
+    try:
+        return str(orjson.loads(value)["reason"]).startswith(ZONE_REASON)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _decode_marker(ledger_id: int, found: Versioned) -> Marker:
+    if not found.value:  # an operator's, made by hand: look at the ledger
+        return Marker(ledger_id, frozenset(), found.stat.created_ms, found.stat.version)
+    try:
+        document = orjson.loads(found.value)
+        if document["format"] != FORMAT_VERSION:
+            raise LedgerMetadataError(f"{found.path}: format {document['format']!r} is unknown")
+        return Marker(
+            ledger_id,
+            frozenset(map(str, document["bookies"])),
+            int(document["createdMs"]),
+            found.stat.version,
+            str(document["reason"]),
+            frozenset(map(str, document["suspects"])),
+            {(int(first), int(slot)): str(b) for first, slot, b in document["targets"]},
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerMetadataError(f"{found.path}: unreadable marker: {error!r}") from error

@@ -1,0 +1,82 @@
+"""A journal without space on a disk that is slow, too."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from bookkeeper import codes, packet
+from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.config import BookieConfig
+from bookkeeper.storage.memory_file_system import Call, MemoryFileSystem
+from bookkeeper.storage.memory_store import MemoryStore
+from bookkeeper.transport import AddRequest
+from metadata.embedded import EmbeddedMetadataStore
+from tests.simulation.bookie_machine import CONFIG
+
+
+def add(bookie: Bookie, entry_id: int, on_done: Callable[[int], None]) -> None:
+    body = b"x" * 3000
+    head = packet.encode_head(1, entry_id, -1, 0, b"", body)
+    size = len(head) + len(body)
+    bookie.add_entries(
+        AddRequest(
+            *(1, bytes(20), range(entry_id, entry_id + 1), [head], [body], size, False),
+            lambda _, code: on_done(code),
+        )
+    )
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 30
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline, "never became true"
+        await asyncio.sleep(0.001)
+
+
+async def test_a_stalled_group_is_written_once_at_a_time() -> None:
+    """Simulation (cluster) seed 158: the disk timer wrote it again while it was being written."""
+    loop = asyncio.get_running_loop()
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    store = EmbeddedMetadataStore.open(None)
+    files = MemoryFileSystem()
+    config = BookieConfig(
+        "b0", Path("/b0"), CONFIG, disk_reserve_bytes=0, disk_check_interval_s=0.002
+    )
+    bookie = await Bookie.open(config, files, store, index=MemoryStore(files))
+    answers: list[int] = []
+    files.faults.space_bytes = files.used_bytes()
+    entry_id = 0
+    while not bookie.read_only:
+        add(bookie, entry_id, answers.append)
+        entry_id += 1
+        await asyncio.sleep(0.001)
+    may_write, is_writing, looks = threading.Event(), threading.Event(), 0
+    free_bytes = files.free_bytes
+
+    def slow_disk(call: Call) -> None:
+        if call.path.startswith("journal/"):
+            is_writing.set()
+            may_write.wait(30)
+
+    def look() -> int:
+        nonlocal looks
+        looks += threading.current_thread() is threading.main_thread()
+        return free_bytes()
+
+    files.on_call = slow_disk
+    files.free_bytes = look  # type: ignore[method-assign]
+    await until(is_writing.is_set)
+    before = looks
+    await until(lambda: looks > before + 10)
+    files.faults.space_bytes = 1 << 30
+    may_write.set()
+    await until(lambda: len(answers) == entry_id)
+    assert set(answers) <= {codes.OK, codes.READ_ONLY, codes.TOO_MANY_REQUESTS}
+    assert answers.count(codes.OK) > 0
+    await bookie.close()
+    await store.close()
+    assert not errors

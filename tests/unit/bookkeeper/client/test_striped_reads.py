@@ -1,0 +1,204 @@
+"""Ledgers with E > Qw: every legal pair, every segment boundary, bounded by bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bookkeeper import codes
+from bookkeeper.client import quorum
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.config import ClientConfig, LedgerConfig, ReadConfig
+from bookkeeper.client.striped_runs import plan_runs
+from bookkeeper.errors import NoSuchEntryError
+from bookkeeper.transport import ReadReply
+from metadata.embedded import EmbeddedMetadataStore
+from tests.unit.bookkeeper.client.conftest import Cluster, eventually
+from tests.unit.bookkeeper.client.test_client import batch, write
+
+PAIRS = [(e, qw) for e in range(1, 8) for qw in range(1, e + 1)]
+
+
+@given(
+    st.sampled_from(PAIRS),
+    st.integers(0, 50),
+    st.integers(1, 60),
+    st.integers(1, 20),
+    st.integers(0, 9),
+    st.randoms(use_true_random=False),
+)
+def test_runs_cover_what_they_should(
+    pair: tuple[int, int], first: int, count: int, runs_max: int, shift: int, rng: Random
+) -> None:
+    size, write_quorum = pair
+
+    def order(slots: Sequence[int]) -> list[int]:
+        return rng.sample(slots, len(slots))
+
+    end = first + count
+    runs = plan_runs(first, end, pair, order, runs_max=runs_max, shift=shift)
+    assert runs[0].first == first
+    assert all(a.end == b.first for a, b in pairwise(runs))
+    assert len(runs) <= runs_max
+    assert runs[-1].end <= end
+    assert runs[-1].end == end or len(runs) == runs_max
+    for run in runs:
+        assert run.first < run.end
+        assert run.end - run.first <= write_quorum or size == write_quorum
+        for entry_id in range(run.first, run.end):
+            assert quorum.has_entry(entry_id, run.slot, size, write_quorum)
+
+
+@pytest.mark.parametrize("pair", [p for p in PAIRS if p[0] > p[1]])
+def test_without_an_order_runs_are_as_long_as_they_can_be(pair: tuple[int, int]) -> None:
+    runs = plan_runs(0, 20 * pair[1], pair, lambda slots: slots, runs_max=20)
+    assert [run.end - run.first for run in runs] == [pair[1]] * 20
+
+
+def test_ledgers_share_an_ensemble_that_is_a_multiple_of_the_write_quorum() -> None:
+    asked = {
+        run.slot
+        for shift in range(4)
+        for run in plan_runs(0, 40, (4, 2), lambda slots: slots, runs_max=9, shift=shift)
+    }
+    assert asked == {0, 1, 2, 3}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    pair=st.sampled_from(PAIRS),
+    cuts=st.lists(st.integers(1, 9), max_size=3),
+    reads=st.lists(st.tuples(st.integers(0, 39), st.integers(1, 40)), min_size=1, max_size=6),
+    bytes_max=st.sampled_from([1, 300, 2000, 1 << 20]),
+    runs_max=st.integers(1, 20),
+    down=st.integers(0, 12),
+)
+async def test_any_read_of_any_ledger(
+    pair: tuple[int, int],
+    cuts: list[int],
+    reads: list[tuple[int, int]],
+    bytes_max: int,
+    runs_max: int,
+    down: int,
+) -> None:
+    """Random ranges over random segments; one bookie is down if others have all it holds."""
+    size, write_quorum = pair
+    store = EmbeddedMetadataStore.open(None)
+    cluster = Cluster(store)
+    cluster.client = BookKeeperClient(
+        *(store, cluster.pool, cluster.client._placement),
+        clock=lambda: 0,
+        rng=cluster.client._rng,
+        config=ClientConfig(reads=ReadConfig(striped_runs_max=runs_max)),
+    )
+    cluster.add_bookies(size + len(cuts))
+    writer = await cluster.client.create_ledger(LedgerConfig(size, write_quorum, write_quorum))
+    written = 0
+    for cut in cuts:
+        written += cut
+        await write(writer, written, per_append=3)
+        cluster.bookies[writer.metadata.last_segment.bookies[cut % size]].up = False
+        # The next write goes to another ensemble.
+    await write(writer, 40, per_append=3)
+    for bookie in cluster.bookies.values():
+        bookie.up = True
+    if write_quorum > 1:
+        names = sorted(cluster.bookies)
+        cluster.bookies[names[down % len(names)]].up = False
+    reader = writer.reader()
+    for first, count in reads:
+        last = min(39, first + count - 1)
+        run = await reader.read(first, last, bytes_max, 10)
+        assert run.first == first
+        assert 1 <= len(run.heads) <= last - first + 1
+        assert (run.heads, run.bodies) == batch(first, len(run.heads))
+        size_of_rest = sum(36 + len(h) + len(b) for h, b in zip(run.heads, run.bodies, strict=True))
+        assert len(run.heads) == 1 or size_of_rest <= bytes_max
+    await store.close()
+
+
+async def test_bookies_are_asked_at_the_same_time(cluster: Cluster) -> None:
+    """One call brings as many entries as several bookies hold in a row, without waiting between."""
+    cluster.add_bookies(5)
+    writer = await cluster.client.create_ledger(LedgerConfig(5, 3, 2))
+    await write(writer, 60)
+    for client in cluster.clients.values():
+        client.reads.clear()
+    run = await writer.reader().read(0, 59, 1 << 20, 10)
+    assert len(run.heads) >= 45  # 16 runs of up to 3
+    assert sum(len(client.reads) for client in cluster.clients.values()) == 16
+
+
+async def test_reads_become_fewer_when_entries_are_large(cluster: Cluster) -> None:
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 2, 2))
+    writer.append([b"head"] * 30, [bytes(1000)] * 30)
+    await eventually(lambda: writer.last_confirmed == 29)
+    reader = writer.reader()
+    await reader.read(0, 29, 4500, 4)
+    for client in cluster.clients.values():
+        client.reads.clear()
+    run = await reader.read(10, 29, 4500, 4)
+    assert 2 <= len(run.heads) <= 4
+    assert sum(len(client.reads) for client in cluster.clients.values()) == 3  # 2,080 bytes each
+
+
+async def test_a_hole_in_a_later_run_only_shortens_the_read(cluster: Cluster) -> None:
+    cluster.add_bookies(4)
+    writer = await cluster.client.create_ledger(LedgerConfig(4, 2, 2))
+    await write(writer, 20)
+    ledger_id = writer.ledger_id
+    holders = [b for b in cluster.bookies.values() if 9 in b.ledgers[ledger_id].entries]
+    del holders[0].ledgers[ledger_id].entries[9]
+    reader, found = writer.reader(), 0
+    while found < 20:
+        run = await reader.read(found, 19, 1 << 20, 10)
+        assert (run.heads, run.bodies) == batch(found, len(run.heads))
+        found += len(run.heads)
+    del holders[1].ledgers[ledger_id].entries[9]
+    with pytest.raises(NoSuchEntryError):
+        await reader.read(9, 19, 1 << 20, 10)
+
+
+async def test_a_corrupt_entry_of_a_later_run_is_reported_and_read_elsewhere(
+    cluster: Cluster,
+) -> None:
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 2, 2))
+    await write(writer, 12)
+    reader = writer.reader()
+    corrupt: list[tuple[int, int, str]] = []
+    reader.on_corrupt = lambda *found: corrupt.append(found)
+    victim = next(b for b in cluster.bookies.values() if 7 in b.ledgers[writer.ledger_id].entries)
+    victim.corrupt(writer.ledger_id, 7)
+    for first in range(12):
+        run = await reader.read(first, 11, 1 << 20, 10)
+        assert (run.heads, run.bodies) == batch(first, len(run.heads))
+    assert set(corrupt) == {(writer.ledger_id, 7, victim.bookie_id)}
+
+
+async def test_a_bookie_that_gives_more_than_its_share_is_cut(cluster: Cluster) -> None:
+    """An answer longer than what was asked for must not shift what follows it."""
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 2, 2))
+    await write(writer, 12)
+    for bookie in cluster.bookies.values():
+        everything = dict(bookie.ledgers[writer.ledger_id].entries)
+        for other in cluster.bookies.values():
+            everything |= other.ledgers[writer.ledger_id].entries
+        bookie.ledgers[writer.ledger_id].entries = everything
+    for client in cluster.clients.values():
+
+        async def all_of_it(
+            ledger_id: int, first: int, *_: object, entries: dict[int, bytes] = everything
+        ) -> ReadReply:
+            return ReadReply(codes.OK, first, [entries[e] for e in range(first, 12)])
+
+        client.read_entries = all_of_it  # type: ignore[method-assign,assignment]
+    run = await writer.reader().read(0, 8, 1 << 20, 10)
+    assert (run.heads, run.bodies) == batch(0, 9)

@@ -1,0 +1,220 @@
+"""Which test stands for which defect (storage.md 3.6) and which fault (10.3, items 1 to 11).
+
+The tables name tests; the tests below fail when one of them is gone. Bugs of most rows are also
+planted into the code and found by the simulation: ``tests/simulation/planted_bugs.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_TESTS: Final = Path(__file__).parents[3]
+_CLIENT: Final = "unit/bookkeeper/client"
+_DEFECTS: Final = f"{_CLIENT}/test_known_defects.py"
+_WRITER: Final = f"{_CLIENT}/test_ledger_writer.py"
+_LIMITS: Final = f"{_CLIENT}/test_writer_limits.py"
+_TIMERS: Final = f"{_CLIENT}/test_writer_timers.py"
+_FAULTS: Final = f"{_CLIENT}/test_writer_faults.py"
+_SHELL: Final = f"{_CLIENT}/test_client.py"
+_BOOKIE: Final = "integration/test_bookkeeper_bookie.py"
+_DISK: Final = "simulation/test_bookie_disk_faults.py"
+
+#: Row of the defect catalogue -> tests, each failing on the naive implementation.
+DEFECTS: Final[dict[str, tuple[str, ...]]] = {
+    "#2614": (f"{_DEFECTS}::test_recovery_reads_fence",),
+    "#2615": (f"{_DEFECTS}::test_a_brand_new_last_segment_starts_at_its_floor",),
+    "BOOKKEEPER-355, -581": (f"{_DEFECTS}::test_private_segments_until_the_close",),
+    "BOOKKEEPER-365, #1067": (f"{_DEFECTS}::test_absence_needs_only_qf_negatives",),
+    "pulsar#6505": (f"{_DEFECTS}::test_coverage_counts_silent_bookies_per_write_set",),
+    "BOOKKEEPER-150": (f"{_DEFECTS}::test_too_few_rewrites_abort",),
+    "BOOKKEEPER-584, -112": (
+        f"{_DEFECTS}::test_repair_of_an_open_ledger_does_not_stop_its_writer",
+        f"{_CLIENT}/test_ledger_store.py::test_conflict_applies_the_change_to_what_is_stored",
+    ),
+    "BOOKKEEPER-135": (f"{_DEFECTS}::test_fencing_needs_the_password",),
+    "BOOKKEEPER-500, -815": (f"{_BOOKIE}::test_a_fence_survives_a_restart",),
+    "#2612, BP-46": (
+        f"{_DEFECTS}::test_an_empty_bookie_in_limbo_hides_nothing",
+        f"{_BOOKIE}::test_an_empty_disk_accepted_by_the_operator_is_in_limbo",
+        "integration/test_bookkeeper_upkeep.py::test_a_lost_disk_must_not_help_to_end_a_ledger_early",
+    ),
+    "#1380": (
+        f"{_DEFECTS}::test_an_empty_bookie_in_limbo_hides_nothing",
+        "integration/test_bookkeeper_upkeep.py::test_an_empty_disk_denies_nothing_and_is_filled_again",
+    ),
+    "#2908": (
+        f"{_DISK}::test_a_flipped_bit_in_an_entry_log_is_an_error_and_never_a_missing_entry",
+        f"{_DISK}::test_a_flipped_bit_in_any_index_value_is_refused_or_an_error",
+    ),
+    "PR #4462": (
+        "integration/test_bookkeeper_collection.py"
+        "::test_a_ledger_deleted_while_it_is_written_stays_deleted",
+    ),
+    "#2747, #2709": (
+        f"{_DEFECTS}::test_an_idle_writers_last_entry_becomes_visible",
+        f"{_DEFECTS}::test_an_explicit_lac_counts",
+        "integration/test_bookkeeper_tail.py::test_another_process_sees_every_acknowledged_entry",
+    ),
+    "PR #3917": (
+        f"{_DEFECTS}::test_a_lagging_lac_hides_no_earlier_segment",
+        "unit/bookkeeper/replication/test_fragments.py"
+        "::test_the_last_fragment_of_an_open_ledger_is_open",
+    ),
+    "PR #4163": (
+        f"{_DEFECTS}::test_rewrites_carry_the_recovery_flag",
+        "unit/bookkeeper/replication/test_worker.py::test_only_what_is_missing_is_copied",
+    ),
+    "#1390, #1395, #1591": (
+        f"{_WRITER}::test_failure_after_the_quorum_waits_for_the_next_append",
+        f"{_FAULTS}::test_a_late_failure_of_an_idle_writer_and_then_another_loss",
+    ),
+    "#3005": (f"{_WRITER}::test_late_answers_of_a_removed_bookie_are_ignored",),
+    "#4097": (f"{_WRITER}::test_a_replaced_bookies_acks_are_cleared_even_at_the_quorum",),
+    "#4651": (f"{_WRITER}::test_failure_before_the_quorum_changes_the_ensemble_at_once",),
+    "#4261": (f"{_WRITER}::test_failures_during_a_change_make_a_second_change_with_the_same_key",),
+    "#4557": (f"{_SHELL}::test_answers_of_one_tick_are_one_watermark",),
+    "#3952": (f"{_DEFECTS}::test_two_copies_one_ack_cannot_recover_with_one_down",),
+    "#4105, PR #2983, PR #3329, BOOKKEEPER-636": (
+        "simulation/test_bookie_power_loss.py::test_nothing_acknowledged_is_lost",
+        "simulation/test_bookie_power_loss.py::test_every_sync_is_needed",
+        "simulation/test_bookie_power_loss.py"
+        "::test_nothing_acknowledged_is_lost_with_several_journals",
+    ),
+    "PR #4607": (
+        "simulation/test_bookie_compaction.py::test_compaction_keeps_what_lives_and_frees_the_rest",
+        "integration/test_bookkeeper_bookie.py::test_collection_deletes_nothing_without_proof",
+    ),
+    "BOOKKEEPER-530": (
+        "simulation/test_bookie_compaction.py::test_power_fails_in_every_call_of_a_compaction",
+        "simulation/test_bookie_compaction.py::test_a_flush_or_a_deletion_between_any_two_steps",
+    ),
+    "BOOKKEEPER-62, -166": (
+        f"{_DISK}::test_a_torn_tail_at_every_byte_keeps_all_groups_before",
+        f"{_DISK}::test_a_flipped_bit_in_the_middle_of_the_journal_is_refused_by_name_and_offset",
+    ),
+    "BOOKKEEPER-795": (f"{_WRITER}::test_fenced_fails_everything_pending",),
+}
+
+#: Item of the fault list -> what of it -> tests.
+FAULTS: Final[dict[int, dict[str, tuple[str, ...]]]] = {
+    1: {
+        "before any send, after sends to k bookies": (
+            f"{_FAULTS}::test_crash_after_an_entry_reached_some_bookies",
+        ),
+        "after Qa acks before the callback": (
+            f"{_FAULTS}::test_crash_after_the_quorum_before_anybody_was_told",
+        ),
+        "between callback and next LAC carrier": (
+            f"{_FAULTS}::test_crash_before_the_next_entry_carried_the_lac",
+        ),
+    },
+    2: {"each step of an ensemble change": (f"{_FAULTS}::test_crash_in_an_ensemble_change",)},
+    3: {
+        "before and after the write": (f"{_FAULTS}::test_crash_in_close",),
+        "ambiguous result": (
+            f"{_FAULTS}::test_the_answer_to_close_is_lost",
+            f"{_CLIENT}/test_ledger_store.py::test_lost_answer_of_an_update",
+        ),
+    },
+    4: {"pause over a recovery": (f"{_FAULTS}::test_a_writer_that_sleeps_over_a_recovery",)},
+    5: {
+        "two at the same time": (f"{_FAULTS}::test_two_of_three_bookies_fail",),
+        "a second one during the change": (
+            f"{_WRITER}::test_failures_during_a_change_make_a_second_change_with_the_same_key",
+        ),
+        "the replacement": (f"{_WRITER}::test_failure_of_the_replacement",),
+        "reported twice": (f"{_WRITER}::test_same_bookie_reported_twice_is_one_change",),
+        "replaced by auto-recovery": (
+            f"{_DEFECTS}::test_repair_of_an_open_ledger_does_not_stop_its_writer",
+        ),
+    },
+    6: {
+        "late answers of a removed bookie": (
+            f"{_WRITER}::test_late_answers_of_a_removed_bookie_are_ignored",
+        ),
+        "a repeated OK": (f"{_WRITER}::test_a_repeated_ok_counts_once",),
+    },
+    7: {
+        "stored in spite of the timeout, repeated after fencing": (
+            f"{_FAULTS}::test_an_add_that_timed_out_but_was_stored",
+        ),
+    },
+    8: {
+        "throttling, read-only": (f"{_FAULTS}::test_refusals_in_the_middle_of_writing",),
+        "a storm": (f"{_FAULTS}::test_a_storm_of_refusals_ends_the_writer_and_loses_nothing",),
+    },
+    9: {
+        "exactly E bookies": (f"{_SHELL}::test_no_bookie_left_fails_the_writer",),
+        "partial replacement": (f"{_WRITER}::test_partial_replacement_tries_the_rest_again",),
+    },
+    10: {
+        "late failure, silence, another loss": (
+            f"{_FAULTS}::test_a_late_failure_of_an_idle_writer_and_then_another_loss",
+        ),
+    },
+    11: {
+        "append at the end of a change": (
+            f"{_WRITER}::test_append_at_the_end_of_a_change_reaches_the_newcomer",
+        ),
+    },
+}
+
+#: Rules of the writer (2.4 to 2.9) that no fault of the list is about.
+RULES: Final[dict[str, tuple[str, ...]]] = {
+    "2.4 deferred sync": (
+        f"{_LIMITS}::test_only_force_confirms",
+        f"{_LIMITS}::test_a_force_counts_only_bookies_that_had_acknowledged_before_it",
+        f"{_LIMITS}::test_a_failed_bookie_ends_a_deferred_writer",
+        "integration/test_bookkeeper_deferred.py"
+        "::test_a_power_cut_takes_what_was_not_forced_at_most",
+    ),
+    "2.5 quorum timeout": (f"{_TIMERS}::test_an_add_without_quorum_ends_the_writer",),
+    "2.5 number of ensemble changes": (f"{_LIMITS}::test_so_many_changes_and_no_more",),
+    "2.6 fatal codes": (f"{_WRITER}::test_a_request_every_bookie_would_refuse_is_fatal",),
+    "2.6 delayed ensemble change": (
+        f"{_LIMITS}::test_delay_goes_on_while_the_quorum_can_be_reached",
+        f"{_LIMITS}::test_delay_replaces_all_that_failed_once_the_quorum_needs_it",
+        f"{_LIMITS}::test_a_read_only_bookie_is_replaced_at_once",
+    ),
+    "2.8 close": (
+        f"{_WRITER}::test_close_ends_at_the_last_confirmed_entry",
+        f"{_SHELL}::test_close_drops_what_is_unconfirmed",
+    ),
+    "2.9 explicit LAC": (
+        f"{_TIMERS}::test_an_idle_writer_tells_its_bookies_once",
+        f"{_TIMERS}::test_nothing_is_told_that_an_add_has_carried",
+    ),
+}
+
+
+@cache
+def functions_of(path: str) -> frozenset[str]:
+    tree = ast.parse((_TESTS / path).read_text())
+    return frozenset(
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        *DEFECTS.values(),
+        *RULES.values(),
+        *(tests for parts in FAULTS.values() for tests in parts.values()),
+    ],
+    ids=lambda tests: tests[0].rpartition("::")[2],
+)
+def test_every_named_test_exists(tests: tuple[str, ...]) -> None:
+    assert tests
+    for test in tests:
+        path, _, name = test.partition("::")
+        assert name in functions_of(path), test
+
+
+def test_every_fault_of_writers_has_a_test() -> None:
+    assert sorted(FAULTS) == list(range(1, 12))

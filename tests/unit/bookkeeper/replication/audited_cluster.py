@@ -1,0 +1,89 @@
+"""A cluster without bookies: registrations, cookies and ledgers in an embedded store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from bookkeeper.bookie.cookie import Cookie
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from bookkeeper.replication.auditor import Auditor, AuditorPorts
+from bookkeeper.replication.auditor_core import AuditorConfig
+from bookkeeper.replication.auditor_figures import AuditorFigures
+from bookkeeper.replication.under_replication import UnderReplicationStore
+from bookkeeper.replication.zones import ZoneConfig
+from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from metadata.embedded import EmbeddedMetadataStore
+from metadata.paths import encode_name
+
+SETTLE_MS = 50
+
+
+class Cluster:
+    """Bookies are nodes of a session of their own, so that they can be taken away."""
+
+    def __init__(self) -> None:
+        self.store = EmbeddedMetadataStore.open(None)
+        self.bookie_session = self.store.new_session()
+        self.ledgers = LedgerStore(self.store)
+        self.now_ms = 1_000_000  # the wall clock
+        self.marks = UnderReplicationStore(self.store, self.clock)
+        self.figures = AuditorFigures()
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def ports(self) -> AuditorPorts:
+        """Of a process with a session of its own."""
+        session = self.store.new_session()
+        return AuditorPorts(
+            session, LedgerStore(session), UnderReplicationStore(session, self.clock), self.clock
+        )
+
+    def auditor(self, delay_ms: int = 0, settle_ms: int = SETTLE_MS) -> Auditor:
+        config = AuditorConfig(delay_ms, ZoneConfig(settle_ms=settle_ms))
+        return Auditor(self.ports(), config, self.figures)
+
+    async def come(self, *bookies: str, read_only: bool = False) -> None:
+        """Registered and with a cookie; its name's first letter is its zone."""
+        for bookie in bookies:
+            info, name = ServiceInfo(bookie, f"/{bookie[0]}/ud"), encode_name(bookie)
+            cookie = Cookie(bookie, "cluster", "directory").encode(info.network_location)
+            await self.store.put(f"/ledgers/cookies/{name}", cookie)
+            directory = READ_ONLY_PATH if read_only else AVAILABLE_PATH
+            await self.bookie_session.put(f"{directory}/{name}", info.encode(), -1, ephemeral=True)
+
+    async def go(self, *bookies: str) -> None:
+        for bookie in bookies:
+            for directory in (AVAILABLE_PATH, READ_ONLY_PATH):
+                await self.store.delete_recursive(f"{directory}/{encode_name(bookie)}")
+
+    async def ledger(self, *segments: tuple[str, ...]) -> int:
+        """A closed ledger of ten entries for each segment."""
+
+        def build(ledger_id: int) -> LedgerMetadata:
+            return LedgerMetadata(
+                ledger_id,
+                *(len(segments[0]), len(segments[0]), 1),
+                segments=tuple(Segment(10 * i, bookies) for i, bookies in enumerate(segments)),
+                state=LedgerState.CLOSED,
+                last_entry=10 * len(segments) - 1,
+            )
+
+        return (await self.ledgers.create(build)).metadata.ledger_id
+
+    async def marked(self) -> dict[int, set[str]]:
+        found = {}
+        async for ids in self.marks.ledger_ids():
+            for ledger_id in ids:
+                if (marker := await self.marks.read(ledger_id)) is not None:
+                    found[ledger_id] = set(marker.bookies)
+        return found
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 30.0) -> None:
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not await condition():
+        assert asyncio.get_running_loop().time() < deadline, "never became true"
+        await asyncio.sleep(0.005)

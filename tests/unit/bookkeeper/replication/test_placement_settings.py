@@ -1,0 +1,64 @@
+"""Auto-recovery places copies as brokers do: by the same keys, in either form."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
+from broker.bookie_choice import placement_config
+from broker.config import BrokerConfig
+
+
+def load(keys: dict[str, str]) -> PlacementConfig:
+    return AutoRecoverySettings.load({"metadataServiceUri": "zk:h:1"}, keys).placement()
+
+
+def test_bookkeepers_names() -> None:
+    assert load({}) == load({"ensemblePlacementPolicy": ""}) == PlacementConfig("rack-aware")
+    assert load({"ensemblePlacementPolicy": "random"}) == PlacementConfig("random")
+    found = load(
+        {
+            "ensemblePlacementPolicy": (
+                "org.apache.bookkeeper.client.RackawareEnsemblePlacementPolicy"
+            ),
+            "minNumRacksPerWriteQuorum": "3",
+            "enforceMinNumRacksPerWriteQuorum": "true",
+            "diskWeightBasedPlacementEnabled": "true",
+            "getBookieInfoIntervalSeconds": "5",
+        }
+    )
+    assert found == PlacementConfig(
+        "rack-aware", RackRules(3, enforce=True), by_free_space=True, info_interval_s=5.0
+    )
+
+
+def test_a_brokers_lines_mean_the_same_here() -> None:
+    keys = {
+        "bookkeeperEnsemblePlacementPolicy": "zone-aware",
+        "bookkeeper_minNumZonesPerWriteQuorum": "1",
+        "bookkeeper_desiredNumZonesPerWriteQuorum": "4",
+        "bookkeeper_enforceStrictZoneawarePlacement": "false",
+        "bookkeeperClientMinNumRacksPerWriteQuorum": "5",
+        "bookkeeperClientEnforceMinNumRacksPerWriteQuorum": "true",
+        "bookkeeperDiskWeightBasedPlacementEnabled": "true",
+        "bookkeeper_bookieMaxWeightMultipleForWeightBasedPlacement": "2",
+        "bookkeeperClientGetBookieInfoIntervalSeconds": "50",
+        "bookkeeperClientGetBookieInfoRetryIntervalSeconds": "6",
+    }
+    broker = placement_config(BrokerConfig.load(environment={}, overrides=keys))
+    assert load(keys) == broker
+    assert broker.zones == ZoneRules(1, 4, strict=False)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"ensemblePlacementPolicy": "RegionAwareEnsemblePlacementPolicy"},
+        {"minNumZonesPerWriteQuorum": "9"},
+        {"getBookieInfoRetryIntervalSeconds": "0"},
+    ],
+)
+def test_what_makes_no_sense_is_refused(bad: dict[str, str]) -> None:
+    with pytest.raises(AutoRecoverySettingsError):
+        load(bad)
