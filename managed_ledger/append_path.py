@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Coroutine
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, assert_never, cast
 from zlib import crc32
@@ -30,6 +28,7 @@ from managed_ledger.entry_batch import Buffer
 from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
 from managed_ledger.leaks import custom_metadata
 from managed_ledger.logger import logger
+from managed_ledger.nothing import NOTHING
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
@@ -40,6 +39,22 @@ END_RETRY_S = 0.1
 """First pause between attempts to end a failed ledger; it doubles: about 13 s in all."""
 
 
+class _WriterNews:
+    """Tells the path of which ledger the news are; half of what two partials weigh."""
+
+    __slots__ = ("_ledger_id", "_path")
+
+    def __init__(self, path: AppendPath, ledger_id: int) -> None:
+        self._path = path
+        self._ledger_id = ledger_id
+
+    def on_confirmed(self, entry_id: int) -> None:
+        self._path.on_confirmed(self._ledger_id, entry_id)
+
+    def on_failed(self, error: LedgerError) -> None:
+        self._path.on_failed(self._ledger_id, error)
+
+
 class AppendPath:
     """The writing side of one log; made at its first append, so that idle logs stay small.
 
@@ -47,10 +62,9 @@ class AppendPath:
     """
 
     __slots__ = (
-        "_finished",
         "_has_moved",
-        "_is_reporting",
         "_log",
+        "_reporting",
         "_tasks",
         "_unclosed",
         "_waiters",
@@ -67,9 +81,8 @@ class AppendPath:
         self.created_ms = 0
         """When the last ledger was created, and when that last failed; 0: never."""
         self.create_failure_ms = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._finished: deque[Done] = deque()
-        self._is_reporting = False
+        self._tasks: frozenset[asyncio.Task[None]] = NOTHING
+        self._reporting: list[Done] | None = None  # what is being reported, and grows meanwhile
         self._has_moved = False
         self._waiters: list[asyncio.Future[None]] = []
         # Ledgers whose close or its record in the list failed, with the end if it is known: the
@@ -134,7 +147,7 @@ class AppendPath:
     async def finish_tasks(self) -> None:
         """Waits for ledgers that are being created, closed or ended."""
         while self._tasks:
-            await asyncio.wait(list(self._tasks))
+            await asyncio.wait(self._tasks)
 
     def abandon_tasks(self) -> None:
         """Cancels them instead: the log is fenced, nothing may be written any more."""
@@ -166,7 +179,7 @@ class AppendPath:
             # The lists become the writer's; ours are needed until their end is definite.
             first = writer.append(list(batch.heads), cast("list[bytes]", list(batch.bodies)))
         except LedgerError as error:
-            self._on_failed(ledger_id, error)
+            self.on_failed(ledger_id, error)
         else:
             assert first == batch.first, f"ledger {ledger_id}: entry {first}, not {batch.first}"
 
@@ -204,8 +217,8 @@ class AppendPath:
             self.run()
             return
         self.writers[ledger_id] = writer
-        writer.on_confirmed = partial(self._on_confirmed, ledger_id)
-        writer.on_failed = partial(self._on_failed, ledger_id)
+        news = _WriterNews(self, ledger_id)
+        writer.on_confirmed, writer.on_failed = news.on_confirmed, news.on_failed
         self.created_ms = log.now_ms()
         log.figures.switched((perf_counter() - began_s) * 1000)
         log.ledgers.add(ledger_id)
@@ -313,11 +326,13 @@ class AppendPath:
 
     # News from writers
 
-    def _on_confirmed(self, ledger_id: int, entry_id: int) -> None:
+    def on_confirmed(self, ledger_id: int, entry_id: int) -> None:
+        """The ledger's entries up to this one are durable."""
         self.core.on_confirmed(ledger_id, entry_id)
         self.run()
 
-    def _on_failed(self, ledger_id: int, error: LedgerError) -> None:
+    def on_failed(self, ledger_id: int, error: LedgerError) -> None:
+        """The ledger's writer has stopped."""
         if isinstance(error, LedgerFencedError | LedgerClosedError):
             # Somebody else ended our ledger: a new owner, or a repair that took us for dead.
             self._log.fence(ManagedLedgerFencedError(f"ledger {ledger_id}: {error}"))
@@ -331,20 +346,18 @@ class AppendPath:
     def _report(self, reports: list[Done]) -> None:
         self._admit(reports)
         self._count(reports)
-        self._finished.extend(reports)
-        if self._is_reporting:
+        if self._reporting is not None:
+            self._reporting.extend(reports)
             return  # a callback appended: the loop below goes on with these
-        self._is_reporting = True
-        finished = self._finished
+        self._reporting = reports
         try:
-            while finished:
-                done = finished.popleft()
+            for done in reports:
                 try:
                     done.on_done(done.ledger_id, done.first, done.count, done.error)
                 except Exception:
                     logger.exception("%s: a callback of an append failed", self._log.name)
         finally:
-            self._is_reporting = False
+            self._reporting = None
         if self._has_moved:
             self._has_moved = False
             self._log.appended()
@@ -380,11 +393,11 @@ class AppendPath:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks |= {task}
         task.add_done_callback(self._on_task_done)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks = (self._tasks - {task}) or NOTHING
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s: the append path failed", self._log.name, exc_info=error)
             self._log.fence(error)

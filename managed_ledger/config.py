@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from managed_ledger.offload.config import NO_OFFLOAD, OffloadConfig
+
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerConfig:
@@ -32,6 +34,8 @@ class ManagedLedgerConfig:
     """Consumed ledgers are kept this long after their close; -1: for ever."""
     retention_bytes: int = 0
     """Consumed ledgers are kept while the log is below this size; -1: no limit."""
+
+    offload: OffloadConfig = NO_OFFLOAD
 
     cursor_ensemble_size: int = 1
     cursor_write_quorum: int = 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
@@ -13,11 +14,14 @@ from managed_ledger.errors import ManagedLedgerClosedError, ManagedLedgerNotFoun
 from managed_ledger.leaks import collect_leaked_ledgers
 from managed_ledger.logger import logger
 from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.offload.offload_path import Offloading
+from managed_ledger.offload.ports import LedgerOffloader
 from managed_ledger.recovery import claim_list
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from bookkeeper.client.client import BookKeeperClient
+    from bookkeeper.client.replicas import ReadFigures
 
 ROOT = "/managed-ledgers"
 
@@ -45,7 +49,8 @@ class ManagedLedgerFactory:
     Args:
         cache: shared by all logs; its budget is the process's.
         clock: wall clock in milliseconds since the epoch.
-        rng: chance, for owner tokens.
+        rng: chance, for owner tokens and names of copies.
+        offloaders: keep copies of closed ledgers; one for each driver.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class ManagedLedgerFactory:
         config: FactoryConfig,
         clock: Callable[[], int],
         rng: TokenSource,
+        offloaders: Iterable[LedgerOffloader] = (),
     ) -> None:
         self.cache = cache
         self._client = client
@@ -63,12 +69,20 @@ class ManagedLedgerFactory:
         self._config = config
         self._clock = clock
         self._rng = rng
+        self.offloaders = {x.driver: x for x in offloaders}
+        """By driver."""
+        self._offloading = Offloading(self.offloaders, self._new_uuid)
         self._open: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._ledgers_due_s = 0.0
         self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def read_figures(self) -> ReadFigures:
+        """Of all reads of ledgers by this process."""
+        return self._client.replicas.figures
 
     @property
     def open_ledgers(self) -> dict[str, ManagedLedger]:
@@ -149,12 +163,16 @@ class ManagedLedgerFactory:
         client, store, clock = self._client, self._store, self._clock
         lists = await claim_list(client, store, path, token, config, clock)
         log = ManagedLedger(
-            name, path, client, store, self.cache, config, clock, lists, self._on_closed
+            *(name, path, client, store, self.cache, config, clock, lists),
+            *(self._on_closed, self._offloading),
         )
         await log.load_cursors()
         self._open[name] = log
         self._arm()
         return log
+
+    def _new_uuid(self) -> str:
+        return str(UUID(int=self._rng.getrandbits(128), version=4))
 
     def _on_closed(self, log: ManagedLedger) -> None:
         if self._open.get(log.name) is log:

@@ -1,8 +1,12 @@
-"""Finds ledgers that a crash left without a log: created, but never listed.
+"""Finds ledgers that a crash left without a log or a cursor: created, but never named.
 
 Everything else that a log lets go of is doomed in its list first. A ledger that was just created
 isn't a leak though: its owner may be about to list it. Two things prove that nobody ever will:
 its log lists a later ledger (ids only grow), or its log doesn't exist (it is older than them).
+
+A cursor ledger bears the token of the only one that may ever name it in the cursor's node. It is
+leaked when the node is another's by now, who refuses every later write of that one, and names
+another ledger; or when there is no node, which is older than the ledgers of its cursor.
 """
 
 from __future__ import annotations
@@ -11,21 +15,38 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
+from managed_ledger.cursor.cursor_store import decode_node
+from managed_ledger.errors import ManagedLedgerFormatError
 from managed_ledger.ledger_list import decode_info
 from managed_ledger.logger import logger
+from metadata.paths import encode_name, join
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from bookkeeper.client.client import BookKeeperClient
+    from bookkeeper.ledger_metadata import LedgerMetadata
 
 COMPONENT = "component"
 COMPONENT_VALUE = b"managed-ledger"
 LOG_NAME = "managed-ledger"
+CURSOR_VALUE = b"cursor"
+CURSOR_NAME = "cursor"
+CURSOR_WRITER = "cursor-writer"
 
 
 def custom_metadata(name: str) -> dict[str, bytes]:
     """What every ledger of a log bears."""
     return {COMPONENT: COMPONENT_VALUE, LOG_NAME: name.encode()}
+
+
+def cursor_metadata(log_name: str, cursor_name: str, writer: str) -> dict[str, bytes]:
+    """What every ledger of a cursor bears; ``writer`` signs the node that will name it."""
+    return {
+        COMPONENT: CURSOR_VALUE,
+        LOG_NAME: log_name.encode(),
+        CURSOR_NAME: cursor_name.encode(),
+        CURSOR_WRITER: writer.encode(),
+    }
 
 
 async def collect_leaked_ledgers(
@@ -46,7 +67,7 @@ async def collect_leaked_ledgers(
                 if await _is_leaked(client, store, root, ledger_id):
                     await client.delete_ledger(ledger_id)
                     deleted.append(ledger_id)
-            except LedgerError as error:
+            except (LedgerError, ManagedLedgerFormatError) as error:
                 logger.warning("ledger %d: can't tell whether it is leaked: %s", ledger_id, error)
             await asyncio.sleep(0)
     return deleted
@@ -58,7 +79,12 @@ async def _is_leaked(
     # The ledger first: a log's node is older than its ledgers, so one that isn't there after its
     # ledger was seen is gone.
     metadata = await client.read_ledger_metadata(ledger_id)
-    if metadata is None or metadata.custom_metadata.get(COMPONENT) != COMPONENT_VALUE:
+    if metadata is None:
+        return False
+    component = metadata.custom_metadata.get(COMPONENT)
+    if component == CURSOR_VALUE:
+        return await _is_leaked_by_cursor(store, root, metadata)
+    if component != COMPONENT_VALUE:
         return False
     path = f"{root}/{metadata.custom_metadata[LOG_NAME].decode()}"
     stored = await store.get(path)
@@ -69,3 +95,15 @@ async def _is_leaked(
     if ledger_id in listed or ledger_id in info.doomed:
         return False
     return bool(listed) and ledger_id < listed[-1]
+
+
+async def _is_leaked_by_cursor(store: MetadataStore, root: str, metadata: LedgerMetadata) -> bool:
+    fields = {name: value.decode() for name, value in metadata.custom_metadata.items()}
+    if CURSOR_WRITER not in fields:
+        return False  # of an earlier release: there is no proof
+    path = join(f"{root}/{fields[LOG_NAME]}", encode_name(fields[CURSOR_NAME]))
+    stored = await store.get(path)
+    if stored is None:
+        return True
+    node, writer = decode_node(stored.value, path)
+    return node.ledger_id != metadata.ledger_id and writer != fields[CURSOR_WRITER]

@@ -9,16 +9,27 @@ and answers every question about positions in O(log n). No I/O, no clock.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import orjson
 
 from managed_ledger.errors import ManagedLedgerFormatError
+from managed_ledger.offload.context import (
+    CopyState,
+    LedgerCopy,
+    OffloadContext,
+    context_fields,
+    copy_fields,
+    parse_context,
+    parse_copy,
+)
 from managed_ledger.position import EARLIEST, Position
 
 FORMAT_VERSION = 1
+OFFLOAD_FORMAT_VERSION = 2
+"""Of lists that name copies: a program that doesn't know them would forget where data are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,8 @@ class LedgerInfo:
     size: int = 0
     closed_ms: int = 0
     """When its end became definite (wall clock); 0: it may still be open."""
+    offload: OffloadContext | None = None
+    """Its copy elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,8 @@ class ManagedLedgerInfo:
     terminated: Position | None = None
     doomed: tuple[int, ...] = ()
     """Ledgers taken from the list whose deletion isn't known to have succeeded."""
+    doomed_copies: tuple[LedgerCopy, ...] = ()
+    """Copies that no listed ledger has any more, and that may still exist."""
 
     def with_ledger(self, ledger_id: int) -> ManagedLedgerInfo:
         """Lists a new, open ledger.
@@ -64,19 +79,26 @@ class ManagedLedgerInfo:
         self, ledger_id: int, entries: int, size: int, closed_ms: int
     ) -> ManagedLedgerInfo:
         """Records the definite end of a ledger; no change when it isn't listed any more."""
-        closed = LedgerInfo(ledger_id, entries, size, closed_ms)
-        return replace(
-            self,
-            ledgers=tuple(closed if x.ledger_id == ledger_id else x for x in self.ledgers),
+        return self._with(
+            ledger_id, lambda x: replace(x, entries=entries, size=size, closed_ms=closed_ms)
         )
 
     def without(self, ledger_ids: Collection[int]) -> ManagedLedgerInfo:
         """Takes ledgers from the list; they become doomed."""
-        gone = tuple(x.ledger_id for x in self.ledgers if x.ledger_id in ledger_ids)
+        gone = [x for x in self.ledgers if x.ledger_id in ledger_ids]
+        in_bookies = (
+            x.ledger_id
+            for x in gone
+            if x.offload is None or x.offload.state is not CopyState.SETTLED
+        )
         return replace(
             self,
             ledgers=tuple(x for x in self.ledgers if x.ledger_id not in ledger_ids),
-            doomed=(*self.doomed, *gone),
+            doomed=(*self.doomed, *in_bookies),
+            doomed_copies=(
+                *self.doomed_copies,
+                *(x.offload.copy for x in gone if x.offload is not None),
+            ),
         )
 
     def forget(self, ledger_ids: Collection[int]) -> ManagedLedgerInfo:
@@ -95,6 +117,76 @@ class ManagedLedgerInfo:
         empty = {x.ledger_id for x in self.ledgers[:-1] if x.closed_ms and not x.entries}
         return self.without(empty) if empty else self
 
+    # Copies (storage.md 8.10): each step changes nothing unless the copy it means is still there.
+
+    def find(self, ledger_id: int) -> LedgerInfo | None:
+        """A listed ledger."""
+        return next((x for x in self.ledgers if x.ledger_id == ledger_id), None)
+
+    def with_copy_started(self, copy: LedgerCopy) -> ManagedLedgerInfo:
+        """Names a copy before the first byte of it is written; one that was begun before and
+        never proved complete is doomed. No change for a ledger that has a complete one.
+        """
+        ledger = self.find(copy.ledger_id)
+        if ledger is None or not ledger.closed_ms or not ledger.entries:
+            return self
+        before = ledger.offload
+        if before is not None and (before.is_complete or before.copy == copy):
+            return self
+        cleared = self.without_copy_started(copy.ledger_id)
+        return cleared._with(copy.ledger_id, lambda x: replace(x, offload=OffloadContext(copy)))
+
+    def without_copy_started(self, ledger_id: int) -> ManagedLedgerInfo:
+        """Dooms a copy that isn't complete."""
+        ledger = self.find(ledger_id)
+        if ledger is None or ledger.offload is None or ledger.offload.is_complete:
+            return self
+        doomed = replace(self, doomed_copies=(*self.doomed_copies, ledger.offload.copy))
+        return doomed._with(ledger_id, lambda x: replace(x, offload=None))
+
+    def with_copy_complete(
+        self, copy: LedgerCopy, completed_ms: int, size: int
+    ) -> ManagedLedgerInfo:
+        """The copy was read back and equals the ledger."""
+        return self._with_state(
+            copy.ledger_id,
+            lambda x: (
+                replace(x, state=CopyState.COMPLETE, completed_ms=completed_ms, size=size)
+                if x.copy == copy and not x.is_complete
+                else x
+            ),
+        )
+
+    def with_copy_state(self, ledger_id: int, state: CopyState) -> ManagedLedgerInfo:
+        """ONLY and SETTLED, of a copy that is complete; never back."""
+        return self._with_state(
+            ledger_id,
+            lambda x: replace(x, state=state) if x.is_complete and x.state < state else x,
+        )
+
+    def forget_copies(self, uuids: Collection[str]) -> ManagedLedgerInfo:
+        """Doomed copies that don't exist any more."""
+        if not self.doomed_copies:
+            return self
+        kept = tuple(x for x in self.doomed_copies if x.uuid not in uuids)
+        return replace(self, doomed_copies=kept)
+
+    def _with_state(
+        self, ledger_id: int, change: Callable[[OffloadContext], OffloadContext]
+    ) -> ManagedLedgerInfo:
+        return self._with(
+            ledger_id,
+            lambda x: x if x.offload is None else replace(x, offload=change(x.offload)),
+        )
+
+    def _with(
+        self, ledger_id: int, change: Callable[[LedgerInfo], LedgerInfo]
+    ) -> ManagedLedgerInfo:
+        return replace(
+            self,
+            ledgers=tuple(change(x) if x.ledger_id == ledger_id else x for x in self.ledgers),
+        )
+
     def with_properties(self, properties: Mapping[str, str]) -> ManagedLedgerInfo:
         """Replaces all properties."""
         return replace(self, properties=properties)
@@ -112,7 +204,7 @@ class ManagedLedgerInfo:
 def encode_info(info: ManagedLedgerInfo) -> bytes:
     """The value of the log's metadata node."""
     value: dict[str, object] = {
-        "format": FORMAT_VERSION,
+        "format": FORMAT_VERSION,  # unless copies are named: see below
         "owner": info.owner,
         "ledgers": [[x.ledger_id, x.entries, x.size, x.closed_ms] for x in info.ledgers],
     }
@@ -122,6 +214,11 @@ def encode_info(info: ManagedLedgerInfo) -> bytes:
         value["terminated"] = list(info.terminated)
     if info.doomed:
         value["doomed"] = list(info.doomed)
+    offloads = [context_fields(x.offload) for x in info.ledgers if x.offload is not None]
+    if offloads or info.doomed_copies:
+        value["format"] = OFFLOAD_FORMAT_VERSION
+        value["offloads"] = offloads
+        value["doomed_copies"] = [copy_fields(x) for x in info.doomed_copies]
     return orjson.dumps(value)
 
 
@@ -133,11 +230,20 @@ def decode_info(value: bytes, path: str) -> ManagedLedgerInfo:
     """
     try:
         fields = orjson.loads(value)
-        if (version := fields["format"]) != FORMAT_VERSION:
+        if (version := fields["format"]) not in (FORMAT_VERSION, OFFLOAD_FORMAT_VERSION):
             raise ManagedLedgerFormatError(
-                f"{path}: format version {version!r}, this program reads {FORMAT_VERSION}"
+                f"{path}: format version {version!r}, this program reads "
+                f"{FORMAT_VERSION} and {OFFLOAD_FORMAT_VERSION}"
             )
-        ledgers = tuple(LedgerInfo(*_integers(row, 4)) for row in fields["ledgers"])
+        contexts = [parse_context(x) for x in fields.get("offloads", ())]
+        offloads = {x.copy.ledger_id: x for x in contexts}
+        rows = (_integers(row, 4) for row in fields["ledgers"])
+        ledgers = tuple(
+            LedgerInfo(ledger_id, entries, size, closed_ms, offloads.pop(ledger_id, None))
+            for ledger_id, entries, size, closed_ms in rows
+        )
+        if offloads:
+            raise ValueError(f"copies of ledgers that aren't listed: {sorted(offloads)}")
         terminated = fields.get("terminated")
         info = ManagedLedgerInfo(
             owner=_text(fields["owner"]),
@@ -145,6 +251,7 @@ def decode_info(value: bytes, path: str) -> ManagedLedgerInfo:
             properties={_text(k): _text(v) for k, v in fields.get("properties", {}).items()},
             terminated=None if terminated is None else _position(terminated),
             doomed=tuple(_integers(fields.get("doomed", []), None)),
+            doomed_copies=tuple(parse_copy(x) for x in fields.get("doomed_copies", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManagedLedgerFormatError(f"{path}: {error!r}") from error

@@ -32,6 +32,8 @@ from managed_ledger.figures import LedgerFigures
 from managed_ledger.ledger_list import LedgerList, ManagedLedgerInfo
 from managed_ledger.list_store import ListStore
 from managed_ledger.logger import logger
+from managed_ledger.offload.choosing import is_offloaded
+from managed_ledger.offload.offload_path import Offloading, OffloadPath
 from managed_ledger.position import EARLIEST, LATEST, InitialPosition, Position
 from managed_ledger.reading import ReadPath
 from managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes
@@ -91,6 +93,7 @@ class ManagedLedger:
         "log_cache",
         "name",
         "now_ms",
+        "offloads",
         "on_appended",
         "on_fenced",
         "path",
@@ -109,6 +112,7 @@ class ManagedLedger:
         now_ms: Callable[[], int],
         lists: ListStore,
         on_closed: Callable[[ManagedLedger], None],
+        offloading: Offloading,
     ) -> None:
         self.name = name
         self.path = path
@@ -133,6 +137,7 @@ class ManagedLedger:
         self._is_fenced = False
         self._closing: asyncio.Task[None] | None = None
         self.trimmer = Trimmer(self)
+        self.offloads = OffloadPath(self, offloading)
         self._on_closed = on_closed
 
     # State
@@ -516,6 +521,7 @@ class ManagedLedger:
                     raise result
                 self.cursors[name] = result
         self.trimmer.on_list_changed(self.lists.info)
+        self.offloads.on_list_changed(self.lists.info)
         self.trimmer.trim_if_consumed()
 
     def on_mark_delete(self, previous: Position, current: Position) -> None:
@@ -565,6 +571,7 @@ class ManagedLedger:
                 if not cursor.durable and cursor.mark_delete < first:
                     cursor.advance_to(first)
         self.trimmer.on_list_changed(info)
+        self.offloads.on_list_changed(info)
 
     def on_ledger_ended(self, ledger_id: int) -> None:
         """A ledger is closed or gone: reads go on through a fresh reader."""
@@ -591,6 +598,7 @@ class ManagedLedger:
             self._appends.sweep(now_ms)
         if len(self.lists.info.ledgers) > 1:
             self.trimmer.trim_soon()
+            self.offloads.on_list_changed(self.lists.info)
 
     # Administration
 
@@ -610,6 +618,8 @@ class ManagedLedger:
             and len(self.ledgers.ledger_ids) > 1
         ):
             self.trimmer.trim_soon()
+        if config.offload != before.offload:
+            self.offloads.on_list_changed(self.lists.info)
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replaces the stored properties; durable when this returns."""
@@ -682,6 +692,7 @@ class ManagedLedger:
         if isinstance(self._failure, ManagedLedgerClosedError):
             await self._finish()  # deleted, perhaps in part
             return
+        await self.offloads.stop()
         closed = ManagedLedgerClosedError(f"{self.name} is closed")
         appends = self._appends
         if appends is not None:
@@ -717,6 +728,7 @@ class ManagedLedger:
             appends.core.stop(error)
             appends.run()
             await appends.finish_tasks()
+        await self.offloads.stop()
         info = await self._update(lambda x: x.without({y.ledger_id for y in x.ledgers}))
         self._failure = error
         stored = map(decode_name, await self.store.children(self.path))
@@ -724,6 +736,7 @@ class ManagedLedger:
             await self._delete_cursor(name)
         for ledger_id in info.doomed:
             await self.client.delete_ledger(ledger_id)
+        await self.offloads.delete_copies()
         await self._finish()
         with contextlib.suppress(NotFoundError):
             await self.store.delete(self.path, self.lists.version)
@@ -745,7 +758,7 @@ class ManagedLedger:
             last_confirmed=self.last_confirmed,
             state=self.state,
             ledgers=[
-                LedgerStats(x.ledger_id, x.entries, x.size, x.closed_ms)
+                LedgerStats(x.ledger_id, x.entries, x.size, x.closed_ms, is_offloaded(x))
                 for x in self.lists.info.ledgers
             ],
             terminated=self.terminated,
@@ -753,6 +766,10 @@ class ManagedLedger:
             cached_bytes=0
             if self.log_cache is None
             else sum(x.size for x in self.log_cache.chunks),
+            offloaded_size=self.offloads.copied_bytes,
+            last_offload_ledger=self.offloads.last_ledger_id,
+            last_offload_success_ms=self.offloads.last_success_ms,
+            last_offload_failure_ms=self.offloads.last_failure_ms,
         )
 
     # Helpers

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bookkeeper.client.ledger_reader import LedgerReader
+from bookkeeper.client.ledger_reader import EntryRun
 from bookkeeper.errors import LedgerError, TooManyRequestsError
 from managed_ledger.entry_batch import EntryBatch
+from managed_ledger.offload.ports import EntryReader
 from managed_ledger.position import Position
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class ReadPath:
 
     def __init__(self, log: ManagedLedger) -> None:
         self._log = log
-        self._readers: dict[int, LedgerReader] = {}
+        self._readers: dict[int, EntryReader] = {}
         self._in_flight: dict[Position, asyncio.Task[EntryBatch]] = {}
         self._sequential: Position | None = None  # where the last run ended
         self._ahead_bytes = READ_AHEAD_BYTES_MIN
@@ -50,11 +51,11 @@ class ReadPath:
 
     async def read_entry(self, position: Position) -> EntryBatch:
         """One entry, past the cache: for searches that jump about."""
-        reader = await self._reader(position[0])
+        ledger_id, entry_id = position
         try:
-            run = await reader.read(position[1], position[1], 1, self._log.config.head_bytes)
+            run = await self._read_from(ledger_id, entry_id, entry_id, 1)
         except LedgerError as error:
-            self._on_error(position[0], error)
+            self._on_error(ledger_id, error)
             raise
         return EntryBatch(run.ledger_id, run.first, run.heads, run.bodies)
 
@@ -85,14 +86,13 @@ class ReadPath:
         try:
             log.cache.misses += 1
             log.figures.read_missed()
-            reader = await self._reader(ledger_id)
             confirmed = log.ledgers.entries(ledger_id) or 0
             last = min(confirmed, first + READ_AHEAD_ENTRIES_MAX) - 1
             if log.log_cache is not None:
                 room = log.log_cache.room_after(ledger_id, first)
                 if room is not None:
                     last = min(last, room - 1)
-            run = await reader.read(first, max(first, last), bytes_max, log.config.head_bytes)
+            run = await self._read_from(ledger_id, first, max(first, last), bytes_max)
         except LedgerError as error:
             self._on_error(ledger_id, error)
             raise
@@ -104,10 +104,22 @@ class ReadPath:
             log.cache_of_log().add_read(batch)
         return batch
 
-    async def _reader(self, ledger_id: int) -> LedgerReader:
+    async def _read_from(self, ledger_id: int, first: int, last: int, bytes_max: int) -> EntryRun:
+        head_bytes = self._log.config.head_bytes
+        reader = await self._reader(ledger_id)
+        try:
+            return await reader.read(first, last, bytes_max, head_bytes)
+        except LedgerError:
+            if self._readers.get(ledger_id) is reader:
+                raise
+        # Meanwhile it was closed, or bookies were told to forget it: it is read elsewhere now.
+        reader = await self._reader(ledger_id)
+        return await reader.read(first, last, bytes_max, head_bytes)
+
+    async def _reader(self, ledger_id: int) -> EntryReader:
         reader = self._readers.get(ledger_id)
         if reader is None:
-            reader = self._log.writer_reader(ledger_id)
+            reader = self._log.writer_reader(ledger_id) or self._log.offloads.reader(ledger_id)
             if reader is None:
                 reader = await self._log.client.open_ledger(
                     ledger_id, self._log.config.password, recover=False

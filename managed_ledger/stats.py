@@ -15,6 +15,8 @@ class LedgerStats:
     entries: int
     size: int
     closed_ms: int
+    is_offloaded: bool = False
+    """Whether there is a complete copy elsewhere."""
 
 
 @dataclass(slots=True)
@@ -37,3 +39,9 @@ class ManagedLedgerStats:
     terminated: Position | None
     properties: dict[str, str]
     cached_bytes: int
+    offloaded_size: int = 0
+    """Bytes of the entries that have a complete copy elsewhere."""
+    last_offload_ledger: int = 0
+    """0, as for the next two: none since the log was opened."""
+    last_offload_success_ms: int = 0
+    last_offload_failure_ms: int = 0

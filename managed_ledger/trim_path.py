@@ -10,6 +10,7 @@ from bookkeeper.errors import LedgerError
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFencedError
 from managed_ledger.ledger_list import ManagedLedgerInfo
 from managed_ledger.logger import logger
+from managed_ledger.nothing import NOTHING
 from managed_ledger.trimming import Retention, ledgers_to_trim
 from metadata.errors import MetadataError
 
@@ -28,11 +29,11 @@ class Trimmer:
 
     def __init__(self, log: ManagedLedger) -> None:
         self._log = log
-        self.deleted: frozenset[int] = frozenset()
+        self.deleted: frozenset[int] = NOTHING
         """Doomed ledgers that don't exist any more; the list's next change drops them."""
         self._is_trimming = False
         self._again = False
-        self._tasks: frozenset[asyncio.Task[None]] = frozenset()
+        self._tasks: frozenset[asyncio.Task[None]] = NOTHING
 
     async def trim(self, *, ignore_retention: bool) -> None:
         """See `ManagedLedger.trim`."""
@@ -55,7 +56,7 @@ class Trimmer:
 
     def tidy(self, info: ManagedLedgerInfo) -> ManagedLedgerInfo:
         """For every change of the list: what goes along with it at no cost."""
-        return info.without_empty().forget(self.deleted)
+        return self._log.offloads.tidy(info.without_empty().forget(self.deleted))
 
     def trim_soon(self) -> None:
         """Trims in the background; calls meanwhile lead to one more run."""
@@ -83,7 +84,7 @@ class Trimmer:
 
     def on_list_changed(self, info: ManagedLedgerInfo) -> None:
         """Deletes what is doomed."""
-        self.deleted = self.deleted.intersection(info.doomed)
+        self.deleted = self.deleted.intersection(info.doomed) or NOTHING
         if not self.deleted.issuperset(info.doomed):
             self._start(self._delete(info.doomed))
 
@@ -117,6 +118,6 @@ class Trimmer:
         task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks -= {task}
+        self._tasks = (self._tasks - {task}) or NOTHING
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s: trimming failed", self._log.name, exc_info=error)

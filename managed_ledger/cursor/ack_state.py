@@ -87,6 +87,22 @@ def run_end(entries: BitMap, start: int) -> int:
     return start
 
 
+def runs_of(acked: Mapping[int, BitMap], runs_max: int) -> list[tuple[Position, Position]]:
+    """The first runs of entries in bitmaps by ledger, none of them empty: (before first, last)."""
+    found: list[tuple[Position, Position]] = []
+    for ledger_id in sorted(acked):
+        entries = acked[ledger_id]
+        start: int | None = entries.min()
+        while start is not None:
+            if len(found) == runs_max:
+                return found
+            end = run_end(entries, start)
+            found.append(((ledger_id, start - 1), (ledger_id, end - 1)))
+            rank = entries.rank(end)  # how many ids are at or below the end
+            start = entries[rank] if rank < len(entries) else None
+    return found
+
+
 class AckState:
     """Acknowledged positions of one cursor.
 
@@ -296,18 +312,7 @@ class AckState:
 
     def ranges(self, ranges_max: int) -> list[tuple[Position, Position]]:
         """The first runs of acknowledged entries above mark-delete, as (before first, last)."""
-        found: list[tuple[Position, Position]] = []
-        for ledger_id in sorted(self._acked):
-            entries = self._acked[ledger_id]
-            start: int | None = entries.min()
-            while start is not None:
-                if len(found) == ranges_max:
-                    return found
-                end = run_end(entries, start)
-                found.append(((ledger_id, start - 1), (ledger_id, end - 1)))
-                rank = entries.rank(end)  # how many ids are at or below the end
-                start = entries[rank] if rank < len(entries) else None
-        return found
+        return runs_of(self._acked, ranges_max)
 
     @property
     def batch_set_count(self) -> int:

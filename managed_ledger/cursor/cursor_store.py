@@ -120,12 +120,12 @@ class CursorStore:
         writer: token of this cursor object, never used by another.
     """
 
-    __slots__ = ("_seen", "_store", "_version", "_writer", "is_uncertain", "path")
+    __slots__ = ("_seen", "_store", "_version", "is_uncertain", "path", "writer")
 
     def __init__(self, store: MetadataStore, path: str, writer: str) -> None:
         self.path = path
         self._store = store
-        self._writer = writer
+        self.writer = writer
         self._seen = writer  # token of the node that ``_version`` is of
         self._version = CREATE_ONLY
         self.is_uncertain = False
@@ -154,7 +154,7 @@ class CursorStore:
             if node is None:
                 return None
             try:
-                await self._put(encode_node(node, self._writer))
+                await self._put(encode_node(node, self.writer))
             except BadVersionError:
                 continue  # the earlier owner was faster once more, or deleted it: read again
             return node
@@ -167,7 +167,7 @@ class CursorStore:
             CursorFencedError: another owner wrote or deleted the node.
             MetadataError: not written; ``is_uncertain`` tells whether it may still take effect.
         """
-        value = encode_node(node, self._writer)
+        value = encode_node(node, self.writer)
         if not await self._require_known() and self._version != CREATE_ONLY:
             raise CursorFencedError(f"{self.path}: another owner deleted the node")
         for _ in range(_ATTEMPTS_MAX):
@@ -195,7 +195,7 @@ class CursorStore:
             except (BadVersionError, WriteFailedError, ValueTooLargeError):
                 self.is_uncertain = was_uncertain  # this one had no effect
                 raise
-            self._version, self._seen = stored.stat.version, self._writer
+            self._version, self._seen = stored.stat.version, self.writer
             self.is_uncertain = False
             return
         raise OutcomeUnknownError(self.path)
@@ -231,13 +231,13 @@ class CursorStore:
             token = decode_node(found.value, self.path)[1]
         except CursorFormatError:
             token = ""
-        if self._version != CREATE_ONLY and token not in (self._writer, self._seen):
+        if self._version != CREATE_ONLY and token not in (self.writer, self._seen):
             raise CursorFencedError(f"{self.path}: another owner wrote the node")
         return True
 
     def _check_ours(self, value: bytes, cause: BadVersionError) -> None:
         try:
-            is_ours = decode_node(value, self.path)[1] == self._writer
+            is_ours = decode_node(value, self.path)[1] == self.writer
         except CursorFormatError:
             is_ours = False
         if not is_ours:

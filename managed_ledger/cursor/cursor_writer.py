@@ -40,7 +40,9 @@ from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.cursor_ledger import CursorLedger
 from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore, node_state
 from managed_ledger.cursor.errors import CursorFencedError, CursorWriteError
+from managed_ledger.leaks import cursor_metadata
 from managed_ledger.ledger_view import LedgerView
+from managed_ledger.nothing import NOTHING
 from managed_ledger.position import Position
 from metadata.errors import MetadataError
 
@@ -84,9 +86,10 @@ class CursorWriter:
         self._state = state
         self._store = store
         self._ledger: CursorLedger | None = None
-        self._garbage: set[int] = set()  # ledgers to delete once the node surely names another
+        # Ledgers to delete once the node surely names another.
+        self._garbage: frozenset[int] = NOTHING
         self._rotation_entries_min = 0
-        self._deletions: set[asyncio.Task[None]] = set()
+        self._deletions: frozenset[asyncio.Task[None]] = NOTHING
 
     @property
     def ledger_position(self) -> Position:
@@ -249,10 +252,10 @@ class CursorWriter:
         await self._store.delete()
         if self._ledger is not None:
             self._ledger.abandon()
-            self._garbage.add(self._ledger.ledger_id)
+            self._garbage |= {self._ledger.ledger_id}
             self._ledger = None
         if self.node.ledger_id != NO_LEDGER:
-            self._garbage.add(self.node.ledger_id)
+            self._garbage |= {self.node.ledger_id}
         self.node = replace(self.node, ledger_id=NO_LEDGER)
         self._delete_garbage()
         await self._finish_deletions()
@@ -262,7 +265,7 @@ class CursorWriter:
         if self._ledger is not None:
             self._ledger.abandon()
             self._ledger = None
-        self._garbage.clear()
+        self._garbage = NOTHING
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -294,11 +297,7 @@ class CursorWriter:
                 config.cursor_ack_quorum,
                 config.password,
             ),
-            {
-                "component": b"cursor",
-                "managed-ledger": self._view.name.encode(),
-                "cursor": self._name.encode(),
-            },
+            cursor_metadata(self._view.name, self._name, self._store.writer),
         )
         ledger = CursorLedger(writer, self._view.now_ms())
         try:
@@ -307,7 +306,7 @@ class CursorWriter:
             await self._put_node(replace(node, mark_delete=self.stored_mark_delete))
         except BaseException as error:
             ledger.abandon()
-            self._garbage.add(ledger.ledger_id)
+            self._garbage |= {ledger.ledger_id}
             if self._store.is_uncertain or isinstance(error, CursorFencedError):
                 # Perhaps the node names the new ledger, so neither is certain to be read again.
                 if self._ledger is not None:
@@ -360,7 +359,7 @@ class CursorWriter:
             raise CursorFencedError(f"{self._where}: the log belongs to another owner")
         await self._store.write(node)
         if self.node.ledger_id not in (NO_LEDGER, node.ledger_id):
-            self._garbage.add(self.node.ledger_id)
+            self._garbage |= {self.node.ledger_id}
         self.node = node
         self._delete_garbage()
 
@@ -387,17 +386,20 @@ class CursorWriter:
         ledger_ids = self._garbage - {self.node.ledger_id}
         if not ledger_ids:
             return
-        self._garbage -= ledger_ids
+        self._garbage = (self._garbage - ledger_ids) or NOTHING
         task = asyncio.get_running_loop().create_task(self._delete_ledgers(ledger_ids))
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
+        self._deletions |= {task}
+        task.add_done_callback(self._on_deleted)
 
-    async def _delete_ledgers(self, ledger_ids: set[int]) -> None:
+    def _on_deleted(self, task: asyncio.Task[None]) -> None:
+        self._deletions = (self._deletions - {task}) or NOTHING
+
+    async def _delete_ledgers(self, ledger_ids: frozenset[int]) -> None:
         for ledger_id in sorted(ledger_ids):
             try:
                 await self._view.client.delete_ledger(ledger_id)
             except (BookkeeperError, MetadataError) as error:
-                self._garbage.add(ledger_id)  # again after the next node write
+                self._garbage |= {ledger_id}  # again after the next node write
                 _log.warning("%s: old ledger %d not deleted: %s", self._where, ledger_id, error)
 
     async def _finish_deletions(self) -> None:

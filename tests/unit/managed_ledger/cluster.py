@@ -14,6 +14,7 @@ from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.offload.ports import LedgerOffloader
 from managed_ledger.position import EARLIEST, Position
 from metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
@@ -35,6 +36,7 @@ class Cluster:
         self.connections: list[ModelBookieClient] = []
         self.factories: list[ManagedLedgerFactory] = []
         self.sessions: list[EmbeddedMetadataStore] = []
+        self.offloaders: list[LedgerOffloader] = []
 
     def factory(self) -> ManagedLedgerFactory:
         """Another broker process."""
@@ -48,8 +50,9 @@ class Cluster:
         client = BookKeeperClient(
             session, pool, RandomPlacement(self.rng), clock=clock, rng=self.rng
         )
+        cache = EntryCache(self.cache_bytes)
         factory = ManagedLedgerFactory(
-            client, session, EntryCache(self.cache_bytes), FactoryConfig(), clock, self.rng
+            client, session, cache, FactoryConfig(), clock, self.rng, self.offloaders
         )
         self.factories.append(factory)
         return factory

@@ -102,6 +102,26 @@ def test_large_states_are_chunked(sparse: int) -> None:
     assert replayed([*encode_snapshot(CursorImage((0, 0)), -1), *increments]) == image
 
 
+@pytest.mark.parametrize(
+    "acked",
+    [
+        pytest.param({n: BitMap(range(1, 50_000, 2)) for n in range(40)}, id="every second"),
+        pytest.param(
+            {n: BitMap(random.Random(n).sample(range(1, 50_000), 25_000)) for n in range(80)},
+            id="a random half",
+        ),
+        pytest.param({1: BitMap(range(1, 8_000_000, 8))}, id="every eighth"),
+    ],
+)
+def test_a_million_holes_cost_less_than_a_megabyte(acked: dict[int, BitMap]) -> None:
+    """Issue 7's bound, of a whole snapshot; and what one more acknowledgement costs then."""
+    image = CursorImage((0, 0), acked, {}, {})
+    assert sum(len(x) - x.intersection_cardinality(x.shift(1)) for x in acked.values()) >= 990_000
+    assert sum(map(len, encode_snapshot(image, -1))) < 1 << 20
+    one = CursorImage((0, 0), {39: BitMap([40_000])})
+    assert sum(map(len, encode_increment(one, 0))) < 100
+
+
 def test_batch_sets_of_the_largest_size() -> None:
     sets = {n: (1 << 4096 * 64) - 1 - n for n in range(40)}
     records = encode_snapshot(CursorImage((1, 0), {}, {1: sets}, {}), -1)

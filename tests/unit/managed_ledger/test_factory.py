@@ -9,6 +9,7 @@ import pytest
 
 from bookkeeper import codes
 from bookkeeper.client.ledger_store import ledger_path
+from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import (
     ManagedLedgerClosedError,
     ManagedLedgerFormatError,
@@ -153,15 +154,22 @@ def closed(log: ManagedLedger, ledger_id: int) -> bool:
     return any(x.ledger_id == ledger_id and x.closed_ms for x in log.lists.info.ledgers)
 
 
-async def test_timer_sweeps_the_cache(cluster: Cluster) -> None:
+async def test_timer_sweeps_the_cache(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     factory = cluster.factory()
     factory._config = replace(factory._config, cache_sweep_s=0.001, ledger_sweep_s=0.002)
+    sweep, was_empty = EntryCache.sweep, set[bool]()
+
+    def noted_sweep(cache: EntryCache) -> None:
+        was_empty.add(cache.is_empty)
+        sweep(cache)
+
+    monkeypatch.setattr(EntryCache, "sweep", noted_sweep)
     log = await factory.open(NAME, CONFIG)
     appends = Appends(log)
     appends.send(b"a")
     await appends.settle()
-    assert log.read_nowait(EARLIEST, 1, 1) is not None
-    await eventually(lambda: factory.cache.is_empty)
+    await eventually(lambda: False in was_empty and factory.cache.is_empty)
+    assert log.read_nowait(EARLIEST, 1, 1) is None
     assert await read_all(log) == appends.acked
 
 

@@ -30,3 +30,34 @@ async def test_only_what_nobody_can_list_any_more_is_deleted(cluster: Cluster) -
         assert await log.client.read_ledger_metadata(kept.ledger_id) is not None
     assert await read_all(log) == appends.acked
     assert await factory.collect_leaked_ledgers() == []
+
+
+async def test_cursor_ledgers_that_no_node_will_ever_name(cluster: Cluster) -> None:
+    """An owner dies between the creation of a cursor ledger and the write of its node."""
+    first = await cluster.factory().open(NAME, CONFIG)
+    cursor = await first.open_cursor("sub", EARLIEST)
+    gone = await first.open_cursor("gone", EARLIEST)
+    appends = Appends(first)
+    appends.send(b"a", b"b")
+    await appends.settle()
+    for each in (cursor, gone):
+        each.ack([appends.acked[0][0]])
+        await each.flush()
+    named = cursor.ledger_position[0]
+    metadata = await first.client.read_ledger_metadata(named)
+    assert metadata is not None
+    begun = await first.client.create_ledger(LedgerConfig(), metadata.custom_metadata)
+    metadata = await first.client.read_ledger_metadata(gone.ledger_position[0])
+    assert metadata is not None
+    orphan = await first.client.create_ledger(LedgerConfig(), metadata.custom_metadata)
+    elder = await first.client.create_ledger(LedgerConfig(), {"component": b"cursor"})
+
+    factory = cluster.factory()  # of anybody; the first owner may still write its nodes
+    assert await factory.collect_leaked_ledgers() == []
+    second = await factory.open(NAME, CONFIG)  # takes every node
+    await second.delete_cursor("gone")
+    assert await factory.collect_leaked_ledgers() == [begun.ledger_id, orphan.ledger_id]
+    for kept in (named, elder.ledger_id):
+        assert await second.client.read_ledger_metadata(kept) is not None
+    third = await cluster.factory().open(NAME, CONFIG)
+    assert third.cursors["sub"].mark_delete == appends.acked[0][0]

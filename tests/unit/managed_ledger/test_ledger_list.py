@@ -40,7 +40,7 @@ def test_encoding_round_trips() -> None:
         b"{",
         b"[]",
         b"{}",
-        b'{"format":2,"owner":"","ledgers":[]}',
+        b'{"format":3,"owner":"","ledgers":[]}',
         b'{"format":1,"owner":1,"ledgers":[]}',
         b'{"format":1,"owner":"","ledgers":[[1,2,3]]}',
         b'{"format":1,"owner":"","ledgers":[[1,2,3,"4"]]}',

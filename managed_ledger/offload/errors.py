@@ -1,0 +1,48 @@
+"""Errors of copies elsewhere.
+
+::
+
+    ManagedLedgerError
+    +-- OffloadError            a copy can't be made or deleted now; the ledger stays where it is
+        +-- NoOffloaderError    no such driver in this process
+        +-- OffloadBusyError    an offload of this log is under way
+    LedgerError
+    +-- OffloadedReadError      the copy can't be read now
+        +-- CopyDamagedError    its bytes aren't what was written; says which object and where
+"""
+
+from __future__ import annotations
+
+from bookkeeper import codes
+from bookkeeper.errors import LedgerError
+from managed_ledger.errors import ManagedLedgerError
+
+__all__ = [
+    "CopyDamagedError",
+    "NoOffloaderError",
+    "OffloadBusyError",
+    "OffloadError",
+    "OffloadedReadError",
+]
+
+
+class OffloadError(ManagedLedgerError):
+    """A copy can't be made or deleted now; nothing was taken from bookies for it."""
+
+
+class NoOffloaderError(OffloadError):
+    """This process has no offloader of that driver."""
+
+
+class OffloadBusyError(OffloadError):
+    """An offload of this log is under way."""
+
+
+class OffloadedReadError(LedgerError):
+    """The copy can't be read. Never means that the entry doesn't exist: nobody may skip it."""
+
+    code = codes.IO_ERROR
+
+
+class CopyDamagedError(OffloadedReadError):
+    """Bytes of a copy that nobody wrote, or a part of it that is gone."""

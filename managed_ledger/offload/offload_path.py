@@ -1,0 +1,407 @@
+"""asyncio shell of offloading: copies closed ledgers of one log, and lets bookies forget them.
+
+Order of things (storage.md 8.10): a copy is named in the list before its first byte is written; it
+is called complete there after it was read back; the list says that bookies' copy is no more before
+it is deleted. So a crash leaves at most a copy that the list names, which the next owner deletes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from bookkeeper.errors import LedgerError
+from managed_ledger.errors import InvalidPositionError, ManagedLedgerError, ManagedLedgerFencedError
+from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info
+from managed_ledger.logger import logger
+from managed_ledger.nothing import NOTHING
+from managed_ledger.offload.choosing import (
+    is_offloaded,
+    ledgers_before,
+    ledgers_to_copy,
+    ledgers_to_release,
+)
+from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from managed_ledger.offload.errors import (
+    NoOffloaderError,
+    OffloadBusyError,
+    OffloadedReadError,
+    OffloadError,
+)
+from managed_ledger.offload.ports import CopyJob, EntryReader, LedgerOffloader
+from managed_ledger.offload.two_copies import TwoCopies
+from managed_ledger.position import EARLIEST, Position
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from managed_ledger.managed_ledger import ManagedLedger
+
+__all__ = ["OffloadPath", "OffloadStatus", "Offloading"]
+
+T = TypeVar("T")
+
+_TAKE_BACK_PAUSES_S: Final = (0.1, 0.5, 2.0)
+"""Between attempts to delete a copy that nobody else knows of: the end of the log waits for it."""
+_ERRORS: Final = (LedgerError, MetadataError, ManagedLedgerError)
+
+
+@dataclass(frozen=True, slots=True)
+class Offloading:
+    """What all logs of a process share."""
+
+    offloaders: Mapping[str, LedgerOffloader]
+    """By driver."""
+    new_uuid: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadStatus:
+    """How the offload that was asked for last is going."""
+
+    state: str = "NOT_RUN"
+    """NOT_RUN, RUNNING, SUCCESS, ERROR."""
+    error: str = ""
+    first_kept: Position = EARLIEST
+    """Of SUCCESS: where that begins which is in bookies only."""
+
+
+class OffloadPath:
+    """The copies of one log's ledgers."""
+
+    __slots__ = (
+        "_copying",
+        "_deleted",
+        "_gone",
+        "_is_passing",
+        "_is_stopped",
+        "_last_tasks",
+        "_lock",
+        "_log",
+        "_offloading",
+        "_tasks",
+        "last_failure_ms",
+        "last_ledger_id",
+        "last_success_ms",
+        "status",
+    )
+
+    def __init__(self, log: ManagedLedger, offloading: Offloading) -> None:
+        self._log = log
+        self._offloading = offloading
+        self._lock: asyncio.Lock | None = None
+        self._tasks: frozenset[asyncio.Task[Any]] = NOTHING
+        self._last_tasks: frozenset[asyncio.Task[Any]] = NOTHING
+        self._is_passing = False
+        self._is_stopped = False
+        self._copying = ""  # UUID
+        self._deleted: frozenset[str] = NOTHING  # doomed copies that don't exist any more
+        self._gone: frozenset[int] = NOTHING  # ledgers that bookies don't have any more
+        self.status = OffloadStatus()
+        self.last_ledger_id = self.last_success_ms = self.last_failure_ms = 0
+        """0: never."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """Of all entries that have a complete copy."""
+        return sum(x.size for x in self._log.lists.info.ledgers if is_offloaded(x))
+
+    # For the log
+
+    def tidy(self, info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+        """For every change of the list: what is known to be gone."""
+        if self._deleted:
+            info = info.forget_copies(self._deleted)
+        for ledger_id in self._gone:
+            info = info.with_copy_state(ledger_id, CopyState.SETTLED)
+        return info
+
+    def on_list_changed(self, info: ManagedLedgerInfo) -> None:
+        """Does in the background what is due, if anything is."""
+        if self._deleted:
+            self._deleted &= {x.uuid for x in info.doomed_copies}
+        if self._gone:
+            only = (x.ledger_id for x in info.ledgers if _is(x.offload, CopyState.ONLY))
+            self._gone = self._gone.intersection(only)
+        if self._is_passing or self._is_stopped or not self._log.is_open:
+            return
+        if self._is_due(info):
+            self._is_passing = True
+            self._start(self._run())
+
+    def reader(self, ledger_id: int) -> EntryReader | None:
+        """Of a ledger that has a complete copy, from where the settings say; else None."""
+        ledger = self._log.lists.info.find(ledger_id)
+        if ledger is None or ledger.offload is None or not ledger.offload.is_complete:
+            return None
+        context = ledger.offload
+        elsewhere = partial(self._open_copy, context.copy)
+        if context.is_only:
+            return TwoCopies(ledger_id, [elsewhere])
+        here = partial(
+            self._log.client.open_ledger, ledger_id, self._log.config.password, recover=False
+        )
+        first = self._log.config.offload.bookies_first
+        return TwoCopies(ledger_id, [here, elsewhere] if first else [elsewhere, here])
+
+    async def stop(self) -> None:
+        """Ends what is under way, for good; the next owner finds what is left of it."""
+        self._is_stopped = True
+        for task in self._tasks:
+            task.cancel()
+        while tasks := self._tasks | self._last_tasks:
+            await asyncio.wait(tasks)
+
+    async def delete_copies(self) -> None:
+        """Deletes every doomed copy, for a log that is deleted itself.
+
+        Raises:
+            OffloadError: some are left; the list has them.
+        """
+        for copy in self._log.lists.info.doomed_copies:
+            if copy.uuid not in self._deleted:
+                await self._offloader(copy.driver).delete(copy)
+                self._deleted |= {copy.uuid}
+
+    # By hand
+
+    def offload_before(self, position: Position) -> None:
+        """Begins to copy all ledgers before that of the position; ``status`` tells the outcome.
+
+        Raises:
+            OffloadBusyError: that is being done already.
+            OffloadError: the log is being closed.
+        """
+        if self._is_stopped or not self._log.is_open:
+            raise OffloadError(f"{self._log.name} is being closed")
+        if self.status.state == "RUNNING":
+            raise OffloadBusyError(f"{self._log.name}: an offload is running")
+        self.status = OffloadStatus("RUNNING")
+        self._start(self._offload_before(position))
+
+    async def _offload_before(self, position: Position) -> None:
+        status = OffloadStatus("ERROR", "the topic was unloaded")
+        try:
+            async with self._exclusive():
+                first_kept = await self._copy_before(position)
+            status = OffloadStatus("SUCCESS", "", (first_kept, 0))
+        except _ERRORS as error:
+            logger.warning("%s: offload: %s", self._log.name, error)
+            status = OffloadStatus("ERROR", str(error))
+        finally:
+            self.status = status
+        self.on_list_changed(self._log.lists.info)
+
+    async def _copy_before(self, position: Position) -> int:
+        log = self._log
+        self._offloader(log.config.offload.driver)
+        ledgers = log.lists.info.ledgers
+        at_end = bool(ledgers) and position == (ledgers[-1].ledger_id, 0)
+        if not log.is_valid(position) and not at_end:
+            raise InvalidPositionError("Invalid position for offload")
+        chosen, first_kept = ledgers_before(ledgers, log.retained_from()[1], position)
+        for ledger_id in chosen:
+            await self._copy(ledger_id)
+        return first_kept
+
+    # By itself
+
+    def _is_due(self, info: ManagedLedgerInfo) -> bool:
+        log = self._log
+        if any(x.uuid not in self._deleted for x in info.doomed_copies):
+            return True
+        for ledger in info.ledgers:
+            context = ledger.offload
+            if _is(context, CopyState.STARTED) and not self._is_copying(context):
+                return True
+            if _is(context, CopyState.ONLY) and ledger.ledger_id not in self._gone:
+                return True
+        config, now_ms = log.config.offload, log.now_ms()
+        if ledgers_to_release(info.ledgers, config, now_ms):
+            return True
+        return bool(ledgers_to_copy(info.ledgers, log.retained_from()[1], config, now_ms))
+
+    async def _run(self) -> None:
+        """One pass after another while there is something to do and it succeeds."""
+        log = self._log
+        try:
+            while log.is_open and not self._is_stopped and self._is_due(log.lists.info):
+                async with self._exclusive():
+                    await self._pass()
+        except _ERRORS as error:
+            logger.warning("%s: offload: %s", log.name, error)  # the sweep tries again
+        finally:
+            self._is_passing = False
+
+    async def _pass(self) -> None:
+        log = self._log
+        await self._clear()
+        config = log.config.offload
+        written = log.retained_from()[1]
+        for ledger_id in ledgers_to_copy(log.lists.info.ledgers, written, config, log.now_ms()):
+            await self._copy(ledger_id)
+        for ledger_id in ledgers_to_release(log.lists.info.ledgers, config, log.now_ms()):
+            await self._release(ledger_id)
+        await self._forget_in_bookies()
+
+    async def _clear(self) -> None:
+        """Deletes copies that nobody needs, and those that an earlier owner left unfinished."""
+        log = self._log
+
+        def doom(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+            for ledger in info.ledgers:
+                if _is(ledger.offload, CopyState.STARTED):
+                    info = info.without_copy_started(ledger.ledger_id)
+            return info
+
+        info = await self._update(doom)
+        failure: OffloadError | None = None
+        for copy in info.doomed_copies:
+            if copy.uuid in self._deleted:
+                continue
+            try:
+                await self._offloader(copy.driver).delete(copy)
+            except OffloadError as error:
+                logger.warning("%s: copy %s not deleted: %s", log.name, copy.name, error)
+                failure = error
+            else:
+                self._deleted |= {copy.uuid}
+        if failure is not None:
+            raise failure
+
+    async def _copy(self, ledger_id: int) -> None:
+        """Copies one ledger. REQUIRES: exclusive."""
+        log = self._log
+        config = log.config.offload
+        offloader = self._offloader(config.driver)
+        uuid = self._offloading.new_uuid()
+        copy = LedgerCopy(ledger_id, uuid, config.driver, dict(config.location))
+        self._copying = uuid
+        try:
+            info = await self._update(lambda x: x.with_copy_started(copy))
+            ledger = info.find(ledger_id)
+            if ledger is None or ledger.offload is None or ledger.offload.copy != copy:
+                return  # trimmed meanwhile
+            source = await log.client.open_ledger(ledger_id, log.config.password, recover=False)
+            job = CopyJob(copy, log.name, ledger.entries, ledger.size, config.block_bytes)
+            size = await offloader.offload(job, source)
+            completed_ms = max(1, log.now_ms())
+            try:
+                await self._update(lambda x: x.with_copy_complete(copy, completed_ms, size))
+            except ManagedLedgerFencedError:
+                await asyncio.shield(self._start(self._take_back(copy), is_last=True))
+                raise
+        except _ERRORS:
+            self.last_failure_ms = log.now_ms()
+            raise
+        finally:
+            self._copying = ""
+        self.last_ledger_id, self.last_success_ms = ledger_id, completed_ms
+        log.on_ledger_ended(ledger_id)
+
+    async def _take_back(self, copy: LedgerCopy) -> None:
+        """Another owner has the list: deletes our copy, if that owner certainly doesn't know it.
+
+        Its list may name the copy as complete, when our last write got through and only its answer
+        was lost; or as unfinished: then that owner deletes it.
+        """
+        log = self._log
+        stored = await log.store.get(log.path)
+        if stored is not None:
+            info = decode_info(stored.value, log.path)
+            ledger = info.find(copy.ledger_id)
+            if ledger is not None and ledger.offload is not None and ledger.offload.copy == copy:
+                return
+            if copy in info.doomed_copies:
+                return
+        for pause_s in _TAKE_BACK_PAUSES_S:
+            try:
+                await self._offloader(copy.driver).delete(copy)
+                return
+            except OffloadError as error:
+                logger.warning("%s: copy %s is left for now: %s", log.name, copy.name, error)
+            await asyncio.sleep(pause_s)
+        await self._offloader(copy.driver).delete(copy)
+
+    async def _release(self, ledger_id: int) -> None:
+        """From now on the copy is the only one; bookies are told by `_forget_in_bookies`."""
+        log = self._log
+        ledger = log.lists.info.find(ledger_id)
+        if ledger is None or ledger.offload is None:
+            return
+        # Not without seeing that it is still there, and reachable with today's settings.
+        reader = await self._open_copy(ledger.offload.copy)
+        await reader.read(ledger.entries - 1, ledger.entries - 1, 1, 0)
+        await self._update(lambda x: x.with_copy_state(ledger_id, CopyState.ONLY))
+        log.on_ledger_ended(ledger_id)
+
+    async def _forget_in_bookies(self) -> None:
+        log = self._log
+        for ledger in log.lists.info.ledgers:
+            if _is(ledger.offload, CopyState.ONLY) and ledger.ledger_id not in self._gone:
+                await log.client.delete_ledger(ledger.ledger_id)
+                self._gone |= {ledger.ledger_id}
+        if self._gone or self._deleted:
+            await self._update(lambda x: x)
+
+    # Helpers
+
+    async def _open_copy(self, copy: LedgerCopy) -> EntryReader:
+        try:
+            offloader = self._offloader(copy.driver)
+        except NoOffloaderError as error:
+            raise OffloadedReadError(f"copy of ledger {copy.name}: {error}") from error
+        return await offloader.open(copy)
+
+    def _offloader(self, driver: str) -> LedgerOffloader:
+        found = self._offloading.offloaders.get(driver)
+        if found is None:
+            if not driver:
+                raise NoOffloaderError("no offload driver is set: managedLedgerOffloadDriver")
+            raise NoOffloaderError(f"there is no offload driver {driver!r} in this process")
+        return found
+
+    def _is_copying(self, context: OffloadContext | None) -> bool:
+        return context is not None and context.copy.uuid == self._copying
+
+    def _exclusive(self) -> asyncio.Lock:
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        return self._lock
+
+    async def _update(
+        self, change: Callable[[ManagedLedgerInfo], ManagedLedgerInfo]
+    ) -> ManagedLedgerInfo:
+        log = self._log
+        work = log.lists.update(lambda x: log.trimmer.tidy(change(x)))
+        try:
+            # A cancelled write would leave the log's view of its list behind what is stored.
+            info = await asyncio.shield(self._start(work, is_last=True))
+        except ManagedLedgerFencedError as error:
+            log.fence(error)
+            raise
+        log.on_list_changed(info)
+        return info
+
+    def _start(self, work: Coroutine[Any, Any, T], *, is_last: bool = False) -> asyncio.Task[T]:
+        """``is_last``: the end of the log waits for it instead of cancelling it."""
+        task = asyncio.get_running_loop().create_task(work)
+        if is_last:
+            self._last_tasks |= {task}
+        else:
+            self._tasks |= {task}
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
+        is_last = task in self._last_tasks
+        self._tasks = (self._tasks - {task}) or NOTHING
+        self._last_tasks = (self._last_tasks - {task}) or NOTHING
+        if not task.cancelled() and (error := task.exception()) is not None and not is_last:
+            logger.error("%s: offloading failed", self._log.name, exc_info=error)
+
+
+def _is(context: OffloadContext | None, state: CopyState) -> bool:
+    return context is not None and context.state is state
