@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bookkeeper import codes, packet
+from bookkeeper.bookie.compaction import Compaction, compact_steps
 from bookkeeper.bookie.config import StorageConfig
 from bookkeeper.bookie.flush import flush_steps
-from bookkeeper.bookie.garbage import (
-    GarbageReport,
-    compact_steps,
-    drop_steps,
-    expire_deleted_steps,
-)
+from bookkeeper.bookie.garbage import GarbageReport, drop_steps, expire_deleted_steps
 from bookkeeper.bookie.journal import JournalGroup
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
+from bookkeeper.bookie.over_replicated import empty_steps
 from bookkeeper.bookie.start import open_storage
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
@@ -63,16 +61,19 @@ class Machine:
         self.fs = MemoryFileSystem(Faults(ignored_sync_points=set(ignored_sync_points)))
         self.index = MemoryStore(self.fs)
         self.seen: set[str] = set()
+        self.empties = False  # ledgers are emptied now and then
+        self.journals = 1  # from the next start on; never fewer than before
         self._ignored = set(ignored_sync_points)
         self._storage: LedgerStorage | None = None
         self._reset()
 
     def _reset(self) -> None:
-        self.written: JournalGroup | None = None
+        self.written: dict[int, JournalGroup] = {}  # by journal: durable, but nobody was told
         self.job: FlushJob | None = None
         self.flushing: Iterator[None] | None = None
         self.long_job: Iterator[None] | None = None
         self.on_long_job_done: list[int] = []
+        self.emptying = -1
         self.fence_answers: set[int] = set()
 
     @property
@@ -85,7 +86,8 @@ class Machine:
     def start(self) -> None:
         self._reset()
         self._storage = None
-        self._storage = open_storage(self.fs, self.index, CONFIG, lambda: self.rng.getrandbits(32))
+        config = replace(CONFIG, journals=self.journals)
+        self._storage = open_storage(self.fs, self.index, config, lambda: self.rng.getrandbits(32))
 
     def crash(self) -> None:
         """Power off; the next start finds what the disk kept."""
@@ -124,7 +126,10 @@ class Machine:
         elif kind < 0.93:
             self.write_lac(rng.randrange(4))
         elif kind < 0.95:
-            self.delete(rng.randrange(8))
+            if self.empties and rng.random() < 0.5:
+                self.empty(rng.randrange(8))
+            else:
+                self.delete(rng.randrange(8))
         else:
             self.check_reads()
 
@@ -156,6 +161,8 @@ class Machine:
         code = self.storage.add(request)
         if code == codes.OK:
             promises.next_entry[ledger_id] = max(next_entry, ids[-1] + 1)
+        elif code == codes.TOO_MANY_REQUESTS:
+            assert ledger_id == self.emptying
         else:
             assert code == codes.FENCED, codes.code_name(code)
             assert self.storage.ledgers[ledger_id].fenced
@@ -208,17 +215,26 @@ class Machine:
         report: list[GarbageReport] = []
         self.long_job = drop_steps(self.storage, [ledger_id], 1, report)
 
+    def empty(self, ledger_id: int) -> None:
+        """Others hold the ledger now; a repair may write it here again."""
+        if self.long_job is not None or ledger_id not in self.storage.ledgers:
+            return
+        if self.storage.empty(ledger_id):
+            self.forget_model(ledger_id, keep_fence=True)
+            self.long_job = empty_steps(self.storage, [ledger_id], [])
+            self.emptying = ledger_id
+
     def compaction(self) -> Iterator[None]:
-        yield from compact_steps(self.storage, [])
+        yield from compact_steps(self.storage, Compaction("major", 0.5))
         yield from expire_deleted_steps(self.storage, 0)
 
     # ---- threads, step by step
 
     def journal_step(self) -> None:
-        """Write a group, or answer the one that was written."""
-        journal = self.storage.journal
-        if self.written is not None:
-            done, self.written = self.written, None
+        """Write a group of one of the journals, or answer the one that was written."""
+        number = self.rng.randrange(self.journals) if self.journals > 1 else 0
+        journal = self.storage.journals[number]
+        if (done := self.written.pop(number, None)) is not None:
             journal.on_durable(done)
             for waiting in done.waiting:
                 if isinstance(waiting, AddRequest):
@@ -227,8 +243,8 @@ class Machine:
                     assert callable(waiting)
                     waiting(codes.OK)
         elif (group := journal.take_group()) is not None:
-            self.storage.writer.write(group)
-            self.written = group
+            self.storage.writers[number].write(group)
+            self.written[number] = group
 
     def maintenance_step(self) -> None:
         """One step of the flush that is under way, else of the long job; a flush begins by need."""
@@ -243,6 +259,8 @@ class Machine:
         elif self.long_job is not None and not self.advance(self.long_job):
             self.promises.deleted.update(self.on_long_job_done)
             self.long_job, self.on_long_job_done = None, []
+            self.storage.end_emptying(self.emptying)
+            self.emptying = -1
 
     def advance(self, steps: Iterator[None]) -> bool:
         return next(steps, StopIteration) is not StopIteration
@@ -274,10 +292,12 @@ class Machine:
         for ledger_id in storage.ledgers:
             self.check_index(ledger_id)
 
-    def forget_model(self, ledger_id: int) -> None:
+    def forget_model(self, ledger_id: int, *, keep_fence: bool = False) -> None:
         """A half-deleted ledger: its entries may be there or not."""
         for key in [key for key in self.promises.acked if key[0] == ledger_id]:
             del self.promises.acked[key]
+        if keep_fence:
+            return
         self.promises.fenced.discard(ledger_id)
         self.promises.lacs.pop(ledger_id, None)
 

@@ -42,6 +42,9 @@ class Registry:
         self.nodes: dict[str, tuple[bytes, int]] = {}
         self._world = world
 
+    def __str__(self) -> str:
+        return "metadata"
+
     def put(self, node: Node, path: str, value: bytes, expected: int | None) -> int:
         """The new version; raises BadVersionError."""
         found = self.nodes.get(path)
@@ -77,6 +80,7 @@ class SimulatedStore(MetadataStore):
     ) -> Versioned:
         world = self._world
         if world.simulator.rng.random() < world.simulator.network.faults.metadata_unknown:
+            world.simulator.recorder.count("fault: metadata answer lost")
             if self._node.alive and world.simulator.rng.random() < 0.7:
                 delay_ms = world.simulator.rng.uniform(0, LATE_MS_MAX)
                 world.simulator.loop.call_later(
@@ -135,6 +139,7 @@ class SimulatedBookieClient:
     """A bookie as one node sees it over the faulty network."""
 
     is_backlogged = False
+    pending_requests = 0
 
     def __init__(self, node: Node, bookie: ModelBookie, world: LedgerWorld) -> None:
         self._node, self._bookie, self._world = node, bookie, world
@@ -173,6 +178,8 @@ class SimulatedBookieClient:
         )
         if reply is None:
             return ReadReply(codes.UNAVAILABLE, first, [])
+        if reply.code == codes.UNKNOWN_LEDGER_STATE:
+            self._world.simulator.recorder.count("state: limbo answer")
         if fence and codes.is_explicit_negative(reply.code):
             self._world.negatives[self._node.name][first].add(self.bookie_id)
         return reply
@@ -191,6 +198,9 @@ class SimulatedBookieClient:
     async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
         return codes.UNAVAILABLE
 
+    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
+        return codes.UNAVAILABLE
+
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
         raise AssertionError("not part of the ledger protocol")
 
@@ -199,6 +209,12 @@ class SimulatedBookieClient:
 
     async def info(self) -> BookieInfo:
         return BookieInfo(self.bookie_id, False, 1 << 40, 1 << 40)
+
+    async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
+        return codes.OK  # repair is no part of this world
+
+    async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
+        raise AssertionError("not part of the ledger protocol")
 
 
 class LedgerWorld:
@@ -230,10 +246,24 @@ class LedgerWorld:
         )
 
     def lose_disk(self, bookie_id: str) -> None:
+        self.simulator.recorder.count("fault: disk lost")
         bookie = self.bookies[bookie_id]
         held = {e for ledger in bookie.ledgers.values() for e in ledger.entries}
         self.lost_disks.setdefault(bookie_id, set()).update(held)
         bookie.lose_disk()
+
+    def rot(self, bookie_id: str, ledger_id: int) -> bool:
+        """Flip a bit in one entry whose other copies are sound; False: there is none."""
+        ledger = self.bookies[bookie_id].ledgers.get(ledger_id)
+        spoilt = set[int]().union(*self.lost_disks.values())
+        sound = [e for e in (() if ledger is None else ledger.entries) if e not in spoilt]
+        if not sound:
+            return False
+        entry_id = self.simulator.rng.choice(sound)
+        self.bookies[bookie_id].corrupt(ledger_id, entry_id)
+        self.lost_disks.setdefault(bookie_id, set()).add(entry_id)
+        self.simulator.recorder.count("fault: bit flipped")
+        return True
 
     # The judge
 
@@ -262,8 +292,10 @@ class LedgerWorld:
 
     def on_metadata(self, node: Node, old: LedgerMetadata | None, new: LedgerMetadata) -> None:
         self.metadata = new
+        self.simulator.recorder.event("metadata", node.name, new.state.value, *new.segments)
         if old is None:
             return
+        self._count_change(old, new)
         error = transition_error(old, new)  # 1 (decode), 2, 19
         self._check(error is None, f"2: {error}")
         for entry_id in range(self.acked + 1):
@@ -293,6 +325,17 @@ class LedgerWorld:
             denied = self.negatives[node.name][end + 1] & {segment[slot] for slot in slots}
             needed = quorum.absence_quorum(new.write_quorum, new.ack_quorum)
             self._check(len(denied) >= needed, f"16: end {end} with {denied} of {needed}")
+
+    def _count_change(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        count = self.simulator.recorder.count
+        if new.state is not old.state:
+            count(f"state: {old.state.value} to {new.state.value}")
+        if new.state is LedgerState.CLOSED and new.last_entry > self.acked:
+            count("state: recovered above what was acknowledged")
+        if new.segments != old.segments:
+            kind = "a recovery's segments" if new.state is LedgerState.CLOSED else "ensemble change"
+            in_place = len(new.segments) == len(old.segments)
+            count(f"state: {kind}{' in place' if in_place else ''}")
 
     def on_end(self, last_entry: int) -> None:
         """Somebody was told where the ledger ends."""

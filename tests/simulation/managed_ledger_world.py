@@ -10,6 +10,7 @@ from bookkeeper.errors import LedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode
 from bookkeeper.transport import AddRequest
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursor.cursor import Cursor
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError
@@ -34,6 +35,9 @@ class LogWorld(LedgerWorld):
         self.acked_at: dict[bytes, Position] = {}
         self.owners = 0
         self.consumed = EARLIEST  # the furthest that any consumer acknowledged
+        self.consumed_singly: set[Position] = set()
+        self.durable = EARLIEST  # of these, what a consumer was told is stored
+        self.durable_singly: set[Position] = set()
 
     def on_sent(self, node: Node, request: AddRequest) -> None:
         """The payloads are judged at the end."""
@@ -49,7 +53,8 @@ class LogWorld(LedgerWorld):
         info = self.stored()
         listed = () if info is None else tuple(x.ledger_id for x in info.ledgers)
         # A paused owner may hear of an entry that the next one has delivered and trimmed.
-        is_kept = position[0] in listed or position <= self.consumed
+        is_consumed = position <= self.consumed or position in self.consumed_singly
+        is_kept = position[0] in listed or is_consumed
         self._check(is_kept, f"33: {position} acked, listed are {listed}")
         self._check(payload not in self.acked_at, f"33: {payload!r} acked twice")
         self.acked_at[payload] = position
@@ -57,12 +62,13 @@ class LogWorld(LedgerWorld):
     def check_log(
         self,
         log: list[tuple[Position, bytes]],
-        sent: list[list[bytes]],
+        brokers: list[Broker],
         consumed: Position = EARLIEST,
     ) -> None:
         """Everything a fresh owner reads, against everything that was promised.
 
         Args:
+            brokers: all that appended.
             consumed: entries up to it may be trimmed.
         """
         positions = [x for x, _ in log]
@@ -75,10 +81,48 @@ class LogWorld(LedgerWorld):
             )
         found = [x for _, x in log]
         self._check(len(found) == len(set(found)), "34: a payload is there twice")
-        for payloads in sent:
-            mine = set(payloads)
+        for broker in brokers:
+            mine = set(broker.sent)
             ours = [x for x in found if x in mine]
-            self._check(ours == [x for x in payloads if x in set(ours)], "33: order changed")
+            kept = set(ours)
+            self._check(ours == [x for x in broker.sent if x in kept], "33: order changed")
+            if ours:
+                self._check_gaps(broker, kept, ours[-1], consumed)
+
+    def _check_gaps(
+        self, broker: Broker, kept: set[bytes], last: bytes, consumed: Position
+    ) -> None:
+        """Before an entry that is there, only those may be missing that the producer was told
+        aren't stored, and those that were trimmed: a prefix.
+        """
+        if consumed == EARLIEST:
+            before = broker.sent
+        else:
+            start = next(i for i, x in enumerate(broker.sent) if x in kept)
+            before = broker.sent[start:]
+        for payload in before:
+            if payload == last:
+                return
+            self._check(
+                payload in kept or payload in broker.failed,
+                f"33: {last!r} is there, but {payload!r} before it was lost",
+            )
+
+    def check_cursor(self, cursor: Cursor, log: list[tuple[Position, bytes]]) -> None:
+        """What consumers were told is stored is; nothing is that none of them acknowledged."""
+        self._check(
+            self.durable <= cursor.mark_delete,
+            f"37: the cursor is at {cursor.mark_delete}, {self.durable} was stored",
+        )
+        for position in self.durable_singly:
+            self._check(cursor.is_acked(position), f"38: {position} comes again")
+        for position in {*self.acked_at.values(), *(x for x, _ in log)}:
+            self._check(
+                position <= self.consumed
+                or position in self.consumed_singly
+                or not cursor.is_acked(position),
+                f"38: {position} is skipped",
+            )
 
     def check_list(self) -> None:
         """The stored list agrees with the ledgers' own metadata."""
@@ -103,12 +147,14 @@ class LogWorld(LedgerWorld):
 class Broker:
     """One process that opens the log and appends numbered payloads to it."""
 
-    def __init__(self, world: LogWorld, config: ManagedLedgerConfig) -> None:
+    def __init__(
+        self, world: LogWorld, config: ManagedLedgerConfig, node: Node | None = None
+    ) -> None:
         self.world = world
         self.simulator = world.simulator
         self.number = world.owners
         world.owners += 1
-        self.node = Node(f"broker-{self.number}")
+        self.node = node or Node(f"broker-{self.number}")
         self.config = config
         clock = lambda: 1 + int(self.simulator.loop.now * 1000)  # noqa: E731  a clock is a function
         self.factory = ManagedLedgerFactory(
@@ -122,7 +168,7 @@ class Broker:
         self.log: ManagedLedger | None = None
         self.sent: list[bytes] = []
         self.reported = 0
-        self.failed = 0
+        self.failed: set[bytes] = set()  # told that they aren't stored
         self.is_fenced = False
 
     async def open(self) -> ManagedLedger:
@@ -145,16 +191,31 @@ class Broker:
 
     def acknowledge(self) -> None:
         """Somewhere between what is acknowledged and the end, as a consumer does."""
-        log = self.log
+        log, rng, world = self.log, self.simulator.rng, self.world
         assert log is not None
         cursor = log.cursors.get("sub")
-        if cursor is None or not cursor.backlog:
+        if cursor is None or cursor.is_closed or not cursor.backlog:
             return
-        steps = self.simulator.rng.randint(1, cursor.backlog)
-        position = log.position_after(cursor.mark_delete, steps)
-        if log.is_valid(position):
-            self.world.consumed = max(self.world.consumed, position)
-            cursor.ack_cumulative(position)
+        steps = log.entries_between(cursor.mark_delete, log.last_confirmed)
+        position = log.position_after(cursor.mark_delete, rng.randint(1, steps))
+        if not log.is_valid(position):
+            return
+        is_single = rng.random() < 0.5
+
+        def stored(error: BaseException | None) -> None:
+            if error is not None or not self.node.alive:
+                return
+            if is_single:
+                world.durable_singly.add(position)
+            else:
+                world.durable = max(world.durable, position)
+
+        if is_single:
+            world.consumed_singly.add(position)
+            cursor.ack([position], stored)
+        else:
+            world.consumed = max(world.consumed, position)
+            cursor.ack_cumulative(position, on_durable=stored)
 
     def _on_fenced(self, error: BaseException) -> None:
         self.simulator.check(not self.is_fenced, "on_fenced was called twice")
@@ -178,8 +239,10 @@ class Broker:
             check(part == expected, f"33: {part} reported before {expected}")
             self.reported += entries
             if error is not None:
-                self.failed += entries
+                self.failed.update(part)
                 return
+            last = (ledger_id, first + entries - 1)
+            check(log.last_confirmed >= last, f"read after write: {last} can't be read yet")
             check(not self.is_fenced, "32: acked after fenced")
             for i, payload in enumerate(part):
                 self.world.on_acked(payload, (ledger_id, first + i))

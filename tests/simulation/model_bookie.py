@@ -22,6 +22,7 @@ class ModelLedger:
     entries: dict[int, bytes] = field(default_factory=dict)  # entry id -> packet
     fenced: bool = False
     explicit_lac: int = -1
+    unsynced: set[int] = field(default_factory=set)  # deferred adds that a power cut takes
 
 
 class ModelBookie:
@@ -39,6 +40,10 @@ class ModelBookie:
         self.up = True
         self.limbo = False
         self.refuse_adds = codes.OK
+        self.deferred_from: dict[int, int] = {}  # ledger -> lowest deferred entry since the start
+
+    def __str__(self) -> str:
+        return self.bookie_id
 
     def lose_disk(self) -> None:
         """The disk is replaced by an empty one; the cookie check puts the bookie into limbo."""
@@ -59,7 +64,28 @@ class ModelBookie:
             request.entry_ids, request.heads, request.bodies, strict=True
         ):
             ledger.entries.setdefault(entry_id, head + body)
+        if request.deferred_sync:
+            ledger.unsynced.update(request.entry_ids)
+            first = request.entry_ids[0]
+            known = self.deferred_from.get(request.ledger_id, first)
+            self.deferred_from[request.ledger_id] = min(first, known)
+        else:
+            ledger.unsynced.difference_update(request.entry_ids)
         return codes.OK
+
+    def force(self, ledger_id: int, first: int) -> int:
+        if self.deferred_from.get(ledger_id, first + 1) > first:
+            return codes.UNKNOWN_LEDGER_STATE
+        self.ledgers[ledger_id].unsynced.clear()
+        return codes.OK
+
+    def power_cut(self) -> None:
+        """The bookie is started again, without what wasn't durable."""
+        self.deferred_from.clear()
+        for ledger in self.ledgers.values():
+            for entry_id in ledger.unsynced:
+                del ledger.entries[entry_id]
+            ledger.unsynced.clear()
 
     def fence(self, ledger_id: int, master_key: bytes) -> int:
         ledger = self.ledgers.setdefault(ledger_id, ModelLedger(master_key))
@@ -104,6 +130,17 @@ class ModelBookie:
         last = ledger.entries[max(ledger.entries)] if ledger.entries else None
         return LacReply(codes.OK, last, ledger.explicit_lac)
 
+    def write_lac(self, ledger_id: int, lac: int, master_key: bytes) -> int:
+        ledger = self.ledgers.setdefault(ledger_id, ModelLedger(master_key))
+        if ledger.master_key != master_key:
+            return codes.UNAUTHORIZED
+        ledger.explicit_lac = max(ledger.explicit_lac, lac)
+        return codes.OK
+
+    def is_fenced(self, ledger_id: int) -> bool:
+        ledger = self.ledgers.get(ledger_id)
+        return ledger is not None and ledger.fenced
+
     def corrupt(self, ledger_id: int, entry_id: int) -> None:
         """Flip a bit of the stored payload, or of the digest if it has none."""
         packet = bytearray(self.ledgers[ledger_id].entries[entry_id])
@@ -135,11 +172,16 @@ class ModelBookieClient:
     def __init__(self, bookie: ModelBookie) -> None:
         self.bookie = bookie
         self.is_backlogged = False
+        self.pending_requests = 0
         self.requests: list[AddRequest] = []
         self.reads: list[tuple[int, int]] = []  # (first, count_max) of each read
+        self.polls: list[int] = []  # ``above`` of each long poll
+        self.explicit_lacs: list[int] = []
+        self.reports: list[tuple[int, int]] = []  # (ledger, entry) of corrupt copies
         self.hold_adds = False
         self.on_read: Callable[[int], None] | None = None
         self._held: list[AddRequest] = []
+        self._changed = asyncio.Event()  # of anything, for long polls
 
     @property
     def bookie_id(self) -> str:
@@ -161,7 +203,13 @@ class ModelBookieClient:
 
     def _answer(self, request: AddRequest) -> None:
         code = self.bookie.add(request) if self.bookie.up else codes.UNAVAILABLE
+        self.wake_polls()
         request.done(request, code)
+
+    def wake_polls(self) -> None:
+        """Long polls look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def read_entries(
         self,
@@ -188,12 +236,35 @@ class ModelBookieClient:
         return self.bookie.read_lac(ledger_id, fence=fence, master_key=master_key)
 
     async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
-        return await self.read_lac(ledger_id, fence=False)
+        self.polls.append(above)
+        deadline = asyncio.get_running_loop().time() + wait_s
+        was_fenced = self.bookie.is_fenced(ledger_id)
+        while True:
+            changed = self._changed
+            reply = await self.read_lac(ledger_id, fence=False)
+            packet = reply.last_packet
+            lac = max(reply.explicit_lac, -1 if packet is None else decode_header(packet).lac)
+            refused = reply.code not in (codes.OK, codes.NO_LEDGER)
+            if refused or lac > above or self.bookie.is_fenced(ledger_id) != was_fenced:
+                found = self.bookie.read(ledger_id, above + 1, 1, 1).packets
+                reply.next_packet = found[0] if found else None
+                return reply
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+            except TimeoutError:
+                return reply
 
     async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
-        ledger = self.bookie.ledgers.setdefault(ledger_id, ModelLedger(master_key))
-        ledger.explicit_lac = max(ledger.explicit_lac, lac)
-        return codes.OK
+        if not self.bookie.up:
+            return codes.UNAVAILABLE
+        self.explicit_lacs.append(lac)
+        code = self.bookie.write_lac(ledger_id, lac, master_key)
+        self.wake_polls()
+        return code
+
+    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
+        return self.bookie.force(ledger_id, first) if self.bookie.up else codes.UNAVAILABLE
 
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
         ledger = self.bookie.ledgers.get(ledger_id)
@@ -204,3 +275,10 @@ class ModelBookieClient:
 
     async def info(self) -> BookieInfo:
         return BookieInfo(self.bookie_id, False, 1 << 40, 1 << 40)
+
+    async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
+        self.reports.append((ledger_id, entry_id))
+        return codes.OK
+
+    async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
+        raise AssertionError("not part of the ledger protocol")

@@ -10,14 +10,19 @@ comes from one seeded ``random.Random``, so a seed replays exactly.
 from __future__ import annotations
 
 import asyncio
+import gc
+import hashlib
 import os
 import random
+import traceback
 from asyncio import base_events
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 T = TypeVar("T")
+_CANCEL_ROUNDS = 6
 
 
 def seeds(default_count: int = 200) -> range:
@@ -86,6 +91,42 @@ class VirtualLoop(base_events.BaseEventLoop):
         pass
 
 
+class Recorder:
+    """What happened in a run: a digest of all events, how often what, and on demand a log.
+
+    Two runs of a seed are the same run exactly if their digests are equal.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: TextIO | None = None) -> None:
+        self.counters: Counter[str] = Counter()
+        self._loop = loop
+        self._log = log
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.ended = False
+
+    def end(self) -> None:
+        """What follows isn't part of the run."""
+        self.ended = True
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def event(self, *what: object) -> None:
+        """Something that took place now; its parts must print alike in every process."""
+        if self.ended:
+            return
+        line = f"{self._loop.time() * 1000:12.3f} ms  {' '.join(map(str, what))}\n"
+        self._hash.update(line.encode())
+        if self._log is not None:
+            self._log.write(line)
+
+    def count(self, what: str, times: int = 1) -> None:
+        """A fault that was injected, or a state that was reached."""
+        if not self.ended:
+            self.counters[what] += times
+
+
 class Node:
     """A process that takes part: it sends, receives, pauses and dies.
 
@@ -109,10 +150,12 @@ class Node:
 
 
 class Server(Protocol):
-    """What a request arrives at."""
+    """What a request arrives at; its text names it in the record of a run."""
 
     @property
     def up(self) -> bool: ...
+
+    def __str__(self) -> str: ...
 
 
 class Network:
@@ -121,6 +164,7 @@ class Network:
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
         self.loop = loop
         self.faults = FaultRates()
+        self.recorder = Recorder(loop)
         self._rng = rng
 
     def request(
@@ -166,10 +210,17 @@ class Network:
         if lossless:
             self.loop.call_later(rng.uniform(0.1, faults.metadata_ms_max) / 1000, deliver)
             return
+        count = self.recorder.count
         if rng.random() < faults.message_loss:
+            count("fault: message lost")
             return
-        for _ in range(2 if rng.random() < faults.message_repeat else 1):
+        repeated = rng.random() < faults.message_repeat
+        if repeated:
+            count("fault: message repeated")
+        for _ in range(2 if repeated else 1):
             slow = rng.random() < faults.slow_message
+            if slow:
+                count("fault: message slow")
             delay_ms = rng.uniform(0.1, faults.slow_ms_max if slow else faults.delay_ms_max)
             self.loop.call_later(delay_ms / 1000, deliver)
 
@@ -196,6 +247,7 @@ class _Exchange:
 
     def _arrive(self) -> None:
         if self._server.up:
+            self._network.recorder.event("request", self._node.name, self._server)
             result = self._handle()
             self._network.transmit(lambda: self._deliver(result), self._lossless)
 
@@ -205,6 +257,7 @@ class _Exchange:
             loop.call_at(self._node.paused_until, self._deliver, result)
         elif self._node.step():
             self._answered = True
+            self._network.recorder.event("reply", self._node.name, self._server)
             self._on_reply(result)
 
     def _time_out(self) -> None:
@@ -213,41 +266,106 @@ class _Exchange:
             # What arrived during the pause is seen before the timer, as in a real process.
             loop.call_at(self._node.paused_until + 0.001, self._time_out)
         elif not self._answered and self._node.alive:
+            self._network.recorder.event("timeout", self._node.name, self._server)
             self._on_reply(None)
 
 
 class Simulator:
     """One run: loop, chance, network, and what went wrong."""
 
-    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+    def __init__(self, seed: int, loop: VirtualLoop, log: TextIO | None = None) -> None:
         self.seed = seed
         self.loop = loop
         self.rng = random.Random(seed)
+        self.recorder = Recorder(loop, log)
         self.network = Network(loop, self.rng)
+        self.network.recorder = self.recorder
         self.violations: list[str] = []
-        self._tasks: list[asyncio.Task[Any]] = []
 
     def check(self, holds: bool, what: str) -> None:
         """An invariant: recorded at once, because an exception could be swallowed on its way."""
-        if not holds:
+        if not holds and not self.recorder.ended:
+            self.recorder.event("VIOLATED", what)
             self.violations.append(f"{self.loop.now * 1000:.1f} ms: {what}")
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self.loop.create_task(work)
-        self._tasks.append(task)
-        return task
+        return self.loop.create_task(work)
 
     async def sleep_ms(self, duration_ms: float) -> None:
         await asyncio.sleep(duration_ms / 1000)
 
     async def cancel_all(self) -> None:
-        """End the coroutines of nodes that died."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """End the coroutines of nodes that died; what they do on their way out is no event."""
+        self.recorder.end()
+        for _ in range(_CANCEL_ROUNDS):  # one may wait for a dead node in a ``finally``
+            running = asyncio.all_tasks(self.loop) - {asyncio.current_task()}
+            if not running:
+                return
+            for task in running:
+                task.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.violations.append(f"unhandled: {context.get('exception') or context['message']!r}")
+        if self.recorder.ended:
+            return
+        error = context.get("exception")
+        what = context["message"] if error is None else f"{error!r} {_place(error)}"
+        self.violations.append(f"unhandled: {what}")
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How the run of one seed went; ``digest`` is the same whenever the seed runs again."""
+
+    seed: int
+    digest: str
+    counters: Counter[str]
+    violations: list[str]
+    result: Any = None
+
+
+def simulate(
+    seed: int,
+    scenario: Callable[[Simulator], Coroutine[Any, Any, Any]],
+    log: TextIO | None = None,
+    make_loop: Callable[[], VirtualLoop] = VirtualLoop,
+) -> Outcome:
+    """Run a scenario to its end; what it violated is in the outcome, nothing is raised."""
+    loop = make_loop()
+    simulator = Simulator(seed, loop, log)
+    loop.set_exception_handler(simulator.on_loop_error)
+    result: Any = None
+
+    async def main() -> Any:
+        try:
+            return await scenario(simulator)
+        finally:
+            await simulator.cancel_all()
+
+    task = loop.create_task(main())
+    # A collection may end generators and call finalizers, whenever what else this process did made
+    # it due: a seed would not be one run.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        result = loop.run_until_complete(task)
+    except Exception as error:
+        simulator.violations.append(f"{error!r} {_place(error)}")
+    finally:
+        if not task.done():  # stuck: end it, or its frames would outlive the test
+            task.cancel()
+            loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+        loop.close()
+        if collects:
+            gc.enable()
+    recorder = simulator.recorder
+    return Outcome(seed, recorder.digest, recorder.counters, simulator.violations, result)
 
 
 def run_simulation(seed: int, scenario: Callable[[Simulator], Coroutine[Any, Any, T]]) -> T:
@@ -256,26 +374,8 @@ def run_simulation(seed: int, scenario: Callable[[Simulator], Coroutine[Any, Any
     Raises:
         AssertionError: with the seed and every violated invariant.
     """
-    loop = VirtualLoop()
-    simulator = Simulator(seed, loop)
-    loop.set_exception_handler(simulator.on_loop_error)
-
-    async def main() -> T:
-        try:
-            return await scenario(simulator)
-        finally:
-            await simulator.cancel_all()
-
-    task = loop.create_task(main())
-    try:
-        result = loop.run_until_complete(task)
-    except Exception as error:
-        raise AssertionError(f"seed {seed}: {error!r}, {simulator.violations}") from error
-    finally:
-        if not task.done():  # stuck: end it, or its frames would outlive the test
-            task.cancel()
-            loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
-        loop.close()
-    if simulator.violations:
-        raise AssertionError(f"seed {seed}: " + "; ".join(simulator.violations[:5]))
+    outcome = simulate(seed, scenario)
+    if outcome.violations:
+        raise AssertionError(f"seed {seed}: " + "; ".join(outcome.violations[:5]))
+    result: T = outcome.result
     return result

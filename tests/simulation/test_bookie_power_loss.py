@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import bookkeeper
-from bookkeeper.errors import BookkeeperError
+from bookkeeper.bookie.journal_format import journal_directory
+from bookkeeper.errors import BookkeeperError, MissingFileError
 from tests.simulation.bookie_machine import Machine
 
 SEEDS = 200
@@ -31,7 +32,9 @@ NEEDED = (
     "index.drop",
     "index.drop-log",
 )
-COOKIE = {"cookie.data", "cookie.name"}  # tests/unit/bookkeeper/bookie/test_cookie.py
+# tests/unit/bookkeeper/bookie/test_cookie.py and test_bookie_lost_files.py
+COOKIE = {"cookie.data", "cookie.name"}
+LIMBO = {"index.limbo"}
 
 
 def run(seed: int, ignored: frozenset[str] = frozenset()) -> set[str]:
@@ -49,6 +52,52 @@ def run(seed: int, ignored: frozenset[str] = frozenset()) -> set[str]:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
     run(seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+def test_nothing_acknowledged_is_lost_with_several_journals(seed: int) -> None:
+    """Their number grows from life to life: ledgers move to other journals."""
+    machine = Machine(seed)
+    for _ in range(ROUNDS):
+        machine.journals = machine.rng.randrange(machine.journals, 4)
+        calls = machine.rng.randrange(40 if machine.rng.random() < 0.3 else 400)
+        machine.run_until_power_loss(calls, steps_max=400)
+    machine.start()
+    machine.check_promises()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+def test_nothing_is_lost_beside_ledgers_that_are_emptied(seed: int) -> None:
+    """What is written to them afterwards is kept, and so are their fences and the other ledgers."""
+    machine = Machine(seed)
+    machine.empties = True
+    for _ in range(ROUNDS):
+        machine.run_until_power_loss(machine.rng.randrange(400), steps_max=400)
+    machine.start()
+    machine.check_promises()
+
+
+def test_a_journal_that_is_gone_is_noticed() -> None:
+    """One of three has lost its marked segment, or all of them, or isn't asked for any more."""
+    for number in range(3):
+        for everything in (False, True):
+            machine = Machine(seed=number)
+            machine.journals = 3
+            machine.start()
+            for _ in range(300):
+                machine.step()
+            directory = journal_directory(number)
+            names = [n for n in machine.fs.list(directory) if n.endswith(".journal")]
+            for name in names if everything else names[:1]:
+                machine.fs.remove(f"{directory}/{name}")
+            with pytest.raises(MissingFileError, match=f"{directory}/"):
+                machine.start()
+    machine = Machine(seed=1)
+    machine.journals = 3
+    machine.start()
+    machine.journals = 2
+    with pytest.raises(MissingFileError, match="more than 2"):
+        machine.start()
 
 
 def caught_by(ignored: frozenset[str], seeds: range) -> int | None:
@@ -72,7 +121,7 @@ def test_the_table_names_every_sync_point_of_the_code() -> None:
     text = "".join(path.read_text() for path in sorted(root.glob("*.py")))
     named = set(re.findall(r'"((?:journal|entry-log|index|cookie)\.[a-z-]+)"', text))
     named.discard("cookie.json")  # a file
-    assert named == {*NEEDED, *COOKIE}
+    assert named == {*NEEDED, *COOKIE, *LIMBO}
 
 
 def test_the_simulation_reaches_every_sync_point() -> None:

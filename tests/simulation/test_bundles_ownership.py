@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +18,7 @@ from bundles.lookup import BrokerLookup
 from bundles.ownership import OwnershipService
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import MetadataError, OutcomeUnknownError
+from metadata.group_commit import GroupCommitter
 from metadata.store import Versioned
 
 T = TypeVar("T")
@@ -177,14 +178,48 @@ class World:
             assert set(+broker.loaded) <= set(broker.service.owned_bundles)
 
 
+class InlineCommits:
+    """Takes the place of a committer's thread: a commit takes some turns of the loop."""
+
+    def __init__(self, committer: GroupCommitter, rng: random.Random) -> None:
+        self._committer, self._rng = committer, rng
+
+    def put(self, job: Any) -> None:
+        database, error = self._committer._database, None
+        if job is None:
+            database.close()
+            asyncio.get_running_loop().call_soon(self._committer._end, None)
+            return
+        try:
+            database.commit(*job)
+        except Exception as caught:
+            error = caught
+        self._wait(self._rng.randrange(1, 6), error)
+
+    def _wait(self, turns: int, error: Exception | None) -> None:
+        loop = asyncio.get_running_loop()
+        if turns:
+            loop.call_soon(self._wait, turns - 1, error)
+        else:
+            self._committer._finish(error)
+
+
+def commit_inline(base: EmbeddedMetadataStore, seed: int) -> None:
+    """No thread: a seed is one run, whatever it commits."""
+    committer: Any = base._shared.committer
+    committer._thread = committer  # it is there; nothing is asked of it
+    committer._jobs = InlineCommits(committer, random.Random(seed))
+
+
 W = TypeVar("W", bound=World)
 
 
 async def run_world(make: Callable[[int, EmbeddedMetadataStore], W], seed: int) -> W:
     """One life of a world: start, faults and actions, healing, checks, end."""
     base = EmbeddedMetadataStore.open(None)
+    commit_inline(base, seed)
     await base.put("/admin/policies/t/n", b'{"bundles":{"numBundles":%d}}' % BUNDLES)
-    await base.put("/namespace/t/n", b"")  # persistent parents first: a commit takes a thread
+    await base.put("/namespace/t/n", b"")
     world = make(seed, base)
     world.brokers[0].store.healed = True
     for broker in world.brokers:

@@ -229,6 +229,12 @@ class World:
     async def generation(self) -> None:
         """An owner loads the cursor and works until it dies, closes, or is overtaken."""
         stale = self.current
+        if self.rng.random() < 0.3:  # the cursor ledger can't be read for a while
+            self.storage.is_unavailable = True
+            early = await self.load(Faults(random.Random(self.rng.random())))
+            self.storage.is_unavailable = False
+            if early is not None:
+                early.log.faults.is_dead = True
         owner = await self.load(self.faults())
         if owner is None:
             return

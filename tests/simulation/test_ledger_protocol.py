@@ -5,7 +5,7 @@ paused over a whole recovery, or closes; bookies come and go, refuse writes, los
 checked at each effect (``ledger_world.py``); then all heals and the ledger must end CLOSED,
 readable, with everything that was acknowledged.
 
-Replay one seed: MAGNETAR_SEED=41 MAGNETAR_SEEDS=1 pytest tests/simulation
+Replay one seed: python -m tests.simulation.run --world protocol --seed 41
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Scenario:
         self.chaos = True
         self.writer: AsyncLedgerWriter | None = None
         self.writer_node = Node("writer")
+        self._recovering = 0
 
     async def run(self) -> None:
         simulator, rng = self.simulator, self.rng
@@ -62,6 +63,7 @@ class Scenario:
         simulator.start(self._read_open_ledger())
         await simulator.sleep_ms(CHAOS_MS)
         self.heal()
+        simulator.recorder.count("state: writer crashed", not self.writer_node.alive)
         if not recoverers and self.writer_node.alive:
             await self._check_writer_goes_on(driver)
         await self._check_recovery_ends()
@@ -82,6 +84,7 @@ class Scenario:
             self.world.payloads += [head + body for head, body in zip(heads, bodies, strict=True)]
             writer.append(heads, bodies)
             if rng.random() < 0.02:
+                self._count("writer paused")
                 self.writer_node.paused_until = self.simulator.loop.now + rng.uniform(0, 4)
             await self.simulator.sleep_ms(rng.choice([0.0, 1.0, 20.0, 200.0, 400.0]))
         if will_close and self.writer_node.alive:
@@ -93,6 +96,7 @@ class Scenario:
     async def _trouble_bookies(self) -> None:
         rng, world = self.rng, self.world
         disks_to_lose = self.triple[2] - 1 if rng.random() < 0.2 else 0
+        rots = not disks_to_lose and self.triple[2] > 1 and rng.random() < 0.3
         down_at_once = rng.choice([0, 1, 1, 2, len(world.bookies)])
         while True:
             await self.simulator.sleep_ms(rng.uniform(10, 400))
@@ -102,9 +106,13 @@ class Scenario:
             if rng.random() < 0.1 and disks_to_lose:
                 disks_to_lose -= 1
                 world.lose_disk(bookie.bookie_id)
+            elif rots and rng.random() < 0.3:
+                assert self.writer is not None
+                world.rot(bookie.bookie_id, self.writer.ledger_id)
             elif not bookie.up:
                 bookie.up = True
             elif rng.random() < 0.1 and down_at_once > 1:
+                self._count("bookies fail together")
                 for other in rng.sample(sorted(world.bookies), 2 if len(world.bookies) > 2 else 1):
                     world.bookies[other].refuse_adds = codes.IO_ERROR
             elif bookie.refuse_adds != codes.OK:
@@ -112,8 +120,13 @@ class Scenario:
             elif rng.random() < 0.2:
                 refusals = [codes.READ_ONLY, codes.TOO_MANY_REQUESTS, codes.IO_ERROR]
                 bookie.refuse_adds = rng.choice(refusals)
+                self._count("bookie refuses adds")
             elif sum(not b.up for b in world.bookies.values()) < down_at_once:
                 bookie.up = False
+                self._count("bookie down")
+
+    def _count(self, fault: str) -> None:
+        self.simulator.recorder.count(f"fault: {fault}")
 
     async def _recover(self, number: int) -> None:
         rng = self.rng
@@ -124,14 +137,20 @@ class Scenario:
         client = self.world.client(node)
         assert self.writer is not None
         for _ in range(5):
+            self._recovering += 1
+            if self._recovering > 1:
+                self.simulator.recorder.count("state: concurrent recoveries")
             try:
                 reader = await client.open_ledger(self.writer.ledger_id, recover=True)
             except LedgerError:
+                self.simulator.recorder.count("state: recovery gave up")
                 await self.simulator.sleep_ms(rng.uniform(0, 300))
             else:
                 self.world.on_end(reader.last_confirmed)
                 await self._read_all(reader, patient=False)
                 return
+            finally:
+                self._recovering -= 1
 
     async def _read_open_ledger(self) -> None:
         client = self.world.client(Node("reader"))
@@ -152,6 +171,11 @@ class Scenario:
         for bookie in self.world.bookies.values():
             bookie.up = True
             bookie.refuse_adds = codes.OK
+        size, _, ack_quorum = self.triple
+        has_spare = ack_quorum > 1 and len(self.world.bookies) > size
+        if has_spare and not self.world.lost_disks and self.rng.random() < 0.3:
+            self._count("a bookie died for good")
+            self.world.bookies[self.rng.choice(sorted(self.world.bookies))].up = False
 
     async def _check_writer_goes_on(self, driver: asyncio.Task[None]) -> None:
         """L1, L9: with nobody against it, every append is confirmed or the writer has failed."""
@@ -189,6 +213,9 @@ class Scenario:
         # 14: whatever the old writer still hears, it confirms nothing above the end.
         await self.simulator.sleep_ms(5000)
         self.simulator.check(self.world.acked <= reader.last_confirmed, "14: confirmed too much")
+        writer = self.writer
+        is_done = writer.error is not None or writer.last_confirmed == writer.next_entry - 1
+        self.simulator.check(is_done or not self.writer_node.alive, "L1: appends without an answer")
 
     async def _read_all(self, reader: LedgerReader, *, patient: bool) -> bool:
         first, bound = 0, reader.last_confirmed

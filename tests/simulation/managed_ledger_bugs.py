@@ -1,0 +1,384 @@
+"""Does the managed ledger's simulation bite? ``python -m tests.simulation.managed_ledger_bugs``.
+
+Each bug is planted into the product's code, and the seeds of all its worlds run: the table in
+docs/simulation.md says in how many a violation is noticed, and by which seed first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Final
+
+from bookkeeper.client.config import LedgerConfig
+from bookkeeper.errors import LedgerError
+from managed_ledger import append_path, factory, recovery
+from managed_ledger.append_core import AppendCore, AppendState, CloseLedger, PendingBatch
+from managed_ledger.append_path import AppendPath
+from managed_ledger.cursor import cursor as cursors
+from managed_ledger.cursor import cursor_writer
+from managed_ledger.cursor.cursor import Cursor
+from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorStore, encode_node
+from managed_ledger.cursor.cursor_writer import CursorWriter
+from managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
+from managed_ledger.leaks import custom_metadata
+from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.list_store import ListStore
+from metadata.errors import MetadataError
+from tests.simulation import test_cursor, test_managed_ledger
+from tests.simulation.planted_bugs import Plant
+from tests.simulation.simulator import run_simulation
+from tests.simulation.test_managed_ledger_takeover import takeover_of
+
+
+def _log(seed: int) -> None:
+    run_simulation(seed, lambda each: test_managed_ledger.Scenario(each).run())
+
+
+def _race(seed: int) -> None:
+    run_simulation(seed, test_managed_ledger.race)
+
+
+def _rotation(seed: int) -> None:
+    run_simulation(
+        seed, lambda each: test_managed_ledger.crash_while_rotating(each, seed, 1 + seed % 2 * 3)
+    )
+
+
+def _takeover(seed: int) -> None:
+    run_simulation(seed, lambda each: takeover_of(each).run())
+
+
+def _cursor(seed: int) -> None:
+    asyncio.run(test_cursor.World(seed).run())
+
+
+#: One seed each; AssertionError tells what is violated.
+WORLDS: Final[dict[str, Callable[[int], None]]] = {
+    "log": _log,
+    "race": _race,
+    "rotation": _rotation,
+    "takeover": _takeover,
+    "cursor": _cursor,
+}
+
+LEDGER_WORLDS: Final = ("log", "race", "rotation", "takeover")
+CURSOR_WORLDS: Final = ("cursor", "takeover", "log")
+
+BUGS: Final[dict[str, tuple[tuple[str, ...], Callable[[Plant], None]]]] = {}
+
+
+def bug(*worlds: str) -> Callable[[Callable[[Plant], None]], Callable[[Plant], None]]:
+    def register(plant: Callable[[Plant], None]) -> Callable[[Plant], None]:
+        BUGS[plant.__name__] = (worlds, plant)
+        return plant
+
+    return register
+
+
+# Appending and rotation
+
+
+@bug(*LEDGER_WORLDS)
+def acknowledged_before_the_ledger_is_listed(plant: Plant) -> None:
+    async def create(self: Any) -> None:
+        log, core, config = self._log, self.core, self._log.config
+        listed = log.lists.info.ledgers
+        writer = await log.client.create_ledger(
+            LedgerConfig(
+                config.ensemble_size, config.write_quorum, config.ack_quorum, config.password
+            ),
+            custom_metadata(log.name),
+            above=listed[-1].ledger_id if listed else -1,
+        )
+        ledger_id = writer.ledger_id
+        self.writers[ledger_id] = writer
+        writer.on_confirmed = lambda entry: self.on_confirmed(ledger_id, entry)
+        writer.on_failed = lambda error: self.on_failed(ledger_id, error)
+        log.ledgers.add(ledger_id)
+        core.on_ledger_ready(ledger_id, log.now_ms())
+        self.run()
+        try:
+            log.on_list_changed(await log.lists.update(lambda x: x.with_ledger(ledger_id)))
+        except ManagedLedgerFencedError as error:
+            log.fence(error)
+
+    plant.set(AppendPath, "_create", create)
+
+
+class HastyCore(AppendCore):
+    """Writes the next ledger as soon as it is listed, and still reports in order."""
+
+    def __init__(self, limits: Any) -> None:
+        super().__init__(limits)
+        self.older: list[tuple[int, list[PendingBatch]]] = []
+        self.upto: dict[int, int] = {}
+
+    def _advance(self, now_ms: int) -> None:
+        if self.state is AppendState.SWITCHING and self._sent and self._next >= 0:
+            self.older.append((self.current, self._sent))
+            self._sent = []
+            self._open_next(now_ms)
+        else:
+            super()._advance(now_ms)
+
+    def on_confirmed(self, ledger_id: int, entry_id: int) -> None:
+        if not self.older:
+            super().on_confirmed(ledger_id, entry_id)
+            return
+        self.upto[ledger_id] = entry_id
+        while self.older:
+            old, sent = self.older[0]
+            mine = (self.current, self._sent, self._acked)
+            self.current, self._sent = old, sent
+            self._confirm(self.upto.get(old, -1))
+            self.current, self._sent, self._acked = mine
+            if sent:
+                return
+            del self.older[0]
+            self._effects.append(CloseLedger(old))
+        super().on_confirmed(self.current, self.upto.get(self.current, -1))
+
+
+@bug(*LEDGER_WORLDS)
+def next_ledger_written_before_the_old_one_is_whole(plant: Plant) -> None:
+    plant.set(append_path, "AppendCore", HastyCore)
+
+
+@bug(*LEDGER_WORLDS)
+def sent_again_without_a_definite_end(plant: Plant) -> None:
+    async def definite_end(self: Any, writer: Any, *, is_retry: bool) -> Any:
+        if self.core.state is AppendState.ENDING:
+            return SimpleNamespace(last_entry=writer.last_confirmed, length=writer.length)
+        return await old(self, writer, is_retry=is_retry)
+
+    old = plant.set(AppendPath, "_definite_end", definite_end)
+
+
+@bug(*LEDGER_WORLDS)
+def told_before_it_can_be_read(plant: Plant) -> None:
+    def report(self: Any, reports: Any) -> None:
+        old(self, reports)
+        admit(self, reports)
+
+    admit = plant.set(AppendPath, "_admit", lambda self, reports: None)
+    old = plant.set(AppendPath, "_report", report)
+
+
+@bug(*LEDGER_WORLDS)
+def a_lost_answer_means_not_listed(plant: Plant) -> None:
+    async def update(self: Any, change: Any) -> Any:
+        is_listing = len(change(self.info).ledgers) > len(self.info.ledgers)
+        try:
+            return await old(self, change)
+        except MetadataError as error:
+            if is_listing:
+                raise LedgerError(str(error)) from error
+            raise
+
+    old = plant.set(ListStore, "update", update)
+    plant.set(sys.modules[ListStore.__module__], "UPDATE_ATTEMPTS", 1)
+
+
+# Who owns the log
+
+
+@bug(*LEDGER_WORLDS)
+def only_the_last_ledger_is_fenced(plant: Plant) -> None:
+    async def recover(client: Any, info: Any, config: Any, now_ms: Any) -> Any:
+        for ledger in info.ledgers[:-1]:
+            if not ledger.closed_ms:
+                reader = await client.open_ledger(ledger.ledger_id, config.password, recover=False)
+                metadata = reader.metadata
+                entries = reader.last_confirmed + 1
+                info = info.with_closed(ledger.ledger_id, entries, metadata.length, now_ms())
+        return await old(client, info, config, now_ms)
+
+    old = plant.set(recovery, "recover_ledgers", recover)
+
+
+@bug(*LEDGER_WORLDS)
+def the_list_is_written_without_a_condition(plant: Plant) -> None:
+    async def update(self: Any, change: Any) -> Any:
+        self.info = change(self.info)
+        await self._store.put(self._path, encode_info(self.info), None)
+        return self.info
+
+    plant.set(ListStore, "update", update)
+
+
+@bug(*LEDGER_WORLDS)
+def a_refused_write_adopts_the_other_list(plant: Plant) -> None:
+    async def look(self: Any) -> None:
+        stored = await self._store.get(self._path)
+        self.info = replace(decode_info(stored.value, self._path), owner=self._token)
+        self.version = stored.stat.version
+
+    plant.set(ListStore, "_look", look)
+
+
+@bug(*LEDGER_WORLDS)
+def the_claim_ignores_who_was_faster(plant: Plant) -> None:
+    async def claim(
+        client: Any, store: Any, path: str, token: str, config: Any, now_ms: Any
+    ) -> ListStore:
+        stored = await store.get(path)
+        info = ManagedLedgerInfo() if stored is None else decode_info(stored.value, path)
+        info = replace(await recovery.recover_ledgers(client, info, config, now_ms), owner=token)
+        written = await store.put(path, encode_info(info), None)
+        return ListStore(store, path, token, info, written.stat.version)
+
+    plant.set(factory, "claim_list", claim)
+
+
+# Cursors
+
+
+@bug(*CURSOR_WORLDS)
+def the_cursor_node_is_not_written_by_the_next_owner(plant: Plant) -> None:
+    async def claim(self: Any) -> Any:
+        return await self.read()
+
+    plant.set(CursorStore, "claim", claim)
+
+
+@bug(*CURSOR_WORLDS)
+def the_cursor_node_is_taken_without_a_condition(plant: Plant) -> None:
+    async def claim(self: Any) -> Any:
+        if (node := await self.read()) is not None:
+            stored = await self._store.put(self.path, encode_node(node, self.writer), None)
+            self._version, self._seen = stored.stat.version, self.writer
+        return node
+
+    plant.set(CursorStore, "claim", claim)
+
+
+@bug(*CURSOR_WORLDS)
+def a_cursor_rewinds_on_a_transient_error(plant: Plant) -> None:
+    async def recover(ledger: Any, name: str, node: Any) -> Any:
+        try:
+            return await old(ledger, name, node)
+        except OpenFailedError:
+            return node.image(name)
+
+    old = plant.set(cursors, "recover_image", recover)
+
+
+@bug(*CURSOR_WORLDS)
+def the_node_names_a_cursor_ledger_without_a_snapshot(plant: Plant) -> None:
+    async def write_snapshot(self: Any, ledger: Any) -> None:
+        if ledger is not self._ledger:
+            node = self._node_for(self._state.image(), b"", ledger.ledger_id)
+            await self._put_node(replace(node, mark_delete=self.stored_mark_delete))
+        await old(self, ledger)
+
+    old = plant.set(CursorWriter, "_write_snapshot", write_snapshot)
+
+
+@bug(*CURSOR_WORLDS)
+def the_old_cursor_ledger_is_deleted_first(plant: Plant) -> None:
+    async def put_node(self: Any, node: Any) -> None:
+        if self.node.ledger_id not in (NO_LEDGER, node.ledger_id):
+            await self._view.client.delete_ledger(self.node.ledger_id)
+        await old(self, node)
+
+    old = plant.set(CursorWriter, "_put_node", put_node)
+
+
+@bug(*CURSOR_WORLDS)
+def acknowledged_when_sent(plant: Plant) -> None:
+    def append(self: Any, done: Any) -> bool:
+        answered: list[Any] = []
+
+        def once(error: Any) -> None:
+            if not answered:
+                answered.append(error)
+                done(error)
+
+        if (sent := old(self, lambda error: None)) is True:
+            asyncio.get_running_loop().call_soon(once, None)
+        return bool(sent)
+
+    old = plant.set(CursorWriter, "append", append)
+
+
+@bug(*CURSOR_WORLDS)
+def a_new_cursor_ledger_begins_without_the_holes(plant: Plant) -> None:
+    def sections(image: Any) -> Any:
+        return old(replace(image, acked={}))
+
+    old = plant.set(cursor_writer, "body_sections", sections)
+
+
+# Trimming
+
+
+@bug("takeover", "log")
+def trimmed_by_the_position_in_memory(plant: Plant) -> None:
+    plant.set(Cursor, "durable_mark_delete", property(lambda self: self.mark_delete))
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Iterator[tuple[str, ...]]:
+    """The bug is in the code for the time of the block; the worlds that may notice."""
+    worlds, plant_it = BUGS[name]
+    plant = Plant()
+    try:
+        plant_it(plant)
+        yield worlds
+    finally:
+        plant.undo()
+
+
+def violation(world: str, seed: int) -> str | None:
+    """What the run of a seed violates, if anything."""
+    try:
+        WORLDS[world](seed)
+    except AssertionError as error:
+        text = str(error).partition(": ")[2] or str(error)
+        return text.partition(" ms: ")[2].partition(";")[0] or text.splitlines()[0]
+    except Exception as error:  # a planted bug may break anything
+        return repr(error)
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.managed_ledger_bugs")
+    parser.add_argument("--bug", choices=list(BUGS))
+    parser.add_argument("--seeds", type=int, default=100, help="of each world")
+    parser.add_argument("--most", type=int, default=1000, help="if none of those notices")
+    arguments = parser.parse_args()
+    logging.disable()
+    print("| bug | noticed by (of so many seeds) | first seed | what it says |")
+    print("|---|---|---|---|")
+    missed = []
+    for name in [arguments.bug] if arguments.bug else BUGS:
+        says, first, counts = "", "", []
+        with planted(name) as worlds:
+            for world in worlds:
+                found: list[int] = []
+                for seed in range(arguments.seeds):
+                    if (what := violation(world, seed)) is not None:
+                        found.append(seed)
+                        says, first = says or what, first or f"{world} {seed}"
+                counts.append(f"{world} {len(found)}")
+            if not first:
+                for seed in range(arguments.seeds, arguments.most):
+                    if (what := violation(worlds[0], seed)) is not None:
+                        says, first = what, f"{worlds[0]} {seed}"
+                        break
+        print(f"| `{name}` | {', '.join(counts)} | {first or 'never'} | {says[:90]} |", flush=True)
+        if not first:
+            missed.append(name)
+    if missed:
+        sys.exit(f"not found: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,536 @@
+"""Does the simulation bite? ``python -m tests.simulation.planted_bugs [--bug NAME] [--seeds N]``.
+
+Each bug is planted into the product's code, and seeds run until it is noticed. Most of them are
+defects that the original protocol has had (storage.md 3.6); some were found here. The table is in
+docs/simulation.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from bookkeeper import codes
+from bookkeeper.bookie import bookie as bookies
+from bookkeeper.bookie import compaction as compactions
+from bookkeeper.bookie import cookie, index_format, open_bookie, scrub
+from bookkeeper.bookie import ledger_storage as storages
+from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.current_metadata import CurrentMetadata
+from bookkeeper.bookie.integrity_check import IntegrityCheck
+from bookkeeper.bookie.ledger_state import LedgerState as StoredState
+from bookkeeper.bookie.upkeep import Upkeep
+from bookkeeper.client import async_ledger_recovery as recoveries
+from bookkeeper.client import async_ledger_writer as writers
+from bookkeeper.client import client, ledger_reader, quorum
+from bookkeeper.client.ledger_recovery import LedgerRecovery, Phase, ReplaceBookies
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.ledger_writer import LedgerWriter
+from bookkeeper.client.placement import RandomPlacement
+from bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
+from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds
+from bookkeeper.ledger_metadata import LedgerState, Segment, with_segment
+from bookkeeper.replication import ledger_repair
+from bookkeeper.replication import replicator as replicators
+from bookkeeper.replication.replicator import Replicator
+from bookkeeper.replication.zones import Zones
+from bookkeeper.storage.memory_file_system import MemoryFileSystem
+from metadata.errors import OutcomeUnknownError
+from tests.simulation.worlds import CLUSTER, PROTOCOL, run_seed
+
+
+class Plant:
+    """Changes code, and remembers what was there."""
+
+    def __init__(self) -> None:
+        self._old: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> Any:
+        """The old value is returned."""
+        old = vars(owner)[name]
+        self._old.append((owner, name, old))
+        setattr(owner, name, value)
+        return old.__func__ if isinstance(old, classmethod | staticmethod) else old
+
+    def undo(self) -> None:
+        for owner, name, old in reversed(self._old):
+            setattr(owner, name, old)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """``defect``: what it is in storage.md 3.6, or where it comes from."""
+
+    name: str
+    world: str
+    defect: str
+    plant: Callable[[Plant], None]
+
+
+BUGS: Final[dict[str, Bug]] = {}
+
+
+def bug(
+    world: str, defect: str, first: int = 0
+) -> Callable[[Callable[[Plant], None]], Callable[[Plant], None]]:
+    def register(plant: Callable[[Plant], None]) -> Callable[[Plant], None]:
+        BUGS[plant.__name__] = Bug(plant.__name__, world, defect, plant)
+        return plant
+
+    return register
+
+
+# Recovery
+
+
+@bug(PROTOCOL, "#2614")
+def recovery_reads_do_not_fence(plant: Plant) -> None:
+    async def unfenced(self: Any, effect: Any) -> None:
+        client = self._bookies.client(effect.bookie)
+        reply = await client.read_entries(self._ledger_id, effect.first, effect.count_max, 1 << 20)
+        self._core.on_read(effect, reply.code, reply.packets)
+        self._perform()
+
+    plant.set(recoveries._Attempt, "_read_entries", unfenced)
+
+
+@bug(PROTOCOL, "#2615")
+def no_floor_for_the_lac(plant: Plant) -> None:
+    def begin_reading(self: Any) -> None:
+        metadata = self.metadata
+        first = metadata.last_segment.first_entry
+        old(self)
+        if self._lac < first - 1:
+            self.base_lac = self._lac
+            self._adds.last_confirmed = self._lac
+            self._effects.clear()
+            self._ask(self._lac + 1)
+
+    old = plant.set(LedgerRecovery, "_begin_reading", begin_reading)
+
+
+@bug(PROTOCOL, "BOOKKEEPER-355, -581")
+def recovery_publishes_its_segments_early(plant: Plant) -> None:
+    stores: dict[int, LedgerStore] = {}
+
+    async def recover(ledger_id: int, ledgers: LedgerStore, *rest: Any) -> Any:
+        stores[ledger_id] = ledgers
+        return await old_recover(ledger_id, ledgers, *rest)
+
+    def perform(self: Any, effect: Any) -> None:
+        old_perform(self, effect)
+        segments = self._core._segments
+        if isinstance(effect, ReplaceBookies) and segments:
+            self._start(publish(self._ledger_id, segments[-1]))
+
+    async def publish(ledger_id: int, segment: Segment) -> None:
+        def change(metadata: Any) -> Any:
+            last = metadata.last_segment
+            if metadata.state is not LedgerState.IN_RECOVERY or segment == last:
+                return None
+            return replace(metadata, segments=with_segment(metadata.segments, segment))
+
+        await stores[ledger_id].update(ledger_id, change)
+
+    old_recover = plant.set(recoveries, "recover_ledger", recover)
+    plant.set(client, "recover_ledger", recover)
+    old_perform = plant.set(recoveries._Attempt, "_perform_one", perform)
+
+
+@bug(PROTOCOL, "BOOKKEEPER-365, #1067")
+def absence_needs_all_replicas(plant: Plant) -> None:
+    def init(self: Any, metadata: Any, *rest: Any, **named: Any) -> None:
+        old(self, metadata, *rest, **named)
+        self._absence_quorum = metadata.write_quorum
+
+    old = plant.set(LedgerRecovery, "__init__", init)
+
+
+@bug(PROTOCOL, "pulsar#6505")
+def coverage_waits_for_all(plant: Plant) -> None:
+    plant.set(quorum, "is_covered", lambda known, size, *_: len(known) == size)
+
+
+@bug(PROTOCOL, "BOOKKEEPER-150")
+def closed_before_it_is_written_again(plant: Plant) -> None:
+    def finish(self: Any) -> None:
+        self._adds.last_confirmed = max(self._adds.last_confirmed, self._end)
+        old(self)
+
+    old = plant.set(LedgerRecovery, "_finish_rewrites", finish)
+
+
+@bug(PROTOCOL, "storage.md 3.1: unknown is never absent")
+def no_answer_is_a_denial(plant: Plant) -> None:
+    def on_read(self: Any, read: Any, code: int, packets: Any) -> None:
+        old(self, read, codes.NO_ENTRY if code == codes.UNAVAILABLE else code, packets)
+
+    old = plant.set(LedgerRecovery, "on_read", on_read)
+
+
+@bug(PROTOCOL, "storage.md 3.1: a bad digest is never absent")
+def a_damaged_copy_is_a_denial(plant: Plant) -> None:
+    def on_read(self: Any, read: Any, code: int, packets: Any) -> None:
+        bad = code == codes.OK and not self._intact_run(read.first, packets)
+        old(self, read, codes.NO_ENTRY if bad else code, packets)
+
+    old = plant.set(LedgerRecovery, "on_read", on_read)
+
+
+@bug(PROTOCOL, "storage.md 3.5")
+def length_of_another_entry(plant: Plant) -> None:
+    def close(self: Any, length: int) -> None:
+        if self.phase is Phase.LENGTH and self._lengths:
+            length = max(self._lengths.values())
+        old(self, length)
+
+    old = plant.set(LedgerRecovery, "_close", close)
+
+
+@bug(PROTOCOL, "BOOKKEEPER-584")
+def metadata_is_overwritten(plant: Plant) -> None:
+    class Overwriting:
+        def __init__(self, store: Any) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._store, name)
+
+        async def put(self, path: str, value: bytes, expected: int | None = None) -> Any:
+            return await self._store.put(path, value, None if (expected or 0) > 0 else expected)
+
+    def init(self: Any, store: Any, *rest: Any) -> None:
+        old(self, store, *rest)
+        self._store = Overwriting(store)
+
+    old = plant.set(LedgerStore, "__init__", init)
+
+
+@bug(PROTOCOL, "storage.md 1.3: an ambiguous write is read back")
+def a_lost_answer_is_a_success(plant: Plant) -> None:
+    class Trusting:
+        def __init__(self, store: Any) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._store, name)
+
+        async def put(self, path: str, value: bytes, expected: int | None = None) -> Any:
+            try:
+                return await self._store.put(path, value, expected)
+            except OutcomeUnknownError:
+                found = await self._store.get(path)
+                if found is None:
+                    raise
+                return found
+
+    def init(self: Any, store: Any, *rest: Any) -> None:
+        old(self, store, *rest)
+        self._store = Trusting(store)
+
+    old = plant.set(LedgerStore, "__init__", init)
+
+
+# The writer
+
+
+@bug(PROTOCOL, "BOOKKEEPER-795")
+def fenced_answers_are_ignored(plant: Plant) -> None:
+    def on_add_done(self: Any, request: SendAdds, code: int) -> None:
+        if code != codes.FENCED:
+            old(self, request, code)
+
+    old = plant.set(LedgerWriter, "on_add_done", on_add_done)
+
+
+@bug(PROTOCOL, "#3005: late answers of replaced bookies")
+def late_answers_count(plant: Plant) -> None:
+    def on_stored(self: Any, request: SendAdds) -> bool:
+        request.generation = self._generations[request.slot]
+        return bool(old(self, request))
+
+    old = plant.set(QuorumAdds, "on_stored", on_stored)
+
+
+@bug(PROTOCOL, "#4097: acks survive a replacement")
+def a_newcomer_inherits_acks(plant: Plant) -> None:
+    def replace_bookies(self: Any, bookies: Any, retry: Any = ()) -> None:
+        acks = [batch.acks for batch in self.pending]
+        old(self, bookies, retry)
+        for batch, before in zip(self.pending, acks, strict=True):
+            batch.acks = before
+
+    old = plant.set(QuorumAdds, "replace", replace_bookies)
+
+
+@bug(PROTOCOL, "#4651: entries complete while the ensemble changes")
+def confirmed_during_a_change(plant: Plant) -> None:
+    def complete(self: Any) -> bool:
+        frozen, self.frozen = self.frozen, False
+        try:
+            return bool(old(self))
+        finally:
+            self.frozen = frozen
+
+    old = plant.set(QuorumAdds, "complete", complete)
+
+
+@bug(PROTOCOL, "storage.md 1.2: a writer that meets IN_RECOVERY is fenced")
+def the_writer_closes_in_spite_of_a_recovery(plant: Plant) -> None:
+    def close(metadata: Any, last_entry: int, length: int) -> Any:
+        if metadata.state is LedgerState.IN_RECOVERY:
+            metadata = replace(metadata, state=LedgerState.OPEN)
+        return old(metadata, last_entry, length)
+
+    old = plant.set(writers, "close_by_writer", close)
+
+
+# Readers
+
+
+@bug(CLUSTER, "storage.md 4.2: digests are checked")
+def readers_show_damaged_bytes(plant: Plant) -> None:
+    def split(ledger_id: int, first: int, packets: Any, head_bytes: int) -> Any:
+        at = 36 + head_bytes
+        return [bytes(p[36:at]) for p in packets], [bytes(p[at:]) for p in packets]
+
+    plant.set(ledger_reader, "split_packets", split)
+    plant.set(Bookie, "_read", _read_unchecked)
+
+
+async def _read_unchecked(self: Any, state: Any, first: int, count: int, size: int) -> Any:
+    """As a bookie that trusts its disk."""
+    storage, ledger_id = self.storage, state.ledger_id
+    packets = storage.read_cached(ledger_id, first, count, size)
+    run = None if packets else storage.find_run(ledger_id, first)
+    if run is not None:
+        name = f"entry-log/{run.log_id:016x}.log"
+        at = run.offset + sum(s + 16 for s in run.sizes[: first - run.first] if s) + 16
+        data = storage.file_system.open(name).pread(run.sizes[first - run.first], at)
+        packets = [data]
+    if packets:
+        return codes.OK, packets
+    return (codes.UNKNOWN_LEDGER_STATE if state.limbo else codes.NO_ENTRY), []
+
+
+# Bookies
+
+
+@bug(CLUSTER, "BOOKKEEPER-135")
+def any_password_will_do(plant: Plant) -> None:
+    plant.set(storages, "_accepts", lambda state, key: True)
+
+
+@bug(CLUSTER, "BOOKKEEPER-500, -815")
+def a_restart_forgets_fences(plant: Plant) -> None:
+    def from_record(cls: Any, ledger_id: int, record: Any) -> Any:
+        state = old(cls, ledger_id, record)
+        state.fenced = state.fence_durable = False
+        return state
+
+    old = plant.set(StoredState, "from_record", classmethod(from_record))
+
+
+@bug(CLUSTER, "#2612, #1380: a bookie that lost its disk answers as if it hadn't")
+def no_limbo(plant: Plant) -> None:
+    plant.set(storages.LedgerStorage, "set_limbo", lambda self, *_: None)
+    plant.set(storages.LedgerStorage, "is_unknown", lambda self, _: False)
+
+
+@bug(CLUSTER, "limbo ends before anything was copied")
+def limbo_ends_at_once(plant: Plant) -> None:
+    async def fill(self: Any, metadata: Any, **_: Any) -> str:
+        return ""
+
+    plant.set(IntegrityCheck, "_fill", fill)
+
+
+@bug(CLUSTER, "a start in the middle of limbo")
+def limbo_is_not_finished(plant: Plant) -> None:
+    async def skip(bookie: Any, ledgers: Any) -> None:
+        return
+
+    plant.set(open_bookie, "enter_limbo", skip)
+
+
+@bug(CLUSTER, "#2908")
+def damage_is_no_entry(plant: Plant) -> None:
+    async def read(self: Any, *arguments: Any) -> Any:
+        code, packets = await old(self, *arguments)
+        return (codes.NO_ENTRY if code == codes.IO_ERROR else code), packets
+
+    old = plant.set(Bookie, "_read", read)
+
+
+@bug(CLUSTER, "storage.md 5.1: acknowledged before it is synced")
+def the_journal_is_not_synced(plant: Plant) -> None:
+    plant.set(MemoryFileSystem, "ignores", lambda self, point: point == "journal.group")
+
+
+@bug(CLUSTER, "#4105, PR #2983: the mark is ahead of the data")
+def the_mark_is_ahead(plant: Plant) -> None:
+    plant.set(MemoryFileSystem, "ignores", lambda self, point: point == "entry-log.data")
+
+
+@bug(CLUSTER, "BOOKKEEPER-530")
+def compaction_drops_entries(plant: Plant) -> None:
+    def move(storage: Any, ledger_id: int, first: int, *rest: Any) -> int:
+        if first % 2:
+            key = index_format.run_key(ledger_id, first)
+            rest[1].deletes.append(key)
+            return 0
+        return int(old(storage, ledger_id, first, *rest))
+
+    old = plant.set(compactions, "_move_run", move)
+
+
+@bug(CLUSTER, "storage.md 5.7, PR #4607: live data is collected")
+def collection_believes_an_old_listing(plant: Plant) -> None:
+    async def check(self: Any) -> None:
+        return
+
+    plant.set(CurrentMetadata, "check", check)
+
+
+@bug(CLUSTER, "storage.md 5.9: cookies")
+def any_disk_will_do(plant: Plant) -> None:
+    async def check(files: Any, store: Any, bookie_id: str, *, accept_data_loss: bool) -> Any:
+        local = cookie.read_local_cookie(files)
+        if local is not None and local.state is cookie.DirectoryState.COMPLETE:
+            return local
+        return await old(files, store, bookie_id, accept_data_loss=True)
+
+    old = plant.set(cookie, "check_cookie", check)
+
+
+# Repairs
+
+
+@bug(CLUSTER, "storage.md 7.4: a marker is cleared after the repair")
+def markers_are_cleared_unrepaired(plant: Plant) -> None:
+    async def clear(self: Any, marker: Any, metadata: Any) -> Any:
+        return await self._clear(marker)
+
+    plant.set(ledger_repair._Attempt, "_round", clear)
+
+
+@bug(CLUSTER, "storage.md 7.4: copied before it is listed")
+def the_target_is_listed_first(plant: Plant) -> None:
+    async def fill(self: Any, *_: Any) -> None:
+        return
+
+    plant.set(Replicator, "fill", fill)
+
+
+@bug(CLUSTER, "PR #4163")
+def repairs_respect_the_fence(plant: Plant) -> None:
+    def request(*arguments: Any, **named: Any) -> Any:
+        made = old(*arguments, **named)
+        made.recovery = False
+        return made
+
+    old = plant.set(replicators, "AddRequest", request)
+
+
+@bug(CLUSTER, "found here")
+def listed_before_it_is_durable(plant: Plant) -> None:
+    async def held(self: Any, ledger_id: int) -> Any:
+        storage = self.storage
+        ids: set[int] = set()
+        for half in (storage.active, storage.flushing):
+            if half is not None and (entries := half.ledgers.get(ledger_id)) is not None:
+                ids.update(entries.entry_ids())
+        for run in storage.stored_runs(ledger_id):
+            ids.update(id_ for id_, size in enumerate(run.sizes, run.first) if size)
+        return bookies._to_ranges(ids)
+
+    plant.set(Bookie, "held_entries", held)
+
+
+@bug(CLUSTER, "storage.md 5.10, scrub")
+def the_scrub_is_blind(plant: Plant) -> None:
+    plant.set(scrub, "find_damage", lambda *_: [])
+    plant.set(Upkeep, "on_damaged", lambda self, *_: None)
+    plant.set(Upkeep, "on_report", lambda self, *_: True)
+
+
+@bug(CLUSTER, "storage.md 6.4")
+def replacements_ignore_zones(plant: Plant) -> None:
+    def choose(self: Any, *arguments: Any) -> Any:
+        return RandomPlacement(self._chooser).replace_bookie(*arguments)
+
+    plant.set(ZoneAwarePlacement, "replace_bookie", choose)
+
+
+@bug(CLUSTER, "storage.md 7.7")
+def a_zone_is_repaired_at_once(plant: Plant) -> None:
+    plant.set(Zones, "on_counts", lambda self, *_: [])
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Iterator[Bug]:
+    """The bug is in the code for the time of the block."""
+    plant = Plant()
+    try:
+        BUGS[name].plant(plant)
+        yield BUGS[name]
+    finally:
+        plant.undo()
+
+
+@dataclass
+class Found:
+    """What a search came to: how many of ``tried`` seeds notice, and what the first one says."""
+
+    tried: int = 0
+    seeds: list[int] = field(default_factory=list)
+    says: str = ""
+
+
+def find(name: str, count: int, count_max: int) -> Found:
+    """Run ``count`` seeds, and on up to ``count_max`` as long as none of them notices."""
+    found = Found()
+    with planted(name) as each:
+        for seed in range(count_max):
+            outcome = run_seed(each.world, seed)
+            found.tried += 1
+            if outcome.violations:
+                text = outcome.violations[0]
+                found.says = found.says or text.partition(" ms: ")[2] or text
+                found.seeds.append(seed)
+            if found.tried >= count and found.seeds:
+                break
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.planted_bugs")
+    parser.add_argument("--bug", choices=list(BUGS))
+    parser.add_argument("--seeds", type=int, default=200, help="of the protocol; half of the other")
+    parser.add_argument("--most", type=int, default=2000, help="if none of those notices")
+    arguments = parser.parse_args()
+    print("| bug | defect | world | first seed | found by | what it says |")
+    print("|---|---|---|---|---|---|")
+    missed = []
+    for name in [arguments.bug] if arguments.bug else BUGS:
+        each = BUGS[name]
+        part = 1 if each.world == PROTOCOL else 2
+        found = find(name, arguments.seeds // part, arguments.most // part)
+        first = str(found.seeds[0]) if found.seeds else "never"
+        print(
+            f"| `{name}` | {each.defect} | {each.world} | {first} | "
+            f"{len(found.seeds)} of {found.tried} | {found.says[:90]} |",
+            flush=True,
+        )
+        if not found.seeds:
+            missed.append(name)
+    if missed:
+        sys.exit(f"not found: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

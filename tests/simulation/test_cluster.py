@@ -1,0 +1,92 @@
+"""Seeds of the whole cluster (``cluster/scenario.py``) in CI, and that they aren't empty."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.simulator import seeds
+from tests.simulation.worlds import CLUSTER, PROTOCOL, WORLDS, check_seed, run_seed
+
+#: What a hundred seeds must have met, at least ten times each.
+REACHED = (
+    "fault: bit flipped",
+    "fault: bookie killed",
+    "fault: disk full",
+    "fault: disk lost",
+    "fault: journal lost",
+    "fault: message lost",
+    "fault: metadata answer lost",
+    "fault: partition",
+    "fault: power cut",
+    "fault: session lost",
+    "state: IN_RECOVERY to CLOSED",
+    "state: OPEN to CLOSED",
+    "state: a bookie collected a ledger",
+    "state: a bookie ended by a disk error",
+    "state: a recovery's segments",
+    "state: concurrent recoveries",
+    "state: ensemble change",
+    "state: ensemble change in place",
+    "state: owner crashed",
+    "state: recovered above what was acknowledged",
+    "state: started in limbo",
+    "answer: read UNKNOWN_LEDGER_STATE",
+)
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_cluster(seed: int) -> None:
+    check_seed(CLUSTER, seed)
+
+
+def test_the_seeds_meet_what_they_are_for() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(100):
+        met += run_seed(CLUSTER, seed).counters
+    rare = {what: met[what] for what in REACHED if met[what] < 10}
+    assert not rare
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_seed_is_the_same_run_every_time(world: str) -> None:
+    """Twice in this process, and twice in others that hash texts or place objects in other ways."""
+    wanted = range(40, 52)
+    here = [" ".join(run_seed(world, seed).digest for seed in wanted) for _ in range(2)]
+    code = (
+        "from tests.simulation.worlds import run_seed\n"
+        f"for _ in range(2): print(*(run_seed({world!r}, seed).digest for seed in {wanted!r}))"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONMALLOC": allocator},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        for hash_seed, allocator in (("1", "pymalloc"), ("2", "malloc"))
+    ]
+    assert [here, *found] == [here] * 3
+    assert here[0] == here[1]
+    digests = here[0].split()
+    assert len(set(digests)) == len(digests) == len(wanted)
+
+
+def test_a_violation_names_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = WORLDS[PROTOCOL]
+
+    def violated(seed: int, log: object) -> object:
+        outcome = run(seed, None)
+        outcome.violations.append("5: as a test")
+        return outcome
+
+    monkeypatch.setitem(WORLDS, PROTOCOL, violated)
+    with pytest.raises(AssertionError, match=r"(?s)--world protocol --seed 3\n.*5: as a test"):
+        check_seed(PROTOCOL, 3)

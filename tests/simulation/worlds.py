@@ -1,0 +1,53 @@
+"""The simulations that run by seed, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TextIO, TypeAlias
+
+from tests.simulation import test_ledger_protocol
+from tests.simulation.cluster.nodes import ClusterLoop
+from tests.simulation.cluster.scenario import ClusterScenario
+from tests.simulation.cluster.threads import threads_as_events
+from tests.simulation.simulator import Outcome, simulate
+
+RunSeed: TypeAlias = Callable[[int, TextIO | None], Outcome]
+
+
+def _protocol(seed: int, log: TextIO | None) -> Outcome:
+    return simulate(seed, lambda each: test_ledger_protocol.Scenario(each).run(), log)
+
+
+def _cluster(seed: int, log: TextIO | None) -> Outcome:
+    with threads_as_events():
+        return simulate(seed, lambda each: ClusterScenario(each).run(), log, ClusterLoop)
+
+
+#: One ledger over model bookies: cheap, so that many schedules of the protocol are tried.
+PROTOCOL: Final = "protocol"
+#: Real bookies, disks, sessions, several ledgers and all who work on them.
+CLUSTER: Final = "cluster"
+
+WORLDS: Final[dict[str, RunSeed]] = {PROTOCOL: _protocol, CLUSTER: _cluster}
+
+
+def replay_command(world: str, seed: int) -> str:
+    """What to type to see just this run again."""
+    return f"python -m tests.simulation.run --world {world} --seed {seed}"
+
+
+def run_seed(world: str, seed: int, log: TextIO | None = None) -> Outcome:
+    """One run, from its first event to its last."""
+    return WORLDS[world](seed, log)
+
+
+def check_seed(world: str, seed: int) -> None:
+    """For tests.
+
+    Raises:
+        AssertionError: with every violated invariant and the command that replays the run.
+    """
+    outcome = run_seed(world, seed)
+    if outcome.violations:
+        text = "\n  ".join(outcome.violations[:5])
+        raise AssertionError(f"seed {seed}; again: {replay_command(world, seed)}\n  {text}")
