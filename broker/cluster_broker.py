@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import time
 from typing import TYPE_CHECKING
 
+from bookkeeper.auth.token_source import TokenSource, token_setting
+from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.tls import TlsFiles
+from broker.bookie_choice import bookie_health, placement_config
 from broker.config import ConfigError
 from broker.standalone import Standalone, run_node
 
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AsyncExitStack
 
+    from bookkeeper.client.placement import Placement
     from broker.config import BrokerConfig
     from metadata.store import MetadataStore
 
@@ -35,7 +41,8 @@ class ClusterBroker(Standalone):
     async def _open_store(self) -> MetadataStore:
         if not self.config.metadata_store_url:
             raise ConfigError("metadataStoreUrl is not set: zk:HOST:PORT of the cluster")
-        tls_files(self.config)  # a mistake is told before anything is opened
+        tls_files(self.config)  # mistakes are told before anything is opened
+        bookie_token(self.config)
         return await super()._open_store()
 
     async def _open_bookies(
@@ -44,19 +51,34 @@ class ClusterBroker(Standalone):
         config = self.config
         connector = BookieConnector(store, transport_config(config), tls_files(config))
         stack.push_async_callback(connector.close)
-        pool = BookiePool(store, connector.connect)
+        health = bookie_health(config, _monotonic_ms, random.Random())
+        pool = BookiePool(store, connector.connect, health)
         stack.push_async_callback(pool.close)
         await pool.start()
         return pool, None  # bookies find out by themselves
 
+    async def _open_placement(
+        self, stack: AsyncExitStack, pool: BookiePool, rng: random.Random
+    ) -> Placement:
+        settings = placement_config(self.config)
+        return await stack.enter_async_context(placement_for(settings, pool, rng))
+
+    def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:
+        return config  # brokers must share it: nobody but an operator knows such a place
+
     def give_up_waiting(self) -> None:
         """Nothing of ours waits for a disk."""
+
+
+def _monotonic_ms() -> int:
+    return int(time.monotonic() * 1000)
 
 
 def transport_config(config: BrokerConfig) -> TransportConfig:
     """How bookies are talked to, out of the broker's settings."""
     timeout_s = float(config.bookkeeper_client_timeout_in_seconds)
     return TransportConfig(
+        token=bookie_token(config),
         add_timeout_s=timeout_s,
         call_timeout_s=timeout_s,
         # A refusal would end the ledger, so above what producers may have in flight beside the
@@ -66,6 +88,24 @@ def transport_config(config: BrokerConfig) -> TransportConfig:
         * (config.max_message_publish_buffer_size_in_mb * _MIB + _BACKLOG_BYTES),
         entry_bytes_max=max(64 * _MIB, config.max_message_size + _ENTRY_OVERHEAD_BYTES),
     )
+
+
+def bookie_token(config: BrokerConfig) -> str:
+    """Where the token is that bookies are shown; "": there is none.
+
+    Raises:
+        ConfigError: there should be one, and isn't.
+    """
+    try:
+        source = token_setting(
+            config.bookkeeper_client_authentication_plugin,
+            config.bookkeeper_client_authentication_parameters,
+        )
+        if source:
+            TokenSource(source)
+    except ValueError as error:
+        raise ConfigError(f"bookkeeperClientAuthenticationParameters: {error}") from None
+    return source
 
 
 def tls_files(config: BrokerConfig) -> TlsFiles | None:

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Self, get_type_hints
 
 from broker.advertised_listeners import parse_listeners
+from managed_ledger.offload.places import FILESYSTEM, path_of_uri
 
 __all__ = ["BrokerConfig", "ConfigError"]
 
@@ -41,13 +42,20 @@ _CHOICES = {
     "backlog_quota_default_retention_policy": (
         *("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
     ),
+    "managed_ledger_offload_driver": ("", FILESYSTEM),
+    "managed_ledger_data_read_priority": ("tiered-storage-first", "bookkeeper-first"),
     "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
     "log_format": ("text", "json"),
 }
 # Fields that may not be negative or zero, though their type allows it.
 _PORTS = ("broker_service_port", "web_service_port")
 _ALL_PORTS = (*_PORTS, *(f"{name}_tls" for name in _PORTS))
-_SECRETS = frozenset({"managed_ledger_password", "token_secret_key", "basic_auth_conf"})
+_SECRETS = frozenset(
+    {
+        *("managed_ledger_password", "token_secret_key", "token_previous_secret_key"),
+        *("basic_auth_conf", "bookkeeper_client_authentication_parameters"),
+    }
+)
 _POSITIVE = (
     "max_message_size",
     "default_num_partitions",
@@ -57,6 +65,8 @@ _POSITIVE = (
     "managed_ledger_default_ack_quorum",
     "managed_ledger_max_entries_per_ledger",
     "managed_ledger_max_size_per_ledger_mbytes",
+    *(f"managed_ledger_offload_{name}_threads" for name in ("max", "read")),
+    "managed_ledger_offload_max_block_size_in_bytes",
     "dispatcher_max_read_batch_size",
     "dispatcher_max_round_robin_batch_size",
     "web_socket_max_text_frame_size",
@@ -235,6 +245,17 @@ class BrokerConfig:
     managed_ledger_cursor_max_entries_per_ledger: int = 50_000
     managed_ledger_cursor_rollover_time_in_seconds: int = 14_400
 
+    # --- copies of closed ledgers elsewhere (docs/offload.md)
+    managed_ledger_offload_driver: str = ""  # "": none by default; filesystem
+    file_system_uri: str = ""  # file:///DIRECTORY of the copies; standalone: dataDir/offloaded
+    managed_ledger_offload_max_threads: int = 2  # ledgers that are copied at the same time
+    managed_ledger_offload_read_threads: int = 2
+    managed_ledger_offload_auto_trigger_size_threshold_bytes: int = -1  # of a topic; -1: never
+    managed_ledger_offload_threshold_in_seconds: int = -1  # since the close; -1: never
+    managed_ledger_offload_deletion_lag_ms: int = 14_400_000  # bookies keep theirs; -1: for ever
+    managed_ledger_offload_max_block_size_in_bytes: int = 64 * 1024 * 1024
+    managed_ledger_data_read_priority: str = "tiered-storage-first"
+
     # --- bookies of a cluster: magnetar broker (docs/bookies.md)
     bookkeeper_client_timeout_in_seconds: int = 30  # until a silent bookie counts as failed
     # PEM files; TLS is used when one of them is set. Pulsar's keys are bookkeeperTLS...
@@ -242,6 +263,42 @@ class BrokerConfig:
     bookkeeper_tls_certificate_file_path: str = ""
     bookkeeper_tls_key_file_path: str = ""
     bookkeeper_tls_client_authentication: bool = False  # then the certificate must be there
+    bookkeeper_client_authentication_plugin: str = ""  # token
+    # file:///path of the token that bookies are shown, or token:...
+    bookkeeper_client_authentication_parameters: str = field(default="", repr=False)
+    # which bookies; bookkeeper_<key of BookKeeper's client> as in Pulsar. "": as the next two say
+    bookkeeper_ensemble_placement_policy: str = ""  # random, rack-aware, zone-aware
+    bookkeeper_client_rackaware_policy_enabled: bool = True
+    bookkeeper_client_regionaware_policy_enabled: bool = False
+    bookkeeper_client_min_num_racks_per_write_quorum: int = 2
+    bookkeeper_client_enforce_min_num_racks_per_write_quorum: bool = False
+    bookkeeper_min_num_zones_per_write_quorum: int = 2
+    bookkeeper_desired_num_zones_per_write_quorum: int = 3
+    bookkeeper_enforce_strict_zoneaware_placement: bool = True
+    bookkeeper_enforce_min_num_fault_domains_for_write: bool = False  # acks must span them
+    bookkeeper_opportunistic_striping: bool = False  # rather a smaller ensemble than none
+    bookkeeper_client_isolation_groups: str = ""  # must be empty: there are none
+    bookkeeper_disk_weight_based_placement_enabled: bool = False
+    bookkeeper_bookie_max_weight_multiple_for_weight_based_placement: float = 3.0
+    bookkeeper_client_get_bookie_info_interval_seconds: int = 86_400
+    bookkeeper_client_get_bookie_info_retry_interval_seconds: int = 60
+    bookkeeper_client_health_check_enabled: bool = True  # quarantine of bookies that fail
+    bookkeeper_client_health_check_interval_seconds: int = 60
+    bookkeeper_client_health_check_error_threshold_per_interval: int = 5
+    bookkeeper_client_health_check_quarantine_time_in_seconds: int = 1_800
+    bookkeeper_client_quarantine_ratio: float = 1.0
+    # reading and writing ledgers (docs/bookies.md)
+    bookkeeper_client_reorder_read_sequence_enabled: bool = False  # by zone, load and failures
+    bookkeeper_network_location: str = ""  # own key: /zone/... of this broker
+    bookkeeper_reorder_threshold_pending_requests: int = 0  # 0: any number is fine
+    bookkeeper_bookie_failure_history_expiration_m_sec: int = 60_000  # how long failures count
+    bookkeeper_enable_sticky_reads: bool = True
+    bookkeeper_client_speculative_read_timeout_in_millis: int = 0  # 0: never
+    bookkeeper_max_speculative_read_timeout: int = 2_000  # ms
+    bookkeeper_explicit_lac_interval_in_mills: int = 0  # 0: never
+    bookkeeper_add_entry_quorum_timeout_sec: int = -1  # -1: never
+    bookkeeper_max_allowed_ensemble_changes: int = 2_147_483_647
+    bookkeeper_delay_ensemble_change: bool = False
 
     # --- the embedded bookie (own keys, bookkeeper.conf's names where one exists)
     journal_max_size_mb: int = 64  # small, so that recycled (already zeroed) ones come soon
@@ -309,6 +366,8 @@ class BrokerConfig:
     max_unauthenticated_connections: int = 1_000  # own key: binary; more: the oldest is cut; 0: any
     # file: or data: URL, path or base64, as for all keys
     token_secret_key: str = field(default="", repr=False)
+    token_previous_secret_key: str = field(default="", repr=False)  # own keys: good as well
+    token_previous_public_key: str = ""
     token_public_key: str = ""
     token_public_alg: str = ""
     token_auth_claim: str = "sub"
@@ -361,6 +420,11 @@ class BrokerConfig:
             raise ConfigError(
                 f"ensemble size >= write quorum >= ack quorum is needed, not {quorums}"
             )
+        try:
+            if self.file_system_uri:
+                path_of_uri(self.file_system_uri)
+        except ValueError as error:
+            raise ConfigError(f"fileSystemURI: {error}") from error
         if self.configuration_metadata_store_url not in ("", self.metadata_store_url):
             raise ConfigError(
                 f"configurationMetadataStoreUrl={self.configuration_metadata_store_url}: only the"

@@ -7,6 +7,7 @@ makes the next start do (journal replay, ledger recovery).
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import faulthandler
 import gc
 import logging
@@ -21,20 +22,26 @@ import uvloop
 
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConfig
+from bookkeeper.bookie.cookie import read_instance_id
+from bookkeeper.bookie.current_metadata import CurrentMetadata
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.upkeep import Upkeep, UpkeepConfig
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem
+from broker.bookie_choice import check_placement
 from broker.config import ConfigError
+from broker.ledger_client import client_config
 from broker.logs import set_up_logging
 from broker.service.broker_service import BrokerService, wall_clock_ms
 from broker.service.file_limit import raise_file_limit
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from managed_ledger.offload.file_store import FilesystemOffloader
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import MetadataError, StoreClosedError
 from metadata.opening import connect_store
@@ -43,6 +50,7 @@ from metadata.store import SessionEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bookkeeper.client.placement import Placement
     from bookkeeper.storage.file_system import FileSystem
     from broker.config import BrokerConfig
     from metadata.store import MetadataStore
@@ -72,7 +80,7 @@ class Standalone:
 
     def __init__(self, config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> None:
         """``open_files`` makes the bookie's file system of its root directory."""
-        self.config = config
+        self.config = self._with_place_of_copies(config)
         self._open_files = open_files
         self.bookie: Bookie
         self._own_bookie: Bookie | None = None  # the same; None: this process has none
@@ -101,13 +109,29 @@ class Standalone:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         config, rng = self.config, random.Random()
+        if config.managed_ledger_offload_driver and not config.file_system_uri:
+            raise ConfigError("managedLedgerOffloadDriver needs fileSystemURI: file:///DIRECTORY")
+        check_placement(config)
+        reading_and_writing = client_config(config)
         store = await self._open_store()
         stack.push_async_callback(store.close)
         pool, on_ledger_deleted = await self._open_bookies(stack, store)
-        client = BookKeeperClient(store, pool, RandomPlacement(rng), clock=wall_clock_ms, rng=rng)
+        placement = await self._open_placement(stack, pool, rng)
+        client = BookKeeperClient(
+            *(store, pool, placement),
+            clock=wall_clock_ms,
+            rng=rng,
+            config=reading_and_writing,
+        )
         client.on_ledger_deleted = on_ledger_deleted
         cache = EntryCache(config.managed_ledger_cache_size_mb * _MIB)
-        ledgers = ManagedLedgerFactory(client, store, cache, FactoryConfig(), wall_clock_ms, rng)
+        offloader = FilesystemOffloader(
+            config.managed_ledger_offload_max_threads, config.managed_ledger_offload_read_threads
+        )
+        stack.callback(offloader.close)
+        ledgers = ManagedLedgerFactory(
+            *(client, store, cache, FactoryConfig(), wall_clock_ms, rng), [offloader]
+        )
         stack.push_async_callback(ledgers.close)
         self.service = service = BrokerService(config, store, ledgers)
         service.bookie = self._own_bookie
@@ -126,12 +150,28 @@ class Standalone:
         self._own_bookie = bookie
         bookie.on_fatal = self._on_fatal
         stack.push_async_callback(bookie.close)
-        collector = GarbageCollector(bookie, LedgerStore(store))
+        current = CurrentMetadata(store, _BOOKIE_ID, await read_instance_id(store))
+        collector = GarbageCollector(bookie, LedgerStore(store), before_listing=current.check)
         stack.push_async_callback(collector.close)
         collector.start(config.gc_wait_time_ms / 1000)
+        upkeep = Upkeep(bookie, None, UpkeepConfig())  # damage is told; there is no other copy
+        stack.push_async_callback(upkeep.close)
+        upkeep.start()
         pool = BookiePool()
         pool.add(InProcessBookieClient(bookie))
         return pool, collector.ledger_deleted_hint
+
+    async def _open_placement(
+        self, stack: AsyncExitStack, pool: BookiePool, rng: random.Random
+    ) -> Placement:
+        return RandomPlacement(rng)  # there is one bookie
+
+    def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:
+        """There is one process: copies of ledgers may be where the ledgers are."""
+        if config.file_system_uri:
+            return config
+        place = config.data_path.absolute() / "offloaded"
+        return dataclasses.replace(config, file_system_uri=place.as_uri())
 
     def give_up_waiting(self) -> None:
         """The end is near: what waits for space on the disk won't get it."""
@@ -205,6 +245,10 @@ def bookie_config(config: BrokerConfig) -> BookieConfig:
         ),
         flush_interval_s=config.flush_interval_ms / 1000,
         disk_usage_max=config.disk_usage_threshold,
+        # Trimming leaves half-empty logs behind all the time, and nobody else uses the disk.
+        collection=CollectionConfig(
+            minor_ratio=0.5, minor_interval_s=config.gc_wait_time_ms / 1000
+        ),
     )
 
 

@@ -96,7 +96,7 @@ class EmbeddedBroker:
 
         import jwt
 
-        from broker.auth.keys import load_secret_key, read_source
+        from broker.auth.token import load_secret_key, read_source
 
         if not self._config.token_secret_key:
             raise EmbeddedError("a token needs tokenSecretKey among the settings")

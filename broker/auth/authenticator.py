@@ -1,4 +1,4 @@
-"""The shell around the providers: threads for slow checks, a short memory, a log of refusals; and
+"""The shell around the providers: slow checks elsewhere, a short memory, a log of refusals; and
 who is in, to be asked again when keys change."""
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
+from bookkeeper.auth.refusals import one_value
+from broker.auth.basic import BasicProvider
 from broker.auth.build import build
 from broker.auth.chain import Chain, Credentials
+from broker.auth.errors import TooManyChecksError
 from broker.auth.key_files import KeyFiles
-from broker.auth.priority import yield_to_others
+from broker.auth.password_checks import PasswordChecks
 from broker.auth.provider import KeysNeededError, Principal, Provider
-from broker.auth.refusals import one_value
 from broker.auth.renewal import KeyRenewal
 from broker.errors import AuthenticationError, BrokerError
 
@@ -28,22 +29,18 @@ if TYPE_CHECKING:
     from broker.auth.issuer_keys import IssuerKeys
     from broker.config import BrokerConfig
 
-__all__ = ["Authenticator", "LiveLogin", "TooManyChecksError"]
+__all__ = ["Authenticator", "LiveLogin"]
 
 logger = logging.getLogger("broker.audit")
 
 _REMEMBERED_S: Final = 60.0
 _REMEMBERED_MAX: Final = 10_000
-_THREADS: Final = 2
 _WAITING_MAX: Final = 256
-"""Slow checks under way or queued; more are refused, so that nobody's guesses queue for hours."""
+"""Who wait for an issuer's keys; more are refused."""
 _LOGGED_PER_S: Final = 10
 _ASKED_PER_TURN: Final = 50
+_NAME_BYTES: Final = 128
 _AFTER_TOO_MANY_S: Final = 1.0
-
-
-class TooManyChecksError(AuthenticationError):
-    """Nobody has looked at the credentials: too many others wait."""
 
 
 class LiveLogin(Protocol):
@@ -65,6 +62,7 @@ class Authenticator:
         chain: Chain,
         issuers: IssuerKeys | None = None,
         *,
+        passwords: PasswordChecks | None = None,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         self.chain = chain
@@ -76,12 +74,13 @@ class Authenticator:
         """Wall clock, seconds since 1970."""
         self._live: set[LiveLogin] = set()
         self._asking: asyncio.Task[None] | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._passwords = PasswordChecks() if passwords is None else passwords
         self._secret = secrets.token_bytes(32)
-        # Digest of credentials -> whom they prove, and until when that may be believed unchecked
+        # Digest of credentials -> whom they prove, and until when that may be believed unchecked;
+        # after that they are still likely to be good, so their next check goes before others'.
         self._remembered: dict[bytes, tuple[Principal, float]] = {}
         self._checking: dict[bytes, asyncio.Future[Principal]] = {}
-        self._checking_for: Counter[str] = Counter()  # the same by address
+        self._fetching_for: Counter[str] = Counter()  # by address, those that need no password
         self._refusals = _RefusalLog()
         self.accepted: Counter[str] = Counter()  # by method, for the metrics page
         self.refused: Counter[str] = Counter()
@@ -105,8 +104,7 @@ class Authenticator:
     def close(self) -> None:
         if self.renewal is not None:
             self.renewal.close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._passwords.close()
         if self.issuers is not None:
             self.issuers.close()
         if self._asking is not None:
@@ -179,10 +177,8 @@ class Authenticator:
             return Principal(self.chain.anonymous_role)
         now_s = self.now_s()
         digest = self._digest(credentials)
-        if (known := self._remembered.get(digest)) is not None:
-            if now_s < known[1]:
-                return known[0]
-            del self._remembered[digest]
+        if (known := self._remembered.get(digest)) is not None and now_s < known[1]:
+            return known[0]
         error: AuthenticationError | None = None
         for provider in providers:
             if provider.is_slow:
@@ -206,6 +202,7 @@ class Authenticator:
             address: whose guesses may fill no more than half of the queue; "": nobody's.
         Raises:
             AuthenticationError: they prove nothing.
+            TooManyChecksError: nobody has looked.
         """
         while True:
             generation = self.generation
@@ -225,22 +222,38 @@ class Authenticator:
         # The same credentials at the same time, from a client's many connections, are one check.
         digest = self._digest(credentials)
         if (future := self._checking.get(digest)) is None:
-            if self._is_full(address):
-                raise TooManyChecksError("too many checks at once")
-            future = asyncio.ensure_future(self._check(credentials, digest))
+            is_password = self._has_password(credentials)
+            if not is_password:  # those have a queue of their own
+                if self._is_full(address):
+                    raise TooManyChecksError("too many checks at once")
+                self._fetching_for[address] += 1
+            future = asyncio.ensure_future(self._check(credentials, digest, address))
             self._checking[digest] = future
-            self._checking_for[address] += 1
-            future.add_done_callback(lambda done: self._checked(digest, address, done))
+            future.add_done_callback(lambda done: self._checked(digest, address, is_password, done))
         return await asyncio.shield(future)
 
     def has_room_for(self, credentials: Credentials, address: str = "") -> bool:
         """Whether ``authenticate`` would check them, or wait for the check that is under way."""
-        return not self._is_full(address) or self._digest(credentials) in self._checking
+        digest = self._digest(credentials)
+        if digest in self._checking:
+            return True
+        if not self._has_password(credentials):
+            return not self._is_full(address)
+        name = _name_shown(credentials)
+        return self._passwords.has_room(address, name, is_trusted=digest in self._remembered)
+
+    def _has_password(self, credentials: Credentials) -> bool:
+        return any(provider.is_slow for provider in self.chain.providers(credentials.method))
 
     def _is_full(self, address: str) -> bool:
-        if len(self._checking) >= _WAITING_MAX:
+        if self._fetching_for.total() >= _WAITING_MAX:
             return True
-        return bool(address) and self._checking_for[address] >= _WAITING_MAX // 2
+        return bool(address) and self._fetching_for[address] >= _WAITING_MAX // 2
+
+    @property
+    def pending_passwords(self) -> int:
+        """Checks that wait or are made, for the metrics page."""
+        return self._passwords.pending
 
     def success(self, method: str) -> None:
         """Count a login."""
@@ -255,20 +268,23 @@ class Authenticator:
         self.refused[self._known(method)] += 1
         self._refusals.add(time.monotonic(), address, door, method, str(error))
 
-    def _checked(self, digest: bytes, address: str, future: asyncio.Future[Principal]) -> None:
+    def _checked(
+        self, digest: bytes, address: str, is_password: bool, future: asyncio.Future[Principal]
+    ) -> None:
         del self._checking[digest]
-        self._checking_for[address] -= 1
-        if not self._checking_for[address]:
-            del self._checking_for[address]
+        if not is_password:
+            self._fetching_for[address] -= 1
+            if not self._fetching_for[address]:
+                del self._fetching_for[address]
         if not future.cancelled():
             future.exception()  # whoever waited may be gone: it is no news then
 
-    async def _check(self, credentials: Credentials, digest: bytes) -> Principal:
+    async def _check(self, credentials: Credentials, digest: bytes, address: str) -> Principal:
         error: AuthenticationError | None = None
         generation = self.generation
         for provider in self.chain.providers(credentials.method):
             try:
-                principal = await self._ask(provider, credentials)
+                principal = await self._ask(provider, credentials, digest, address)
             except AuthenticationError as refusal:
                 error = error or refusal
             else:
@@ -277,13 +293,20 @@ class Authenticator:
                 return principal
         raise error or AuthenticationError("no provider")
 
-    async def _ask(self, provider: Provider, credentials: Credentials) -> Principal:
-        if provider.is_slow:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(_THREADS, "magnetar-passwords", yield_to_others)
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, _ask, provider, credentials, self.now_s()
+    async def _ask(
+        self, provider: Provider, credentials: Credentials, digest: bytes, address: str
+    ) -> Principal:
+        if isinstance(provider, BasicProvider):
+            question = provider.question(credentials.data)
+            good = await self._passwords.check(
+                *(question.digest, question.password),
+                address=address,
+                name=_name_shown(credentials),
+                is_trusted=digest in self._remembered,
             )
+            if not good:
+                self._remembered.pop(digest, None)
+            return question.answer(good)
         try:
             return _ask(provider, credentials, self.now_s())
         except KeysNeededError as needed:
@@ -296,6 +319,7 @@ class Authenticator:
         if principal.expires_at_s is not None:
             until_s = min(until_s, principal.expires_at_s)
         remembered = self._remembered
+        remembered.pop(digest, None)  # the youngest again
         if len(remembered) >= _REMEMBERED_MAX:
             del remembered[next(iter(remembered))]  # the oldest
         remembered[digest] = (principal, until_s)
@@ -314,6 +338,11 @@ def _ask(provider: Provider, credentials: Credentials, now_s: float) -> Principa
     return provider.authenticate(
         credentials.method, credentials.data, credentials.certificate, now_s
     )
+
+
+def _name_shown(credentials: Credentials) -> str:
+    """Of the user, whether there is such a one or not."""
+    return credentials.data[:_NAME_BYTES].partition(b":")[0].decode(errors="replace")
 
 
 class _RefusalLog:

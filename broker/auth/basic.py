@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from broker.auth.htpasswd import PasswordCheck
+from broker.auth.password_hashes import verify
 from broker.auth.provider import Principal, checked_role
 from broker.errors import AuthenticationError
 
-__all__ = ["BasicProvider"]
+__all__ = ["BasicProvider", "Question"]
 
 _PASSWORD_BYTES_MAX: Final = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Whether ``digest`` is the hash of ``password``; somebody else has time to compute that."""
+
+    digest: str = field(repr=False)  # "": nobody's
+    password: bytes = field(repr=False)
+    name: str
+    is_known: bool
+
+    def answer(self, good: bool) -> Principal:
+        """Whose password it is, if it is ``good``.
+
+        Raises:
+            AuthenticationError: nobody's.
+        """
+        if not good or not self.is_known:
+            raise AuthenticationError("unknown user or invalid password")
+        return Principal(checked_role(self.name))
+
+
 class BasicProvider:
-    """The role is the user's name. Slow by design, so checks run in threads and are remembered."""
+    """The role is the user's name. Slow by design: to be asked for its ``question``."""
 
     method = "basic"
     is_slow = True
 
-    def __init__(self, users: Mapping[str, PasswordCheck]) -> None:
+    def __init__(self, users: Mapping[str, str]) -> None:
+        """``users``: names and hashes."""
         self._users = users
         # An unknown user costs what a known one does, or the time would tell who exists. Kinds of
         # hashes differ a hundredfold, so each unknown name has a user of its own that it is
@@ -30,7 +52,16 @@ class BasicProvider:
     def authenticate(
         self, method: str, data: bytes, certificate: bytes | None, now_s: float
     ) -> Principal:
-        """``data`` is ``user:password``."""
+        """All at once, for as long as the hash takes."""
+        question = self.question(data)
+        return question.answer(verify(question.digest, question.password))
+
+    def question(self, data: bytes) -> Question:
+        """What has to be computed for ``data``, which is ``user:password``.
+
+        Raises:
+            AuthenticationError: it isn't.
+        """
         user, separator, password = data.partition(b":")
         if not separator or len(password) > _PASSWORD_BYTES_MAX:
             raise AuthenticationError("not user:password")
@@ -38,15 +69,10 @@ class BasicProvider:
             name = user.decode()
         except UnicodeDecodeError:
             name = ""
-        check = self._users.get(name)
-        good = (check or self._stand_in(user))(password)
-        if check is None or not good:
-            raise AuthenticationError("unknown user or invalid password")
-        return Principal(checked_role(name))
+        digest = self._users.get(name)
+        if digest is None:
+            return Question(self._stand_in(user), password, name, is_known=False)
+        return Question(digest, password, name, is_known=True)
 
-    def _stand_in(self, user: bytes) -> PasswordCheck:
-        return self._others[hash(user) % len(self._others)] if self._others else _never
-
-
-def _never(password: bytes) -> bool:
-    return False
+    def _stand_in(self, user: bytes) -> str:
+        return self._others[hash(user) % len(self._others)] if self._others else ""

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bookkeeper.auth.keys import VerificationKey, load_public_key, load_secret_key, read_source
 from broker.auth.basic import BasicProvider
 from broker.auth.certificate import CertificateProvider
 from broker.auth.chain import Chain
+from broker.auth.errors import KeyFormatError
 from broker.auth.htpasswd import parse_htpasswd
 from broker.auth.issuer_keys import IssuerKeys, IssuerSettings
-from broker.auth.keys import VerificationKey, load_public_key, load_secret_key, read_source
 from broker.auth.openid import OpenIdProvider
 from broker.auth.token import TokenProvider, TokenRules
 from broker.config import ConfigError
@@ -57,6 +58,13 @@ def build(config: BrokerConfig, issuers: IssuerKeys | None = None) -> Parts | No
     """
     if not config.authentication_enabled:
         return None
+    try:
+        return _build(config, issuers)
+    except KeyFormatError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _build(config: BrokerConfig, issuers: IssuerKeys | None) -> Parts:
     kinds = [_kind(name) for name in words(config.authentication_providers)]
     if len(set(kinds)) < len(kinds):
         raise ConfigError("authenticationProviders names a provider twice")
@@ -66,7 +74,8 @@ def build(config: BrokerConfig, issuers: IssuerKeys | None = None) -> Parts | No
     for kind in kinds:
         match kind:
             case "token":
-                providers.append(TokenProvider(_token_key(config), _token_rules(config)))
+                key, more = _token_key(config), _previous_token_keys(config)
+                providers.append(TokenProvider(key, _token_rules(config), *more))
             case "basic":
                 if not config.basic_auth_conf:
                     raise ConfigError("the basic provider needs basicAuthConf")
@@ -101,6 +110,18 @@ def _token_key(config: BrokerConfig) -> VerificationKey:
             f"tokenPublicAlg={algorithm}: tokenPublicKey is for {', '.join(key.algorithms)}"
         )
     return key
+
+
+def _previous_token_keys(config: BrokerConfig) -> list[VerificationKey]:
+    """Keys that are good beside the one in use, until nobody has tokens of theirs any more."""
+    found = []
+    if source := config.token_previous_secret_key:
+        name = "tokenPreviousSecretKey"
+        found.append(load_secret_key(read_source(source, name), name))
+    if source := config.token_previous_public_key:
+        name = "tokenPreviousPublicKey"
+        found.append(load_public_key(read_source(source, name), name))
+    return found
 
 
 def _token_rules(config: BrokerConfig) -> TokenRules:

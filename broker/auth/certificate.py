@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
+from bookkeeper.auth import certificates
+from bookkeeper.auth.errors import CredentialsError
 from broker.auth.provider import Principal, checked_role
 from broker.errors import AuthenticationError
 
@@ -28,21 +27,8 @@ class CertificateProvider:
 
 
 def common_name(certificate: bytes) -> str | None:
-    """First common name of a certificate's subject as RFC 2253 writes it, which is from its end.
-
-    Pulsar takes that text apart at commas; here the values are read as they are, so no character
-    in a name can make two of one.
-
-    Raises:
-        AuthenticationError: not a certificate.
-    """
+    """First common name of a certificate (DER). Raises AuthenticationError: not a certificate."""
     try:
-        subject = x509.load_der_x509_certificate(certificate).subject
-        for part in reversed(subject.rdns):
-            for attribute in part:
-                if attribute.oid == NameOID.COMMON_NAME and attribute.value:
-                    value = attribute.value
-                    return value if isinstance(value, str) else value.decode()
-    except (ValueError, TypeError):
-        raise AuthenticationError("unreadable client certificate") from None
-    return None
+        return certificates.common_name(certificate)
+    except CredentialsError as error:
+        raise AuthenticationError(str(error)) from None

@@ -2,17 +2,18 @@
 
 broker.errors.AuthenticationError    credentials that prove nothing; the client isn't told why
 ├── KeysNeededError                  (provider.py) ask again when the issuer's keys are here
-└── TooManyChecksError               (authenticator.py) not looked at: too many others wait
-broker.config.ConfigError
-└── KeyFormatError                   a key, a certificate or a password file can't be used
+└── TooManyChecksError                                not looked at: too many others wait
+bookkeeper.auth.errors.KeyFormatError    a key, a certificate or a password file can't be used; the
+                                     start and the settings tell it as a ConfigError
 """
 
 from __future__ import annotations
 
-from broker.config import ConfigError
+from bookkeeper.auth.errors import KeyFormatError
+from broker.errors import AuthenticationError
 
-__all__ = ["KeyFormatError"]
+__all__ = ["KeyFormatError", "TooManyChecksError"]
 
 
-class KeyFormatError(ConfigError):
-    """A key, certificate or password file can't be used. The text never holds its contents."""
+class TooManyChecksError(AuthenticationError):
+    """Nobody has looked at the credentials: too many others wait. To be tried again."""

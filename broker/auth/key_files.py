@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from bookkeeper.auth.keys import file_of
 from broker.auth.file_modes import KeyFile, complaint
-from broker.auth.keys import file_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +26,8 @@ class KeyFiles:
         for setting, source, is_secret in (
             ("tokenSecretKey", config.token_secret_key, True),
             ("tokenPublicKey", config.token_public_key, False),
+            ("tokenPreviousSecretKey", config.token_previous_secret_key, True),
+            ("tokenPreviousPublicKey", config.token_previous_public_key, False),
             ("basicAuthConf", config.basic_auth_conf, True),
         ):
             try:

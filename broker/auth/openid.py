@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
+from bookkeeper.auth.keys import PublicKey, VerificationKey, algorithms_of
 from broker.auth.errors import KeyFormatError
-from broker.auth.keys import PublicKey, VerificationKey, algorithms_of
 from broker.auth.provider import KeysNeededError, Principal
 from broker.auth.token import TokenRules, header_of, principal_of, verified_claims
 from broker.errors import AuthenticationError

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+from bookkeeper.auth import tokens
+from bookkeeper.auth.errors import CredentialsError
+from bookkeeper.auth.tokens import CREDENTIAL_BYTES_MAX, ROLE_LENGTH_MAX, Principal
 from broker.errors import AuthenticationError
 
 __all__ = [
+    "BUSY",
     "CREDENTIAL_BYTES_MAX",
     "REFUSED",
     "ROLE_LENGTH_MAX",
@@ -19,16 +22,8 @@ __all__ = [
 
 REFUSED: Final = "Failed to authenticate"
 """All that a client is told, whatever was wrong (ServerCnx.authenticationFailed)."""
-ROLE_LENGTH_MAX: Final = 1024
-CREDENTIAL_BYTES_MAX: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who somebody has proved to be."""
-
-    role: str
-    expires_at_s: float | None = None  # seconds since 1970, from then on not proved any more
+BUSY: Final = "Too many logins wait for their check, try again"
+"""To whom nobody has looked at; his credentials may be good."""
 
 
 class KeysNeededError(AuthenticationError):
@@ -72,13 +67,8 @@ class Provider(Protocol):
 
 
 def checked_role(role: object) -> str:
-    """A role fit for comparisons, log lines and headers.
-
-    Raises:
-        AuthenticationError: no text, or text that could be mistaken for something else.
-    """
-    if not isinstance(role, str) or not role.strip():
-        raise AuthenticationError("no role")
-    if len(role) > ROLE_LENGTH_MAX or not role.isprintable():
-        raise AuthenticationError("a role of unprintable characters, or too long")
-    return role
+    """A role fit for comparisons, log lines and headers. Raises AuthenticationError."""
+    try:
+        return tokens.checked_role(role)
+    except CredentialsError as error:
+        raise AuthenticationError(str(error)) from None

@@ -21,9 +21,17 @@ _PERIOD_S: Final = 60.0  # that quantiles are of
 def run_bookie(options: argparse.Namespace) -> int:
     from bookkeeper.bookie import process
     from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
+    from bookkeeper.replication.process import AutoRecoveryPart
+    from bookkeeper.replication.settings import (
+        ENVIRONMENT_PREFIXES,
+        KEYS,
+        AutoRecoverySettings,
+        AutoRecoverySettingsError,
+    )
     from broker.config import ConfigError, read_properties
     from broker.http.bookie_metrics import add_bookie_metrics, bookie_disk
     from broker.http.metrics_page import MetricsPage
+    from broker.http.replication_metrics import add_replication_metrics
     from broker.logs import set_up_log
     from broker.service.file_limit import raise_file_limit
 
@@ -40,8 +48,13 @@ def run_bookie(options: argparse.Namespace) -> int:
             overrides[key] = str(value)
     try:
         file = read_properties(Path(options.config)) if options.config else {}
-        settings = BookieSettings.load(file, BookieSettings.environment(os.environ), overrides)
-    except (ConfigError, BookieSettingsError) as error:
+        environment = BookieSettings.environment(os.environ)
+        settings = BookieSettings.load(file, environment, overrides, others=KEYS.knows)
+        environment = KEYS.environment(os.environ, ENVIRONMENT_PREFIXES)
+        place = {"networkLocation": settings.location()}
+        repair = AutoRecoverySettings.load(file, environment, overrides, place, is_part=True)
+        part = AutoRecoveryPart(repair) if settings.auto_recovery_daemon_enabled else None
+    except (ConfigError, BookieSettingsError, AutoRecoverySettingsError) as error:
         raise CliError(str(error)) from error
     set_up_log(settings.log_level, settings.log_format)
     raise_file_limit()
@@ -50,9 +63,11 @@ def run_bookie(options: argparse.Namespace) -> int:
         disk = await asyncio.to_thread(bookie_disk, bookie)
         page = MetricsPage(settings.cluster_name)
         add_bookie_metrics(page, bookie, disk, _PERIOD_S)
+        if part is not None and part.recovery is not None:
+            add_replication_metrics(page, part.recovery, _PERIOD_S)
         return b"".join(page.pieces())
 
-    return process.run(settings, metrics)
+    return process.run(settings, metrics, part, repair.placement())
 
 
 def _key_and_value(text: str) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from broker.cli.errors import CliError
 from broker.cli.global_words import ADMIN, CLIENTS, PROFILES, add_globals, misplaced
-from broker.cli.node_words import add_bookie, add_broker
+from broker.cli.node_words import add_autorecovery, add_bookie, add_broker, add_cluster
+from broker.cli.shell_words import JSON, add_bookie_shell
 from broker.cli.token_words import add_tokens
 from broker.cli.words import GROUPS
 
@@ -22,6 +23,7 @@ _GLOBALS = {
     **dict.fromkeys(("produce", "consume", "read"), CLIENTS),
     "admin": ADMIN,
     "profiles": PROFILES | {"json"},
+    "bookie-shell": JSON,
 }
 
 
@@ -65,8 +67,11 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
         return commands.add_parser(name, help=help, description=help, allow_abbrev=False)
 
     _add_standalone(add("standalone", "run everything in one process"))
+    add_cluster(add("cluster", "run ZooKeeper, bookies and brokers as processes of this machine"))
     add_broker(add("broker", "run a broker of a cluster"))
     add_bookie(add("bookie", "run a storage node of a cluster"))
+    add_autorecovery(add("autorecovery", "find and repair what bookies of a cluster lost"))
+    add_bookie_shell(add("bookie-shell", "look at a cluster of bookies, repair it, format it"))
     _add_clients(add)
     _add_admin(add("admin", "tenants, namespaces, topics, brokers over HTTP"), arguments)
     _add_profiles(add("profiles", "addresses of several clusters"))
@@ -142,10 +147,28 @@ def _broker(options: argparse.Namespace) -> int:
     return run_broker(options)
 
 
+def _cluster(options: argparse.Namespace) -> int:
+    from broker.cli.cluster_command import run_cluster
+
+    return run_cluster(options)
+
+
 def _bookie(options: argparse.Namespace) -> int:
     from broker.cli.bookie_command import run_bookie
 
     return run_bookie(options)
+
+
+def _bookie_shell(options: argparse.Namespace) -> int:
+    from broker.cli.shell_command import run_bookie_shell
+
+    return run_bookie_shell(options)
+
+
+def _autorecovery(options: argparse.Namespace) -> int:
+    from broker.cli.autorecovery_command import run_autorecovery
+
+    return run_autorecovery(options)
 
 
 def _produce(options: argparse.Namespace) -> int:
@@ -200,8 +223,11 @@ def _version(_: argparse.Namespace) -> int:
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "standalone": _standalone,
+    "cluster": _cluster,
     "broker": _broker,
     "bookie": _bookie,
+    "autorecovery": _autorecovery,
+    "bookie-shell": _bookie_shell,
     "produce": _produce,
     "consume": _consume,
     "read": _read,

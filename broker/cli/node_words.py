@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_bookie", "add_broker"]
+__all__ = ["add_autorecovery", "add_bookie", "add_broker", "add_cluster"]
 
 
 def add_bookie(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +17,17 @@ def add_bookie(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, "bookkeeper.conf")
 
 
+def add_autorecovery(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--metadata", metavar="URL", help="zk:HOST:PORT,.../CHROOT of the cluster")
+    add("--id", metavar="NAME", help="of this candidate for auditor (default: host:pid)")
+    _add_common(parser, "bookkeeper.conf")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--status", action="store_true", help="only print if automatic repair is on")
+    only.add_argument("--enable", action="store_true", help="only switch it on, in the cluster")
+    only.add_argument("--disable", metavar="REASON", help="only switch it off, in the cluster")
+
+
 def add_broker(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--metadata", metavar="URL", help="zk:HOST:PORT,.../CHROOT of the cluster")
@@ -24,6 +35,32 @@ def add_broker(parser: argparse.ArgumentParser) -> None:
     add("--web-port", type=int, help="HTTP, 0 picks a free port (default: 8080)")
     add("--bind", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
     _add_common(parser, "broker.conf")
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Ctrl-C stops all of it in order, a second one kills. The next start on the same --data"
+        " finds everything again. Logs are in DIR/logs. More: docs/cluster.md."
+    )
+    add = parser.add_argument
+    add("--brokers", type=int, metavar="N", default=3, help="how many (default: 3)")
+    add("--bookies", type=int, metavar="N", help="how many (default: as before, at first 3)")
+    add("--data", metavar="DIR", help="below which each has a folder (default: data/cluster)")
+    add("--port", type=int, help="of the first broker, the others follow; 0: all free (6650)")
+    add("--web-port", type=int, help="HTTP of the first broker, the others follow (8080)")
+    add("--bookie-port", type=int, help="of the first bookie, the others follow (3181)")
+    add("--zookeeper-port", type=int, help="of the ZooKeeper (2181)")
+    add("--bind", metavar="ADDRESS", help="that all of them listen on (default: 127.0.0.1)")
+    add("--metadata", metavar="URL", help="zk:HOST:PORT/CHROOT of a ZooKeeper that runs already")
+    add("--no-restart", action="store_true", help="a process that dies stays down")
+    for kind in ("broker", "bookie"):
+        add(
+            f"--{kind}-set",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help=f"one setting of all {kind}s; may be repeated",
+        )
 
 
 def _add_common(parser: argparse.ArgumentParser, file: str) -> None:

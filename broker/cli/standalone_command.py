@@ -50,10 +50,10 @@ def load_config(
     for key, value in (
         ("dataDir", getattr(options, "data", None)),
         ("metadataStoreUrl", getattr(options, "metadata", None)),
-        ("brokerServicePort", options.port),
-        ("webServicePort", options.web_port),
-        ("bindAddress", options.bind),
-        ("logFormat", options.log_format),
+        ("brokerServicePort", getattr(options, "port", None)),
+        ("webServicePort", getattr(options, "web_port", None)),
+        ("bindAddress", getattr(options, "bind", None)),
+        ("logFormat", getattr(options, "log_format", None)),
     ):
         if value is not None:
             overrides[key] = str(value)

@@ -20,7 +20,8 @@ import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from broker.auth.keys import (
+from bookkeeper.auth.errors import KeyFormatError
+from bookkeeper.auth.keys import (
     PrivateKey,
     SigningKey,
     VerificationKey,
@@ -68,7 +69,7 @@ def run_tokens(options: argparse.Namespace) -> int:
                 print(json.dumps(_validate(options)))
             case "show":
                 _show(options)
-    except (ConfigError, AuthenticationError) as error:
+    except (ConfigError, KeyFormatError, AuthenticationError) as error:
         raise CliError(str(error)) from error
     return 0
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
 from broker.auth.chain import Credentials
-from broker.auth.provider import REFUSED
+from broker.auth.errors import TooManyChecksError
+from broker.auth.provider import BUSY, REFUSED
 from broker.errors import AuthenticationError, BrokerError
 from broker.http.audit import SAFE_METHODS
 from broker.http.errors import error_response
@@ -22,6 +23,7 @@ from broker.http.live_requests import LiveRequest, may_last
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from broker.auth.authenticator import Authenticator
@@ -100,6 +102,26 @@ class AuthenticationLayer:
         else:
             await self._app(scope, receive, send)
 
+    def refuse_nowait(self, scope: Scope) -> Response | None:
+        """The answer to an HTTP request that is refused whatever it asks for, noted and counted.
+
+        None: there is more to ask about it, in the usual way.
+        """
+        if self._is_open(scope):
+            return None
+        authenticator, method = self._authenticator, "?"
+        host, port = scope["client"]
+        try:
+            credentials = self._credentials(scope, _headers(scope))
+            method = credentials.method
+            principal = authenticator.authenticate_nowait(credentials)
+            if principal is None and not authenticator.has_room_for(credentials, host):
+                raise TooManyChecksError("too many checks at once")
+        except BrokerError as error:
+            authenticator.refusal(f"{host}:{port}", scope["type"], method, error)
+            return self._answer(error, is_websocket=False)
+        return None
+
     def _is_open(self, scope: Scope) -> bool:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             return False
@@ -162,14 +184,7 @@ class AuthenticationLayer:
 
     async def _refuse(self, error: BrokerError, scope: Scope, receive: Receive, send: Send) -> None:
         is_websocket = scope["type"] == "websocket"
-        reason = REFUSED if is_websocket else _REQUIRED
-        if isinstance(error, _UnsupportedMethodError):
-            reason = str(error)
-        if isinstance(error, _CrossSiteError):
-            response = error_response(403, "Another site's page (corsAllowedOrigins)")
-        else:
-            response = error_response(401, reason)
-            response.raw_headers.extend(self._challenges)
+        response = self._answer(error, is_websocket=is_websocket)
         if not is_websocket:
             await response(scope, receive, send)
             return
@@ -182,6 +197,20 @@ class AuthenticationLayer:
             }
         )
         await send({"type": f"{kind}.body", "body": bytes(response.body)})
+
+    def _answer(self, error: BrokerError, *, is_websocket: bool) -> Response:
+        if isinstance(error, _CrossSiteError):
+            return error_response(403, "Another site's page (corsAllowedOrigins)")
+        if isinstance(error, TooManyChecksError):  # nothing is said about the credentials
+            response = error_response(503, BUSY)
+            response.headers["retry-after"] = "1"
+            return response
+        reason = REFUSED if is_websocket else _REQUIRED
+        if isinstance(error, _UnsupportedMethodError):
+            reason = str(error)
+        response = error_response(401, reason)
+        response.raw_headers.extend(self._challenges)
+        return response
 
 
 class _UnsupportedMethodError(AuthenticationError):

@@ -40,6 +40,7 @@ def add_bookie_metrics(
     _add_journal(page, bookie, period_s)
     _add_storage(page, bookie, period_s)
     _add_collections(page, bookie, period_s)
+    _add_upkeep(page, bookie)
 
 
 def _summary(
@@ -75,12 +76,12 @@ def _add_server(page: MetricsPage, bookie: Bookie, disk: BookieDisk, period_s: f
         name = f"bookkeeper_server_READ_ENTRY{suffix}"
         _summary(page, name, figures.reads, period_s)
         _failures(page, name, figures.failed_reads)
-    queued = bookie.storage.journal.queued_entries
+    queued = sum(journal.queued_entries for journal in bookie.storage.journals)
     page.add("bookkeeper_server_ADD_ENTRY_IN_PROGRESS", base, queued)
 
 
 def _add_journal(page: MetricsPage, bookie: Bookie, period_s: float) -> None:
-    figures, journal = bookie.figures, bookie.storage.journal
+    figures = bookie.figures
     base = f'{page.base},journalIndex="0"'
     groups = figures.journal_sync.count
     _summary(page, "bookie_journal_JOURNAL_SYNC", figures.journal_sync, period_s, base)
@@ -91,8 +92,10 @@ def _add_journal(page: MetricsPage, bookie: Bookie, period_s: float) -> None:
     ):
         page.add_summary(name, (), groups, total, f'{base},success="true"')
     page.add("bookie_journal_JOURNAL_WRITE_BYTES", base, figures.journal_bytes, "counter")
-    page.add("bookie_journal_JOURNAL_QUEUE_SIZE", base, journal.queued_entries)
-    page.add("bookie_journal_JOURNAL_MEMORY_USED", base, journal.queued_bytes)
+    for number, journal in enumerate(bookie.storage.journals):
+        labels = f'{page.base},journalIndex="{number}"'
+        page.add("bookie_journal_JOURNAL_QUEUE_SIZE", labels, journal.queued_entries)
+        page.add("bookie_journal_JOURNAL_MEMORY_USED", labels, journal.queued_bytes)
     page.add(
         "bookie_journal_JOURNAL_MEMORY_MAX", base, bookie.storage.config.journal_queue_bytes_max
     )
@@ -105,6 +108,11 @@ def _add_storage(page: MetricsPage, bookie: Bookie, period_s: float) -> None:
     page.add("bookie_write_cache_count", base, sum(half.entry_count for half in halves))
     page.add("bookie_write_cache_hits", base, figures.cached_reads, "counter")
     page.add("bookie_write_cache_misses", base, figures.stored_reads, "counter")
+    ahead = bookie.read_ahead
+    page.add("bookie_read_cache_size", base, ahead.bytes)
+    page.add("bookie_read_cache_count", base, ahead.chunk_count)
+    page.add("bookie_read_cache_hits", base, ahead.hits, "counter")
+    page.add("bookie_read_cache_misses", base, ahead.misses, "counter")
     _summary(page, "bookie_read_entry", figures.reads, period_s)
     _summary(page, "bookie_flush", figures.flush, period_s)
     _summary(page, "bookie_flush_size", figures.flush_bytes, period_s)
@@ -118,10 +126,46 @@ def _add_collections(page: MetricsPage, bookie: Bookie, period_s: float) -> None
         page.add(f"bookie_ACTIVE_LEDGER_{suffix}", base, len(bookie.storage.ledgers))
         for name, value in (
             (f"DELETED_LEDGER_{suffix}", figures.deleted_ledgers),
-            (f"MAJOR_COMPACTION_{suffix}", figures.compactions),
+            (f"MINOR_COMPACTION_{suffix}", figures.compactions["minor"]),
+            (f"MAJOR_COMPACTION_{suffix}", figures.compactions["major"]),
+            (f"FORCED_COMPACTION_{suffix}", figures.compactions["forced"]),
         ):
             page.add(f"bookie_{name}", base, value, "counter")
     page.add("bookie_RECLAIMED_DELETION_SPACE_BYTES", base, figures.deleted_logs_bytes, "counter")
     freed = figures.compacted_logs_bytes
     page.add("bookie_RECLAIMED_COMPACTION_SPACE_BYTES", base, freed, "counter")
     _summary(page, "bookie_THREAD_RUNTIME", figures.compaction, period_s)
+    page.add("bookie_EMPTIED_LEDGER_COUNT", base, figures.emptied_ledgers, "counter")
+    page.add("bookie_LIVE_ENTRY_LOG_SPACE_BYTES", base, sum(log.live for log in logs))
+    page.add("bookie_DAMAGED_ENTRY_LOG_COUNT", base, len(bookie.storage.damaged_logs))
+    running = figures.last_compaction
+    if running is not None and running.done:
+        running = None
+    for name, value in (
+        ("RUNNING", int(running is not None)),
+        ("LOGS_LEFT", running.logs_left if running else 0),
+        ("BYTES_LEFT", running.bytes_left if running else 0),
+        ("BYTES_MOVED", running.bytes_moved if running else 0),
+    ):
+        page.add(f"bookie_COMPACTION_{name}", base, value)
+
+
+def _add_upkeep(page: MetricsPage, bookie: Bookie) -> None:
+    """Damage and lost data: our own names, under BookKeeper's prefix."""
+    base, storage, keeper = page.base, bookie.storage, bookie.keeper
+    in_limbo = storage.limbo_phase != 0
+    page.add("bookie_LIMBO", base, int(in_limbo))
+    page.add("bookie_LIMBO_LEDGERS", base, len(storage.limbo_ledgers()) if in_limbo else 0)
+    if keeper is None:
+        return
+    figures = keeper.figures
+    page.add("bookie_DAMAGED_ENTRIES", base, keeper.damaged_now)
+    for name, value in (
+        ("DAMAGED_ENTRIES_FOUND", figures.damaged_entries),
+        ("DAMAGED_ENTRIES_REPAIRED", figures.repaired_entries),
+        ("RESTORED_ENTRIES", figures.restored_entries),
+        ("RESTORED_BYTES", figures.restored_bytes),
+        ("SCRUB_BYTES", figures.scrubbed_bytes),
+        ("SCRUB_PASSES", figures.scrub_passes),
+    ):
+        page.add(f"bookie_{name}", base, value, "counter")

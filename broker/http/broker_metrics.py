@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from broker.http.topic_metrics import TopicMetrics
     from broker.service.broker_service import BrokerService
     from broker.service.figures import Durations
+    from broker.service.waiting_room import WaitingRoom
 
 __all__ = ["CacheRates", "ProcessFigures", "add_broker_metrics", "add_schemas", "process_figures"]
 
@@ -97,6 +98,8 @@ def add_broker_metrics(
     _add_durations(page, service)
     page.add("pulsar_ml_count", base, topics.persistent_topics)
     _add_cache(page, service, cache_rates)
+    _add_reads(page, service)
+    _add_offloads(page, service)
     _add_quota_checks(page, service)
     _add_load(page, service)
     _add_http(page, http)
@@ -121,11 +124,18 @@ def _add_connections(page: MetricsPage, service: BrokerService) -> None:
                 page.add(
                     name, f"{page.base},{label('auth_method', method)}", counts[method], "counter"
                 )
-        room = service.waiting_room
-        page.add("pulsar_unauthenticated_connections", page.base, len(room))
-        page.add("pulsar_unauthenticated_connections_cut_total", page.base, room.cut, "counter")
+        _add_room(page, page.base, service.waiting_room)
+        checks = authenticator.pending_passwords
+        page.add("pulsar_authentication_password_checks", page.base, checks)
+    for door, room in service.rooms.items():
+        _add_room(page, f"{page.base},{label('door', door)}", room)
     if (access := service.access) is not None:
         page.add("pulsar_authorization_failures_total", page.base, access.refused, "counter")
+
+
+def _add_room(page: MetricsPage, labels: str, room: WaitingRoom) -> None:
+    page.add("pulsar_unauthenticated_connections", labels, len(room))
+    page.add("pulsar_unauthenticated_connections_cut_total", labels, room.cut, "counter")
 
 
 def _add_durations(page: MetricsPage, service: BrokerService) -> None:
@@ -168,6 +178,36 @@ def _add_cache(page: MetricsPage, service: BrokerService, cache_rates: CacheRate
     page.add("pulsar_ml_cache_evicted_entries_total", base, evicted)
     page.add("pulsar_ml_cache_hits_rate", base, hit_rate)
     page.add("pulsar_ml_cache_misses_rate", base, miss_rate)
+
+
+def _add_reads(page: MetricsPage, service: BrokerService) -> None:
+    """Reads of ledgers that weren't as easy as they should be."""
+    figures = service.ledgers.read_figures
+    for name, count in (
+        ("speculative_reads", figures.speculative),
+        ("speculative_reads_won", figures.speculative_won),
+        ("reads_fallen_over", figures.fell_over),
+        ("corrupt_entries", figures.corrupt),
+        ("corrupt_entries_reported", figures.reported),
+    ):
+        page.add(f"pulsar_bookkeeper_client_{name}_total", page.base, count, "counter")
+
+
+def _add_offloads(page: MetricsPage, service: BrokerService) -> None:
+    """Copies of ledgers elsewhere (docs/offload.md), by driver."""
+    for offloader in service.ledgers.offloaders.values():
+        figures = offloader.figures
+        labels = f"{page.base},{label('driver', offloader.driver)}"
+        for name, count in (
+            ("copies", figures.copies),
+            ("copied_bytes", figures.copied_bytes),
+            ("copy_errors", figures.copy_errors),
+            ("reads", figures.reads),
+            ("read_bytes", figures.read_bytes),
+            ("read_errors", figures.read_errors),
+            ("copies_deleted", figures.deleted),
+        ):
+            page.add(f"pulsar_ledger_offloader_{name}_total", labels, count, "counter")
 
 
 def _add_quota_checks(page: MetricsPage, service: BrokerService) -> None:

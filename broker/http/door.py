@@ -1,8 +1,9 @@
 """Clients of the web port while authentication is enabled: one after the other.
 
 Whoever hasn't begun to speak costs a socket (broker/service/doorstep.py). Those who have get their
-connection one in a turn of the loop: a request that will be refused takes as long as any other, and
-others are served in between.
+connection one in a turn of the loop, so that others are served in between. A plain request that is
+refused whatever it asks for, being whole and without credentials that are good for something, gets
+its answer here, for half of what a connection costs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from broker.http.early_refusals import HEAD_BYTES_MAX
 from broker.service.doorstep import Doorstep
 from broker.service.file_limit import file_limit
 from broker.service.pacer import Pacer
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.config import BrokerConfig
+    from broker.http.early_refusals import EarlyRefusals
     from broker.service.doorstep import Guest
 
 __all__ = ["HttpDoor"]
@@ -36,15 +39,18 @@ class HttpDoor:
         factory: Callable[[], asyncio.BaseProtocol],
         config: BrokerConfig,
         listener: socket.socket,
+        refusals: EarlyRefusals | None = None,
     ) -> None:
         """Raises OSError: it can't listen."""
+        self._refusals = refusals
         self._factory = factory
         self._loop = asyncio.get_running_loop()
         self._speaking: Pacer[Guest] = Pacer(self._loop, self._connect, turn_s=0.0)
         guests_max = max(2, min(_SILENT_MAX, file_limit() // 64))
+        self.room = WaitingRoom(guests_max, guests_max // 2)
         self._doorstep = Doorstep(
             self,
-            WaitingRoom(guests_max, guests_max // 2),
+            self.room,
             what="HTTP",
             deadline_s=lambda: config.http_request_header_timeout_millis / 1000,
             peeks=True,
@@ -56,6 +62,15 @@ class HttpDoor:
         self._doorstep.close()
 
     def look(self, guest: Guest) -> None:
+        if self._refusals is not None:
+            try:
+                words = guest.peek(HEAD_BYTES_MAX + 1)
+            except OSError:
+                words = b""
+            if (answer := self._refusals.answer(words, guest.ip, guest.port)) is not None:
+                guest.hear(len(words))
+                guest.end(answer)
+                return
         self._speaking.add(guest)
 
     def gone(self, guest: Guest) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from broker.http.door import HttpDoor
+from broker.http.early_refusals import early_refusals
 from broker.http.request_protocol import ConnectionLimits, protocol_with
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 from broker.service.file_limit import AddressQuota, SocketQuota, file_limit
@@ -81,7 +82,9 @@ class HttpServer:
         await server.startup(sockets=[] if self._socket is None else [self._socket])
         self.port = -1 if listener is None else listener.getsockname()[1]
         if listener is not None and self._socket is None:
-            self._door = HttpDoor(self._protocol, settings, listener)
+            refusals = early_refusals(self._app, settings)
+            self._door = HttpDoor(self._protocol, settings, listener, refusals)
+            self._app.state.service.rooms["http"] = self._door.room
         return self.port
 
     async def start_tls(self, host: str, port: int) -> int:
@@ -93,6 +96,7 @@ class HttpServer:
         self._tls = TlsListener(
             self._config, self._protocol, backlog=self._config.http_server_accept_queue_size
         )
+        self._app.state.service.rooms["https"] = self._tls.room
         return await self._tls.start(host, port, "HTTPS")
 
     def _protocol(self) -> asyncio.Protocol:

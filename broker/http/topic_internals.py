@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from bookkeeper.replication.under_replication import UnderReplicationStore
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.rates import iso_time
+from managed_ledger.cursor.ack_state import runs_of
+from managed_ledger.offload.choosing import is_offloaded
 from managed_ledger.position import Position, format_position
 
 if TYPE_CHECKING:
@@ -83,7 +86,7 @@ def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
                 "ledgerId": each.ledger_id,
                 "entries": each.entries,
                 "size": each.size,
-                "offloaded": False,
+                "offloaded": each.is_offloaded,
                 "underReplicated": False,
             }
             for each in stats.ledgers
@@ -149,15 +152,18 @@ def format_ranges(ranges: list[tuple[Position, Position]], count: int) -> str:
 
 
 async def with_ledger_metadata(ledger: ManagedLedger, answer: dict[str, Any]) -> None:
-    """Add to each ledger of internal statistics what the metadata store says of it.
+    """Add to each ledger of internal statistics what the metadata store says of it; also whether
+    auto-recovery has marked it.
 
     Raises:
         LedgerError, MetadataError.
     """
+    markers = UnderReplicationStore(ledger.store, ledger.now_ms)
     for row in answer["ledgers"]:
         found = await ledger.client.read_ledger_metadata(row["ledgerId"])
         if found is None:
             continue  # trimmed meanwhile
+        row["underReplicated"] = await markers.read(row["ledgerId"]) is not None
         segments = ", ".join(
             f"{each.first_entry}=[{', '.join(each.bookies)}]" for each in found.segments
         )
@@ -177,7 +183,9 @@ def ledger_info(stored: StoredLedger) -> dict[str, Any]:
     info = stored.info
     ledgers: list[dict[str, Any]] = []
     for each in info.ledgers:
-        row: dict[str, Any] = {"ledgerId": each.ledger_id, "isOffloaded": False}
+        row: dict[str, Any] = {"ledgerId": each.ledger_id, "isOffloaded": is_offloaded(each)}
+        if each.offload is not None:
+            row["offloadedContextUuid"] = each.offload.copy.uuid
         if each.closed_ms:
             row |= {"entries": each.entries, "size": each.size, "timestamp": each.closed_ms}
         ledgers.append(row)
@@ -202,6 +210,12 @@ def _stored_cursor(cursor: StoredCursor) -> dict[str, Any]:
     }
     if node.properties:
         answer["properties"] = dict(node.properties)
+    if node.state:  # else there are none, or the cursor ledger has them
+        ranges = runs_of(node.image("node").acked, _RANGES_MAX)
+        answer["individualDeletedMessages"] = [
+            {"lowerEndpoint": _position(low), "upperEndpoint": _position(high)}
+            for low, high in ranges
+        ]
     return answer
 
 

@@ -230,7 +230,7 @@ class TopicMetrics:
             *(messages, rate_out, size, throughput_out),
             *(topic.messages_in, topic.bytes_in, messages_out, bytes_out),
             *(ack_rate, storage_bytes * ledger.copies, storage_bytes),
-            *(stored.get("backlogSize", 0), 0),
+            *(stored.get("backlogSize", 0), stored.get("offloadedStorageSize", 0)),
             *(entries, rate_out, ledger.read_misses / self._period_s, delayed_bytes, backlog),
         )
         sums = self._sum_up(topic, figures)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.policies.errors import InvalidPolicyError, UnsupportedPolicyError
+from broker.policies.offload import FIELD as OFFLOAD_FIELD
+from broker.policies.offload import unset_offload
 from broker.policies.quotas import QUOTA_TYPES, QUOTAS, check_agreement, parse_quota
-from broker.policies.table import Policy, policy_of_field
+from broker.policies.table import POLICIES, Policy, policy_of_field
 from broker.policies.values import Names, Text
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ __all__ = [
     "in_namespace",
     "in_topic",
     "parse_namespace",
+    "remove_offload",
     "with_properties",
 ]
 
@@ -55,6 +58,10 @@ _PROPERTIES_BYTES_MAX: Final = 64 * 1024
 def in_namespace(document: Mapping[str, Any], policy: Policy, cluster: str) -> Any:
     """A namespace's own value; None: not set."""
     value = document.get(policy.field)
+    if policy.inner is not None:
+        outer = document.get(policy.inner[0])
+        inner = outer.get(policy.inner[1]) if isinstance(outer, Mapping) else None
+        return value if inner is None else inner
     if policy.by_cluster:
         return value.get(cluster) if isinstance(value, Mapping) else None
     return value
@@ -76,6 +83,13 @@ def change_namespace(document: Document, policy: Policy, cluster: str, value: An
         PolicyConflictError: it contradicts another policy.
     """
     changed = dict(document)
+    if policy.inner is not None:
+        outer, key = policy.inner
+        found = document.get(outer)
+        fields = {**(found if isinstance(found, Mapping) else unset_offload())}
+        fields.pop(key, None)
+        changed[outer] = fields if value is None else {**fields, key: value}
+        return _without_legacy(changed, policy)
     if policy.by_cluster:
         before = document.get(policy.field)
         values = dict(before) if isinstance(before, Mapping) else {}
@@ -89,6 +103,22 @@ def change_namespace(document: Document, policy: Policy, cluster: str, value: An
         changed.pop(policy.field, None)
     if policy.field == _RETENTION:
         check_agreement(changed.get(QUOTAS), value, _RETENTION_BELOW_QUOTA)
+    return changed
+
+
+def _without_legacy(document: Document, policy: Policy) -> Document:
+    """What a policy's own field said doesn't hold beside the newer place."""
+    if policy.stored_unset is not None:
+        return {**document, policy.field: policy.stored_unset}
+    return {field: value for field, value in document.items() if field != policy.field}
+
+
+def remove_offload(document: Document) -> Document:
+    """A namespace's document without any policy of offloading."""
+    changed = {field: value for field, value in document.items() if field != OFFLOAD_FIELD}
+    for policy in POLICIES:
+        if policy.inner is not None:
+            changed = _without_legacy(changed, policy)
     return changed
 
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.policies.offload import effective_offload
+
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
@@ -167,6 +169,7 @@ class Policies:
         "max_unacked_per_consumer",
         "max_unacked_per_subscription",
         "message_ttl_s",
+        "offload",
         "persistence",
         "publish_rate",
         "retention",
@@ -208,6 +211,7 @@ class Policies:
         self._read_rates()
         self._read_limits()
         self._read_rest()
+        self.offload = effective_offload(self)
 
     def with_topic(self, topic_document: Document | None) -> Policies:
         """A topic's policies from its namespace's; None: it has none of its own."""

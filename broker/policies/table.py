@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from bookkeeper.errors import PlacementRuleError
+from broker.bookie_choice import placement_config
 from broker.policies.effective import LEGACY_STRATEGIES, STRATEGIES
 from broker.policies.errors import (
     InvalidPolicyError,
@@ -23,6 +25,16 @@ from broker.policies.errors import (
     PolicyRangeError,
     UnsupportedPolicyError,
 )
+from broker.policies.offload import (
+    DELETION_LAG,
+    OFFLOAD,
+    OFFLOAD_EXAMPLE,
+    THRESHOLD_BYTES,
+    THRESHOLD_SECONDS,
+    applied_offload,
+    check_place,
+)
+from broker.policies.offload import FIELD as OFFLOAD_FIELD
 from broker.policies.shapes import (
     AUTO_SUBSCRIPTION,
     AUTO_TOPIC,
@@ -36,7 +48,7 @@ from broker.policies.shapes import (
     SUBSCRIBE_RATE,
     SUBSCRIPTION_TYPES,
 )
-from broker.policies.values import LONG_MAX, Choice, Flag, Integer, Kind, Names, Shape
+from broker.policies.values import LONG_MAX, Choice, Flag, Integer, Kind, Names
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -84,6 +96,9 @@ class Policy:
     example: Any
     namespace: At | None = None
     topic: At | None = None
+    inner: tuple[str, str] | None = None
+    """Setting it is setting this field of another policy; ``field`` is where tools once wrote it.
+    """
     by_cluster: bool = False
     """A namespace's document holds a value for each cluster."""
     stored_unset: Any = None
@@ -164,6 +179,14 @@ def _check_partitions(value: dict[str, Any], config: BrokerConfig) -> None:
     limit = config.max_num_partitions_per_partitioned_topic
     if 0 < limit < int(value.get("defaultNumPartitions", 0)):
         raise PartitionCountError(f"Number of partitions should be less than or equal to {limit}")
+
+
+def _check_quorums(value: dict[str, Any], config: BrokerConfig) -> None:
+    sizes = [value[f"bookkeeper{name}"] for name in ("Ensemble", "WriteQuorum", "AckQuorum")]
+    try:
+        placement_config(config).check(*sizes)
+    except PlacementRuleError as error:
+        raise InvalidPolicyError(str(error)) from error
 
 
 _COUNT: Final = Integer(0)
@@ -264,6 +287,7 @@ _STORAGE: Final = (
         namespace=At(path="persistence", null_removes=False),
         topic=At(path="persistence", applied=True, null_removes=False),
         null_error=InvalidPolicyError("persistence policies should not be null"),
+        check=_check_quorums,
         default=lambda config: {
             "bookkeeperEnsemble": config.managed_ledger_default_ensemble_size,
             "bookkeeperWriteQuorum": config.managed_ledger_default_write_quorum,
@@ -289,6 +313,7 @@ _STORAGE: Final = (
     ),
     Policy(
         field="offload_threshold",
+        inner=(OFFLOAD_FIELD, THRESHOLD_BYTES),
         kind=_ANY_LONG,
         title="bytes of a topic above which ledgers are offloaded, negative: never",
         example=-1,
@@ -296,11 +321,10 @@ _STORAGE: Final = (
             path="offloadThreshold", method="PUT", removable=False, null_removes=False, unset=-1
         ),
         stored_unset=-1,
-        off=_negative,
-        feature="Offloading to object storage",
     ),
     Policy(
         field="offload_threshold_in_seconds",
+        inner=(OFFLOAD_FIELD, THRESHOLD_SECONDS),
         kind=_ANY_LONG,
         title="seconds after which ledgers are offloaded, negative: never",
         example=-1,
@@ -312,28 +336,25 @@ _STORAGE: Final = (
             unset=-1,
         ),
         stored_unset=-1,
-        off=_negative,
-        feature="Offloading to object storage",
     ),
     Policy(
         field="offload_deletion_lag_ms",
+        inner=(OFFLOAD_FIELD, DELETION_LAG),
         kind=_ANY_LONG,
-        title="milliseconds that offloaded ledgers stay in bookies, negative: not set",
+        title="milliseconds that offloaded ledgers stay in bookies, negative: for ever",
         example=-1,
         namespace=At(path="offloadDeletionLagMs", method="PUT", null_removes=False),
-        off=_negative,
-        feature="Offloading to object storage",
     ),
     Policy(
-        field="offload_policies",
-        kind=Shape({}),
-        title="where ledgers are offloaded to",
-        example={"managedLedgerOffloadDriver": "filesystem"},
+        field=OFFLOAD_FIELD,
+        kind=OFFLOAD,
+        title="where ledgers are offloaded to, and when",
+        example=OFFLOAD_EXAMPLE,
         namespace=At(path="offloadPolicies", removable=False, null_removes=False),
         topic=At(path="offloadPolicies", applied=True, null_removes=False),
         null_error=PolicyRangeError("The offloadPolicies must be specified for namespace offload."),
-        off=_never,
-        feature="Offloading to object storage",
+        effective=applied_offload,
+        check=check_place,
     ),
 )
 

@@ -12,8 +12,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from bookkeeper.auth.refusals import RefusalLog
 from broker.auth.authorization import NO_GRANTS, Authorizer, Caller, Permission, Resource
-from broker.auth.refusals import RefusalLog
 from broker.errors import AuthorizationError, BrokerMetadataError
 from broker.service.consumer import Consumer
 from broker.service.pending import PendingCreation
@@ -63,7 +63,7 @@ class AccessControl:
             roles_of(config.proxy_roles),
             wildcards=config.authorization_allow_wildcards_matching,
         )
-        self._refusals = RefusalLog()
+        self._refusals = RefusalLog(logging.getLogger("broker.audit"))
         self.refused = 0
         """For the metrics page."""
         self.live: set[LiveUse] = set()

@@ -10,7 +10,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from broker.auth.chain import Credentials, Login
-from broker.auth.provider import REFUSED
+from broker.auth.errors import TooManyChecksError
+from broker.auth.provider import BUSY, REFUSED
 from broker.errors import AuthenticationError, AuthorizationError, BrokerError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import MalformedFrameError
@@ -170,6 +171,8 @@ class AuthSession:
         self._authenticator.refusal(connection.remote, "binary", self._own.method, error)
         if isinstance(error, AuthorizationError):
             connection.refuse(pb.AuthorizationError, _INVALID_ROLES, level=logging.DEBUG)
+        elif isinstance(error, TooManyChecksError):  # clients come back by themselves
+            connection.refuse(pb.ServiceNotReady, BUSY, level=logging.DEBUG)
         else:
             assert isinstance(error, AuthenticationError)
             connection.refuse(pb.AuthenticationError, REFUSED, level=logging.DEBUG)

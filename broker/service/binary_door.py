@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from broker.auth.chain import Credentials
-from broker.auth.provider import REFUSED
+from broker.auth.errors import TooManyChecksError
+from broker.auth.provider import BUSY, REFUSED
 from broker.errors import AuthenticationError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import MalformedFrameError, encode_command
@@ -35,14 +36,15 @@ _TWO_U32: Final = Struct(">II")
 _CONNECT, _PING, _PONG = pb.BaseCommand.CONNECT, pb.BaseCommand.PING, pb.BaseCommand.PONG
 
 
-def _refusal() -> bytes:
+def _refusal(code: pb.ServerError.ValueType, message: str) -> bytes:
     command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
     command.error.request_id = NO_REQUEST
-    command.error.error, command.error.message = pb.AuthenticationError, REFUSED
+    command.error.error, command.error.message = code, message
     return encode_command(command)
 
 
-_REFUSAL: Final = _refusal()
+_REFUSAL: Final = _refusal(pb.AuthenticationError, REFUSED)
+_BUSY: Final = _refusal(pb.ServiceNotReady, BUSY)
 
 
 class BinaryDoor:
@@ -68,7 +70,7 @@ class BinaryDoor:
         except AuthenticationError as error:
             method = method_of(command.connect) if command is not None else ""
             self._authenticator.refusal(guest.remote, "binary", method, error)
-            guest.end(_REFUSAL)
+            guest.end(_BUSY if isinstance(error, TooManyChecksError) else _REFUSAL)
         except (MalformedFrameError, DecodeError, ValueError) as error:
             service = self._service
             may_log = service.waiting_room.may_log(service.clock())
@@ -125,7 +127,7 @@ class BinaryDoor:
             credentials = Credentials(method_of(connect), connect.auth_data)
             known = authenticator.authenticate_nowait(credentials)
             if known is None and not authenticator.has_room_for(credentials, guest.ip):
-                raise AuthenticationError("too many checks at once")
+                raise TooManyChecksError("too many checks at once")
         # A connection asks again: that is remembered, and there is more to it than this.
         taken, received = guest.take(), bytes(guest.received)
         self.doorstep.run(

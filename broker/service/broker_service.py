@@ -75,10 +75,11 @@ def _access_of(service: BrokerService) -> tuple[AccessControl | None, CommandGat
     return access, CommandGate(access)
 
 
-def _door_of(config: BrokerConfig) -> tuple[SocketQuota, WaitingRoom]:
+def _doors_of(config: BrokerConfig) -> tuple[SocketQuota, WaitingRoom, dict[str, WaitingRoom]]:
+    """Of the plain binary port; and the other doors' rooms, by name, once they are open."""
     limits = [file_limit() // 2, config.broker_max_connections]
     quota = SocketQuota("binary protocol", min(each for each in limits if each > 0))
-    return quota, WaitingRoom(config.max_unauthenticated_connections)
+    return quota, WaitingRoom(config.max_unauthenticated_connections), {}
 
 
 class BrokerService:
@@ -140,7 +141,7 @@ class BrokerService:
         self.lookups = 0
         """LOOKUP-class requests under way."""
         self.connections: set[Connection] = set()
-        self._quota, self.waiting_room = _door_of(config)
+        self._quota, self.waiting_room, self.rooms = _doors_of(config)
         self._connections_per_ip: Counter[str] = Counter()
         self._paused: set[Connection] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -195,6 +196,7 @@ class BrokerService:
         """
         listener = TlsListener(self.config, lambda: Connection(self), backlog=1024)
         bound = await listener.start(host, port, "binary protocol over TLS")
+        self.rooms["pulsar+ssl"] = listener.room
         self._servers.append(listener)
         self.service_url_tls = f"pulsar+ssl://{self.config.advertised_host}:{bound}"
         return bound

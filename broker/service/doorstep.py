@@ -112,6 +112,15 @@ class Guest:
             logger.log(level, "connection %s: closed: %s", self.remote, reason)
             self.end()
 
+    def peek(self, bytes_max: int) -> bytes:
+        """What he has said and nobody has read, for doors that only peek. Raises OSError."""
+        return self._socket.recv(bytes_max, socket.MSG_PEEK)
+
+    def hear(self, count: int) -> None:
+        """So many bytes of that are read: unread ones would make of an answer's end a reset."""
+        with contextlib.suppress(OSError):
+            self._socket.recv(count)
+
     def take(self) -> socket.socket:
         """The socket, which is the caller's from now on. REQUIRES: it has not ended."""
         assert not self.ended

@@ -2,9 +2,12 @@
 
 A handshake costs the processor up to a millisecond, nearly all of it in OpenSSL, without the GIL.
 On the loop it would keep everybody waiting. Here others only share the machine with it, and never
-more than half of one processor: the thread rests as long as it has worked. (A low priority would
-be no good: the thread needs the GIL for moments, and who waits for that would wait for all other
-processes of the machine.) Addresses take turns: who makes thousands of handshakes delays his own.
+more than a quarter of one processor: the thread rests three times as long as it has worked. (A low
+priority would be no good: the thread needs the GIL for moments, and who waits for that would wait
+for all other processes of the machine. To be interrupted in the middle of a step, as hashes of
+passwords are, is none either, for the same reason: measured with half handshakes at 2,000 a second,
+p99 of a known client 1.7 ms with interruptions, 1.3 without, 2.8 where the thread rests only as
+long as it has worked.) Addresses take turns: who makes thousands of handshakes delays his own.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ __all__ = ["Handshake", "Handshakes"]
 logger = logging.getLogger(__name__)
 
 _REST_S_MAX: Final = 0.005
+_REST_SHARE: Final = 3  # of the time that it has worked
 _RECORD_HEAD_BYTES: Final = 5
 _HANDSHAKE_RECORD: Final = 22
 _MAJOR_VERSIONS: Final = (bytearray(), bytearray(b"\3"))
@@ -165,7 +169,7 @@ class Handshakes:
                     self._loop.call_soon_threadsafe(self._tell)
                 except RuntimeError:
                     return  # the loop is closed
-            time.sleep(min(_REST_S_MAX, time.perf_counter() - began_s))
+            time.sleep(min(_REST_S_MAX, _REST_SHARE * (time.perf_counter() - began_s)))
 
     def _tell(self) -> None:
         self._told = False  # before the results are taken: one that comes now is told anew

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.dispatch.key_selector import KeySelector, StickyRanges
 from broker.errors import (
@@ -40,6 +40,9 @@ AckDone = Callable[[BaseException | None], None]
 """Called once: None when the acknowledgment is durable, else why it isn't."""
 
 
+_NO_TASKS: Final[frozenset[Any]] = frozenset()
+
+
 class Subscription(ABC):
     """Common face of persistent and non-persistent subscriptions. One loop owns it.
 
@@ -59,7 +62,7 @@ class Subscription(ABC):
         self.rates = RateSampler()
         self.fenced = False  # being closed or deleted, for good
         self._opened: asyncio.Future[None] | None = None  # set while a reset is under way
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: frozenset[asyncio.Task[None]] = _NO_TASKS
         # counters of consumers that left; the connected ones' come on top
         self._gone = {"bytes": 0, "messages": 0, "entries": 0, "acks": 0, "redelivered": 0}
         self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
@@ -406,5 +409,8 @@ class Subscription(ABC):
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task of the subscription's own; a failure is reported by asyncio."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks |= {task}
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks = (self._tasks - {task}) or _NO_TASKS

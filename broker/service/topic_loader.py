@@ -229,6 +229,7 @@ class TopicLoader:
             ledger_age_max_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
             retention_ms=policies.retention.time_ms,
             retention_bytes=policies.retention.size_bytes,
+            offload=policies.offload,
             cursor_ensemble_size=config.managed_ledger_default_ensemble_size,
             cursor_write_quorum=config.managed_ledger_default_write_quorum,
             cursor_ack_quorum=config.managed_ledger_default_ack_quorum,

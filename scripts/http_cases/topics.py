@@ -121,7 +121,7 @@ def _absent(topic: str) -> list[Case]:
             "PUT",
             f"{topic}/offload",
             EARLIEST,
-            refused if there else volatile or _of_volatile(topic),
+            volatile or _of_volatile(topic),
         ),
         ("GET", f"{topic}/shadowTopics", None, shadow),
         ("PUT", f"{topic}/shadowTopics", ["persistent://public/default/shadow"], shadows),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
+from bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE
+from broker.bookie_choice import policy_of
 from broker.http.dependencies import Service, body_doc, json_body
 from broker.http.errors import ApiError
 from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
 
 __all__ = ["router"]
 
@@ -18,7 +23,7 @@ router = APIRouter(prefix="/admin/v2/bookies", tags=["bookies"])
 
 
 class BookieInfo(BaseModel):
-    """Where a bookie stands."""
+    """Where a bookie stands: ``/rack``, or ``/zone/upgrade-domain`` with zone-aware placement."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -86,7 +91,7 @@ async def rack(service: Service, bookie: Bookie) -> Response:
     openapi_extra=_DOC,
     responses={
         400: {"description": "No body"},
-        412: {"description": "No group, or a rack name with a slash inside"},
+        412: {"description": "No group, or a rack of another form than the placement policy's"},
     },
 )
 async def set_rack(
@@ -101,10 +106,7 @@ async def set_rack(
         raise ApiError(412, "Bookie 'group' parameters is missing")
     if info is None:
         raise ApiError(400, "BookieInfo is required")
-    if "/" in (info.rack or "").strip("/"):
-        raise ApiError(
-            412, "Bookie 'rack' parameter is invalid: a slash is allowed at its ends only"
-        )
+    _check_rack(service, info.rack or "")
     document = info.model_dump(exclude_none=True)
     await service.cluster_documents.put_rack(group, bookie, document)
     return no_content()
@@ -120,6 +122,17 @@ async def delete_rack(service: Service, bookie: Bookie) -> Response:
     if not await service.cluster_documents.delete_rack(bookie):
         raise _not_found(bookie)
     return no_content()
+
+
+def _check_rack(service: BrokerService, rack: str) -> None:
+    """A name of another form than the placement policy reads would put the bookie nowhere."""
+    policy, slashes = policy_of(service.config), rack.strip("/").count("/")
+    if policy == RACK_AWARE and slashes:
+        raise ApiError(
+            412, "Bookie 'rack' parameter is invalid: a slash is allowed at its ends only"
+        )
+    if policy == ZONE_AWARE and slashes != 1:
+        raise ApiError(412, "Bookie 'rack' parameter is invalid: it must be /zone/upgrade-domain")
 
 
 def _not_found(bookie: str) -> ApiError:

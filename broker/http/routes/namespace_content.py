@@ -26,7 +26,7 @@ from broker.http.policy_access import (
 )
 from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, TextResponse, no_content
-from broker.policies.documents import with_properties
+from broker.policies.documents import remove_offload, with_properties
 from broker.policies.errors import UnsupportedPolicyError
 from broker.policies.values import Flag, Names
 
@@ -473,17 +473,18 @@ async def remove_resource_group(service: Service, namespace: Namespace) -> Respo
 )
 async def remove_offload_policies(service: Service, namespace: Namespace) -> Response:
     await namespace_policies(service, namespace)
+    await service.resources.update_policies(namespace, remove_offload)
     return no_content()
 
 
 @router.get(
     _NS + "/scanOffloadedLedgers",
-    summary="Refused: no ledgers are offloaded",
+    summary="Refused: the driver filesystem can't do it, in Pulsar neither",
     responses={**ABSENT, 501: {"description": "Always"}},
 )
 async def scan_offloaded_ledgers(service: Service, namespace: Namespace) -> Response:
     await namespace_policies(service, namespace)
-    raise ApiError(501, "Offloading to object storage is not supported by this broker")
+    raise ApiError(501, "No offload driver of this broker can list what it holds")
 
 
 @router.post(

@@ -1,4 +1,4 @@
-"""Terminate, truncate, trim; and the processes this broker doesn't have (http-api 2.4)."""
+"""Terminate, truncate, trim, offload; and what this broker doesn't have (http-api 2.4)."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from broker.http.topic_access import (
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 from broker.service.persistent_topic import PersistentTopic
+from managed_ledger.offload.errors import OffloadBusyError, OffloadError
 
 __all__ = ["router"]
 
@@ -125,6 +126,15 @@ async def trim(service: Service, topic: Topic, authoritative: Authoritative = No
     return no_content()
 
 
+_FIRST_KEPT: dict[str, Any] = {
+    "ledgerId": 12,
+    "entryId": 0,
+    "partitionIndex": -1,
+    "batchSize": 0,
+    "batchIndex": -1,
+}
+
+
 # --- processes that this broker doesn't have: asked for, they are refused; nothing ever ran
 
 
@@ -168,9 +178,15 @@ async def _require_one(service: BrokerService, topic: TopicName, what: str) -> N
 
 @router.put(
     TOPIC + "/offload",
-    summary="Refused: ledgers aren't offloaded yet",
+    status_code=204,
+    summary="Begin to copy all ledgers before a message's elsewhere",
     openapi_extra=ID_DOC,
-    responses={400: {"description": "No message id in the body"}, **OF_PARTITIONED, **_ABSENT},
+    responses={
+        400: {"description": "No message id in the body"},
+        **OF_PARTITIONED,
+        409: {"description": "It is being done already"},
+        503: {"description": "The topic is being unloaded"},
+    },
 )
 async def offload(
     service: Service,
@@ -181,14 +197,32 @@ async def offload(
     if body is None:
         raise ApiError(400, "messageId is null")
     await _require_one(service, topic, "Offload")
-    _refuse("Offload")
+    found = await loaded(service, topic)
+    assert isinstance(found, PersistentTopic)
+    try:
+        found.ledger.offloads.offload_before(body.position)
+    except OffloadBusyError as error:
+        raise ApiError(409, "Offload already in progress") from error
+    except OffloadError as error:
+        raise ApiError(503, str(error)) from error
+    return no_content()
 
 
 @router.get(
     TOPIC + "/offload",
-    summary="State of the last offload: it never ran",
+    summary="State of the offload that was asked for last",
     responses={
-        200: {"content": {"application/json": {"example": {"status": "NOT_RUN", "lastError": ""}}}},
+        200: {
+            "content": {
+                "application/json": {
+                    "example": {
+                        "status": "SUCCESS",
+                        "lastError": "",
+                        "firstUnoffloadedMessage": _FIRST_KEPT,
+                    }
+                }
+            }
+        },
         **OF_PARTITIONED,
     },
 )
@@ -196,8 +230,17 @@ async def offload_status(
     service: Service, topic: Topic, authoritative: Authoritative = None
 ) -> Response:
     await _require_one(service, topic, "Offload status")
-    none = {**message_id((-1, -1), topic), "partitionIndex": -1}
-    return JsonResponse({"status": "NOT_RUN", "lastError": "", "firstUnoffloadedMessage": none})
+    found = await loaded(service, topic)
+    assert isinstance(found, PersistentTopic)
+    status = found.ledger.offloads.status
+    first_kept = {**message_id(status.first_kept, topic), "partitionIndex": -1}
+    return JsonResponse(
+        {
+            "status": status.state,
+            "lastError": status.error,
+            "firstUnoffloadedMessage": first_kept,
+        }
+    )
 
 
 _SHADOWS: dict[int | str, dict[str, Any]] = {

@@ -1,0 +1,112 @@
+"""``magnetar autorecovery``: settings from file, environment and options, then the process.
+
+With --status, --enable or --disable it only looks at the cluster's switch, or turns it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from bookkeeper.replication.auto_recovery import AutoRecovery
+    from bookkeeper.replication.settings import AutoRecoverySettings
+    from bookkeeper.replication.under_replication import UnderReplicationStore
+
+__all__ = ["run_autorecovery"]
+
+_PERIOD_S: Final = 60.0  # that quantiles are of
+
+
+def run_autorecovery(options: argparse.Namespace) -> int:
+    from bookkeeper.bookie.settings import BookieSettingsError, normal_metadata_url
+    from bookkeeper.replication.settings import (
+        ENVIRONMENT_PREFIXES,
+        KEYS,
+        AutoRecoverySettings,
+        AutoRecoverySettingsError,
+    )
+    from broker.config import ConfigError, read_properties
+    from broker.logs import set_up_log
+
+    flags = {
+        "metadataServiceUri": options.metadata,
+        "autoRecoveryId": options.id,
+        "logFormat": options.log_format,
+    }
+    overrides = dict(_key_and_value(text) for text in options.set)
+    overrides |= {key: value for key, value in flags.items() if value is not None}
+    try:
+        file = read_properties(Path(options.config)) if options.config else {}
+        environment = KEYS.environment(os.environ, ENVIRONMENT_PREFIXES)
+        settings = AutoRecoverySettings.load(file, environment, overrides)
+        url = normal_metadata_url(settings.metadata_service_uri)
+    except (ConfigError, AutoRecoverySettingsError, BookieSettingsError) as error:
+        raise CliError(str(error)) from error
+    set_up_log(settings.log_level, settings.log_format)
+    if options.status or options.enable or options.disable is not None:
+        return asyncio.run(_turn_switch(settings, url, options))
+    return _run(settings, url)
+
+
+def _run(settings: AutoRecoverySettings, url: str) -> int:
+    from bookkeeper.replication import process
+    from broker.http.metrics_page import MetricsPage
+    from broker.http.replication_metrics import add_replication_metrics
+    from broker.service.file_limit import raise_file_limit
+
+    async def metrics(recovery: AutoRecovery) -> bytes:
+        page = MetricsPage(settings.cluster_name)
+        add_replication_metrics(page, recovery, _PERIOD_S)
+        return b"".join(page.pieces())
+
+    raise_file_limit()
+    return process.run(settings, url, metrics)
+
+
+async def _turn_switch(
+    settings: AutoRecoverySettings, url: str, options: argparse.Namespace
+) -> int:
+    from bookkeeper.replication.process import wall_clock_ms
+    from bookkeeper.replication.under_replication import UnderReplicationStore
+    from metadata.errors import MetadataError
+    from metadata.opening import connect_store
+
+    path = settings.metadata_store_config_path
+    try:
+        store = await connect_store(
+            url, Path(path) if path else None, session_timeout_s=settings.zk_timeout / 1000
+        )
+        try:
+            marks = UnderReplicationStore(store, wall_clock_ms)
+            if options.enable:
+                await marks.enable()
+            elif options.disable is not None:
+                await marks.disable(options.disable)
+            print(await _status(marks))
+        finally:
+            await store.close()
+    except (MetadataError, OSError, ValueError) as error:
+        raise CliError(str(error)) from error
+    return 0
+
+
+async def _status(marks: UnderReplicationStore) -> str:
+    off = await marks.disabled()
+    if off is None:
+        return "automatic repair is on"
+    since = datetime.datetime.fromtimestamp(off.since_ms / 1000, datetime.UTC)
+    return f"automatic repair is off since {since:%Y-%m-%d %H:%M:%S} UTC: {off.reason}"
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise CliError(f"--set {text}: KEY=VALUE is expected")
+    return key, value

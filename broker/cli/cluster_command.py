@@ -1,0 +1,48 @@
+"""``magnetar cluster``: its options, then the processes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from broker.cli.errors import CliError
+
+__all__ = ["run_cluster"]
+
+
+def run_cluster(options: argparse.Namespace) -> int:
+    from broker.local_cluster.errors import LocalClusterError
+    from broker.local_cluster.folder import ClusterFolder
+    from broker.local_cluster.member import RestartPolicy
+    from broker.local_cluster.plan import FREE, PortBases, Wish, bookie_count, check_wish
+    from broker.local_cluster.run import run
+
+    free = options.port == FREE
+    defaults = PortBases(web=FREE, bookie=FREE, zookeeper=FREE) if free else PortBases()
+
+    def base(given: int | None, default: int) -> int:
+        return default if given is None else given
+
+    bases = PortBases(
+        base(options.port, defaults.broker),
+        base(options.web_port, defaults.web),
+        base(options.bookie_port, defaults.bookie),
+        base(options.zookeeper_port, defaults.zookeeper),
+    )
+    try:
+        folder = ClusterFolder(Path(options.data or "data/cluster"))
+        try:
+            wish = Wish(
+                options.brokers,
+                bookie_count(options.bookies, folder.remembered().bookies),
+                options.bind or "127.0.0.1",
+                options.metadata or "",
+                options.broker_set,
+                options.bookie_set,
+            )
+            check_wish(wish, bases)
+            return run(wish, bases, folder, RestartPolicy(enabled=not options.no_restart))
+        finally:
+            folder.close()
+    except LocalClusterError as error:
+        raise CliError(str(error)) from error

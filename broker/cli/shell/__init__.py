@@ -1,0 +1,1 @@
+"""``magnetar bookie-shell``: what operators ask and tell a cluster of bookies."""

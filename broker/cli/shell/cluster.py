@@ -1,0 +1,105 @@
+"""The cluster a shell talks to: its metadata, its bookies, a ledger client over both."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.placement import Placement, Rng
+from bookkeeper.client.placing import placement_for
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.replication.under_replication import UnderReplicationStore
+from bookkeeper.transport_grpc.connector import BookieConnector
+from broker.bookie_choice import check_placement, placement_config
+from broker.cli.errors import CliError
+from broker.cluster_broker import tls_files, transport_config
+from broker.config import BrokerConfig
+from metadata.opening import connect_store
+from metadata.store import MetadataStore
+
+__all__ = ["Cluster", "Out", "open_cluster"]
+
+
+class Out:
+    """What an action says: text for people, or JSON, an object a line."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def say(self, text: str, **facts: Any) -> None:
+        """``facts`` are the same as ``text``, for programs."""
+        print(json.dumps(facts) if self._as_json else text, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Everything an action may need."""
+
+    store: MetadataStore
+    bookies: BookiePool
+    ledgers: LedgerStore
+    client: BookKeeperClient
+    placement: Placement
+    markers: UnderReplicationStore
+    rng: Rng
+
+
+def clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@asynccontextmanager
+async def open_cluster(config: BrokerConfig) -> AsyncIterator[Cluster]:
+    """Sessions and connections of one shell.
+
+    Raises:
+        CliError: the settings name no cluster.
+        MetadataError: it can't be reached.
+    """
+    if not config.metadata_store_url:
+        raise CliError("which cluster? --metadata zk:HOST:PORT/CHROOT, or --config")
+    check_placement(config)
+    rng = random.SystemRandom()
+    async with AsyncExitStack() as stack:
+        store = await _open_store(config)
+        stack.push_async_callback(store.close)
+        connector = BookieConnector(store, transport_config(config), tls_files(config))
+        stack.push_async_callback(connector.close)
+        pool = BookiePool(store, connector.connect)
+        stack.push_async_callback(pool.close)
+        await pool.start()
+        placement = await stack.enter_async_context(
+            placement_for(placement_config(config), pool, rng)
+        )
+        client = BookKeeperClient(store, pool, placement, clock=clock_ms, rng=rng)
+        yield Cluster(
+            store,
+            pool,
+            client.ledgers,
+            client,
+            placement,
+            UnderReplicationStore(store, clock_ms),
+            rng,
+        )
+
+
+async def _open_store(config: BrokerConfig) -> MetadataStore:
+    """With the broker's TLS and login: what is written here must not be open to everybody."""
+    path = config.metadata_store_config_path
+    try:
+        return await connect_store(
+            config.metadata_store_url,
+            Path(path) if path else None,
+            session_timeout_s=config.metadata_store_session_timeout_millis / 1000,
+            operation_timeout_s=float(config.metadata_store_operation_timeout_seconds),
+        )
+    except ValueError as error:
+        raise CliError(f"metadataStoreUrl, metadataStoreConfigPath: {error}") from error

@@ -1,0 +1,198 @@
+"""Actions about repair: switches, markers, and the removal of bookies."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections import defaultdict
+from functools import partial
+
+from bookkeeper.client.config import ClientConfig
+from bookkeeper.errors import BookkeeperError
+from bookkeeper.replication.config import ReplicationConfig
+from bookkeeper.replication.decommission import decommission, recover_bookies, without
+from bookkeeper.replication.figures import ReplicationFigures
+from bookkeeper.replication.ledger_checker import LedgerChecker
+from bookkeeper.replication.ledger_repair import LedgerRepair
+from bookkeeper.replication.registrations import read_registered
+from bookkeeper.replication.replicator import Replicator
+from bookkeeper.replication.throttle import Throttle
+from bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
+from bookkeeper.replication.zone_store import ZoneStore
+from broker.cli.errors import CliError
+from broker.cli.shell.cluster import Cluster, Out, clock_ms
+
+__all__ = [
+    "auditor",
+    "auto_recovery",
+    "decommission_bookie",
+    "list_under_replicated",
+    "lost_bookie_delay",
+    "recover",
+    "trigger_audit",
+    "zones",
+]
+
+
+async def auto_recovery(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+    if options.enable and options.disable is not None:
+        raise CliError("--enable or --disable, not both")
+    if options.enable:
+        await cluster.markers.enable()
+    elif options.disable is not None:
+        await cluster.markers.disable(options.disable)
+    switch = await cluster.markers.disabled()
+    if switch is None:
+        out.say("automatic repair is on", enabled=True)
+    else:
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(switch.since_ms / 1000))
+        out.say(
+            f"automatic repair is off since {since}: {switch.reason}",
+            enabled=False,
+            sinceMs=switch.since_ms,
+            reason=switch.reason,
+        )
+    return 0
+
+
+async def auditor(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+    found = await cluster.store.get(f"{UNDER_REPLICATION_ROOT}/auditorelection")
+    if found is None:
+        raise CliError("nobody audits the cluster: is `magnetar autorecovery` running?")
+    name = found.value.decode(errors="replace")
+    out.say(name, auditor=name)
+    return 0
+
+
+async def zones(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+    members: dict[str, list[str]] = defaultdict(list)
+    registered = await read_registered(cluster.store)
+    for bookie in sorted(registered):
+        info = cluster.bookies.infos.get(bookie)
+        place = "" if info is None else info.network_location
+        members[place.strip("/").partition("/")[0] or "?"].append(bookie)
+    phases = await ZoneStore(cluster.store).read()
+    for zone in sorted({*members, *phases}):
+        phase = phases[zone].value if zone in phases else "up"
+        out.say(
+            f"{zone}\t{phase}\t{len(members[zone])} registered: {', '.join(members[zone])}",
+            zone=zone,
+            phase=phase,
+            bookies=members[zone],
+        )
+    return 0
+
+
+async def list_under_replicated(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+    async for ids in cluster.markers.ledger_ids():
+        for ledger_id in ids:
+            marker = await cluster.markers.read(ledger_id)
+            if marker is None or (options.bookie and options.bookie not in marker.bookies):
+                continue
+            age_s = (clock_ms() - marker.created_ms) // 1000
+            bookies = sorted(marker.bookies)
+            out.say(
+                f"{ledger_id}\t{', '.join(bookies)}\t{age_s} s\t"
+                f"{marker.reason or 'waits for a worker'}",
+                ledger=ledger_id,
+                bookies=bookies,
+                ageSeconds=age_s,
+                reason=marker.reason,
+            )
+    return 0
+
+
+async def lost_bookie_delay(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+    if options.set_seconds is not None:
+        try:
+            await cluster.markers.set_lost_bookie_delay_s(options.set_seconds)
+        except ValueError as error:
+            raise CliError(str(error)) from error
+    delay_s = await cluster.markers.lost_bookie_delay_s()
+    text = "not set: the auditor's own setting holds" if delay_s is None else f"{delay_s:g} s"
+    out.say(text, seconds=delay_s)
+    return 0
+
+
+async def trigger_audit(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+    delay_s = await cluster.markers.lost_bookie_delay_s()
+    # Setting the delay, also to what it is, is what auditors take as the order to look.
+    await cluster.markers.set_lost_bookie_delay_s(0.0 if delay_s is None else delay_s)
+    out.say("the auditor was told to look for lost bookies", triggered=True)
+    return 0
+
+
+async def recover(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+    bookies = frozenset(filter(None, options.bookies.split(",")))
+    if not bookies:
+        raise CliError("which bookies?")
+    registered = without(bookies, partial(read_registered, cluster.store))
+    config = ReplicationConfig()
+    figures = ReplicationFigures()
+    repair = LedgerRepair(
+        cluster.markers,
+        cluster.ledgers,
+        cluster.bookies,
+        cluster.placement,
+        LedgerChecker(cluster.bookies, cluster.rng, config),
+        Replicator(
+            cluster.ledgers,
+            cluster.bookies,
+            cluster.placement,
+            Throttle(config.bytes_per_s),
+            config,
+            figures,
+            "",
+        ),
+        rng=cluster.rng,
+        config=config,
+        client_config=ClientConfig(),
+        figures=figures,
+        registered=registered,
+        is_stopped=lambda: False,
+    )
+    left = count = 0
+    async with contextlib.aclosing(
+        recover_bookies(
+            bookies,
+            repair,
+            open_ledgers=options.open_ledgers,
+            dry_run=options.dry_run,
+            ledger_ids=None if options.ledger is None else [options.ledger],
+        )
+    ) as states:
+        async for state in states:
+            count, left = state.done, left + bool(state.problem)
+            out.say(
+                f"{state.done}/{state.ledgers} ledger {state.ledger_id}: {state.problem or 'done'}",
+                ledger=state.ledger_id,
+                done=state.done,
+                ledgers=state.ledgers,
+                problem=state.problem,
+            )
+    out.say(f"{count - left} of {count} ledgers done, {left} left", ledgers=count, left=left)
+    return int(left > 0 and not options.dry_run)
+
+
+async def decommission_bookie(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+    states = decommission(options.bookie, cluster.store, cluster.ledgers, cluster.markers)
+    try:
+        async with contextlib.aclosing(states):
+            async for state in states:
+                text = f"{state.ledgers_left} of {state.ledgers} ledgers left"
+                waiting = {str(ledger_id): why for ledger_id, why in state.waiting.items()}
+                shown = list(waiting.items())[:10]
+                lines = [text, *(f"  ledger {ledger_id}: {why}" for ledger_id, why in shown)]
+                if state.done:
+                    lines = [f"{options.bookie} holds nothing any more; its cookie is deleted"]
+                out.say(
+                    "\n".join(lines),
+                    ledgers=state.ledgers,
+                    left=state.ledgers_left,
+                    waiting=waiting,
+                    done=state.done,
+                )
+    except BookkeeperError as error:
+        raise CliError(str(error)) from error
+    return 0

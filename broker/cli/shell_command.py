@@ -1,0 +1,62 @@
+"""``magnetar bookie-shell``: which action is meant, and the cluster it needs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from bookkeeper.errors import BookkeeperError
+from broker.cli.errors import CliError
+from broker.cli.shell import bookies, ledgers, local, repair
+from broker.cli.shell.cluster import Cluster, Out, open_cluster
+from broker.cli.shell_words import LOCAL
+from broker.cli.standalone_command import load_config
+from broker.config import ConfigError
+from metadata.errors import MetadataError
+
+__all__ = ["run_bookie_shell"]
+
+_Action: TypeAlias = Callable[[Cluster, argparse.Namespace, Out], Awaitable[int]]
+
+_LOCAL: dict[str, Callable[[argparse.Namespace, Out], int]] = {
+    "listfilesondisc": local.list_files,
+    "bookieformat": local.format_bookie,
+}
+_ACTIONS: dict[str, _Action] = {
+    "listbookies": bookies.list_bookies,
+    "bookieinfo": bookies.book_info,
+    "whatisinstanceid": bookies.instance,
+    "simpletest": bookies.simple_test,
+    "cookie": bookies.cookie,
+    "metaformat": bookies.format_metadata,
+    "listledgers": ledgers.list_ledgers,
+    "ledgermetadata": ledgers.show_metadata,
+    "readledger": ledgers.read_ledger,
+    "verifyledger": ledgers.verify_ledger,
+    "deleteledger": ledgers.delete_ledger,
+    "autorecovery": repair.auto_recovery,
+    "whoisauditor": repair.auditor,
+    "zones": repair.zones,
+    "listunderreplicated": repair.list_under_replicated,
+    "lostbookierecoverydelay": repair.lost_bookie_delay,
+    "triggeraudit": repair.trigger_audit,
+    "recover": repair.recover,
+    "decommissionbookie": repair.decommission_bookie,
+}
+
+
+def run_bookie_shell(options: argparse.Namespace) -> int:
+    out = Out(options.json)
+    try:
+        if options.action in LOCAL:
+            return _LOCAL[options.action](options, out)
+        return asyncio.run(_run(options, out))
+    except (BookkeeperError, ConfigError, MetadataError, OSError) as error:
+        raise CliError(str(error)) from error
+
+
+async def _run(options: argparse.Namespace, out: Out) -> int:
+    async with open_cluster(load_config(options)) as cluster:
+        return await _ACTIONS[options.action](cluster, options, out)

@@ -1,0 +1,104 @@
+"""Answers to strangers' requests without a connection of uvicorn's, a task and the layers.
+
+Only for requests of the plainest form, and only with the answer that the layers would give: what is
+anything else than a whole GET that is refused at once is left to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.responses import Response
+
+    from broker.config import BrokerConfig
+    from broker.http.authentication import AuthenticationLayer
+    from broker.http.front import HttpFigures
+
+__all__ = ["HEAD_BYTES_MAX", "EarlyRefusals", "early_refusals"]
+
+HEAD_BYTES_MAX: Final = 4096
+_HEADERS_MAX: Final = 50
+"""Half of what is too many for the layers."""
+_REQUEST: Final = re.compile(
+    rb"GET (/[!\"$-~]*) HTTP/1\.1\r\n((?:[!#-'*+.0-9A-Z^-z|~-]+:[ -~]*\r\n)*)\r\n"
+)
+_PLAIN: Final = frozenset(
+    {
+        *(b"host", b"accept", b"accept-encoding", b"accept-language", b"user-agent"),
+        *(b"authorization", b"connection", b"cache-control", b"pragma"),
+    }
+)
+"""Other headers may change what is to be done: bodies, upgrades, other origins, proxies."""
+_CONNECTION: Final = frozenset({b"keep-alive", b"close", b""})
+
+
+class EarlyRefusals:
+    def __init__(self, layer: AuthenticationLayer, figures: HttpFigures) -> None:
+        """
+        Args:
+            layer: decides, as it does for all other requests.
+            figures: of the web server; refusals here count, too.
+        """
+        self._layer = layer
+        self._figures = figures
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    def answer(self, words: bytes, ip: str, port: int) -> bytes | None:
+        """The whole answer to ``words``; None: somebody else has to look at them."""
+        match = _REQUEST.fullmatch(words)
+        if match is None or len(words) > HEAD_BYTES_MAX:
+            return None
+        headers: list[tuple[bytes, bytes]] = []
+        lines = match[2].split(b"\r\n")[:-1]
+        if len(lines) > _HEADERS_MAX:
+            return None
+        for line in lines:
+            name, _, value = line.partition(b":")
+            name, value = name.lower(), value.strip(b" ")
+            if name not in _PLAIN or (name == b"connection" and value.lower() not in _CONNECTION):
+                return None
+            headers.append((name, value))
+        path, _, query = match[1].partition(b"?")
+        response = self._layer.refuse_nowait(
+            {
+                "type": "http",
+                "method": "GET",
+                "path": path.decode(),
+                "raw_path": path,
+                "query_string": query,
+                "headers": headers,
+                "client": (ip, port),
+                "state": {},
+            }
+        )
+        if response is None:
+            return None
+        self._figures.answers[response.status_code // 100] += 1
+        return self._encode(response)
+
+    def _encode(self, response: Response) -> bytes:
+        status = HTTPStatus(response.status_code)
+        lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode())]
+        lines += [b"%s: %s" % header for header in response.raw_headers]
+        lines.append(b"x-request-id: %s-%x" % (self._prefix.encode(), next(self._numbers)))
+        lines += [b"connection: close", b"", bytes(response.body)]
+        return b"\r\n".join(lines)
+
+
+def early_refusals(app: FastAPI, config: BrokerConfig) -> EarlyRefusals | None:
+    """None: other layers have to see every request."""
+    authenticator = app.state.service.authenticator
+    is_counted = config.http_requests_limit_enabled or config.max_concurrent_http_requests > 0
+    if authenticator is None or is_counted or config.cors_allowed_origins:
+        return None
+    from broker.http.authentication import AuthenticationLayer  # only with authentication
+
+    layer = AuthenticationLayer(app, authenticator, config.authenticate_metrics_endpoint)
+    return EarlyRefusals(layer, app.state.http_figures)

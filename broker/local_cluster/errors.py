@@ -1,0 +1,9 @@
+"""LocalClusterError: the cluster on this machine can't start, or can't go on."""
+
+from __future__ import annotations
+
+__all__ = ["LocalClusterError"]
+
+
+class LocalClusterError(Exception):
+    """The text says what is wrong and what to do about it."""

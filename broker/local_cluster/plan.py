@@ -1,0 +1,305 @@
+"""Which processes a cluster on one machine has, with which ports and settings. Pure.
+
+A bookie's id is its name here, not its address: ledgers name bookies for ever, ports may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from broker.local_cluster.errors import LocalClusterError
+
+__all__ = [
+    "FREE",
+    "ClusterPlan",
+    "Kind",
+    "PlannedProcess",
+    "PortBases",
+    "Wish",
+    "assign_ports",
+    "bookie_count",
+    "check_wish",
+    "plan_cluster",
+    "quorum_settings",
+]
+
+FREE: Final = 0
+"""As a port: any free one."""
+SESSION_MS: Final = 6_000
+"""Short, so that what a killed process held is free soon; a lost session harms nobody."""
+PORT_MAX: Final = 65_535
+NODES_MAX: Final = 64
+"""Of one kind: more is a mistake on one machine."""
+
+
+class Kind(StrEnum):
+    """In the order of the start; the stop goes the other way round."""
+
+    ZOOKEEPER = "zookeeper"
+    BOOKIE = "bookie"
+    AUTORECOVERY = "autorecovery"
+    BROKER = "broker"
+
+
+STAGES: Final = tuple(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class PortBases:
+    """Where consecutive ports begin; FREE: any free ones."""
+
+    broker: int = 6650
+    web: int = 8080
+    bookie: int = 3181
+    zookeeper: int = 2181
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for.
+
+    Attributes:
+        host: address that all of them listen on, and tell each other and clients.
+        metadata_url: of a ZooKeeper that is there already; "": start one.
+        broker_settings, bookie_settings: ``KEY=VALUE``, which win over ours.
+    """
+
+    brokers: int
+    bookies: int
+    host: str = "127.0.0.1"
+    metadata_url: str = ""
+    broker_settings: Sequence[str] = ()
+    bookie_settings: Sequence[str] = ()
+
+    @property
+    def reachable_host(self) -> str:
+        """Where one finds on this machine what listens on ``host``."""
+        return "127.0.0.1" if self.host == "0.0.0.0" else self.host
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProcess:
+    """
+    Attributes:
+        web_port: HTTP; 0: it has none.
+        arguments: of ``magnetar``; empty for ZooKeeper, which is no program of ours.
+    """
+
+    name: str
+    kind: Kind
+    host: str
+    port: int
+    web_port: int
+    arguments: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port or self.web_port}"
+
+    @property
+    def web_url(self) -> str:
+        return f"http://{self.host}:{self.web_port}" if self.web_port else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    processes: tuple[PlannedProcess, ...]  # in the order of the start
+    metadata_url: str
+
+    def stage(self, kind: Kind) -> tuple[PlannedProcess, ...]:
+        return tuple(process for process in self.processes if process.kind is kind)
+
+    @property
+    def service_url(self) -> str:
+        """All brokers in one URL, as clients take it."""
+        return "pulsar://" + ",".join(broker.address for broker in self.stage(Kind.BROKER))
+
+    @property
+    def web_urls(self) -> tuple[str, ...]:
+        return tuple(broker.web_url for broker in self.stage(Kind.BROKER))
+
+
+def check_wish(wish: Wish, bases: PortBases) -> None:
+    """Before anything is touched.
+
+    Raises:
+        LocalClusterError: what was asked for makes no cluster.
+    """
+    for what, count in (("--brokers", wish.brokers), ("--bookies", wish.bookies)):
+        if not 1 <= count <= NODES_MAX:
+            raise LocalClusterError(f"{what} {count}: 1 to {NODES_MAX} are expected")
+    if ":" in wish.host or not wish.host:
+        raise LocalClusterError(f"--bind {wish.host}: an IPv4 address or a name is expected")
+    for role, port in _roles(wish, bases):
+        if not 0 <= port <= PORT_MAX:
+            raise LocalClusterError(f"port {port} ({role}): there is no such port")
+    if wish.metadata_url and not wish.metadata_url.startswith("zk:"):
+        raise LocalClusterError(f"--metadata {wish.metadata_url}: zk:HOST:PORT/CHROOT is expected")
+    for text in (*wish.broker_settings, *wish.bookie_settings):
+        if not text.partition("=")[1]:
+            raise LocalClusterError(f"{text}: KEY=VALUE is expected")
+
+
+def bookie_count(asked: int | None, known: int | None) -> int:
+    """How many bookies to start.
+
+    Args:
+        known: how many have data here already.
+    Raises:
+        LocalClusterError: fewer than have data.
+    """
+    if asked is None:
+        return known or 3
+    if known is not None and asked < known:
+        raise LocalClusterError(
+            f"{known} bookies have data here, and their ledgers need them:"
+            f" --bookies {known} or more, or another --data"
+        )
+    return asked
+
+
+def quorum_settings(bookies: int) -> dict[str, str]:
+    """Settings of brokers: three copies of which two are waited for; fewer with fewer bookies."""
+    copies = min(bookies, 3)
+    settings = {
+        "managedLedgerDefaultEnsembleSize": str(copies),
+        "managedLedgerDefaultWriteQuorum": str(copies),
+        "managedLedgerDefaultAckQuorum": str(min(copies, 2)),
+    }
+    if copies == bookies == 3:
+        # Nobody could replace one that fails: go on with two copies until it is back.
+        settings["bookkeeper_delayEnsembleChange"] = "true"
+    return settings
+
+
+def assign_ports(
+    wish: Wish,
+    bases: PortBases,
+    known: Mapping[str, int],
+    is_free: Callable[[int], bool],
+    candidates: Iterator[int],
+) -> dict[str, int]:
+    """A port by role: "broker-1", "broker-1 web", ...
+
+    Args:
+        known: of the last start: taken again where any port will do.
+        candidates: ports to try, without end.
+    Raises:
+        LocalClusterError: a port that was asked for is in use.
+    """
+    ports: dict[str, int] = {}
+    taken: set[int] = set()
+    # Those that can't move first, so that no free choice takes one of theirs.
+    for role, port in sorted(_roles(wish, bases), key=lambda pair: pair[1] == FREE):
+        if port != FREE:
+            if port in taken or not is_free(port):
+                raise LocalClusterError(
+                    f"port {port} ({role}) is in use: choose other ports"
+                    " (--port, --web-port, --bookie-port, --zookeeper-port), or --port 0 for any"
+                )
+        else:
+            port = known.get(role, FREE)
+            while port == FREE or port in taken or not is_free(port):
+                port = next(candidates)
+        taken.add(port)
+        ports[role] = port
+    return ports
+
+
+def _roles(wish: Wish, bases: PortBases) -> Iterator[tuple[str, int]]:
+    def behind(base: int, index: int) -> int:
+        return base + index if base != FREE else FREE
+
+    if not wish.metadata_url:
+        yield "zookeeper", bases.zookeeper
+    for index in range(wish.brokers):
+        yield f"broker-{index + 1}", behind(bases.broker, index)
+        yield f"broker-{index + 1} web", behind(bases.web, index)
+    for index in range(wish.bookies):
+        yield f"bookie-{index + 1}", behind(bases.bookie, index)
+        yield f"bookie-{index + 1} web", FREE
+    yield "autorecovery web", FREE
+
+
+def plan_cluster(wish: Wish, ports: Mapping[str, int], data: str) -> ClusterPlan:
+    """
+    Args:
+        ports: as ``assign_ports`` made them.
+        data: folder below which each process has its own.
+    """
+    processes = []
+    metadata_url = wish.metadata_url
+    if not metadata_url:
+        port = ports["zookeeper"]
+        host = wish.reachable_host  # nobody else has to reach it
+        metadata_url = f"zk:{host}:{port}"
+        processes.append(PlannedProcess("zookeeper", Kind.ZOOKEEPER, host, port, 0, ()))
+    processes += [
+        *(
+            _bookie(wish, name, ports, metadata_url, data)
+            for name in _names("bookie", wish.bookies)
+        ),
+        _autorecovery(wish, ports, metadata_url),
+        *(_broker(wish, name, ports, metadata_url) for name in _names("broker", wish.brokers)),
+    ]
+    return ClusterPlan(tuple(processes), metadata_url)
+
+
+def _names(kind: str, count: int) -> list[str]:
+    return [f"{kind}-{number}" for number in range(1, count + 1)]
+
+
+def _bookie(
+    wish: Wish, name: str, ports: Mapping[str, int], metadata_url: str, data: str
+) -> PlannedProcess:
+    port, web_port = ports[name], ports[f"{name} web"]
+    host = wish.reachable_host
+    settings = {
+        "advertisedAddress": host,
+        "zkTimeout": str(SESSION_MS),
+        **_web(web_port, wish.host),
+    }
+    arguments = (
+        *("bookie", "--id", name, "--metadata", metadata_url, "--data", f"{data}/{name}"),
+        *("--bind", wish.host, "--port", str(port)),
+        *_set(settings, wish.bookie_settings),
+    )
+    return PlannedProcess(name, Kind.BOOKIE, host, port, web_port, arguments)
+
+
+def _autorecovery(wish: Wish, ports: Mapping[str, int], metadata_url: str) -> PlannedProcess:
+    web_port = ports["autorecovery web"]
+    arguments = (
+        *("autorecovery", "--id", "autorecovery", "--metadata", metadata_url),
+        *_set({"zkTimeout": str(SESSION_MS), **_web(web_port, wish.host)}, ()),
+    )
+    return PlannedProcess(
+        "autorecovery", Kind.AUTORECOVERY, wish.reachable_host, 0, web_port, arguments
+    )
+
+
+def _broker(wish: Wish, name: str, ports: Mapping[str, int], metadata_url: str) -> PlannedProcess:
+    port, web_port = ports[name], ports[f"{name} web"]
+    settings = {
+        "advertisedAddress": wish.reachable_host,
+        "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
+        **quorum_settings(wish.bookies),
+    }
+    arguments = (
+        *("broker", "--metadata", metadata_url, "--bind", wish.host),
+        *("--port", str(port), "--web-port", str(web_port)),
+        *_set(settings, wish.broker_settings),
+    )
+    return PlannedProcess(name, Kind.BROKER, wish.reachable_host, port, web_port, arguments)
+
+
+def _web(port: int, host: str) -> dict[str, str]:
+    return {"httpServerEnabled": "true", "httpServerPort": str(port), "httpServerHost": host}
+
+
+def _set(ours: Mapping[str, str], theirs: Sequence[str]) -> Iterator[str]:
+    for text in [*(f"{key}={value}" for key, value in ours.items()), *theirs]:
+        yield from ("--set", text)

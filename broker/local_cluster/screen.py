@@ -1,0 +1,118 @@
+"""What a user sees: a table that lives on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.local_cluster.member import State
+from broker.local_cluster.rows import COLUMNS, Row, summary, text_table
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+__all__ = ["LiveScreen", "PlainScreen", "Screen", "open_screen"]
+
+_COLOURS: Final = {
+    State.WAITING: "dim",
+    State.STARTING: "yellow",
+    State.READY: "green",
+    State.RESTARTING: "red",
+    State.STOPPING: "yellow",
+    State.STOPPED: "dim",
+}
+_RIGHT: Final = {"pid", "memory", "CPU", "restarts"}
+_LINES_SHOWN: Final = 6
+
+
+class Screen(Protocol):
+    def say(self, line: str) -> None:
+        """News."""
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """How it is now; called about once a second."""
+
+    def started(self, rows: Sequence[Row], addresses: Sequence[str]) -> None:
+        """All of them are ready, and may be found there."""
+
+    def close(self) -> None: ...
+
+
+class PlainScreen:
+    """News as lines; the table is shown once, again and again it would fill a log."""
+
+    def say(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more; the cluster goes on
+            print(line, flush=True)
+
+    def show(self, rows: Sequence[Row]) -> None:
+        pass
+
+    def started(self, rows: Sequence[Row], addresses: Sequence[str]) -> None:
+        for line in (*text_table(rows), *addresses):
+            self.say(line)
+
+    def close(self) -> None:
+        pass
+
+
+class LiveScreen:
+    """The table, the addresses, the latest news; it stays on the terminal at the end."""
+
+    def __init__(self) -> None:
+        # Imported here: a plain output does without.
+        from rich.console import Console
+        from rich.live import Live
+
+        self._news: deque[str] = deque(maxlen=_LINES_SHOWN)
+        self._rows: Sequence[Row] = ()
+        self._addresses: Sequence[str] = ()  # stay, however many news there are
+        self._live: Live = Live(
+            console=Console(), auto_refresh=False, redirect_stderr=False, redirect_stdout=False
+        )
+        self._live.start()
+
+    def say(self, line: str) -> None:
+        self._news.append(line)
+        self._draw()
+
+    def show(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._draw()
+
+    def started(self, rows: Sequence[Row], addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+        self.show(rows)
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _draw(self) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        lines = [Text(line, overflow="fold") for line in (*self._addresses, *self._news)]
+        self._live.update(Group(table_of(self._rows), *lines), refresh=True)
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"magnetar cluster: {summary(rows)}", title_justify="left")
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in _RIGHT else "left", no_wrap=True)
+    for each in rows:
+        state = COLUMNS.index("state")
+        cells = [Text(cell) for cell in each.cells]
+        cells[state].stylize(_COLOURS[each.state])
+        table.add_row(*cells)
+    return table
+
+
+def open_screen() -> Screen:
+    return LiveScreen() if sys.stdout.isatty() else PlainScreen()
