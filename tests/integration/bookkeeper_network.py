@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bookkeeper.auth.gate import Gate
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, StorageConfig
 from bookkeeper.bookie.cookie import read_instance_id
@@ -44,13 +45,18 @@ class Network:
         transport: TransportConfig = TRANSPORT,
         server_tls: TlsFiles | None = None,
         client_tls: TlsFiles | None = None,
+        gate: Gate | None = None,
+        client_token: str = "",
     ) -> None:
         self.directory = directory
         self.transport = transport
         self.server_tls = server_tls
+        self.gate = gate
         self.store = EmbeddedMetadataStore.open(None)
         self.served: dict[str, Served] = {}
-        self.connector = BookieConnector(self.store, transport, client_tls)
+        self.connector = BookieConnector(
+            self.store, replace(transport, token=client_token), client_tls
+        )
         self.pool = BookiePool(self.store, self.connector.connect)
         rng = random.Random(3)
         self.client = BookKeeperClient(
@@ -59,7 +65,7 @@ class Network:
 
     async def start(self, bookie_id: str, port: int = 0, **changes: object) -> Served:
         credentials = None if self.server_tls is None else server_credentials(self.server_tls)
-        server = BookieServer(bookie_id, self.transport, credentials)
+        server = BookieServer(bookie_id, self.transport, credentials, self.gate)
         port = await server.listen("127.0.0.1", port)
         config = BookieConfig(
             *(bookie_id, self.directory / bookie_id, SMALL),

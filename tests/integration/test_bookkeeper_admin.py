@@ -39,7 +39,7 @@ class Door:
         except ConnectionError:
             return 0, b""
         finally:
-            writer.close()
+            await _end(writer)
         if not answer:
             return 0, b""
         head, _, body = answer.partition(b"\r\n\r\n")
@@ -110,6 +110,13 @@ async def test_what_it_answers_to_others(door: Door, request_bytes: bytes, statu
     assert await door.get("/heartbeat") == (200, b"OK\n")
 
 
+async def _end(writer: asyncio.StreamWriter) -> None:
+    """At once, whatever is still to be sent: nothing may be left of it for the next test."""
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
 async def test_a_crowd_is_turned_away_and_a_silent_one_cut(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,4 +129,20 @@ async def test_a_crowd_is_turned_away_and_a_silent_one_cut(
     for reader, writer in silent:
         with contextlib.suppress(ConnectionError):  # a reset is an end, too
             assert await asyncio.wait_for(reader.read(), 30) == b""
-        writer.close()
+        await _end(writer)
+
+
+async def test_nothing_is_kept_of_what_is_said_behind_a_request(door: Door) -> None:
+    """It was all kept in memory until the other side had closed, or for a minute."""
+    _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    block, sent = bytes(1 << 20), 0
+    writer.write(b"PUT /heartbeat HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n")
+    async with asyncio.timeout(30):
+        with contextlib.suppress(ConnectionError):
+            while sent < 256:
+                writer.write(block)
+                await writer.drain()
+                sent += 1
+    assert sent < 256, "it listened to all of it"
+    await _end(writer)
+    assert await door.get("/heartbeat") == (200, b"OK\n")

@@ -456,10 +456,10 @@ async def test_a_first_start_that_was_cut_short_is_begun_again(
 ) -> None:
     path = tmp_path / "b1"
     fs = OsFileSystem(path)
-    checked = await cookies.check_cookie(fs, store, "b1", accept_empty_disk=False)
+    checked = await cookies.check_cookie(fs, store, "b1", accept_data_loss=False)
     assert checked.state is cookies.DirectoryState.NEW
     await (await Node(path, store).start()).close()
-    checked = await cookies.check_cookie(fs, store, "b1", accept_empty_disk=False)
+    checked = await cookies.check_cookie(fs, store, "b1", accept_data_loss=False)
     assert checked.state is cookies.DirectoryState.COMPLETE
 
 
@@ -478,7 +478,8 @@ async def test_an_empty_disk_accepted_by_the_operator_is_in_limbo(
         assert (await bookie.read_lac(7, fence=False)).code == codes.UNKNOWN_LEDGER_STATE
         with pytest.raises(UnknownLedgerStateError):
             await bookie.list_entries(7)
-        assert await add(bookie, 7, [3]) == codes.FENCED  # it may have forgotten a fence
+        # It may have forgotten a fence, and doesn't know.
+        assert await add(bookie, 7, [3]) == codes.UNKNOWN_LEDGER_STATE
         assert (await bookie.read_entries(8, 0, 1, 1)).code == codes.NO_LEDGER
         await bookie.close()
 
@@ -503,8 +504,9 @@ async def test_a_damaged_journal_is_refused_or_leads_to_limbo(
         await node.start()
     bookie = await node.start(accept_data_loss=True)
     assert len((await bookie.read_entries(7, 0, 9, 999)).packets) == 3  # positives are answered
+    assert len((await bookie.read_entries(7, 6, 9, 999)).packets) == 3  # behind the damage, too
     assert (await bookie.read_entries(7, 3, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
     assert await add(bookie, 7, range(3, 6), recovery=True) == codes.OK  # repair
-    bookie.storage.clear_limbo(7)
-    assert (await bookie.read_entries(7, 6, 1, 1)).code == codes.NO_ENTRY
+    bookie.storage.clear_limbo(7, fenced=True)
+    assert (await bookie.read_entries(7, 9, 1, 1)).code == codes.NO_ENTRY
     await bookie.close()

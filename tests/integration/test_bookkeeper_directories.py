@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,14 @@ from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.directories import MEMBER_FILE, SET_FILE, open_directories
+from bookkeeper.client.ledger_store import LedgerStore, ledger_path
 from bookkeeper.errors import CookieMismatchError, DirectoryLockedError
+from bookkeeper.ledger_metadata import LedgerMetadata, Segment, encode
 from bookkeeper.storage.file_system import FileSystem
 from bookkeeper.storage.os_file_system import OsFileSystem
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.store import MetadataStore
-from tests.integration.bookie_node import SMALL, add
+from tests.integration.bookie_node import KEY, SMALL, add
 
 
 @pytest.fixture
@@ -52,10 +56,23 @@ async def open_bookie(
     ledgers: Sequence[str],
     journal: str | None,
     disk: type[OsFileSystem] = OsFileSystem,
+    accept_data_loss: bool = False,
 ) -> Bookie:
     paths = [tmp_path / name for name in ledgers]
-    files = open_directories(paths, None if journal is None else tmp_path / journal, open_root=disk)
-    config = BookieConfig("b1", paths[0], SMALL, disk_reserve_bytes=0, disk_usage_max=1.0)
+    files = open_directories(
+        paths,
+        None if journal is None else tmp_path / journal,
+        open_root=disk,
+        accept_data_loss=accept_data_loss,
+    )
+    config = BookieConfig(
+        "b1",
+        paths[0],
+        SMALL,
+        disk_reserve_bytes=0,
+        disk_usage_max=1.0,
+        accept_data_loss=accept_data_loss,
+    )
     return await Bookie.open(config, files, store)
 
 
@@ -100,6 +117,52 @@ async def test_every_file_lies_where_it_belongs(tmp_path: Path, store: MetadataS
     await check(bookie, 400)
     await fill(bookie, 400, 10)
     await bookie.close()
+
+
+async def open_with_journals(
+    tmp_path: Path, store: MetadataStore, journals: int, first: str | None = "j0"
+) -> Bookie:
+    """Ledgers in "one"; journals in "j0", "j1", ..., the first perhaps in "one"."""
+    more = [tmp_path / f"j{number}" for number in range(1, journals)]
+    journal = None if first is None else tmp_path / first
+    files = open_directories([tmp_path / "one"], journal, more)
+    storage = replace(SMALL, journals=journals)
+    config = BookieConfig("b1", tmp_path / "one", storage, disk_reserve_bytes=0, disk_usage_max=1.0)
+    return await Bookie.open(config, files, store)
+
+
+@pytest.mark.parametrize("first", ["j0", None])
+async def test_several_journals_share_the_ledgers_and_may_become_more(
+    tmp_path: Path, store: MetadataStore, first: str | None
+) -> None:
+    held: dict[int, int] = {}
+    for journals in (1, 2, 3):
+        bookie = await open_with_journals(tmp_path, store, journals, first)
+        for ledger_id, count in held.items():
+            assert await bookie.list_entries(ledger_id) == [(0, count)]
+            assert await add(bookie, 100 + ledger_id, [0]) == codes.FENCED
+        for ledger_id in range(7):
+            count = held.get(ledger_id, 0)
+            answers = [add(bookie, ledger_id, [count + at]) for at in range(5)]
+            assert await asyncio.gather(*answers) == [codes.OK] * 5
+            held[ledger_id] = count + 5
+            fenced = await bookie.read_entries(100 + ledger_id, 0, 1, 1, fence=True, master_key=KEY)
+            assert fenced.code == codes.NO_ENTRY
+        for number in range(journals):
+            home = tmp_path / ("one" if first is None and number == 0 else f"j{number}")
+            name = "journal" if number == 0 else f"journal-{number}"
+            assert list((home / name).glob("*.journal"))
+        assert len(bookie.storage.journals) == journals
+        bookie._lock.release()  # no orderly end: the next start replays all journals
+        bookie._fail(OSError("as if the process had ended"))
+        await bookie.close()
+    with pytest.raises(CookieMismatchError, match="3"):
+        await open_with_journals(tmp_path, store, 2, first)
+    (tmp_path / "j1").rename(tmp_path / "away")
+    (tmp_path / "j2").rename(tmp_path / "j1")
+    (tmp_path / "away").rename(tmp_path / "j2")
+    with pytest.raises(CookieMismatchError, match="another place"):
+        await open_with_journals(tmp_path, store, 3, first)
 
 
 async def test_acknowledged_entries_are_replayed_from_the_journals_directory(
@@ -159,6 +222,45 @@ async def test_a_lost_swapped_or_foreign_directory_is_refused(
     shutil.rmtree(tmp_path / "journal")
     with pytest.raises(CookieMismatchError, match="is the right disk mounted"):
         await open_bookie(tmp_path, store, *places)
+
+
+@pytest.mark.parametrize("lost", ["two", "journal"])
+async def test_a_lost_directory_that_was_accepted_leads_to_limbo(
+    tmp_path: Path, store: MetadataStore, lost: str
+) -> None:
+    """Not to a bookie that denies what it had: of the rest everything is answered."""
+    places = ["one", "two", "three"], "journal"
+    ledgers = LedgerStore(store)
+    for ledger_id in (1, 2):
+        metadata = LedgerMetadata(ledger_id, 1, 1, 1, (Segment(0, ("b1",)),))
+        await store.put(ledger_path(ledger_id), encode(metadata))
+    assert [found.ledger_ids async for found in ledgers.ranges()] == [[1, 2]]
+    disk = disks(one=300_000, two=1_000_000, three=300_000)
+    bookie = await open_bookie(tmp_path, store, *places, disk)
+    await fill(bookie, 0, 15)  # to the roomiest
+    assert logs(tmp_path / "two")
+    assert not logs(tmp_path / "one")
+    assert await add(bookie, 2, range(3)) == codes.OK
+    bookie._fail(RuntimeError("killed"))  # those are in the journal only
+    await bookie.close()
+    shutil.rmtree(tmp_path / lost)
+    with pytest.raises(CookieMismatchError, match="is the right disk mounted"):
+        await open_bookie(tmp_path, store, *places, disk)
+    shutil.rmtree(tmp_path / lost)
+    bookie = await open_bookie(tmp_path, store, *places, disk, accept_data_loss=True)
+    has_one, has_two = lost == "journal", lost == "two"
+    reply = await bookie.read_entries(1, 3, 1, 1)
+    assert reply.code == (codes.OK if has_one else codes.UNKNOWN_LEDGER_STATE)
+    reply = await bookie.read_entries(2, 1, 1, 1)
+    assert reply.code == (codes.OK if has_two else codes.UNKNOWN_LEDGER_STATE)
+    assert (await bookie.read_entries(1, 99, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+    # A lost journal concerns everything, a lost entry log what was in it.
+    reply = await bookie.read_entries(2, 99, 1, 1)
+    assert reply.code == (codes.NO_ENTRY if has_two else codes.UNKNOWN_LEDGER_STATE)
+    await bookie.close()
+    bookie = await open_bookie(tmp_path, store, *places, disk)  # it stays so, accepted or not
+    assert (await bookie.read_entries(1, 99, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+    await bookie.close()
 
 
 async def test_a_new_directory_must_be_empty(tmp_path: Path, store: MetadataStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,10 +13,13 @@ import grpc
 import pytest
 
 from bookkeeper import codes
+from bookkeeper.bookie.cookie import read_instance_id
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.errors import BookieUnavailableError, LedgerFencedError
 from bookkeeper.proto import bookie_pb2 as pb
+from bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
 from bookkeeper.transport import AddRequest
+from bookkeeper.transport_grpc.bookie_server import BookieServer
 from bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, INSTANCE_HEADER, SERVICE
 from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from bookkeeper.transport_grpc.tls import TlsFiles
@@ -104,6 +108,35 @@ async def test_a_bookie_is_found_again_at_another_port(network: Network) -> None
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
     assert (await client.read_entries(1, 0, 1, 100)).code == codes.OK
+
+
+async def test_nobody_goes_on_with_a_process_whose_name_another_has(
+    network: Network, tmp_path: Path
+) -> None:
+    """It was cut off from the store and replaced, and still answers on its open connections."""
+    client = network.connector.connect("b0")
+    assert await add(client, 7, 0) == codes.OK
+    other = Network(tmp_path / "other")
+    await other.start("b0")
+    server = BookieServer("b0", TRANSPORT)
+    try:
+        port = await server.listen("127.0.0.1", 0)
+        server.serve(other.served["b0"].bookie, await read_instance_id(network.store))
+        info = ServiceInfo("b0", "/zone/domain", ("127.0.0.1", port))
+        await network.store.put(f"{AVAILABLE_PATH}/b0", info.encode())
+        deadline = asyncio.get_running_loop().time() + 30.0
+        found = [7]
+        while found == [7]:  # the old one answers
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(BookieUnavailableError):
+                found = await client.list_ledgers(0, 10)
+        await eventually_adds(client, codes.OK)
+        assert await client.list_ledgers(0, 10) == [1]
+        assert await other.served["b0"].bookie.list_ledgers(0, 10) == [1]
+    finally:
+        await server.close()
+        await other.close()
 
 
 async def test_control_calls_say_what_the_bookie_knows(network: Network) -> None:

@@ -638,7 +638,6 @@ def test_a_partitioned_topic_in_use_stays_whole(
     ("method", "path", "body"),
     [
         ("PUT", "/compaction", None),
-        ("PUT", "/offload", EARLIEST),
         ("PUT", "/shadowTopics", ["persistent://public/default/shadow"]),
         ("POST", "/subscription/s/replicatedSubscriptionStatus", True),
         ("PUT", "/subscription/new?replicated=true", None),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookkeeper.auth.refusals import one_value
 from broker.auth.authorization import (
     EVERY_SUBSCRIPTION,
     NO_GRANTS,
@@ -19,7 +20,6 @@ from broker.auth.authorization import (
     Permission,
     Resource,
 )
-from broker.auth.refusals import one_value
 from broker.protocol.topic_name import TopicName
 
 LOOKUP, PRODUCE, CONSUME = Permission.LOOKUP, Permission.PRODUCE, Permission.CONSUME

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 from typing import Any
 
 import jwt
@@ -14,11 +13,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookkeeper.auth.keys import load_secret_key
 from broker.auth.authenticator import Authenticator
+from broker.auth.basic import BasicProvider
 from broker.auth.build import build
 from broker.auth.chain import Chain, Credentials
-from broker.auth.keys import load_secret_key
+from broker.auth.errors import KeyFormatError, TooManyChecksError
 from broker.auth.openid import OpenIdProvider, parse_discovery, parse_key_set
+from broker.auth.password_checks import PasswordChecks
 from broker.auth.provider import KeysNeededError, Principal, Provider
 from broker.auth.token import TokenProvider, TokenRules
 from broker.config import BrokerConfig, ConfigError
@@ -30,24 +32,32 @@ ISSUER = "https://issuer.test/realm"
 
 
 class Counting:
-    """A provider that says yes to one password and counts; slow ones wait for ``go``."""
+    """A provider that says yes to one word and counts."""
 
-    def __init__(self, method: str, word: bytes, *, is_slow: bool = False) -> None:
-        self.method, self.is_slow, self.word = method, is_slow, word
+    is_slow = False
+
+    def __init__(self, method: str, word: bytes) -> None:
+        self.method, self.word = method, word
         self.calls = 0
-        self.asked, self.go = threading.Event(), threading.Event()
-        if not is_slow:
-            self.go.set()
 
     def authenticate(
         self, method: str, data: bytes, certificate: bytes | None, now_s: float
     ) -> Principal:
         self.calls += 1
-        self.asked.set()
-        assert self.go.wait(30)
         if data != self.word:
             raise AuthenticationError("no")
         return Principal(self.word.decode(), now_s + 100)
+
+
+class Unknown:
+    """A provider whose issuer's keys aren't known."""
+
+    method, is_slow = "token", False
+
+    def authenticate(
+        self, method: str, data: bytes, certificate: bytes | None, now_s: float
+    ) -> Principal:
+        raise KeysNeededError(ISSUER)
 
 
 class Clock:
@@ -110,58 +120,89 @@ async def test_what_was_remembered_of_one_method_or_certificate_says_nothing_of_
     assert token.calls == 2
 
 
+class Checks(PasswordChecks):
+    """No processes: a hash is its password, and answers come when they may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[bytes, bool]] = []
+        self.is_asked, self.go = asyncio.Event(), asyncio.Event()
+
+    async def check(
+        self, digest: str, password: bytes, *, address: str, name: str, is_trusted: bool
+    ) -> bool:
+        self.asked.append((password, is_trusted))
+        self.is_asked.set()
+        await self.go.wait()
+        return password == digest.encode()
+
+
+def by_password(checks: Checks, clock: Clock | None = None) -> Authenticator:
+    chain = Chain([BasicProvider({"joe": "a"})], "", frozenset())
+    return Authenticator(chain, passwords=checks, clock_s=clock or Clock())
+
+
 async def test_a_slow_check_leaves_the_loop_and_equal_ones_are_one() -> None:
-    provider = Counting("basic", b"a", is_slow=True)
-    subject = authenticator(provider)
-    shown = Credentials("basic", b"a")
+    checks = Checks()
+    subject = by_password(checks)
+    shown = Credentials("basic", b"joe:a")
     assert subject.authenticate_nowait(shown) is None
-    checks = [asyncio.create_task(subject.authenticate(shown)) for _ in range(50)]
-    await asyncio.to_thread(provider.asked.wait, 30)
-    checks[0].cancel()  # a client that left takes nobody with it
-    provider.go.set()
-    roles = await asyncio.gather(*checks, return_exceptions=True)
-    assert [role for role in roles[1:] if role != Principal("a", NOW_S + 100)] == []
-    assert provider.calls == 1
+    logins = [asyncio.create_task(subject.authenticate(shown)) for _ in range(50)]
+    await asyncio.wait_for(checks.is_asked.wait(), 30)
+    logins[0].cancel()  # a client that left takes nobody with it
+    checks.go.set()
+    roles = await asyncio.gather(*logins, return_exceptions=True)
+    assert [role for role in roles[1:] if role != Principal("joe")] == []
+    assert checks.asked == [(b"a", False)]
     assert subject.authenticate_nowait(shown) is not None
     subject.close()
 
 
-async def test_too_many_slow_checks_are_refused_not_queued() -> None:
-    provider = Counting("basic", b"a", is_slow=True)
-    subject = authenticator(provider)
-    checks = [
-        asyncio.create_task(subject.authenticate(Credentials("basic", b"%d" % number)))
-        for number in range(300)
-    ]
-    await asyncio.wait(checks, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-    provider.go.set()
-    errors = await asyncio.gather(*checks, return_exceptions=True)
-    refused = [error for error in errors if "too many" in str(error)]
-    assert len(refused) == 300 - 256
-    assert len([error for error in errors if isinstance(error, AuthenticationError)]) == 300
+async def test_whose_password_was_good_before_waits_for_nobody() -> None:
+    clock, checks = Clock(), Checks()
+    subject = by_password(checks, clock)
+    checks.go.set()
+    shown = Credentials("basic", b"joe:a")
+    for seconds in (0, 61, 10_000):
+        clock.now_s = NOW_S + seconds
+        assert subject.authenticate_nowait(shown) is None  # too long ago to be believed unchecked
+        assert (await subject.authenticate(shown)).role == "joe"
+    with pytest.raises(AuthenticationError):
+        await subject.authenticate(Credentials("basic", b"joe:b"))
+    assert checks.asked == [(b"a", False), (b"a", True), (b"a", True), (b"b", False)]
+    subject.use(Chain([BasicProvider({"joe": "b"})], "", frozenset()))
+    with pytest.raises(AuthenticationError):
+        await subject.authenticate(shown)
+    assert checks.asked[4:] == [(b"a", False)]
     subject.close()
 
 
-async def test_the_guesses_of_one_address_leave_room_for_others() -> None:
-    """Random passwords, sent faster than they are checked, kept everybody else out."""
-    provider = Counting("basic", b"a", is_slow=True)
-    subject = authenticator(provider)
+async def test_who_waits_for_an_issuer_leaves_room_for_others() -> None:
+    """Random key ids, sent faster than issuers answer, kept everybody else out."""
+    subject, go = authenticator(Unknown()), asyncio.Event()
+
+    class Issuers:
+        async def fetch(self, issuer: str) -> bool:
+            await go.wait()
+            return False
+
+        def close(self) -> None:
+            pass
+
+    subject.issuers = Issuers()  # type: ignore[assignment]  # the part that is used
     guesses = [
-        asyncio.create_task(subject.authenticate(Credentials("basic", b"%d" % number), "10.0.0.1"))
+        asyncio.create_task(subject.authenticate(Credentials("token", b"%d" % number), "10.0.0.1"))
         for number in range(1000)
     ]
     await asyncio.wait(guesses, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-    good = Credentials("basic", b"a")
-    assert not subject.has_room_for(good, "10.0.0.1")
-    assert subject.has_room_for(good, "10.0.0.2")
-    other = asyncio.create_task(subject.authenticate(good, "10.0.0.2"))
-    await asyncio.to_thread(provider.asked.wait, 30)
-    provider.go.set()
-    assert (await other).role == "a"
+    one_more = Credentials("token", b"a")
+    assert not subject.has_room_for(one_more, "10.0.0.1")
+    assert subject.has_room_for(one_more, "10.0.0.2")
+    go.set()
     errors = await asyncio.gather(*guesses, return_exceptions=True)
-    assert len([error for error in errors if "too many" in str(error)]) == 1000 - 128
-    assert subject.has_room_for(good, "10.0.0.1")
-    assert not subject._checking_for
+    assert len([error for error in errors if isinstance(error, TooManyChecksError)]) == 1000 - 128
+    assert subject.has_room_for(one_more, "10.0.0.1")
+    assert not subject._fetching_for
     subject.close()
 
 
@@ -319,7 +360,7 @@ def test_keys_of_an_issuer_are_for_their_own_use_only() -> None:
     assert list(keys) == ["one"]
     assert keys["one"].algorithms == ("RS512",)
     for useless in (b"", b"[]", b'{"keys":[]}', _key_set(("one", RSA_KEY), use="enc")):
-        with pytest.raises(ConfigError):
+        with pytest.raises(KeyFormatError):
             parse_key_set(useless, ISSUER)
 
 
@@ -336,7 +377,7 @@ _entry = st.dictionaries(
 def test_any_key_set_is_parsed_or_refused(listed: object) -> None:
     try:
         keys = parse_key_set(json.dumps({"keys": listed}).encode(), ISSUER)
-    except ConfigError:
+    except KeyFormatError:
         return
     assert all(key.algorithms for key in keys.values())
 
@@ -346,5 +387,5 @@ def test_a_discovery_document_must_be_the_issuers_own() -> None:
     assert parse_discovery(json.dumps(good).encode(), ISSUER) == "https://issuer.test/keys"
     documents: list[object] = [{**good, "issuer": "https://evil.test"}, {"issuer": ISSUER}, []]
     for bad in documents:
-        with pytest.raises(ConfigError):
+        with pytest.raises(KeyFormatError):
             parse_discovery(json.dumps(bad).encode(), ISSUER)

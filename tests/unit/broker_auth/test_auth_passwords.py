@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import bcrypt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from passlib.hash import apr_md5_crypt, sha256_crypt
 
 from broker.auth.basic import BasicProvider
 from broker.auth.errors import KeyFormatError
 from broker.auth.htpasswd import parse_htpasswd
+from broker.auth.password_hashes import verify
 from broker.errors import AuthenticationError
 
 # What `htpasswd -nb user secret` printed with -m, -s, -d and `openssl passwd -5/-6/-1 secret`
@@ -44,6 +48,18 @@ def test_long_passwords_do_not_fail_the_check() -> None:
     assert provider.authenticate("basic", b"u:" + b"x" * 100, None, 0).role == "u"
     with pytest.raises(AuthenticationError):
         provider.authenticate("basic", b"u:" + b"x" * 5000, None, 0)
+
+
+@pytest.mark.parametrize("kind", ["apr1", "sha-256"])
+def test_nobody_chooses_how_long_a_check_takes(kind: str) -> None:
+    """Where the hash's cost grows with the password, it may be as long as htpasswd takes it."""
+    cheap = sha256_crypt.using(rounds=1000)  # type: ignore[no-untyped-call]
+    handler = {"apr1": apr_md5_crypt, "sha-256": cheap}[kind]
+    for size, good in ((256, True), (257, False)):
+        digest = handler.hash(b"x" * size)
+        assert verify(digest, b"x" * size) is good
+    with mock.patch.object(sha256_crypt, "verify", side_effect=AssertionError("computed")):
+        assert not verify(digest, b"x" * 4096)
 
 
 @pytest.mark.parametrize("kind", HASHES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from broker.auth.authenticator import Authenticator
+from broker.auth.basic import BasicProvider
 from broker.auth.chain import Chain, Credentials
 from broker.auth.file_modes import KeyFile, complaint
 from broker.auth.key_files import KeyFiles
+from broker.auth.password_checks import PasswordChecks
 from broker.auth.provider import KeysNeededError, Principal
 from broker.auth.renewal import KeyRenewal
 from broker.config import BrokerConfig
@@ -229,36 +230,31 @@ async def test_those_who_are_in_are_asked_again(setup: Setup) -> None:
     assert other.doubted == [other.proofs[0][0]]
 
 
-class Gated:
-    """A slow provider that knows one word, and answers when it may."""
+class GatedChecks(PasswordChecks):
+    """No processes: a hash is its password, and answers come when they may."""
 
-    method, is_slow = "basic", True
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
 
-    def __init__(self, word: bytes, *, is_open: bool = True) -> None:
-        self.word = word
-        self.asked, self.go = threading.Event(), threading.Event()
-        if is_open:
-            self.go.set()
-
-    def authenticate(
-        self, method: str, data: bytes, certificate: bytes | None, now_s: float
-    ) -> Principal:
+    async def check(
+        self, digest: str, password: bytes, *, address: str, name: str, is_trusted: bool
+    ) -> bool:
         self.asked.set()
-        assert self.go.wait(30)
-        if data != self.word:
-            raise AuthenticationError("no")
-        return Principal("alice")
+        await self.go.wait()
+        return password == digest.encode()
 
 
 async def test_a_check_under_way_when_keys_change_is_made_again() -> None:
     """Else a login with the old password would be good for the rest of a connection's life."""
-    old, new = Gated(b"old", is_open=False), Gated(b"new")
-    authenticator = Authenticator(Chain([old], "", frozenset()))
-    good, bad = Credentials("basic", b"new"), Credentials("basic", b"old")
+    checks = GatedChecks()
+    old, new = (Chain([BasicProvider({"alice": word})], "", frozenset()) for word in ("old", "new"))
+    authenticator = Authenticator(old, passwords=checks)
+    good, bad = Credentials("basic", b"alice:new"), Credentials("basic", b"alice:old")
     tasks = [asyncio.ensure_future(authenticator.authenticate(each)) for each in (good, bad)]
-    await asyncio.to_thread(old.asked.wait, 30)
-    authenticator.use(Chain([new], "", frozenset()))
-    old.go.set()
+    await asyncio.wait_for(checks.asked.wait(), 30)
+    authenticator.use(new)
+    checks.go.set()
     assert await tasks[0] == Principal("alice")
     with pytest.raises(AuthenticationError):
         await tasks[1]

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -15,8 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.auth.errors import KeyFormatError
-from broker.auth.keys import (
+from bookkeeper.auth.keys import (
     PrivateKey,
     VerificationKey,
     load_private_key,
@@ -24,8 +24,12 @@ from broker.auth.keys import (
     load_secret_key,
     read_source,
 )
+from broker.auth.build import build
+from broker.auth.errors import KeyFormatError
+from broker.auth.key_files import KeyFiles
 from broker.auth.provider import Principal
 from broker.auth.token import TokenProvider, TokenRules
+from broker.config import BrokerConfig
 from broker.errors import AuthenticationError
 
 NOW_S = 1_800_000_000.0
@@ -268,3 +272,29 @@ def test_a_deep_token_is_refused() -> None:
         login(provider(), head + b"." + body + b"." + base64.urlsafe_b64encode(digest).rstrip(b"="))
     with pytest.raises(AuthenticationError, match="bytes"):
         login(provider(), b"a" * 70_000)
+
+
+def test_a_previous_key_is_good_beside_the_one_in_use(tmp_path: Path) -> None:
+    old, new, other = (bytes([number] * 32) for number in range(3))
+    for name, content in (("old", old), ("new", new)):
+        (tmp_path / name).write_bytes(content)
+    config = BrokerConfig(
+        authentication_enabled=True,
+        authentication_providers="token",
+        token_secret_key=str(tmp_path / "new"),
+        token_previous_secret_key=str(tmp_path / "old"),
+    )
+    parts = build(config)
+    assert parts is not None
+    (provider,) = parts.chain.providers("token")
+
+    def role(secret: bytes, **claims: object) -> str:
+        shown = jwt.encode({"sub": "alice", **claims}, secret, "HS256").encode()
+        return provider.authenticate("token", shown, None, 1_000.0).role
+
+    assert role(new) == role(old) == "alice"
+    for secret, claims in ((other, {}), (old, {"exp": 999})):
+        with pytest.raises(AuthenticationError):
+            role(secret, **claims)
+    assert "tokenPreviousSecretKey" in {each.setting for each in KeyFiles(config).files}
+    assert config.as_keys()["tokenPreviousSecretKey"] == "******"

@@ -8,6 +8,8 @@ import io
 import json
 import logging
 import random
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -204,7 +206,9 @@ def test_errors_of_routes_keep_their_status() -> None:
     assert (call.sent[0]["status"], call.body) == (412, b'{"reason":"no"}')
 
 
-def test_too_many_requests_are_told_when_to_come_again() -> None:
+def test_too_many_requests_are_told_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 5.0, perf_counter=time.perf_counter)
+    monkeypatch.setattr("broker.http.front.time", clock)
     call = _Call([b"{}"])
     limits = {"http_requests_limit_enabled": True, "http_requests_max_per_second": 2.0}
     door = _door(call, **limits)

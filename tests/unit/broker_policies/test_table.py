@@ -34,7 +34,7 @@ from broker.policies.quotas import parse_quota
 from broker.policies.table import POLICIES, At, Policy, policy_of_field
 
 ROOT = Path(__file__).resolve().parents[3]
-CONFIG = BrokerConfig(cluster_name="here")
+CONFIG = BrokerConfig(file_system_uri="file:///copies", cluster_name="here")
 
 
 def row(field: str) -> Policy:
@@ -297,7 +297,12 @@ def test_what_a_whole_object_leaves_empty_says_nothing() -> None:
         {"migrated": True},
         {"resource_group_name": "group"},
         {"compaction_threshold": 1},
-        {"offload_policies": {"managedLedgerOffloadDriver": "filesystem"}},
+        {
+            "offload_policies": {
+                "managedLedgerOffloadDriver": "aws-s3",
+                "managedLedgerOffloadBucket": "b",
+            }
+        },
         {"clusterDispatchRate": {"here": {"dispatchThrottlingRateInMsg": 3}}},
     ],
 )

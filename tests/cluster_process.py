@@ -1,0 +1,69 @@
+"""A real ``magnetar cluster`` for tests, and the processes it starts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.child_process import ChildProcess
+
+_READY = re.compile(r"^magnetar cluster: (\S+) (\S+) ready$", re.MULTILINE)
+_STARTING = re.compile(r"^(\S+) starting, pid (\d+)$", re.MULTILINE)
+
+
+class ClusterProcess(ChildProcess):
+    """Owns the parent; ``service_urls`` and ``web_urls`` are those of each broker."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        super().__init__(data.parent / f"{data.name}.log")
+        self.data = data
+        self._options = options
+        self._offset = 0
+        self.service_url = ""
+        self.service_urls: list[str] = []
+        self.web_urls: list[str] = []
+
+    def launch(self) -> None:
+        """Start without waiting."""
+        self._offset = len(self.log)
+        self._process = self.popen(
+            [
+                *(sys.executable, "-m", "broker.cli.main", "cluster"),
+                *("--data", str(self.data), "--port", "0", *self._options),
+            ]
+        )
+
+    def start(self) -> None:
+        assert self._process is None
+        self.launch()
+        ready = self.wait_for_line(_READY, "cluster", self._offset)
+        self.service_url = ready[1]
+        self.service_urls = [
+            f"pulsar://{address}" for address in ready[1].removeprefix("pulsar://").split(",")
+        ]
+        self.web_urls = ready[2].split(",")
+
+    def children(self) -> dict[str, psutil.Process]:
+        """The latest process by name; those that are gone already are left out."""
+        found = {}
+        for name, pid in _STARTING.findall(self.log[self._offset :]):
+            try:
+                found[name] = psutil.Process(int(pid))
+            except psutil.NoSuchProcess:
+                found.pop(name, None)
+        return found
+
+    def count(self, line: str) -> int:
+        """How often the cluster said that since its start."""
+        return self.log[self._offset :].count(f"{line}\n")
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a dead one that nobody has waited for doesn't."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

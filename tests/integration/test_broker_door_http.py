@@ -1,0 +1,218 @@
+"""Plain requests that are refused at the door of the web port: the same answers as behind it."""
+
+from __future__ import annotations
+
+import base64
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import jwt
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import magnetar
+from broker.auth.authenticator import Authenticator
+from broker.auth.chain import Chain
+from broker.http.authentication import AuthenticationLayer
+from broker.http.early_refusals import HEAD_BYTES_MAX, EarlyRefusals
+from broker.http.front import HttpFigures
+from magnetar.embedding import EmbeddedBroker
+
+SECRET = bytes(range(7, 39))
+GOOD = jwt.encode({"sub": "alice"}, SECRET, "HS256")
+BAD = jwt.encode({"sub": "alice"}, bytes(32), "HS256")
+LIMIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    folder = tmp_path_factory.mktemp("door")
+    (folder / "key").write_bytes(SECRET)
+    (folder / "passwords").write_text("joe:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n")
+    for name in ("key", "passwords"):
+        (folder / name).chmod(0o600)
+    with magnetar.embedded(
+        authenticationEnabled="true",
+        authenticationProviders="token,basic",
+        tokenSecretKey=f"file://{folder / 'key'}",
+        basicAuthConf=f"file://{folder / 'passwords'}",
+    ) as made:
+        yield made
+
+
+def ask(broker: EmbeddedBroker, words: bytes) -> bytes:
+    """All that comes back until the end of the connection, or of the first answer."""
+    url = httpx.URL(broker.web_url)
+    with socket.create_connection((url.host, url.port or 80), LIMIT_S) as client:
+        client.sendall(words)
+        received = b""
+        has_body = not words.startswith(b"HEAD")
+        while b"\r\n\r\n" not in received or (has_body and not _is_whole(received)):
+            if not (data := client.recv(65536)):
+                break
+            received += data
+    return received
+
+
+def _is_whole(answer: bytes) -> bool:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    return length is not None and len(body) >= int(length[1])
+
+
+def request(path: str, *headers: str, method: str = "GET") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+
+
+def essence(answer: bytes) -> tuple[bytes, list[bytes], bytes]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.split(b"\r\n")
+    varies = (b"x-request-id:", b"connection:")
+    return status, sorted(line for line in lines if not line.startswith(varies)), body
+
+
+def is_early(answer: bytes) -> bool:
+    return b"connection: close" in answer
+
+
+BASIC = "Authorization: Basic "
+WRONG = {
+    "nothing": (),
+    "a token of another key": (f"Authorization: Bearer {BAD}",),
+    "no token": ("Authorization: Bearer x",),
+    "an empty token": ("Authorization: Bearer",),
+    "an unknown scheme": ("Authorization: Digest x",),
+    "a scheme alone": ("Authorization: Basic",),
+    "not base64": (f"{BASIC}%%",),
+    "no password": (BASIC + base64.b64encode(b"joe").decode(),),
+    "two of them": (f"Authorization: Bearer {BAD}", f"Authorization: Bearer {GOOD}"),
+}
+
+
+@pytest.mark.parametrize("path", ["/admin/v2/clusters", "/nowhere?x=1", "/ws/v2/x", "/metrics/x"])
+@pytest.mark.parametrize("what", WRONG)
+def test_the_answer_is_the_one_that_everybody_gets(
+    broker: EmbeddedBroker, path: str, what: str
+) -> None:
+    early = ask(broker, request(path, *WRONG[what]))
+    usual = ask(broker, request(path, "X-Unusual: 1", *WRONG[what]))
+    assert early.startswith(b"HTTP/1.1 401 ")
+    assert not is_early(usual)
+    assert essence(early) == essence(usual)
+    # Whether it is early: what is slow to judge isn't.
+    assert is_early(early) == (what not in ("no password", "a scheme alone"))
+    assert re.search(rb"x-request-id: [0-9a-f-]+", early)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        request("/admin/v2/clusters", f"Authorization: Bearer {GOOD}"),
+        request("/admin/v2/clusters", BASIC + base64.b64encode(b"joe:secret").decode()),
+        request("/metrics"),
+        request("/status.html"),
+        request("/docs/"),
+    ],
+)
+def test_whoever_may_is_served(broker: EmbeddedBroker, words: bytes) -> None:
+    answer = ask(broker, words)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert not is_early(answer)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        request("/admin/v2/clusters", method="POST"),
+        request("/admin/v2/clusters", method="HEAD"),
+        request("/admin/v2/clusters", "Content-Length: 0"),
+        request("/admin/v2/clusters#part"),
+        request("/metrics#part"),  # the parser takes the part away, and that page is open
+        request("/admin/v2/clusters", *["Accept: a"] * 120),
+        request("/admin/v2/clusters", "Origin: http://elsewhere"),
+        request("/admin/v2/clusters", "Connection: upgrade, x"),
+        request("/admin/v2/clusters", "X-Original-Principal: a"),
+        request("/admin/v2/clusters") + request("/admin/v2/clusters"),
+        request("/admin/v2/clusters").replace(b"\r\n", b"\n"),
+        request("/admin/v2/clusters").replace(b"HTTP/1.1", b"HTTP/1.0"),
+        request("/admin/v2/clusters", "A" * 10 + ": " + "b" * HEAD_BYTES_MAX),
+    ],
+)
+def test_what_is_not_plain_goes_the_usual_way(broker: EmbeddedBroker, words: bytes) -> None:
+    answer = ask(broker, words)
+    assert answer.startswith(b"HTTP/1.")
+    status = answer.split(b"\r\n")[0]
+    assert b"x-request-id: " not in answer or b" 401 " in status or b"#" in words
+    assert b" 200 " not in status or words.startswith(b"GET /metrics")
+    assert early().answer(words, "10.0.0.1", 5) is None
+
+
+def test_a_head_in_pieces_goes_the_usual_way(broker: EmbeddedBroker) -> None:
+    words = request("/admin/v2/clusters")
+    url = httpx.URL(broker.web_url)
+    with socket.create_connection((url.host, url.port or 80), LIMIT_S) as client:
+        client.sendall(words[:20])
+        assert early().answer(words[:20], "10.0.0.1", 5) is None
+        client.sendall(words[20:])
+        assert client.recv(65536).startswith(b"HTTP/1.1 401 ")
+
+
+def test_refusals_are_counted(broker: EmbeddedBroker) -> None:
+    def count(name: str) -> float:
+        text = httpx.get(f"{broker.web_url}/metrics").text
+        found = re.findall(rf"^{name}.* ([0-9.e+]+)$", text, re.MULTILINE)
+        return sum(map(float, found))
+
+    before = count("pulsar_authentication_failures_total")
+    for _ in range(3):
+        assert is_early(ask(broker, request("/admin/v2/clusters")))
+    assert count("pulsar_authentication_failures_total") == before + 3
+
+
+def early() -> EarlyRefusals:
+    async def app(scope: object, receive: object, send: object) -> None:
+        raise AssertionError("nobody is let in")
+
+    authenticator = Authenticator(Chain([], "", frozenset()))
+    return EarlyRefusals(AuthenticationLayer(app, authenticator), HttpFigures())
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+@example(request("/\x7f"))
+@example(request("/a", "Authorization: \x00"))
+@example(request("//[::1]:99999999/%"))
+@settings(max_examples=300, deadline=None)
+def test_any_words_are_answered_or_left_to_others(words: bytes) -> None:
+    for each in (words, b"GET /" + words + b" HTTP/1.1\r\n\r\n", request("/a") + words):
+        answer = early().answer(each, "10.0.0.1", 5)
+        assert answer is None or answer.startswith(b"HTTP/1.1 401 Unauthorized\r\n")
+
+
+def test_nothing_that_was_shown_is_in_the_answer(tmp_path: Path) -> None:
+    answer = early().answer(request("/secret-path", "Authorization: Bearer s3cret"), "10.0.0.1", 5)
+    assert answer is not None
+    assert b"s3cret" not in answer
+    assert b"secret-path" not in answer
+
+
+def test_rooms_of_all_doors_and_password_checks_are_on_the_metrics_page(
+    broker: EmbeddedBroker,
+) -> None:
+    url = httpx.URL(broker.web_url)
+    with socket.create_connection((url.host, url.port or 80), LIMIT_S):
+        deadline = time.monotonic() + LIMIT_S
+        while not re.search(
+            r'pulsar_unauthenticated_connections\{[^}]*door="http"[^}]*\} 1\b',
+            page := httpx.get(f"{broker.web_url}/metrics").text,
+        ):
+            assert time.monotonic() < deadline, page
+            time.sleep(0.01)
+    assert re.search(
+        r'pulsar_unauthenticated_connections_cut_total\{[^}]*door="http"[^}]*\} 0', page
+    )
+    assert re.search(r"pulsar_authentication_password_checks\{[^}]*\} 0", page)

@@ -1,0 +1,400 @@
+"""The processes that compute hashes of passwords: their lives, and logins beside a flood."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import httpx
+import pulsar
+import pytest
+
+from broker.auth import password_checks
+from broker.auth.authenticator import Authenticator
+from broker.auth.basic import BasicProvider
+from broker.auth.chain import Chain
+from broker.auth.errors import TooManyChecksError
+from broker.auth.password_checks import PasswordChecks
+from broker.errors import AuthenticationError
+from broker.http.authentication import AuthenticationLayer
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import FrameReader, encode_command
+from tests.standalone_process import StandaloneProcess
+
+DIGEST = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
+BOOT = password_checks._BOOT
+LIMIT_S = 30.0
+
+
+async def ask(
+    checks: PasswordChecks,
+    password: bytes = b"right",
+    *,
+    address: str = "a",
+    name: str = "joe",
+    trusted: bool = False,
+    digest: str = DIGEST,
+) -> bool:
+    async with asyncio.timeout(LIMIT_S):
+        return await checks.check(digest, password, address=address, name=name, is_trusted=trusted)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110  # of other processes nobody tells us
+            await asyncio.sleep(0.005)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture
+async def checks() -> AsyncIterator[PasswordChecks]:
+    made = PasswordChecks()
+    yield made
+    made.close()
+    assert not made.pids
+
+
+def of_process(pid: int, name: str) -> str:
+    return Path(f"/proc/{pid}/{name}").read_text()
+
+
+def gated(gate: Path) -> str:
+    """What a process runs that begins its work when a file is there."""
+    return f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.005)\n{BOOT}"
+
+
+async def test_right_and_wrong_of_every_kind(checks: PasswordChecks) -> None:
+    assert not checks.pids  # nobody has asked
+    assert await ask(checks)
+    assert not await ask(checks, b"wrong")
+    assert not await ask(checks, b"right\0")
+    assert not await ask(checks, digest="")
+    assert await ask(checks, b"secret", digest="$apr1$fCeK4YCo$C.bsGUMW/hlwSnULumeqB.")
+    assert not await ask(checks, b"Secret", digest="$apr1$fCeK4YCo$C.bsGUMW/hlwSnULumeqB.")
+    assert len(checks.pids) == 1
+
+
+async def test_the_process_is_small_humble_and_knows_no_secrets(
+    checks: PasswordChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGNETAR_tokenSecretKey", "of-nobodys-business")
+    assert await ask(checks, b"right")
+    (pid,) = checks.pids
+    seen = [of_process(pid, name) for name in ("cmdline", "environ")]
+    for secret in ("of-nobodys-business", "right", DIGEST, "joe"):
+        assert not [text for text in seen if secret in text]
+    status = of_process(pid, "status")
+    assert int(status.split("VmRSS:")[1].split()[0]) < 32 * 1024
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    assert not os.listdir(f"/proc/{pid}/fd")[3:]  # no socket of the broker's
+
+
+def test_the_process_imports_little_of_the_broker() -> None:
+    program = (
+        "import sys; from broker.auth import password_process;"
+        " print(*sorted(name for name in sys.modules if name.split('.')[0] in"
+        " ('broker', 'bookkeeper', 'asyncio', 'pydantic', 'jwt', 'passlib', 'cryptography')))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert loaded.stdout.split() == [
+        *(b"broker", b"broker.auth", b"broker.auth.password_hashes"),
+        *(b"broker.auth.password_process", b"broker.scheduling"),
+    ]
+
+
+async def test_one_that_is_killed_is_replaced_and_nobody_notices(checks: PasswordChecks) -> None:
+    assert await ask(checks)
+    for _ in range(3):
+        (pid,) = checks.pids
+        os.kill(pid, signal.SIGKILL)
+        assert await ask(checks)
+        assert checks.pids != [pid]
+
+
+async def test_one_that_is_killed_at_work_has_its_work_done_by_another(tmp_path: Path) -> None:
+    checks = PasswordChecks(boot=gated(tmp_path / "gate"))
+    answer = asyncio.create_task(ask(checks))
+    await eventually(lambda: len(checks.pids) == 1)
+    (pid,) = checks.pids
+    os.kill(pid, signal.SIGKILL)
+    (tmp_path / "gate").touch()
+    assert await answer
+    checks.close()
+
+
+async def test_a_process_that_never_works_lets_nobody_in_and_nobody_wait() -> None:
+    checks = PasswordChecks(boot="raise SystemExit(1)")
+    answers = await asyncio.gather(
+        *(ask(checks, name=str(number)) for number in range(20)), return_exceptions=True
+    )
+    assert [each for each in answers if not isinstance(each, AuthenticationError)] == []
+    with pytest.raises(AuthenticationError, match="now"):
+        await ask(checks)
+    checks.close()
+
+
+async def test_one_that_never_gets_a_processor_gets_a_share_of_it(
+    checks: PasswordChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(password_checks, "_SLOW_S", 0.05)
+    digest = bcrypt.hashpw(b"right", bcrypt.gensalt(12)).decode()  # as slow as on a busy machine
+    assert await ask(checks, digest=digest)
+    (pid,) = checks.pids
+    assert os.sched_getscheduler(pid) == os.SCHED_BATCH
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert await ask(checks)
+    assert checks.pids == [pid]
+
+
+async def test_a_hash_that_is_too_dear_ends(
+    checks: PasswordChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(password_checks, "_CHECK_S_MAX", 0.2)
+    with pytest.raises(AuthenticationError, match="too long"):
+        await ask(checks, digest=DIGEST.replace("$04$", "$31$"))
+    monkeypatch.undo()
+    assert await ask(checks)
+
+
+async def test_guesses_leave_places_and_turns_to_others(tmp_path: Path) -> None:
+    checks = PasswordChecks(boot=gated(tmp_path / "gate"))
+    guesses = [asyncio.create_task(ask(checks, b"%d" % number)) for number in range(1000)]
+    await eventually(lambda: len([each for each in guesses if each.done()]) > 800)
+    assert not checks.has_room("a", "joe", is_trusted=False)
+    assert checks.has_room("a", "joe", is_trusted=True)
+    assert checks.has_room("a", "eve", is_trusted=False)
+    assert checks.has_room("b", "joe", is_trusted=False)
+    order: list[str] = []
+
+    async def login(what: str, address: str, name: str, trusted: bool) -> None:
+        assert await ask(checks, address=address, name=name, trusted=trusted)
+        order.append(what)
+
+    logins = [
+        asyncio.create_task(login("other address", "b", "joe", False)),
+        asyncio.create_task(login("other name", "a", "eve", False)),
+        asyncio.create_task(login("known", "a", "joe", True)),
+    ]
+    await asyncio.sleep(0)
+    (tmp_path / "gate").touch()
+    await asyncio.gather(*logins)
+    assert set(order) == {"known", "other address", "other name"}
+    # Each was served after a handful of the guesses, not after all that had come before.
+    assert len([each for each in guesses if not each.done()]) > 90
+    answers = await asyncio.gather(*guesses, return_exceptions=True)
+    refused = [each for each in answers if isinstance(each, TooManyChecksError)]
+    # 128 had places, one more was given to each process at once, and one lost his to eve.
+    assert 1000 - 131 <= len(refused) <= 1000 - 128 + 1
+    assert [each for each in answers if each is True] == []
+    checks.close()
+
+
+async def test_in_a_crowd_guesses_get_a_share_and_those_known_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A rest without an end: whoever is served meanwhile didn't wait for it.
+    for name in ("_CROWDED_S", "_REST", "_REST_S_MAX"):
+        monkeypatch.setattr(password_checks, name, 1e9)
+    checks = PasswordChecks(boot=gated(tmp_path / "gate"))
+    guesses = [asyncio.create_task(ask(checks, b"wrong")) for _ in range(140)]
+    try:
+        await asyncio.wait(guesses, return_when=asyncio.FIRST_COMPLETED)
+        assert any(
+            isinstance(each.exception(), TooManyChecksError) for each in guesses if each.done()
+        )
+        refused = sum(each.done() for each in guesses)
+        (tmp_path / "gate").touch()
+        await eventually(lambda: sum(each.done() for each in guesses) > refused)
+        for _ in range(3):
+            assert await ask(checks, trusted=True)
+        # One for each process, and none beside those who are known.
+        assert sum(each.done() for each in guesses) <= refused + 2
+        monkeypatch.setattr(password_checks, "_REST", 0.0)
+        assert await ask(checks, trusted=True)
+        await asyncio.wait(guesses, timeout=LIMIT_S)
+        assert all(each.done() for each in guesses)
+    finally:
+        checks.close()
+        await asyncio.gather(*guesses, return_exceptions=True)
+
+
+async def test_idle_processes_end() -> None:
+    checks = PasswordChecks(idle_s=0.05)
+    assert await ask(checks)
+    pids = checks.pids
+    await eventually(lambda: not checks.pids)
+    await eventually(lambda: not any(map(is_alive, pids)))
+    assert await ask(checks)
+    checks.close()
+
+
+async def test_an_end_is_told_to_who_waits(tmp_path: Path) -> None:
+    checks = PasswordChecks(boot=gated(tmp_path / "gate"))
+    waiting = [asyncio.create_task(ask(checks, name=str(number))) for number in range(5)]
+    await eventually(lambda: bool(checks.pids))
+    pids = checks.pids
+    checks.close()
+    for each in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(each, AuthenticationError)
+    assert not any(map(is_alive, pids))
+    with pytest.raises(AuthenticationError):
+        await ask(checks)
+
+
+PARENT = """
+import asyncio, sys
+from broker.auth.password_checks import PasswordChecks
+
+async def main():
+    checks = PasswordChecks()
+    args = {"address": "a", "name": "b", "is_trusted": False}
+    await checks.check(sys.argv[1], b"right", **args)
+    slow = asyncio.create_task(checks.check(sys.argv[1].replace("$04$", "$31$"), b"x", **args))
+    await asyncio.sleep(0)
+    print(*checks.pids, flush=True)
+    await slow
+
+asyncio.run(main())
+"""
+
+
+async def test_they_die_with_the_broker_whatever_they_are_at() -> None:
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PARENT, DIGEST), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pids = [int(word) for word in (await parent.stdout.readline()).split()]
+    assert pids
+    assert all(map(is_alive, pids))
+    parent.kill()
+    await parent.wait()
+    await eventually(lambda: not any(map(is_alive, pids)))
+
+
+# --- a broker beside guesses
+
+
+class Guesses:
+    """Wrong passwords for one user, over and over, as fast as two threads send them."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._stop = threading.Event()
+        self.sent = 0
+        self.codes: set[int] = set()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(2)]
+
+    def __enter__(self) -> Guesses:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, thread: int) -> None:
+        held: deque[socket.socket] = deque()
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            guess = socket.create_connection(("127.0.0.1", self._port))
+            guess.sendall(connect_frame(f"joe:wrong-{thread}-{number}"))
+            held.append(guess)
+            self.sent += 1
+            if len(held) > 200:  # so that many wait at a time
+                self._hear(held.popleft())
+        while held:
+            self._hear(held.popleft())
+
+    def _hear(self, guess: socket.socket) -> None:
+        with guess:
+            guess.settimeout(LIMIT_S)
+            reader = FrameReader()
+            try:
+                while data := guess.recv(4096):
+                    for command, _ in reader.feed(data):
+                        assert command.type == pb.BaseCommand.ERROR
+                        self.codes.add(command.error.error)
+            except ConnectionResetError:
+                pass
+
+
+def connect_frame(credentials: str) -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+    command.connect.client_version, command.connect.protocol_version = "test", 19
+    command.connect.auth_method_name = "basic"
+    command.connect.auth_data = credentials.encode()
+    return encode_command(command)
+
+
+def test_a_known_user_logs_in_while_strangers_guess(tmp_path: Path) -> None:
+    digest = bcrypt.hashpw(b"right", bcrypt.gensalt(8)).decode()
+    (tmp_path / "passwords").write_text(f"joe:{digest}\nann:{digest}\n")
+    settings = {
+        "authenticationEnabled": "true",
+        "authenticationProviders": "basic",
+        "basicAuthConf": str(tmp_path / "passwords"),
+    }
+    options = [each for key, value in settings.items() for each in ("--set", f"{key}={value}")]
+    with StandaloneProcess(tmp_path / "data", *options) as server:
+        with Guesses(server.port) as guesses:
+            deadline = time.monotonic() + LIMIT_S
+            while len(guesses.codes) < 2:  # the queue is full, and some were checked
+                assert time.monotonic() < deadline, guesses.codes
+                time.sleep(0.01)
+            for _ in range(3):
+                client = pulsar.Client(
+                    server.service_url,
+                    authentication=pulsar.AuthenticationBasic("ann", "right"),
+                    logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+                )
+                producer = client.create_producer("persistent://public/default/known")
+                producer.send(b"x")
+                client.close()
+            answer = httpx.get(f"{server.admin_url}/admin/v2/clusters", auth=("ann", "right"))
+            assert answer.status_code == 200
+        assert guesses.codes == {pb.AuthenticationError, pb.ServiceNotReady}
+        assert "Traceback" not in server.log
+
+
+async def test_over_http_who_finds_no_place_is_told_to_come_back() -> None:
+    class Full(PasswordChecks):
+        async def check(
+            self, digest: str, password: bytes, *, address: str, name: str, is_trusted: bool
+        ) -> bool:
+            raise TooManyChecksError("too many checks at once")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("nobody has proved who he is")
+
+    chain = Chain([BasicProvider({"joe": DIGEST})], "", frozenset())
+    layer = AuthenticationLayer(app, Authenticator(chain, passwords=Full()))
+
+    async def with_state(scope: Any, receive: Any, send: Any) -> None:
+        await layer({**scope, "state": {}}, receive, send)
+
+    transport = httpx.ASGITransport(with_state)
+    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+        answer = await client.get("/admin/v2/clusters", auth=("joe", "right"))
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert "www-authenticate" not in answer.headers

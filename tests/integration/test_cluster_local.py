@@ -1,0 +1,212 @@
+"""``magnetar cluster`` with real processes: used, hurt, stopped, killed, started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pulsar
+import pytest
+
+from tests.cluster_process import ClusterProcess, is_alive
+from tests.integration.failure_tools import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPICS = [f"persistent://public/default/orders-{number}" for number in range(8)]
+NAMES = {"zookeeper", "bookie-1", "bookie-2", "bookie-3", "autorecovery", "broker-1", "broker-2"}
+
+
+@contextlib.contextmanager
+def client(url: str) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(
+        url, operation_timeout_seconds=60, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def owned_bundles(web_url: str) -> set[str]:
+    address = web_url.removeprefix("http://")
+    url = f"{web_url}/admin/v2/brokers/standalone/{address}/ownedNamespaces"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return set(json.loads(answer.read()))
+
+
+class Sender(threading.Thread):
+    """Sends numbers to all topics in turn until told to stop; knows what was acknowledged."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self._done = threading.Event()
+        self.acknowledged: dict[str, list[int]] = {topic: [] for topic in TOPICS}
+
+    @property
+    def total(self) -> int:
+        return sum(map(len, self.acknowledged.values()))
+
+    def run(self) -> None:
+        with client(self._url) as made:
+            producers = {
+                topic: made.create_producer(topic, send_timeout_millis=60_000) for topic in TOPICS
+            }
+            number = 0
+            while not self._done.is_set():
+                for topic, producer in producers.items():
+                    producer.send(b"%d" % number)
+                    self.acknowledged[topic].append(number)
+                number += 1
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join(120)
+        assert not self.is_alive()
+
+
+def numbers_of(url: str, topic: str) -> list[int]:
+    """All that a new reader sees, in order."""
+    numbers = []
+    with client(url) as made:
+        reader = made.create_reader(topic, pulsar.MessageId.earliest)
+        while reader.has_message_available():
+            numbers.append(int(reader.read_next(30_000).data()))
+    return numbers
+
+
+def check_all(url: str, acknowledged: dict[str, list[int]]) -> None:
+    """Everything acknowledged is there, in order; resends may repeat."""
+    for topic, numbers in acknowledged.items():
+        assert list(dict.fromkeys(numbers_of(url, topic))) == numbers
+
+
+def open_both(cluster: ClusterProcess) -> None:
+    """Make both brokers owners: the one that is asked first takes a bundle."""
+    for index, topic in enumerate(TOPICS):
+        with client(cluster.service_urls[index % 2]) as made:
+            made.subscribe(topic, "keeper").close()  # nothing is trimmed
+    owned = [owned_bundles(url) for url in cluster.web_urls]
+    assert all(owned), owned
+    assert not owned[0] & owned[1]
+
+
+def kill_and_go_on(cluster: ClusterProcess, name: str, sender: Sender) -> None:
+    before = sender.total
+    cluster.children()[name].kill()
+    wait_until(lambda: cluster.log.count(f"{name} ready at ") == 2, f"{name} is back", 60)
+    wait_until(lambda: sender.total >= before + 80, "messages go on", 60)
+
+
+@pytest.mark.slow
+def test_a_cluster_lives_through_kills_and_restarts(tmp_path: Path) -> None:
+    cluster = ClusterProcess(tmp_path / "cluster", "--brokers", "2")
+    with cluster:
+        assert set(cluster.children()) == NAMES
+        open_both(cluster)
+        # By the first broker alone: what the second one owns is found by redirects.
+        sender = Sender(cluster.service_url)
+        sender.start()
+        wait_until(lambda: sender.total >= 80, "messages", 60)
+        kill_and_go_on(cluster, "bookie-1", sender)
+        for number in (1, 2):  # two copies suffice until it is back: no ledger ended
+            log = tmp_path / "cluster" / "logs" / f"broker-{number}.log"
+            assert "nobody can replace" not in log.read_text()
+        kill_and_go_on(cluster, "broker-2", sender)
+        sender.stop()
+        check_all(cluster.service_urls[0], sender.acknowledged)
+        children = list(cluster.children().values())
+        assert len(children) == len(NAMES)
+        urls = cluster.service_urls
+        assert cluster.stop() == 0
+        assert [each for each in children if is_alive(each)] == []
+        stopped = [line.split()[0] for line in cluster.log.splitlines() if " stopped" in line]
+        assert stopped[-1] == "zookeeper"
+        assert {*stopped[:2]} == {"broker-1", "broker-2"}
+        assert stopped[2] == "autorecovery"
+
+        cluster.start()  # on the same data
+        assert cluster.service_urls == urls
+        check_all(cluster.service_url, sender.acknowledged)
+        children = list(cluster.children().values())
+        cluster.kill()
+        wait_until(
+            lambda: not [each for each in children if is_alive(each)], "nobody outlives it", 30
+        )
+
+
+def run_cluster(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "broker.cli.main", "cluster", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "cluster"), "--port", "0")
+    done = run_cluster(*data, PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == 1
+    assert "needs Java 17 or newer, and there is no java" in done.stderr
+    assert "--metadata" in done.stderr
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_362\"' >&2\n")
+    old.chmod(0o755)
+    done = run_cluster(*data, PATH=f"{tmp_path}:/bin", JAVA_HOME="")
+    assert done.returncode == 1
+    assert f"{old} is Java 8" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_told_and_nothing_starts(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        done = run_cluster(
+            *("--data", str(tmp_path / "cluster"), "--brokers", "1", "--port", "0"),
+            *("--web-port", str(port)),
+        )
+    assert done.returncode == 1
+    assert f"port {port} (broker-1 web) is in use" in done.stderr
+    assert "starting" not in done.stdout
+
+
+def test_a_process_that_can_not_start_ends_all_of_it(tmp_path: Path) -> None:
+    cluster = ClusterProcess(
+        tmp_path / "cluster", "--bookies", "1", "--bookie-set", "journalMaxSizeMB=none"
+    )
+    cluster.launch()
+    said = cluster.refusal(cluster.take(), 0)
+    assert "bookie-1 can't start" in said
+    assert "journalMaxSizeMB" in said
+    assert said.count("bookie-1 starting") == 3
+    assert "zookeeper stopped" in said
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info)]
+
+
+def test_a_second_signal_kills(tmp_path: Path) -> None:
+    cluster = ClusterProcess(tmp_path / "cluster", "--bookies", "1", "--brokers", "1")
+    with cluster:
+        children = cluster.children()
+        children["bookie-1"].suspend()  # it can't end by itself
+        process = cluster.take()
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: cluster.count("autorecovery stopped"), "stopping", 60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert [name for name, each in children.items() if is_alive(each)] == []

@@ -1,0 +1,97 @@
+"""Every field of http-api.md 3.5 that the log knows, against a log that has something to tell."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bookkeeper.replication.under_replication import UnderReplicationStore
+from broker.http.topic_internals import internal_stats, ledger_info, with_ledger_metadata
+from broker.service.persistent_topic import PersistentTopic
+from managed_ledger.position import EARLIEST
+from managed_ledger.stored_info import read_stored
+from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster
+
+TOPIC = """entriesAddedCounter numberOfEntries totalSize currentLedgerEntries currentLedgerSize
+    lastLedgerCreatedTimestamp waitingCursorsCount pendingAddEntriesCount lastConfirmedEntry state
+    ledgers cursors schemaLedgers compactedLedger properties"""
+LEDGER = "ledgerId entries size offloaded underReplicated"
+CURSOR = """markDeletePosition readPosition waitingReadOp pendingReadOps messagesConsumedCounter
+    cursorLedger cursorLedgerLastEntry individuallyDeletedMessages lastLedgerSwitchTimestamp state
+    active numberOfEntriesSinceFirstNotAckedMessage totalNonContiguousDeletedMessagesRange
+    subscriptionHavePendingRead subscriptionHavePendingReplayRead properties"""
+STORED = "version creationDate modificationDate ledgers cursors"
+STORED_CURSOR = """version creationDate modificationDate cursorsLedgerId markDelete
+    individualDeletedMessages"""
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    made = Cluster()
+    yield made
+    await made.close()
+
+
+async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, replace(CONFIG, ledger_entries_max=3))
+    cursor = await log.open_cursor("sub", EARLIEST)
+    appends = Appends(log)
+    appends.send(b"one", b"two", b"three", b"four", b"five")
+    await appends.settle()
+    at = [position for position, _ in appends.acked]
+    cursor.ack([at[0], at[2], at[4]])
+    await cursor.flush()
+    topic = cast(PersistentTopic, SimpleNamespace(ledger=log, subscriptions={}))
+
+    found: dict[str, Any] = internal_stats(topic)
+    assert found.keys() == set(TOPIC.split())
+    assert [found["entriesAddedCounter"], found["numberOfEntries"]] == [5, 5]
+    assert found["totalSize"] == sum(4 + len(payload) for _, payload in appends.acked)
+    assert [found["currentLedgerEntries"], found["currentLedgerSize"]] == [2, 16]
+    assert found["lastConfirmedEntry"] == f"{at[4][0]}:1"
+    assert [found["state"], found["pendingAddEntriesCount"]] == ["LedgerOpened", 0]
+    assert all(row.keys() == set(LEDGER.split()) for row in found["ledgers"])
+    assert found["ledgers"][-1]["entries"] == found["ledgers"][-1]["size"] == 0  # it is open
+    shown = found["cursors"]["sub"]
+    assert shown.keys() == set(CURSOR.split())
+    assert shown["markDeletePosition"] == f"{at[0][0]}:0"
+    assert shown["readPosition"] == f"{at[1][0]}:1"
+    first, second = at[0][0], at[4][0]
+    assert shown["individuallyDeletedMessages"] == (
+        f"[({first}:1..{first}:2],({second}:0..{second}:1]]"
+    )
+    assert shown["totalNonContiguousDeletedMessagesRange"] == 2
+    assert shown["messagesConsumedCounter"] == 3
+    assert (shown["cursorLedger"], shown["cursorLedgerLastEntry"]) == cursor.ledger_position
+    assert shown["state"] == "Open"
+
+    markers = UnderReplicationStore(cluster.store, lambda: 0)
+    await markers.mark(first, ["b9"])
+    await with_ledger_metadata(log, found)
+    assert [row["underReplicated"] for row in found["ledgers"]] == [True, False]
+    assert "state=CLOSED, lastEntryId=2" in found["ledgers"][0]["metadata"]
+
+    await log.close()
+    stored = await read_stored(cluster.store, NAME)
+    assert stored is not None
+    info = ledger_info(stored)
+    assert info.keys() == set(STORED.split())
+    assert [row["entries"] for row in info["ledgers"]] == [3, 2]
+    kept = info["cursors"]["sub"]
+    assert kept.keys() == set(STORED_CURSOR.split())
+    assert kept["markDelete"] == {"ledgerId": first, "entryId": 0}
+    assert kept["individualDeletedMessages"] == [
+        {
+            "lowerEndpoint": {"ledgerId": first, "entryId": 1},
+            "upperEndpoint": {"ledgerId": first, "entryId": 2},
+        },
+        {
+            "lowerEndpoint": {"ledgerId": second, "entryId": 0},
+            "upperEndpoint": {"ledgerId": second, "entryId": 1},
+        },
+    ]

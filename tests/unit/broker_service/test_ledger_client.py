@@ -1,0 +1,66 @@
+"""From broker.conf's keys to how ledgers are read and written."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bookkeeper.client.config import ClientConfig, ReadConfig, SpeculationConfig, WriteConfig
+from broker.bookie_choice import bookie_health
+from broker.config import BrokerConfig, ConfigError
+from broker.ledger_client import client_config
+
+
+def load(**keys: str) -> BrokerConfig:
+    return BrokerConfig.load(environment={}, overrides=keys)
+
+
+def test_nothing_is_on_unless_it_is_set() -> None:
+    assert client_config(load()) == ClientConfig()
+
+
+def test_reads() -> None:
+    config = load(
+        bookkeeperClientReorderReadSequenceEnabled="true",
+        bookkeeperNetworkLocation="/zone-a/ud1",
+        bookkeeper_reorderThresholdPendingRequests="7",
+        bookkeeper_bookieFailureHistoryExpirationMSec="5000",
+        bookkeeperEnableStickyReads="false",
+        bookkeeperClientSpeculativeReadTimeoutInMillis="150",
+        bookkeeper_maxSpeculativeReadTimeout="900",
+    )
+    assert client_config(config).reads == ReadConfig(
+        reorder=True,
+        network_location="/zone-a/ud1",
+        pending_max=7,
+        slow_memory_ms=5000,
+        sticky=False,
+        speculation=SpeculationConfig(150, 900),
+    )
+
+
+def test_writes() -> None:
+    config = load(
+        bookkeeperExplicitLacIntervalInMills="20",
+        bookkeeper_addEntryQuorumTimeoutSec="30",
+        bookkeeper_maxAllowedEnsembleChanges="5",
+        bookkeeper_delayEnsembleChange="true",
+    )
+    assert client_config(config).writes == WriteConfig(20, 30_000, 5, True)
+
+
+def test_figures_out_of_range_are_refused() -> None:
+    with pytest.raises(ConfigError, match="bookkeeper"):
+        client_config(load(bookkeeperExplicitLacIntervalInMills="-5"))
+
+
+def test_the_memory_of_failures_is_the_same_for_placement_and_reads() -> None:
+    config = load(bookkeeper_bookieFailureHistoryExpirationMSec="5000")
+    now_ms = 0
+    health = bookie_health(config, lambda: now_ms, random.Random(1))
+    health.note_error("b1")
+    now_ms = 4999
+    assert health.recent_failures("b1") == 1
+    now_ms = 5000
+    assert health.recent_failures("b1") == 0
