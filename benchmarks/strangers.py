@@ -46,6 +46,7 @@ BROKER_CORE, OTHER_CORE = 1, 0
 SECRET: Final = os.urandom(32)
 TOPIC: Final = "persistent://public/default/flooded"
 SPAWN: Final = multiprocessing.get_context("spawn")
+KNOWN: Final = [f"ann{number}" for number in range(20)]
 USUAL: Final = ("silent", "garbage", "token", "password", "tls", "http", "http-basic")
 _GROUP_S: Final = 0.005
 _WARM_UP_S: Final = 0.5
@@ -274,7 +275,8 @@ def server_settings(folder: Path) -> dict[str, object]:
     (folder / "key").chmod(0o600)
     # 12 ms a check; htpasswd's own default is 5, which is 2 ms
     digest = bcrypt.hashpw(b"right", bcrypt.gensalt(8)).decode()
-    (folder / "passwords").write_text(f"joe:{digest}\n")
+    users = ["joe", *KNOWN]
+    (folder / "passwords").write_text("".join(f"{user}:{digest}\n" for user in users))
     pair = Authority(folder).sign("localhost")
     return {
         "authenticationEnabled": "true",
@@ -391,6 +393,47 @@ def cost_table(chosen: list[Kind], options: argparse.Namespace) -> None:
             )
 
 
+def login_table(chosen: list[Kind], options: argparse.Namespace) -> None:
+    """How long the right password takes beside the strangers: of users who were never in before."""
+    print("| strangers | first logins | p50 / max ms | told to come back |")
+    print("|---|---|---|---|")
+    for kind in chosen:
+        told: dict[str, Any] = {}
+        waits_ms: list[float] = []
+        refused = 0
+        # A fresh broker: one remembers who was in
+        with contextlib.ExitStack() as stack:
+            broker = stack.enter_context(server())
+            port, seconds = broker.ports[kind.door], 2 * options.seconds
+            stack.enter_context(flood(kind, port, options.rate, seconds, told))
+            for name in KNOWN:
+                began_s = time.perf_counter()
+                while not logs_in(broker.process.service_url, f"{name}:right"):
+                    refused += 1
+                    time.sleep(0.1)
+                waits_ms.append((time.perf_counter() - began_s) * 1000)
+        waits_ms.sort()
+        print(
+            f"| {kind.name} | {len(waits_ms)} | {p(waits_ms, 0.5):.0f} / {waits_ms[-1]:.0f} |"
+            f" {refused} times |",
+            flush=True,
+        )
+
+
+def logs_in(service_url: str, credentials: str) -> bool:
+    """False: too many others wait."""
+    client = RawClient(service_url, connect=False)
+    try:
+        client.send_bytes(connect_frame("basic", credentials))
+        command, _ = client.receive()
+        if command.type == pb.BaseCommand.CONNECTED:
+            return True
+        assert command.error.error == pb.ServiceNotReady, command
+        return False
+    finally:
+        client.close()
+
+
 def wait_until_idle(process: StandaloneProcess) -> None:
     while True:
         before_s = process.cpu_seconds()
@@ -407,10 +450,12 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3, help="rounds, of which the medians")
     parser.add_argument("--pings", action="store_true", help="instead of messages: no disk")
     parser.add_argument("--cost", action="store_true", help="only the broker's CPU for a stranger")
+    parser.add_argument("--logins", action="store_true", help="only first logins by password")
     options = parser.parse_args()
     names = options.kinds.split(",") if options.kinds else USUAL
     chosen = [kind for kind in kinds() if kind.name in names]
-    (cost_table if options.cost else latency_table)(chosen, options)
+    table = login_table if options.logins else cost_table if options.cost else latency_table
+    table(chosen, options)
     return 0
 
 
