@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
+from managed_ledger import ending
 from managed_ledger.append_core import AppendDone, AppendState
 from managed_ledger.append_path import AppendPath
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.cursor import (
-    Cursor,
-    create_non_durable_cursor,
-    delete_cursor,
-    load_or_create_cursor,
-)
+from managed_ledger.cursor.cursor import Cursor
+from managed_ledger.cursor_set import CursorSet
 from managed_ledger.entry_batch import Buffer, EntryBatch
 from managed_ledger.entry_cache import EntryCache, LogCache, cut_to_bytes
 from managed_ledger.errors import (
-    CursorClosedError,
     ManagedLedgerClosedError,
     ManagedLedgerError,
     ManagedLedgerFencedError,
@@ -32,25 +26,18 @@ from managed_ledger.figures import LedgerFigures
 from managed_ledger.ledger_list import LedgerList, ManagedLedgerInfo
 from managed_ledger.list_store import ListStore
 from managed_ledger.logger import logger
-from managed_ledger.offload.choosing import is_offloaded
 from managed_ledger.offload.offload_path import Offloading, OffloadPath
 from managed_ledger.position import EARLIEST, LATEST, InitialPosition, Position
 from managed_ledger.reading import ReadPath
+from managed_ledger.search import Predicate, find_newest
 from managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes
-from managed_ledger.stats import LedgerStats, ManagedLedgerStats
+from managed_ledger.stats import ManagedLedgerStats, stats_of
 from managed_ledger.trim_path import Trimmer
-from metadata.errors import MetadataError, NotFoundError
-from metadata.paths import decode_name
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from bookkeeper.client.client import BookKeeperClient
     from bookkeeper.client.ledger_reader import LedgerReader
-
-DRAIN_TIMEOUT_S = 10.0
-"""How long close, terminate and truncate wait for appends that are under way."""
-ACTIVE_BACKLOG_MAX = 50_000
-"""A cursor with more unacknowledged entries than this has no claim on the cache."""
 
 _STATE_NAMES = {
     AppendState.NO_LEDGER: "ClosedLedger",
@@ -72,21 +59,27 @@ class ManagedLedger:
         cursors: durable and non-durable ones by name; read only.
         entries_added: entries confirmed since the open.
         figures: what metrics show of its writes and reads.
+
+    For the other modules of the package:
+
+    Attributes:
+        appends: the writing side, once there was an append.
+        failure: why nothing can be done any more: closed, deleted or fenced.
     """
 
     __slots__ = (
-        "_appends",
         "_closing",
-        "_failure",
         "_is_fenced",
         "_on_closed",
-        "_opening",
         "_reads",
+        "appends",
         "cache",
         "client",
         "config",
+        "cursor_set",
         "cursors",
         "entries_added",
+        "failure",
         "figures",
         "ledgers",
         "lists",
@@ -123,17 +116,16 @@ class ManagedLedger:
         self.now_ms = now_ms
         self.lists = lists
         self.ledgers = LedgerList((x.ledger_id, x.entries) for x in lists.info.ledgers)
-        self.cursors: dict[str, Cursor] = {}
+        self.cursor_set = CursorSet(self)
+        self.cursors: dict[str, Cursor] = self.cursor_set.loaded
         self.on_appended: Callable[[], None] | None = None
         self.on_fenced: Callable[[BaseException], None] | None = None
         self.entries_added = 0
         self.figures = LedgerFigures()
         self.log_cache: LogCache | None = None
-        self._appends: AppendPath | None = None
+        self.appends: AppendPath | None = None
         self._reads: ReadPath | None = None
-        self._failure: ManagedLedgerError | None = None  # closed or fenced
-        # Cursors being made hold back the trim as well.
-        self._opening: dict[str, tuple[Position, asyncio.Task[Cursor]]] = {}
+        self.failure: ManagedLedgerError | None = None
         self._is_fenced = False
         self._closing: asyncio.Task[None] | None = None
         self.trimmer = Trimmer(self)
@@ -147,13 +139,13 @@ class ManagedLedger:
         """Name of the state as in Pulsar's statistics."""
         if self._is_fenced:
             return "Fenced"
-        if self._failure is not None:
+        if self.failure is not None:
             return "Closed"
         if self.terminated is not None:
             return "Terminated"
-        if self._appends is None:
+        if self.appends is None:
             return "LedgerOpened"  # the next append makes a ledger; operators needn't know
-        return _STATE_NAMES[self._appends.core.state]
+        return _STATE_NAMES[self.appends.core.state]
 
     @property
     def is_owner(self) -> bool:
@@ -163,7 +155,7 @@ class ManagedLedger:
     @property
     def is_open(self) -> bool:
         """Neither fenced nor closed nor closing."""
-        return self._failure is None and self._closing is None
+        return self.failure is None and self._closing is None
 
     @property
     def last_confirmed(self) -> Position:
@@ -179,19 +171,19 @@ class ManagedLedger:
     def total_bytes(self) -> int:
         """Bytes of all existing entries, heads included, and of appends under way."""
         size = self.lists.info.size
-        if self._appends is not None and self._appends.core.current >= 0:
-            size += self._appends.core.current_bytes
+        if self.appends is not None and self.appends.core.current >= 0:
+            size += self.appends.core.current_bytes
         return size
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of appends that aren't confirmed: what back-pressure goes by."""
-        return 0 if self._appends is None else self._appends.core.pending_bytes
+        return 0 if self.appends is None else self.appends.core.pending_bytes
 
     @property
     def missing_bookies(self) -> int:
         """How many more must accept writes before an append can succeed; 0: a ledger is open."""
-        if self._appends is not None and self._appends.core.current >= 0:
+        if self.appends is not None and self.appends.core.current >= 0:
             return 0
         return max(0, self.config.ensemble_size - len(self.client.bookies.writable))
 
@@ -216,14 +208,20 @@ class ManagedLedger:
                 it takes for the counts to sum up. Without an error the entries are durable and
                 readable. With one, ids are -1 and this owner will never confirm them.
         """
-        appends = self._appends
+        appends = self.appends
         if appends is None:
-            appends = self._appends = AppendPath(self)
-            if self._failure is not None:
-                appends.core.refuse(self._failure)
+            appends = self.append_path()
+            if self.failure is not None:
+                appends.core.refuse(self.failure)
             elif self.terminated is not None:
                 appends.core.refuse(ManagedLedgerTerminatedError(self.name))
         appends.append(heads, bodies, on_done)
+
+    def append_path(self) -> AppendPath:
+        """The writing side, made when needed."""
+        if self.appends is None:
+            self.appends = AppendPath(self)
+        return self.appends
 
     def confirmed(
         self, ledger_id: int, first: int, heads: list[bytes], bodies: list[Buffer], size: int
@@ -242,17 +240,17 @@ class ManagedLedger:
 
     def fence(self, error: BaseException) -> None:
         """Gives the log up for good. Pending appends fail; ``on_fenced`` hears of it once."""
-        if self._failure is not None:
+        if self.failure is not None:
             return
         logger.warning("%s: fenced: %s", self.name, error)
         if not isinstance(error, ManagedLedgerFencedError):
             cause, error = error, ManagedLedgerFencedError(f"{self.name}: {error}")
             error.__cause__ = cause
-        self._failure = error
+        self.failure = error
         self._is_fenced = self.lists.is_lost = True
-        if self._appends is not None:
-            self._appends.core.stop(error)
-            self._appends.run()
+        if self.appends is not None:
+            self.appends.core.stop(error)
+            self.appends.run()
         if self.on_fenced is not None:
             self.on_fenced(error)
 
@@ -294,7 +292,7 @@ class ManagedLedger:
     def _read_ahead(self, ledger_id: int, entry_id: int) -> None:
         """A reader works off a chunk from storage: have the next one ready."""
         following = self.ledgers.first_at_or_after((ledger_id, entry_id))
-        if following is None or self._reads is None or self._failure is not None:
+        if following is None or self._reads is None or self.failure is not None:
             return
         if self.log_cache is not None and self.log_cache.find(*following) is None:
             self._reads.read_ahead(following)
@@ -313,18 +311,16 @@ class ManagedLedger:
             ManagedLedgerClosedError: the log was closed.
         """
         while True:
-            if isinstance(self._failure, ManagedLedgerClosedError):
-                raise self._failure
+            if isinstance(self.failure, ManagedLedgerClosedError):
+                raise self.failure
             existing = self.ledgers.first_at_or_after(position)
             if existing is None:
                 return None
             batch = self.read_nowait(existing, entries_max, bytes_max)
             if batch is not None:
                 return batch
-            if self._reads is None:
-                self._reads = ReadPath(self)
             try:
-                run = await self._reads.read_run(existing, bytes_max)
+                run = await self.read_path().read_run(existing, bytes_max)
             except LedgerError:
                 if self.ledgers.is_valid(existing):
                     raise
@@ -334,11 +330,7 @@ class ManagedLedger:
             return EntryBatch(run.ledger_id, run.first, heads, bodies)
 
     async def find_newest(
-        self,
-        predicate: Callable[[bytes, Buffer], bool],
-        *,
-        after: Position = EARLIEST,
-        upto: Position = LATEST,
+        self, predicate: Predicate, *, after: Position = EARLIEST, upto: Position = LATEST
     ) -> Position | None:
         """The last entry in ``(after, upto]`` whose head and body satisfy a monotone predicate.
 
@@ -348,57 +340,24 @@ class ManagedLedger:
         Raises:
             LedgerError: an entry couldn't be read.
         """
-        found: Position | None = None
-        upto = min(upto, self.last_confirmed)
-        count = self.ledgers.entries_between(after, upto)
-        while count > 0:
-            half = (count + 1) // 2
-            position = self.ledgers.position_after(after, half)
-            if position > upto:
-                break
-            if await self._test(position, predicate):
-                found = after = position
-            elif half == 1:
-                break
-            else:
-                upto = self.ledgers.previous_position(position)
-            count = self.ledgers.entries_between(after, upto)
-        return found
+        return await find_newest(self, predicate, after, upto)
 
-    async def _test(self, position: Position, predicate: Callable[[bytes, Buffer], bool]) -> bool:
-        chunk = None if self.log_cache is None else self.log_cache.find(*position)
-        if chunk is not None:
-            batch = chunk.slice(position[1], 1, 1)
-        else:
-            if self._reads is None:
-                self._reads = ReadPath(self)
-            try:
-                batch = await self._reads.read_entry(position)
-            except LedgerError:
-                if self.ledgers.is_valid(position):
-                    raise
-                return True  # trimmed meanwhile: what follows is later
-        return predicate(batch.heads[0], batch.bodies[0])
+    def read_path(self) -> ReadPath:
+        """The reading side beyond the cache, made when needed."""
+        if self._reads is None:
+            self._reads = ReadPath(self)
+        return self._reads
 
     def cache_of_log(self) -> LogCache:
         """This log's part of the cache, made when needed."""
         if self.log_cache is None:
-            self.log_cache = LogCache(self.cache, self._slowest_active)
+            self.log_cache = LogCache(self.cache, self.cursor_set.slowest_active)
         return self.log_cache
 
     def writer_reader(self, ledger_id: int) -> LedgerReader | None:
         """For the read path: reads a ledger that this log writes; None when it doesn't."""
-        writer = None if self._appends is None else self._appends.writers.get(ledger_id)
+        writer = None if self.appends is None else self.appends.writers.get(ledger_id)
         return None if writer is None else writer.reader()
-
-    def _slowest_active(self) -> Position | None:
-        last = self.ledgers.last_confirmed
-        active = [
-            x.mark_delete
-            for x in self.cursors.values()
-            if self.ledgers.entries_between(x.mark_delete, last) <= ACTIVE_BACKLOG_MAX
-        ]
-        return min(active, default=None)
 
     # Positions
 
@@ -445,7 +404,7 @@ class ManagedLedger:
     def _ledger_sizes(self) -> list[LedgerSize]:
         """Of every listed ledger, appends under way included."""
         sizes: list[LedgerSize] = []
-        writers = {} if self._appends is None else self._appends.writers
+        writers = {} if self.appends is None else self.appends.writers
         for listed in self.lists.info.ledgers:
             writer = None if listed.closed_ms else writers.get(listed.ledger_id)
             if writer is None:
@@ -468,58 +427,23 @@ class ManagedLedger:
             initial: the first position that a new cursor delivers.
             properties: stored with a new cursor.
         """
-        self._require_open()
-        if (cursor := self.cursors.get(name)) is not None:
-            return cursor
-        if (opening := self._opening.get(name)) is None:
-            mark_delete = self._before(initial)
-            task = asyncio.get_running_loop().create_task(
-                load_or_create_cursor(self, name, mark_delete, properties or {})
-            )
-            task.add_done_callback(partial(self._on_cursor_opened, name))
-            opening = self._opening[name] = (mark_delete, task)
-        # Two loads of one cursor would fence each other: everybody waits for the first.
-        return await asyncio.shield(opening[1])
-
-    def _on_cursor_opened(self, name: str, task: asyncio.Task[Cursor]) -> None:
-        del self._opening[name]
-        if not task.cancelled() and task.exception() is None:
-            self.cursors[name] = task.result()
+        self.require_open()
+        return await self.cursor_set.open(name, initial, properties)
 
     def new_non_durable_cursor(self, start: Position, name: str) -> Cursor:
         """A cursor in memory only; the log doesn't keep entries for it."""
-        self._require_open()
-        if name in self.cursors:
-            raise ValueError(f"{self.name}: there is a cursor {name!r} already")
-        cursor = create_non_durable_cursor(self, name, self._before(start))
-        self.cursors[name] = cursor
-        return cursor
+        self.require_open()
+        return self.cursor_set.new_non_durable(start, name)
 
     async def delete_cursor(self, name: str) -> None:
         """Removes a cursor and its storage; a missing one is success."""
-        self._require_open()
-        await self._delete_cursor(name)
+        self.require_open()
+        await self.cursor_set.delete(name)
         self.trimmer.trim_soon()
-
-    async def _delete_cursor(self, name: str) -> None:
-        if (opening := self._opening.get(name)) is not None:
-            await asyncio.wait([opening[1]])
-        if (cursor := self.cursors.get(name)) is None:
-            await delete_cursor(self, name)
-            return
-        await cursor.delete()
-        self.cursors.pop(name, None)
 
     async def load_cursors(self) -> None:
         """For the factory: loads every stored cursor, which takes each over from its last owner."""
-        names = [decode_name(x) for x in await self.store.children(self.path)]
-        if names:
-            loads = (load_or_create_cursor(self, x, self.last_confirmed, {}) for x in names)
-            results = await asyncio.gather(*loads, return_exceptions=True)
-            for name, result in zip(names, results, strict=True):
-                if isinstance(result, BaseException):
-                    raise result
-                self.cursors[name] = result
+        await self.cursor_set.load_all()
         self.trimmer.on_list_changed(self.lists.info)
         self.offloads.on_list_changed(self.lists.info)
         self.trimmer.trim_if_consumed()
@@ -539,12 +463,6 @@ class ManagedLedger:
         """From a cursor: another owner took it."""
         self.fence(error)
 
-    def _before(self, position: Position) -> Position:
-        """The mark-delete position of a cursor that delivers ``position`` first."""
-        if position > self.last_confirmed:
-            return self.last_confirmed
-        return self.ledgers.previous_position(max(position, self.ledgers.first_position()))
-
     # Trimming and the list
 
     async def trim(self) -> None:
@@ -553,7 +471,7 @@ class ManagedLedger:
         Raises:
             MetadataError: the list couldn't be changed; nothing was deleted.
         """
-        self._require_open()
+        self.require_open()
         await self.trimmer.trim(ignore_retention=False)
 
     def on_list_changed(self, info: ManagedLedgerInfo) -> None:
@@ -566,10 +484,7 @@ class ManagedLedger:
                 self.log_cache.drop_ledgers(info.ledgers[0].ledger_id)
             for ledger_id in gone:
                 self.on_ledger_ended(ledger_id)
-            first = self.ledgers.previous_position(self.ledgers.first_position())
-            for cursor in self.cursors.values():
-                if not cursor.durable and cursor.mark_delete < first:
-                    cursor.advance_to(first)
+            self.cursor_set.on_trimmed()
         self.trimmer.on_list_changed(info)
         self.offloads.on_list_changed(info)
 
@@ -584,18 +499,16 @@ class ManagedLedger:
         The position is the lowest durable mark-delete, of cursors in the making too; None without
         durable cursors. The ledger is the one that is written.
         """
-        positions = [x.durable_mark_delete for x in self.cursors.values() if x.durable]
-        positions += [x for x, _ in self._opening.values()]
-        core = None if self._appends is None else self._appends.core
+        core = None if self.appends is None else self.appends.core
         written = 2**63 if core is None or core.current < 0 else core.current
-        return min(positions, default=None), written
+        return self.cursor_set.slowest_durable(), written
 
     def sweep(self, now_ms: int) -> None:
         """From the factory, now and then: what depends on time."""
-        if self._failure is not None:
+        if self.failure is not None:
             return
-        if self._appends is not None:
-            self._appends.sweep(now_ms)
+        if self.appends is not None:
+            self.appends.sweep(now_ms)
         if len(self.lists.info.ledgers) > 1:
             self.trimmer.trim_soon()
             self.offloads.on_list_changed(self.lists.info)
@@ -610,8 +523,8 @@ class ManagedLedger:
             self.config,
             replace(config, head_bytes=self.config.head_bytes, password=self.config.password),
         )
-        if self._appends is not None:
-            self._appends.configure()
+        if self.appends is not None:
+            self.appends.configure()
         retention = (config.retention_ms, config.retention_bytes)
         if (
             retention != (before.retention_ms, before.retention_bytes)
@@ -633,8 +546,8 @@ class ManagedLedger:
 
         What ``change`` raises goes to the caller; nothing is stored then.
         """
-        self._require_open()
-        await self._update(lambda x: x.with_properties(change(x.properties)))
+        self.require_open()
+        await self.update_list(lambda x: x.with_properties(change(x.properties)))
 
     async def terminate(self) -> Position:
         """Seals the log: appends fail from now on, readers reach an end.
@@ -642,42 +555,11 @@ class ManagedLedger:
         Returns:
             The last position it will ever have.
         """
-        self._require_open()
-        if self.terminated is not None:
-            return self.terminated
-        error = ManagedLedgerTerminatedError(self.name)
-        if self._appends is None:
-            self._appends = AppendPath(self)
-        self._appends.core.refuse(error)
-        await self._appends.drain(DRAIN_TIMEOUT_S)
-        self._appends.core.stop(error)
-        self._appends.run()
-        await self._appends.finish_tasks()
-        await self._appends.close_writers()
-        last = self.last_confirmed
-        await self._update(lambda x: x.with_terminated(last))
-        return last
+        return await ending.terminate(self)
 
     async def truncate(self) -> None:
         """Acknowledges everything for every cursor and deletes all but an empty ledger."""
-        self._require_open()
-        if self.ledgers.entry_count and self.terminated is None:
-            if self._appends is None:
-                self._appends = AppendPath(self)
-            appends = self._appends
-            written = self.last_confirmed[0]
-            appends.core.rotate(self.now_ms())
-            appends.run()
-            while appends.core.current <= written and appends.core.refusal is None:
-                if not await appends.wait_change(DRAIN_TIMEOUT_S):
-                    break
-            await appends.finish_tasks()
-        for cursor in list(self.cursors.values()):
-            try:
-                await cursor.reset(self.ledgers.next_position(self.last_confirmed))
-            except CursorClosedError:
-                self._require_open()  # else this cursor is being deleted: it holds nothing back
-        await self.trimmer.trim(ignore_retention=True)
+        await ending.truncate(self)
 
     async def close(self) -> None:
         """Ends the ledgers in use and stores the cursors, unless the log is fenced.
@@ -685,35 +567,8 @@ class ManagedLedger:
         What can't be stored is logged: the next open recovers it.
         """
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
+            self._closing = asyncio.get_running_loop().create_task(ending.close(self))
         await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
-        if isinstance(self._failure, ManagedLedgerClosedError):
-            await self._finish()  # deleted, perhaps in part
-            return
-        await self.offloads.stop()
-        closed = ManagedLedgerClosedError(f"{self.name} is closed")
-        appends = self._appends
-        if appends is not None:
-            appends.core.refuse(closed)
-            if self._failure is None:
-                await appends.drain(DRAIN_TIMEOUT_S)
-            appends.core.stop(closed)
-            appends.run()
-        for cursor in list(self.cursors.values()):
-            try:
-                await cursor.close()
-            except (LedgerError, MetadataError, ManagedLedgerError) as error:
-                logger.warning("%s: cursor %s: %s", self.name, cursor.name, error)
-        if appends is not None:
-            if self._is_fenced:
-                appends.abandon_tasks()
-            await appends.finish_tasks()
-            if not self._is_fenced:
-                await appends.close_writers()
-        self._failure = closed
-        await self._finish()
 
     async def delete(self) -> None:
         """Deletes the log with its cursors and ledgers.
@@ -721,73 +576,30 @@ class ManagedLedger:
         Raises:
             MetadataError, LedgerError: it is partly deleted; call the factory's delete again.
         """
-        self._require_open()
-        error = ManagedLedgerClosedError(f"{self.name} is deleted")
-        appends = self._appends
-        if appends is not None:
-            appends.core.stop(error)
-            appends.run()
-            await appends.finish_tasks()
-        await self.offloads.stop()
-        info = await self._update(lambda x: x.without({y.ledger_id for y in x.ledgers}))
-        self._failure = error
-        stored = map(decode_name, await self.store.children(self.path))
-        for name in {*self.cursors, *self._opening, *stored}:
-            await self._delete_cursor(name)
-        for ledger_id in info.doomed:
-            await self.client.delete_ledger(ledger_id)
-        await self.offloads.delete_copies()
-        await self._finish()
-        with contextlib.suppress(NotFoundError):
-            await self.store.delete(self.path, self.lists.version)
+        await ending.delete(self)
 
     def stats(self) -> ManagedLedgerStats:
         """A snapshot for the admin API; O(ledgers)."""
-        appends = self._appends
-        core = None if appends is None else appends.core
-        return ManagedLedgerStats(
-            entries_added_counter=self.entries_added,
-            number_of_entries=self.entry_count,
-            total_size=self.total_bytes,
-            current_ledger_entries=0 if core is None or core.current < 0 else core.next_entry,
-            current_ledger_size=0 if core is None or core.current < 0 else core.current_bytes,
-            last_ledger_created_ms=0 if appends is None else appends.created_ms,
-            last_ledger_creation_failure_ms=0 if appends is None else appends.create_failure_ms,
-            pending_append_entries=0 if core is None else core.pending_entries,
-            pending_append_bytes=self.pending_bytes,
-            last_confirmed=self.last_confirmed,
-            state=self.state,
-            ledgers=[
-                LedgerStats(x.ledger_id, x.entries, x.size, x.closed_ms, is_offloaded(x))
-                for x in self.lists.info.ledgers
-            ],
-            terminated=self.terminated,
-            properties=self.properties,
-            cached_bytes=0
-            if self.log_cache is None
-            else sum(x.size for x in self.log_cache.chunks),
-            offloaded_size=self.offloads.copied_bytes,
-            last_offload_ledger=self.offloads.last_ledger_id,
-            last_offload_success_ms=self.offloads.last_success_ms,
-            last_offload_failure_ms=self.offloads.last_failure_ms,
-        )
+        return stats_of(self)
 
-    # Helpers
+    # For the package
 
-    async def _update(
+    async def update_list(
         self, change: Callable[[ManagedLedgerInfo], ManagedLedgerInfo]
     ) -> ManagedLedgerInfo:
+        """See `ListStore.update`; whoever finds another owner there gives the log up."""
         try:
             return await self.lists.update(change)
         except ManagedLedgerFencedError as error:
             self.fence(error)
             raise
 
-    def _require_open(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+    def require_open(self) -> None:
+        """Raises why nothing can be done any more."""
+        if self.failure is not None:
+            raise self.failure
 
-    async def _finish(self) -> None:
+    async def finish(self) -> None:
         """Nothing of this log stays in memory or under way."""
         if self._reads is not None:
             await self._reads.close()

@@ -176,7 +176,7 @@ async def test_timer_sweeps_the_cache(cluster: Cluster, monkeypatch: pytest.Monk
 async def test_closing_while_storage_is_down_ends_and_loses_nothing_acked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managed_ledger.managed_ledger.DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("managed_ledger.ending.DRAIN_TIMEOUT_S", 0.05)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     appends = Appends(log)

@@ -17,8 +17,8 @@ async def test_only_what_nobody_can_list_any_more_is_deleted(cluster: Cluster) -
     appends.send(b"a")
     await appends.settle()
     passed = await create(LedgerConfig(), custom_metadata(NAME))
-    log._appends.core.rotate(0)  # type: ignore[union-attr]  # it has appended
-    log._appends.run()  # type: ignore[union-attr]
+    log.appends.core.rotate(0)  # type: ignore[union-attr]  # it has appended
+    log.appends.run()  # type: ignore[union-attr]
     appends.send(b"b")
     await appends.settle()
     assert appends.acked[1][0][0] > passed.ledger_id

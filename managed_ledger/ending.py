@@ -1,0 +1,111 @@
+"""How a managed ledger is sealed, emptied, closed and deleted."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from bookkeeper.errors import LedgerError
+from managed_ledger.errors import (
+    CursorClosedError,
+    ManagedLedgerClosedError,
+    ManagedLedgerError,
+    ManagedLedgerTerminatedError,
+)
+from managed_ledger.logger import logger
+from managed_ledger.position import Position
+from metadata.errors import MetadataError, NotFoundError
+
+if TYPE_CHECKING:
+    from managed_ledger.managed_ledger import ManagedLedger
+
+DRAIN_TIMEOUT_S = 10.0
+"""How long close, terminate and truncate wait for appends that are under way."""
+
+
+async def terminate(log: ManagedLedger) -> Position:
+    """See `ManagedLedger.terminate`."""
+    log.require_open()
+    if log.terminated is not None:
+        return log.terminated
+    error = ManagedLedgerTerminatedError(log.name)
+    appends = log.append_path()
+    appends.core.refuse(error)
+    await appends.drain(DRAIN_TIMEOUT_S)
+    appends.core.stop(error)
+    appends.run()
+    await appends.finish_tasks()
+    await appends.close_writers()
+    last = log.last_confirmed
+    await log.update_list(lambda x: x.with_terminated(last))
+    return last
+
+
+async def truncate(log: ManagedLedger) -> None:
+    """See `ManagedLedger.truncate`."""
+    log.require_open()
+    if log.ledgers.entry_count and log.terminated is None:
+        appends = log.append_path()
+        written = log.last_confirmed[0]
+        appends.core.rotate(log.now_ms())
+        appends.run()
+        while appends.core.current <= written and appends.core.refusal is None:
+            if not await appends.wait_change(DRAIN_TIMEOUT_S):
+                break
+        await appends.finish_tasks()
+    for cursor in list(log.cursors.values()):
+        try:
+            await cursor.reset(log.ledgers.next_position(log.last_confirmed))
+        except CursorClosedError:
+            log.require_open()  # else this cursor is being deleted: it holds nothing back
+    await log.trimmer.trim(ignore_retention=True)
+
+
+async def close(log: ManagedLedger) -> None:
+    """Once per log: see `ManagedLedger.close`."""
+    if isinstance(log.failure, ManagedLedgerClosedError):
+        await log.finish()  # deleted, perhaps in part
+        return
+    await log.offloads.stop()
+    closed = ManagedLedgerClosedError(f"{log.name} is closed")
+    appends = log.appends
+    if appends is not None:
+        appends.core.refuse(closed)
+        if log.failure is None:
+            await appends.drain(DRAIN_TIMEOUT_S)
+        appends.core.stop(closed)
+        appends.run()
+    for cursor in list(log.cursors.values()):
+        try:
+            await cursor.close()
+        except (LedgerError, MetadataError, ManagedLedgerError) as error:
+            logger.warning("%s: cursor %s: %s", log.name, cursor.name, error)
+    if appends is not None:
+        if not log.is_owner:
+            appends.abandon_tasks()
+        await appends.finish_tasks()
+        if log.is_owner:
+            await appends.close_writers()
+    log.failure = closed
+    await log.finish()
+
+
+async def delete(log: ManagedLedger) -> None:
+    """See `ManagedLedger.delete`."""
+    log.require_open()
+    error = ManagedLedgerClosedError(f"{log.name} is deleted")
+    appends = log.appends
+    if appends is not None:
+        appends.core.stop(error)
+        appends.run()
+        await appends.finish_tasks()
+    await log.offloads.stop()
+    info = await log.update_list(lambda x: x.without({y.ledger_id for y in x.ledgers}))
+    log.failure = error
+    await log.cursor_set.delete_all()
+    for ledger_id in info.doomed:
+        await log.client.delete_ledger(ledger_id)
+    await log.offloads.delete_copies()
+    await log.finish()
+    with contextlib.suppress(NotFoundError):
+        await log.store.delete(log.path, log.lists.version)
