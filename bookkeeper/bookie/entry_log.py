@@ -89,10 +89,17 @@ class EntryLogs:
         Raises:
             MissingFileError, CorruptFileError: a log is gone, or shorter than it was.
         """
-        for name in self.file_system.list(DIRECTORY):
-            log_id = log_id_of(name)
-            if log_id is not None and log_id not in self.logs:
-                self.file_system.remove(f"{DIRECTORY}/{name}")
+        unknown = [
+            name
+            for name in self.file_system.list(DIRECTORY)
+            if (log_id := log_id_of(name)) is not None and log_id not in self.logs
+        ]
+        for name in unknown:
+            self.file_system.remove(f"{DIRECTORY}/{name}")
+        if unknown:
+            # Their ids are given out again, perhaps on another disk: a name that came back there
+            # after a power cut would be a second log of that id.
+            self.file_system.sync_dir(DIRECTORY, "entry-log.removal")
         for log_id, state in self.logs.items():
             path = log_path(log_id)
             if not self.file_system.exists(path):

@@ -212,8 +212,9 @@ class MemoryFileSystem(FileSystem):
         self._locks.add(path)
         return _MemoryLock(self._locks, path)
 
-    def used_bytes(self) -> int:
-        return sum(len(inode.data) for inode in self._names.values())
+    def used_bytes(self, prefix: str = "") -> int:
+        """Of all files whose path begins with ``prefix``."""
+        return sum(len(node.data) for name, node in self._names.items() if name.startswith(prefix))
 
     def free_bytes(self) -> int:
         return max(0, self.faults.space_bytes - self.used_bytes())

@@ -21,6 +21,7 @@ from bookkeeper.bookie.start import open_storage
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
+from tests.simulation.disk_roots import several_disks
 
 CONFIG = StorageConfig(
     journal_segment_bytes=16 << 10,
@@ -63,6 +64,7 @@ class Machine:
         self.seen: set[str] = set()
         self.empties = False  # ledgers are emptied now and then
         self.journals = 1  # from the next start on; never fewer than before
+        self.ledger_directories = 1  # the same
         self._ignored = set(ignored_sync_points)
         self._storage: LedgerStorage | None = None
         self._reset()
@@ -87,7 +89,8 @@ class Machine:
         self._reset()
         self._storage = None
         config = replace(CONFIG, journals=self.journals)
-        self._storage = open_storage(self.fs, self.index, config, lambda: self.rng.getrandbits(32))
+        files = several_disks(self.fs, self.ledger_directories)
+        self._storage = open_storage(files, self.index, config, lambda: self.rng.getrandbits(32))
 
     def crash(self) -> None:
         """Power off; the next start finds what the disk kept."""

@@ -32,15 +32,25 @@ NEEDED = (
     "index.drop",
     "index.drop-log",
 )
+# As these, of a bookie with several ledger directories.
+NEEDED_BY_SEVERAL = ("entry-log.removal",)
 # tests/unit/bookkeeper/bookie/test_cookie.py and test_bookie_lost_files.py
 COOKIE = {"cookie.data", "cookie.name"}
 LIMBO = {"index.limbo"}
 
 
-def run(seed: int, ignored: frozenset[str] = frozenset()) -> set[str]:
-    """Several lives of one machine; the sync points it used."""
+def run(seed: int, ignored: frozenset[str] = frozenset(), directories_max: int = 1) -> set[str]:
+    """Several lives of one machine; the sync points it used.
+
+    Args:
+        directories_max: of entry logs; it begins with fewer, and none is ever taken away.
+    """
     machine = Machine(seed, ignored)
     for _ in range(ROUNDS):
+        if directories_max > 1:
+            machine.ledger_directories = machine.rng.randrange(
+                machine.ledger_directories, directories_max + 1
+            )
         # Mostly somewhere in the work, often in the start itself.
         calls = machine.rng.randrange(30 if machine.rng.random() < 0.3 else 400)
         machine.run_until_power_loss(calls, steps_max=400)
@@ -64,6 +74,12 @@ def test_nothing_acknowledged_is_lost_with_several_journals(seed: int) -> None:
         machine.run_until_power_loss(calls, steps_max=400)
     machine.start()
     machine.check_promises()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+def test_nothing_acknowledged_is_lost_with_several_ledger_directories(seed: int) -> None:
+    """A checkpoint counts when the entry logs of all of them are durable (PR #3329)."""
+    run(seed, directories_max=3)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS // 2))
@@ -100,11 +116,11 @@ def test_a_journal_that_is_gone_is_noticed() -> None:
         machine.start()
 
 
-def caught_by(ignored: frozenset[str], seeds: range) -> int | None:
+def caught_by(ignored: frozenset[str], seeds: range, directories_max: int = 1) -> int | None:
     """The first seed that notices the missing syncs."""
     for seed in seeds:
         try:
-            run(seed, ignored)
+            run(seed, ignored, directories_max)
         except (AssertionError, BookkeeperError, FileNotFoundError, KeyError):
             return seed
     return None
@@ -116,16 +132,22 @@ def test_every_sync_is_needed(sync_point: str) -> None:
     assert seed is not None, f"nobody misses the sync {sync_point}"
 
 
+@pytest.mark.parametrize("sync_point", NEEDED_BY_SEVERAL)
+def test_every_sync_of_several_directories_is_needed(sync_point: str) -> None:
+    seed = caught_by(frozenset({sync_point}), range(400), directories_max=3)
+    assert seed is not None, f"nobody misses the sync {sync_point}"
+
+
 def test_the_table_names_every_sync_point_of_the_code() -> None:
     root = Path(bookkeeper.__file__).parent / "bookie"
     text = "".join(path.read_text() for path in sorted(root.glob("*.py")))
     named = set(re.findall(r'"((?:journal|entry-log|index|cookie)\.[a-z-]+)"', text))
     named.discard("cookie.json")  # a file
-    assert named == {*NEEDED, *COOKIE, *LIMBO}
+    assert named == {*NEEDED, *NEEDED_BY_SEVERAL, *COOKIE, *LIMBO}
 
 
 def test_the_simulation_reaches_every_sync_point() -> None:
     seen: set[str] = set()
     for seed in range(100):
         seen |= run(seed)
-    assert seen == set(NEEDED)
+    assert seen == {*NEEDED, *NEEDED_BY_SEVERAL}
