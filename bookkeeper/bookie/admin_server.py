@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from bookkeeper.bookie.admin_access import AdminAccess
+
 _log = logging.getLogger(__name__)
 
 _HEAD_BYTES_MAX: Final = 8192
 _HEAD_S_MAX: Final = 10.0
 _ANSWER_S_MAX: Final = 60.0  # a reader that is slower is cut off
 _CONNECTIONS_MAX: Final = 64  # more are closed at once
+_CHALLENGE: Final = 'WWW-Authenticate: Bearer realm="magnetar"\r\n'
 _DISCARDED_BYTES_MAX: Final = 1024 * 1024  # of what nobody asked for, behind the head
 
 
@@ -39,8 +42,10 @@ class AdminServer:
     """Serves ``pages`` by path, those of other methods by "PUT /path": ``await listen(...)``,
     ``await close()``."""
 
-    def __init__(self, pages: Mapping[str, Page]) -> None:
+    def __init__(self, pages: Mapping[str, Page], access: AdminAccess | None = None) -> None:
+        """``access``: who may have which page; None: everybody every one."""
         self._pages = dict(pages)
+        self._access = access
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -72,7 +77,7 @@ class AdminServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
-                method, answer = await self._answer(reader)
+                method, answer = await self._answer(reader, _address_of(writer))
                 writer.write(_encode(method, answer))
                 async with asyncio.timeout(_ANSWER_S_MAX):
                     await writer.drain()
@@ -81,7 +86,7 @@ class AdminServer:
         finally:
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, Answer]:
+    async def _answer(self, reader: asyncio.StreamReader, address: str) -> tuple[str, Answer]:
         try:
             async with asyncio.timeout(_HEAD_S_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -92,6 +97,9 @@ class AdminServer:
             return "GET", _plain(HTTPStatus.BAD_REQUEST)
         method = words[0].decode("latin-1")
         path = words[1].partition(b"?")[0].decode("latin-1")
+        access = self._access
+        if access is not None and (refused := access.refusal(method, path, head, address)):
+            return method, _plain(refused)
         page = self._pages.get(path if method in ("GET", "HEAD") else f"{method} {path}")
         if page is None:
             known = path in self._pages
@@ -101,6 +109,11 @@ class AdminServer:
         except Exception:
             _log.exception("no page for %s", words[1])
             return method, _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _address_of(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unknown"
 
 
 async def _discard(reader: asyncio.StreamReader) -> None:
@@ -119,6 +132,7 @@ def _encode(method: str, answer: Answer) -> bytes:
         f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\n"
         f"Content-Length: {len(answer.body)}\r\n"
+        f"{_CHALLENGE if answer.status == HTTPStatus.UNAUTHORIZED else ''}"
         "Connection: close\r\n\r\n"
     ).encode()
     return head if method == "HEAD" else head + answer.body

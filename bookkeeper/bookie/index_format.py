@@ -38,6 +38,7 @@ _SCRUB_VALUE: Final = Struct(">QQ")  # log to go on with, when the pass began in
 _LIMBO_VALUE: Final = Struct(">Bq")  # phase, highest ledger id that may be concerned
 _FENCED: Final = 1
 _LIMBO: Final = 2
+_UNSURE: Final = 4
 _CRC_BYTES: Final = 4
 
 
@@ -50,6 +51,7 @@ class LedgerRecord:
     limbo: bool
     explicit_lac: int
     last_entry: int
+    unsure: bool = False
 
 
 def seal(key: bytes, value: bytes) -> tuple[bytes, bytes]:
@@ -152,7 +154,7 @@ def id_of_key(key: bytes) -> int:
 
 
 def encode_ledger(ledger_id: int, record: LedgerRecord) -> tuple[bytes, bytes]:
-    flags = (_FENCED if record.fenced else 0) | (_LIMBO if record.limbo else 0)
+    flags = _FENCED * record.fenced | _LIMBO * record.limbo | _UNSURE * record.unsure
     value = _LEDGER_VALUE.pack(flags, record.explicit_lac, record.last_entry) + record.master_key
     return seal(ledger_key(ledger_id), value)
 
@@ -166,6 +168,7 @@ def decode_ledger(key: bytes, value: bytes) -> tuple[int, LedgerRecord]:
         bool(flags & _LIMBO),
         explicit_lac,
         last_entry,
+        bool(flags & _UNSURE),
     )
     return _ID.unpack_from(key, 1)[0], record
 

@@ -14,6 +14,8 @@ class LedgerState:
         fenced: refuses normal adds from this moment on.
         fence_durable: the fence survives a crash, so it may be confirmed.
         limbo: entries or a fence may have been lost with a disk: no explicit negative answers.
+        unsure: it came back after a loss as a copy that a recovery or repair made: a fence that it
+            had before may be forgotten, so its writer is refused until somebody has looked.
         last_entry: highest entry id accepted, durable or not; -1: none.
         flushed_last: highest entry id in the index (maintenance thread only).
         emptying: its entries are being removed, because others hold them: takes none, lists none.
@@ -31,6 +33,7 @@ class LedgerState:
         "limbo",
         "listed_s",
         "master_key",
+        "unsure",
     )
 
     def __init__(self, ledger_id: int, master_key: bytes) -> None:
@@ -39,6 +42,7 @@ class LedgerState:
         self.fenced = False
         self.fence_durable = False
         self.limbo = False
+        self.unsure = False
         self.emptying = False
         self.listed_s = float("-inf")
         self.explicit_lac = -1
@@ -50,9 +54,12 @@ class LedgerState:
         state = cls(ledger_id, record.master_key)
         state.fenced = state.fence_durable = record.fenced
         state.limbo = record.limbo
+        state.unsure = record.unsure
         state.explicit_lac = record.explicit_lac
         state.last_entry = state.flushed_last = record.last_entry
         return state
 
     def to_record(self, last_entry: int) -> LedgerRecord:
-        return LedgerRecord(self.master_key, self.fenced, self.limbo, self.explicit_lac, last_entry)
+        return LedgerRecord(
+            self.master_key, self.fenced, self.limbo, self.explicit_lac, last_entry, self.unsure
+        )

@@ -132,8 +132,8 @@ class LedgerStorage:
         if state is not None:
             if not _accepts(state, request.master_key):
                 return codes.UNAUTHORIZED
-            if (state.fenced or state.limbo) and not request.recovery:
-                # In limbo it may have forgotten a fence: it must not say that there is none.
+            if (state.fenced or state.limbo or state.unsure) and not request.recovery:
+                # It may have forgotten a fence: it must not say that there is none.
                 return codes.FENCED if state.fenced else codes.UNKNOWN_LEDGER_STATE
             if state.emptying:
                 return codes.TOO_MANY_REQUESTS
@@ -244,6 +244,7 @@ class LedgerStorage:
         """
         state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key)
         state.limbo = not complete and ledger_id <= self.limbo_last
+        state.unsure = ledger_id < self.lost_below  # so it isn't its writer who asks
         body = journal_format.LEDGER_ID.pack(ledger_id) + master_key
         self.journal_of(ledger_id).append_meta(record_format.LEDGER_KEY, body)
         self._dirty[ledger_id] = state
@@ -376,7 +377,7 @@ class LedgerStorage:
         """
         state = self.ledgers.get(ledger_id)
         if state is not None and state.limbo:
-            state.limbo = False
+            state.limbo = state.unsure = False
             state.fenced = state.fenced or fenced
             self._dirty[ledger_id] = state
 

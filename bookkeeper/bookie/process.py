@@ -20,6 +20,8 @@ from typing import Final
 
 import uvloop
 
+from bookkeeper.auth.gate import Gate
+from bookkeeper.bookie.admin_access import AdminAccess
 from bookkeeper.bookie.admin_pages import AdminPages, Metrics
 from bookkeeper.bookie.admin_server import AdminServer
 from bookkeeper.bookie.bookie import Bookie
@@ -76,6 +78,7 @@ class BookieProcess:
         self._placement = placement or PlacementConfig()
         self.web_url = ""  # "": no HTTP
         self._pages = AdminPages(metrics)
+        self._gate: Gate | None = None  # of both ports; None: for everybody
         self.bookie: Bookie
         self.address: tuple[str, int] = ("", 0)  # as advertised
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -92,6 +95,9 @@ class BookieProcess:
         """
         settings = self.settings
         settings.check()
+        self._gate = settings.gate()
+        if warning := settings.without_effect():
+            _log.warning("%s", warning)
         path = settings.metadata_store_config_path
         async with AsyncExitStack() as stack:
             if settings.http_server_enabled:  # first: probes are answered while a start takes long
@@ -113,7 +119,7 @@ class BookieProcess:
         pages = self._pages.by_path()
         if self._auto_recovery is not None:
             pages |= self._auto_recovery.pages.status_by_path()
-        server = AdminServer(pages)
+        server = AdminServer(pages, None if self._gate is None else AdminAccess(self._gate))
         stack.push_async_callback(server.close)
         host = settings.http_server_host or settings.bind_address
         port = await server.listen(host, settings.http_server_port)
@@ -125,9 +131,7 @@ class BookieProcess:
         credentials = None if tls is None else server_credentials(tls)
         host = settings.advertised_host
         # The id may follow from the port, and the port be left to the system.
-        server = BookieServer(
-            settings.bookie_id, settings.transport(), credentials, settings.gate()
-        )
+        server = BookieServer(settings.bookie_id, settings.transport(), credentials, self._gate)
         stack.push_async_callback(server.close)
         port = await server.listen(settings.bind_address, settings.bookie_port)
         self.address = host, port

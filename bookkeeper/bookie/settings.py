@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from bookkeeper.auth.gate import Gate, GateSettings
+from bookkeeper.auth.gate import Gate
+from bookkeeper.auth.gate_keys import GateKeys
 from bookkeeper.auth.token_source import token_setting
-from bookkeeper.auth.tokens import TokenRules
 from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConfig
 from bookkeeper.bookie.integrity_check import IntegrityConfig
 from bookkeeper.bookie.scrubber import ScrubConfig
@@ -40,10 +40,10 @@ class BookieSettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookieSettings:
+class BookieSettings(GateKeys):
     """Attribute names are the keys in snake case: ``journalMaxSizeMB`` -> ``journal_max_size_mb``.
 
-    "own key" marks what bookkeeper.conf doesn't have.
+    "own key" marks what bookkeeper.conf doesn't have. Who may use the bookie: ``GateKeys``.
     """
 
     # --- who and where
@@ -108,19 +108,7 @@ class BookieSettings:
     stream_max_in_flight_bytes: int = 32 * _MIB  # own key: of one client
     read_replies_max_bytes: int = 64 * _MIB  # own key: of all clients
 
-    # --- who may use the gRPC port: Pulsar's keys, and own ones (docs/bookies.md)
-    authentication_enabled: bool = False
-    authentication_providers: str = ""  # comma list of token, tls
-    bookie_allowed_roles: str = ""  # own key: comma list of roles, *: every role
-    token_secret_key: str = field(default="", repr=False)
-    token_public_key: str = ""
-    token_previous_secret_key: str = field(default="", repr=False)  # own keys: good as well
-    token_previous_public_key: str = ""
-    token_auth_claim: str = "sub"
-    token_audience_claim: str = ""
-    token_audience: str = ""
-    token_allowed_clock_skew_seconds: float = 0.0
-    # what this bookie shows to the others: token, and where it is
+    # --- what this bookie shows to the others: token, and where it is
     bookkeeper_client_authentication_plugin: str = ""
     bookkeeper_client_authentication_parameters: str = field(default="", repr=False)
 
@@ -293,27 +281,13 @@ class BookieSettings:
         Raises:
             BookieSettingsError: settings that can't be used.
         """
-        if not self.authentication_enabled:
-            return None
-        audiences = _words(self.token_audience)
-        settings = GateSettings(
-            providers=_words(self.authentication_providers),
-            secret_keys=_given(self.token_secret_key, self.token_previous_secret_key),
-            public_keys=_given(self.token_public_key, self.token_previous_public_key),
-            rules=TokenRules(
-                role_claim=self.token_auth_claim or "sub",
-                audience_claim=self.token_audience_claim or ("aud" if audiences else ""),
-                audiences=audiences,
-                clock_skew_s=self.token_allowed_clock_skew_seconds,
-            ),
-            allowed_roles=frozenset(_words(self.bookie_allowed_roles)),
-        )
-        if "tls" in settings.providers and not self.tls_client_authentication:
-            # gRPC asks for a certificate only where it insists on one.
-            raise BookieSettingsError("the tls provider needs tlsClientAuthentication=true")
-        if self.token_audience_claim and not audiences:
-            raise BookieSettingsError("tokenAudienceClaim is set, but tokenAudience is not")
         try:
+            settings = self.gate_settings()
+            if settings is None:
+                return None
+            if "tls" in settings.providers and not self.tls_client_authentication:
+                # gRPC asks for a certificate only where it insists on one.
+                raise BookieSettingsError("the tls provider needs tlsClientAuthentication=true")
             return Gate(settings)
         except ValueError as error:
             raise BookieSettingsError(str(error)) from error
@@ -404,14 +378,6 @@ def normal_metadata_url(text: str) -> str:
     if not url.startswith("zk:") and "://" in url:
         raise BookieSettingsError(f"metadataServiceUri={text}: only ZooKeeper (zk:HOST:PORT)")
     return url if url.startswith("zk:") else f"zk:{url}"
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _given(*sources: str) -> tuple[str, ...]:
-    return tuple(source for source in sources if source)
 
 
 def _half_of_files() -> int:

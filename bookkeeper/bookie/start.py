@@ -213,6 +213,7 @@ class _Replay:
             state.limbo = self._damaged or storage.is_unknown(
                 ledger_id
             )  # rather too often, see _create there
+            state.unsure = ledger_id < storage.lost_below
         storage.mark_dirty(state)
         return state
 

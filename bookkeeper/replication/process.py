@@ -19,6 +19,7 @@ from typing import Final
 
 import uvloop
 
+from bookkeeper.bookie.admin_access import AdminAccess
 from bookkeeper.bookie.admin_server import AdminServer
 from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
@@ -101,11 +102,14 @@ class AutoRecoveryProcess:
         """Returns when it works, be it that the auditor is another one.
 
         Raises:
+            AutoRecoverySettingsError: keys of the HTTP port that can't be used.
             OSError: the HTTP port or a TLS file can't be used.
             MetadataError: the metadata store doesn't answer.
         """
         settings = self.settings
         path = settings.metadata_store_config_path
+        if warning := settings.without_effect():
+            _log.warning("%s", warning)
         async with AsyncExitStack() as stack:
             if settings.http_server_enabled:
                 await self._listen_http(stack)
@@ -129,7 +133,9 @@ class AutoRecoveryProcess:
 
     async def _listen_http(self, stack: AsyncExitStack) -> None:
         settings = self.settings
-        server = AdminServer(self._part.pages.by_path())
+        gate = settings.gate()
+        pages = self._part.pages.by_path()
+        server = AdminServer(pages, None if gate is None else AdminAccess(gate))
         stack.push_async_callback(server.close)
         port = await server.listen(settings.http_server_host, settings.http_server_port)
         self.web_url = f"http://{settings.http_server_host}:{port}"

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from bookkeeper.auth.gate import Gate
+from bookkeeper.auth.gate_keys import GateKeys
 from bookkeeper.auth.token_source import token_setting
 from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
 from bookkeeper.client.placement.config import RACK_AWARE, policy_named
@@ -40,8 +42,11 @@ class AutoRecoverySettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AutoRecoverySettings:
-    """Attribute names are the keys in snake case; "own key" marks what bookkeeper.conf lacks."""
+class AutoRecoverySettings(GateKeys):
+    """Attribute names are the keys in snake case; "own key" marks what bookkeeper.conf lacks.
+
+    Who may use the HTTP port: ``GateKeys``, a bookie's keys.
+    """
 
     # --- who and where
     auto_recovery_id: str = ""  # own key; "": host name and process id
@@ -244,6 +249,18 @@ class AutoRecoverySettings:
                 self.bookkeeper_client_authentication_parameters,
             ),
         )
+
+    def gate(self) -> Gate | None:
+        """Who may use the HTTP port; None: whoever reaches it.
+
+        Raises:
+            AutoRecoverySettingsError: settings that can't be used.
+        """
+        try:
+            settings = self.gate_settings()
+            return None if settings is None else Gate(settings)
+        except ValueError as error:
+            raise AutoRecoverySettingsError(str(error)) from error
 
     def tls(self) -> TlsFiles | None:
         """None: bookies are talked to without TLS."""

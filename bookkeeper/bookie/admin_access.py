@@ -1,0 +1,77 @@
+"""Who may use the HTTP port of a bookie or of auto-recovery, where authentication is configured.
+
+As at a broker's port: probes and metrics are for everybody, all else is for the roles that may use
+the gRPC port, whether there is such a page or not. Decided by the head of a request alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Final
+
+from bookkeeper.auth.errors import CredentialsError, NotAllowedError
+from bookkeeper.auth.gate import Gate
+from bookkeeper.auth.refusals import RefusalLog
+
+__all__ = ["OPEN_PATHS", "AdminAccess"]
+
+OPEN_PATHS: Final = frozenset(
+    {
+        "/heartbeat",
+        "/metrics",
+        "/api/v1/bookie/is_ready",
+        "/api/v1/bookie/state",
+        "/api/v1/autorecovery/is_ready",
+    }
+)
+"""Liveness, readiness and metrics, to be read; of a path that isn't here nobody learns anything."""
+_HEADER: Final = b"authorization"
+
+
+class AdminAccess:
+    """Asks ``gate`` about each request that isn't open to everybody."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._refusals = RefusalLog(logging.getLogger("bookkeeper.audit"))
+
+    def refusal(self, method: str, path: str, head: bytes, address: str) -> HTTPStatus | None:
+        """How the request is refused; None: it isn't.
+
+        Args:
+            path: without the query.
+            head: request line and headers.
+            address: of the client, for the audit log.
+        """
+        if method in ("GET", "HEAD") and path in OPEN_PATHS:
+            return None
+        try:
+            self._gate.admit(_token_of(head), None)
+        except CredentialsError as error:
+            request = f"{method} {path}"
+            self._refusals.add(
+                address=address, door="bookie-http", request=request, reason=str(error)
+            )
+            is_known = isinstance(error, NotAllowedError)
+            return HTTPStatus.FORBIDDEN if is_known else HTTPStatus.UNAUTHORIZED
+        return None
+
+
+def _token_of(head: bytes) -> str | None:
+    """What the request shows; None: nothing.
+
+    Raises:
+        CredentialsError: more than one thing: whoever is in front may have read the other.
+    """
+    found = [
+        value
+        for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
+        if name.lower() == _HEADER
+    ]
+    if len(found) > 1:
+        raise CredentialsError("two headers authorization")
+    if not found:
+        return None
+    scheme, _, value = found[0].decode("latin-1").strip().partition(" ")
+    return value.strip() if scheme.lower() == "bearer" else ""
