@@ -26,6 +26,13 @@ LEDGERS = range(1, 5)
 
 
 def add(storage: LedgerStorage, ledger_id: int, ids: range, acked: Packets) -> None:
+    assert offer(storage, ledger_id, ids, acked) == codes.OK
+
+
+def offer(
+    storage: LedgerStorage, ledger_id: int, ids: range, acked: Packets, *, recovery: bool = False
+) -> int:
+    """Add entries, durably; what the bookie says to it."""
     bodies = [b"%d.%d" % (ledger_id, entry_id) + bytes(100) for entry_id in ids]
     heads = [
         packet.encode_head(ledger_id, entry_id, -1, 0, b"head", body)
@@ -33,12 +40,15 @@ def add(storage: LedgerStorage, ledger_id: int, ids: range, acked: Packets) -> N
     ]
     size = sum(map(len, heads)) + sum(map(len, bodies))
     request = AddRequest(
-        ledger_id, KEY, ids, heads, bodies, size, False, lambda _request, _code: None
+        ledger_id, KEY, ids, heads, bodies, size, recovery, lambda _request, _code: None
     )
-    assert storage.add(request) == codes.OK
+    code = storage.add(request)
+    if code != codes.OK:
+        return code
     write_groups(storage)
     for entry_id, head, body in zip(ids, heads, bodies, strict=True):
         acked[ledger_id, entry_id] = head + body
+    return code
 
 
 def filled() -> tuple[MemoryFileSystem, MemoryStore, Packets]:
@@ -308,3 +318,38 @@ def test_the_note_that_all_ledgers_are_marked_is_durable(ignored: bool) -> None:
         storage = reopen(after, index.crash(rng, after))
         kept += (storage.limbo_phase, storage.limbo_last) == (LIMBO_CHECKING, 7)
     assert (kept < 20) if ignored else (kept == 20)
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_copy_doesn_t_make_up_for_a_forgotten_fence(flushed: bool) -> None:
+    """A fence was lost with the disk, limbo is over. Then a repair brings copies of the ledger.
+
+    An old writer, asleep since before the fence, must find it as closed as it was without them; a
+    restart changes nothing. Only who has looked at the metadata since may let a writer in.
+    """
+    fs = MemoryFileSystem()
+    index = MemoryStore(fs)
+    storage = reopen(fs, index)
+    for phase, last in ((LIMBO_CHECKING, 7), (0, -1)):
+        for _ in note_steps(storage, phase, last):
+            pass
+    acked: Packets = {}
+    assert offer(storage, 6, range(3, 4), {}) == codes.UNKNOWN_LEDGER_STATE
+    assert offer(storage, 6, range(3), acked, recovery=True) == codes.OK
+    assert offer(storage, 8, range(3), acked) == codes.OK  # it is younger than the loss
+    if flushed:
+        flush(storage)
+    for seed in range(3):
+        assert offer(storage, 6, range(3, 4), {}) == codes.UNKNOWN_LEDGER_STATE
+        assert offer(storage, 6, range(3, 4), acked, recovery=True) == codes.OK
+        assert offer(storage, 8, range(3 + seed, 4 + seed), acked) == codes.OK
+        fs.power_off()
+        after = fs.crash(random.Random(seed))
+        fs, index = after, index.crash(random.Random(seed), after)
+        storage = reopen(fs, index)
+        assert served(storage, acked) == acked.keys()
+    storage.set_limbo(6)  # lost once more, and looked at: nobody fences it by then
+    storage.clear_limbo(6, fenced=False)
+    assert offer(storage, 6, range(4, 5), acked) == codes.OK
+    storage.fence(6, KEY, lambda _code: None)
+    assert offer(storage, 6, range(5, 6), {}) == codes.FENCED

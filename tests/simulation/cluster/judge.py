@@ -187,13 +187,6 @@ class Judge:
                 f"{history.ledger_id}{', which it lost' if lost else ''}",
             )
 
-    def has_left(self, machine: BookieMachine, ledger_id: int) -> bool:
-        """The ledger is closed, and its metadata names others."""
-        metadata = self.history(ledger_id).metadata
-        if metadata is None or metadata.state is not LedgerState.CLOSED:
-            return False
-        return all(machine.host not in segment.bookies for segment in metadata.segments)
-
     def on_forgotten(self, machine: BookieMachine, ledger_id: int) -> None:
         """25: a bookie deletes what it has of a ledger."""
         self.count("state: a bookie collected a ledger")

@@ -61,8 +61,6 @@ class MachineJudge(Protocol):
 
     def on_forgotten(self, machine: BookieMachine, ledger_id: int) -> None: ...
 
-    def has_left(self, machine: BookieMachine, ledger_id: int) -> bool: ...
-
     def on_added(
         self, machine: BookieMachine, request: AddRequest, code: int, was_fenced: bool
     ) -> None: ...
@@ -123,7 +121,6 @@ class BookieMachine:
         self.wants_to_run = True
         self.accepts_data_loss = False
         self.is_damaged = False
-        self.has_lost_data = False  # once in its life
         self.upkeep: Upkeep | None = None
         self.on_open: Callable[[BookieMachine, Bookie, ClusterStore], None] = lambda *_: None
         self.store: ClusterStore | None = None
@@ -194,7 +191,7 @@ class BookieMachine:
         assert not self.process.alive
         self._recorder.event("disk lost", self.host)
         self._recorder.count("fault: disk lost")
-        self.is_damaged = self.has_lost_data = True
+        self.is_damaged = True
         self.fs = MemoryFileSystem(Faults(space_bytes=DISK_BYTES))
         self.index = MemoryStore(self.fs)
         for ledger_id, entries in self.promises.entries.items():
@@ -204,7 +201,7 @@ class BookieMachine:
         """The process must be dead. All journal segments are gone."""
         self._recorder.event("journal lost", self.host)
         self._recorder.count("fault: journal lost")
-        self.is_damaged = self.has_lost_data = True
+        self.is_damaged = True
         for name in self.fs.list("journal"):
             self.fs.remove(f"journal/{name}")
         self.fs.sync_dir("journal", "journal.name")
@@ -365,13 +362,12 @@ class BookieMachine:
                 )
         for ledger_id in sorted(promises.fences):
             state = storage.ledgers.get(ledger_id)
-            # In limbo it refuses every writer, too, and of what it has no trace, it says so.
+            # After a loss it refuses every writer as long as nobody has looked, trace or not.
             is_fenced = (
-                ledger_id < storage.lost_below if state is None else state.fenced or state.limbo
+                ledger_id < storage.lost_below
+                if state is None
+                else state.fenced or state.limbo or state.unsure
             )
-            if self.has_lost_data and not is_fenced and self._judge.has_left(self, ledger_id):
-                promises.fences.discard(ledger_id)  # a known gap: docs/simulation.md
-                continue
             self._judge.check(
                 is_fenced or ledger_id in storage.deleted or self._is_gone(ledger_id),
                 f"15, 21: {self.host} forgot the fence of ledger {ledger_id}",

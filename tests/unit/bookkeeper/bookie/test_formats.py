@@ -67,6 +67,8 @@ def test_index_values_round_trip() -> None:
     assert index_format.decode_run(*index_format.encode_run(7, run)) == (7, run)
     record = LedgerRecord(b"k" * 20, True, False, 5, 1 << 40)
     assert index_format.decode_ledger(*index_format.encode_ledger(8, record)) == (8, record)
+    unsure = LedgerRecord(b"", False, False, -1, -1, unsure=True)
+    assert index_format.decode_ledger(*index_format.encode_ledger(8, unsure)) == (8, unsure)
     assert index_format.decode_log(*index_format.encode_log(3, 100, 50)) == (3, 100, 50)
     assert index_format.decode_deleted(*index_format.encode_deleted(3, 100)) == (3, 100)
     assert index_format.decode_mark(index_format.encode_mark((3, 512))[1]) == (3, 512)
