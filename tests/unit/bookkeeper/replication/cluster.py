@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import orjson
 
 from bookkeeper import codes
+from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import ClientConfig, LedgerConfig
 from bookkeeper.client.ledger_store import LedgerStore, ledger_path
@@ -238,6 +239,13 @@ class Cluster:
                 metadata = await self.metadata(ledger_id)
                 if any(bookie in segment.bookies for segment in metadata.segments):
                     await self.markers.mark(ledger_id, [bookie])
+
+    async def lose_first(self, writer: AsyncLedgerWriter) -> str:
+        """Kill the first bookie of the ledger's first segment, mark its ledgers; returns it."""
+        lost = writer.metadata.segments[0].bookies[0]
+        await self.kill(lost)
+        await self.mark_all(lost)
+        return lost
 
     async def marked(self) -> list[int]:
         return [i async for ids in self.markers.ledger_ids() for i in ids]

@@ -30,9 +30,7 @@ def test_an_idle_writer_is_fenced_after_the_grace_period() -> None:
     async def scenario() -> None:
         async with Cluster(4) as cluster:
             writer = await cluster.write(10, close=False)
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            lost = await cluster.lose_first(writer)
             worker = await cluster.add_worker()
             await asyncio.sleep(29)
             assert (await cluster.metadata(writer.ledger_id)).state is LedgerState.OPEN
@@ -53,9 +51,7 @@ def test_a_writer_that_changes_its_ensemble_in_time_is_left_alone() -> None:
     async def scenario() -> None:
         async with Cluster(5) as cluster:
             writer = await cluster.write(10, close=False)
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            lost = await cluster.lose_first(writer)
             await cluster.add_worker()
             await asyncio.sleep(20)
             await cluster.append(writer, 5)
@@ -138,9 +134,7 @@ def test_a_recovery_that_cannot_decide_says_so() -> None:
     async def scenario() -> None:
         async with Cluster(6) as cluster:
             writer = await cluster.write(10, (2, 2, 1), close=False)
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            lost = await cluster.lose_first(writer)
             worker = await cluster.add_worker()
             await until(lambda: worker.figures.failures >= 2)
             reason = reason_of(await cluster.markers.read(writer.ledger_id))
@@ -160,9 +154,7 @@ def test_the_ledger_is_deleted_meanwhile() -> None:
     async def scenario() -> None:
         async with Cluster(5, config) as cluster:
             writer = await cluster.write(40)
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose_first(writer)
             worker = await cluster.add_worker()
             await until(lambda: worker.figures.entries_copied >= 4)
             await cluster.client.delete_ledger(writer.ledger_id)
@@ -241,9 +233,7 @@ def test_two_workers_on_one_ledger_with_an_expired_lock(batch: int) -> None:
     async def scenario() -> None:
         async with Cluster(6, config) as cluster:
             writer = await cluster.write(40)
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            lost = await cluster.lose_first(writer)
             first = await cluster.add_worker(seed=1)
             session = cluster.session_of(first)
             await until(lambda: first.figures.entries_copied >= 5 * batch)
@@ -266,9 +256,7 @@ def test_a_session_lost_right_before_the_cas() -> None:
     async def scenario() -> None:
         async with Cluster(5) as cluster:
             writer = await cluster.write(10)
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            lost = await cluster.lose_first(writer)
             worker = await cluster.add_worker()
             session = cluster.session_of(worker)
             old = session.session_id
@@ -331,9 +319,7 @@ def test_the_writer_is_faster_at_the_end_of_the_grace_period() -> None:
     async def scenario() -> None:
         async with Cluster(5) as cluster:
             writer = await cluster.write(10, close=False)
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            lost = await cluster.lose_first(writer)
             changed = False
 
             async def before(kind: str, path: str) -> None:
@@ -363,9 +349,7 @@ def test_a_worker_dies_around_the_cas(after_cas: bool) -> None:
     async def scenario() -> None:
         async with Cluster(8, config) as cluster:
             writer = await cluster.write(40)
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            lost = await cluster.lose_first(writer)
             first = await cluster.add_worker(seed=1)
             session, dead = cluster.session_of(first), asyncio.Event()
 
@@ -407,9 +391,7 @@ def test_lost_answers_of_every_write(kind: str) -> None:
         for nth in range(30):
             async with Cluster(5) as cluster:
                 writer = await cluster.write(10)
-                lost = writer.metadata.segments[0].bookies[0]
-                await cluster.kill(lost)
-                await cluster.mark_all(lost)
+                await cluster.lose_first(writer)
                 count = 0
 
                 def lose(_: str, what: str, path: str, nth: int = nth) -> bool:
@@ -438,9 +420,7 @@ def test_switched_off_in_the_middle_of_work() -> None:
     async def scenario() -> None:
         async with Cluster(5, config) as cluster:
             writer = await cluster.write(100)
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            lost = await cluster.lose_first(writer)
             worker = await cluster.add_worker()
             await until(lambda: worker.figures.entries_copied >= 10)
             await cluster.markers.disable("an operator wants to look")
@@ -605,9 +585,7 @@ def test_a_limit_on_bytes() -> None:
     async def scenario() -> None:
         async with Cluster(4, config) as cluster:
             writer = await cluster.write(100, body=bytes(10_000))
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose_first(writer)
             worker = await cluster.add_worker()
             began = asyncio.get_running_loop().time()
             await cluster.until_repaired()
