@@ -8,14 +8,15 @@ Both create an ephemeral node and watch it. What is found there decides (spec, b
     other   | own    | our previous session's; it will vanish       | delete, create again
     other   | other  | somebody else's                              | busy
 
-So a value must name its holder: no two processes may use the same one.
+So a value must name its holder: no two processes may use the same one. A holder that changes its
+value while it holds the node says what "own" means: ``IsOwn``.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from metadata.errors import (
     BadVersionError,
@@ -25,21 +26,36 @@ from metadata.errors import (
     OutcomeUnknownError,
     SessionLostError,
     StoreClosedError,
+    ValueTooLargeError,
 )
-from metadata.store import CREATE_ONLY, EventType, MetadataEvent, MetadataStore, SessionEvent
+from metadata.store import (
+    CREATE_ONLY,
+    VALUE_BYTES_MAX,
+    EventType,
+    MetadataEvent,
+    MetadataStore,
+    SessionEvent,
+)
 
 # A round fails only when another session changed the node between our read and our write.
 _ROUNDS_MAX = 100
 _RETRY_MIN_S, _RETRY_MAX_S = 0.1, 10.0
 
+IsOwn: TypeAlias = Callable[[bytes], bool]
+"""Whether a stored value is this holder's, be it an older one."""
 
-async def claim(store: MetadataStore, path: str, value: bytes) -> None:
+
+async def claim(store: MetadataStore, path: str, value: bytes, is_own: IsOwn | None = None) -> None:
     """Makes ``path`` an ephemeral node of this session with ``value``.
 
+    Args:
+        is_own: None: only ``value`` itself. A node of this session with an older own value is
+            left as it is.
     Raises:
         LockBusyError: another session has it.
         MetadataError: the store couldn't tell; the node may be ours now.
     """
+    own = is_own or value.__eq__
     for _ in range(_ROUNDS_MAX):
         found = await store.get(path)
         try:
@@ -47,9 +63,9 @@ async def claim(store: MetadataStore, path: str, value: bytes) -> None:
                 await store.put(path, value, CREATE_ONLY, ephemeral=True)
                 return
             if found.stat.created_by_self:
-                if found.value == value:
+                if own(found.value):
                     return
-            elif found.value != value or not found.stat.ephemeral:
+            elif not own(found.value) or not found.stat.ephemeral:
                 raise LockBusyError(path, found.value)
             await store.delete(path, found.stat.version)
         except (BadVersionError, NotFoundError, OutcomeUnknownError):
@@ -57,15 +73,18 @@ async def claim(store: MetadataStore, path: str, value: bytes) -> None:
     raise LockBusyError(path, None)
 
 
-async def unclaim(store: MetadataStore, path: str, value: bytes) -> None:
+async def unclaim(
+    store: MetadataStore, path: str, value: bytes, is_own: IsOwn | None = None
+) -> None:
     """Deletes the node if this session created it with ``value``; anybody else's node stays.
 
     The session is what makes it safe to delete after a read: only this session or its end can
     replace the node, and after its end the store refuses the delete.
     """
+    own = is_own or value.__eq__
     for _ in range(_ROUNDS_MAX):
         found = await store.get(path)
-        if found is None or not found.stat.created_by_self or found.value != value:
+        if found is None or not found.stat.created_by_self or not own(found.value):
             return
         try:
             await store.delete(path, found.stat.version)
@@ -79,8 +98,11 @@ async def unclaim(store: MetadataStore, path: str, value: bytes) -> None:
 class _Claimant(ABC):
     """Watches one node and checks it again whenever it may have changed hands."""
 
-    def __init__(self, store: MetadataStore, path: str, value: bytes) -> None:
+    def __init__(
+        self, store: MetadataStore, path: str, value: bytes, is_own: IsOwn | None = None
+    ) -> None:
         self.path, self.value, self._store = path, value, store
+        self._is_own = is_own
         self._mutex = asyncio.Lock()  # one check or release at a time
         self._stopped = False  # set before a release waits: no check re-creates the node after it
         self._doubts = 0  # session events and deletes; a claim they overtook proves nothing
@@ -100,7 +122,7 @@ class _Claimant(ABC):
         """``claim``, repeated when something overtook it; False if that never ended."""
         for _ in range(_ROUNDS_MAX):
             doubts = self._doubts
-            await claim(self._store, self.path, self.value)
+            await claim(self._store, self.path, self.value, self._is_own)
             if doubts == self._doubts:
                 return True
         return False
@@ -144,7 +166,7 @@ class _Claimant(ABC):
         self._stop()
         async with self._mutex:
             try:
-                await unclaim(self._store, self.path, self.value)
+                await unclaim(self._store, self.path, self.value, self._is_own)
             except (SessionLostError, StoreClosedError):
                 return  # the node ends with the session
 
@@ -163,9 +185,10 @@ class ResourceLock(_Claimant):
         path: str,
         value: bytes,
         on_lost: Callable[["ResourceLock"], None],
+        is_own: IsOwn | None = None,
     ) -> None:
         """Use ``acquire``."""
-        super().__init__(store, path, value)
+        super().__init__(store, path, value, is_own)
         self._on_lost = on_lost
         self.proven = False  # this session had the node when it was last looked at
 
@@ -176,16 +199,18 @@ class ResourceLock(_Claimant):
         path: str,
         value: bytes,
         on_lost: Callable[["ResourceLock"], None],
+        is_own: IsOwn | None = None,
     ) -> "ResourceLock":
         """Takes the lock, or adopts it when this session has it already.
 
         Args:
             value: names the holder.
             on_lost: called once, on the loop, when another session has the node; not after release.
+            is_own: whether a value names the same holder, for one that calls ``change``.
         Raises:
             LockBusyError: another session holds it.
         """
-        lock = cls(store, path, value, on_lost)
+        lock = cls(store, path, value, on_lost, is_own)
         try:
             async with lock._mutex:
                 lock.proven = await lock._claim()
@@ -202,6 +227,31 @@ class ResourceLock(_Claimant):
         """Looks at the node and creates it again if it is gone; False when the lock is lost."""
         await self._check()
         return self.held
+
+    async def change(self, value: bytes) -> bool:
+        """Writes another value of the same holder.
+
+        Returns:
+            False: the node isn't this session's just now; it gets the value when it is created
+            again.
+        Raises:
+            ValueTooLargeError: nothing has changed.
+            MetadataError: the store couldn't tell; the next change writes what is due.
+        """
+        if len(value) > VALUE_BYTES_MAX:
+            raise ValueTooLargeError(self.path, len(value), VALUE_BYTES_MAX)
+        async with self._mutex:
+            if self._stopped:
+                return False
+            self.value = value
+            found = await self._store.get(self.path)
+            if found is None or not found.stat.created_by_self:
+                return False
+            try:
+                await self._store.put(self.path, value, found.stat.version)
+            except BadVersionError:  # it is changing hands
+                return False
+            return True
 
     async def release(self) -> None:
         """Gives the lock up; a node of another session is left alone.

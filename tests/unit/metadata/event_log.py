@@ -1,7 +1,7 @@
 """Collects callbacks and waits, with a deadline, for what they bring."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 E = TypeVar("E")
@@ -37,4 +37,12 @@ async def eventually(reached: Callable[[], bool]) -> None:
     deadline = asyncio.get_running_loop().time() + DEADLINE_S
     while not reached():
         assert asyncio.get_running_loop().time() < deadline, "not reached before the deadline"
+        await asyncio.sleep(0.001)
+
+
+async def eventually_equal(read: Callable[[], Awaitable[object]], wanted: object) -> None:
+    """Reads until it is ``wanted``; fails after half a minute."""
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    while (found := await read()) != wanted:
+        assert asyncio.get_running_loop().time() < deadline, f"still {found}"
         await asyncio.sleep(0.001)

@@ -11,6 +11,7 @@ from metadata.errors import (
     LockBusyError,
     MetadataError,
     OutcomeUnknownError,
+    ValueTooLargeError,
     WriteFailedError,
 )
 from metadata.recipes import (
@@ -21,7 +22,7 @@ from metadata.recipes import (
     ResourceLock,
     update,
 )
-from metadata.store import MetadataEvent, Versioned
+from metadata.store import VALUE_BYTES_MAX, MetadataEvent, Versioned
 from tests.unit.metadata.event_log import EventLog, eventually
 
 
@@ -344,6 +345,35 @@ async def test_a_store_that_cannot_tell_keeps_the_lock_and_retries(
     assert await base.exists("/lock")
     assert lost.events == []
     await lock.release()
+
+
+async def test_a_lock_whose_holder_changes_its_value(
+    base: EmbeddedMetadataStore, store: FaultyStore
+) -> None:
+    lost = EventLog[ResourceLock]()
+    lock = await ResourceLock.acquire(
+        store, "/lock", b"me 1", lost, lambda value: value.startswith(b"me")
+    )
+    assert await lock.change(b"me 2")
+    assert await base.get("/lock") is not None
+    with pytest.raises(ValueTooLargeError):
+        await lock.change(b"me" * VALUE_BYTES_MAX)
+    store.lost_replies = 1
+    with pytest.raises(OutcomeUnknownError):
+        await lock.change(b"me 3")
+    old = store.session_id
+    store.lose_session()
+    store.begin_session()  # an older value of ours is still ours
+    await eventually(lambda: lock.proven)
+    await base.expire_session(old)
+    found = await base.get("/lock")
+    assert found is not None
+    assert found.value == b"me 3"
+    assert await lock.change(b"me 4")
+    await lock.release()
+    assert not await lock.change(b"me 5")
+    assert not await base.exists("/lock")
+    assert lost.events == []
 
 
 async def test_no_check_recreates_a_released_node(
