@@ -13,6 +13,7 @@ from managed_ledger.cursor.cursor import (
     delete_cursor,
     load_or_create_cursor,
 )
+from managed_ledger.errors import ManagedLedgerFencedError
 from managed_ledger.position import InitialPosition, Position
 from metadata.paths import decode_name
 
@@ -47,12 +48,31 @@ class CursorSet:
         if (opening := self._opening.get(name)) is None:
             mark_delete = self._before(initial)
             task = asyncio.get_running_loop().create_task(
-                load_or_create_cursor(self._log, name, mark_delete, properties or {})
+                self._take(name, mark_delete, properties or {})
             )
             task.add_done_callback(partial(self._on_opened, name))
             opening = self._opening[name] = (mark_delete, task)
         # Two loads of one cursor would fence each other: everybody waits for the first.
         return await asyncio.shield(opening[1])
+
+    async def _take(
+        self, name: str, mark_delete: Position, properties: Mapping[str, str]
+    ) -> Cursor:
+        cursor = await load_or_create_cursor(self._log, name, mark_delete, properties)
+        await self._require_list()
+        return cursor
+
+    async def _require_list(self) -> None:
+        """After nodes were taken and before they serve: an owner who came later takes them back,
+        without regard for what a cursor here would have been told is durable.
+
+        Raises:
+            ManagedLedgerFencedError: the log is another owner's; it was given up here.
+        """
+        if not await self._log.owns_list():
+            error = ManagedLedgerFencedError(f"{self._log.name}: another owner has taken over")
+            self._log.fence(error)
+            raise error
 
     def _on_opened(self, name: str, task: asyncio.Task[Cursor]) -> None:
         del self._opening[name]
@@ -95,6 +115,7 @@ class CursorSet:
             if isinstance(result, BaseException):
                 raise result
             self.loaded[name] = result
+        await self._require_list()
 
     async def _stored_names(self) -> list[str]:
         return [decode_name(x) for x in await self._log.store.children(self._log.path)]

@@ -9,7 +9,8 @@
     ├── ManagedLedgerNotFoundError      no such log, and the call doesn't create one
     ├── ManagedLedgerFormatError        the stored metadata doesn't parse: says what and where
     ├── AppendFailedError               storage can't take entries now; retry later
-    ├── OpenFailedError                 recovery met an error that may pass; retry later
+    ├── OpenFailedError                 recovery met an error that may pass, or another opener
+    │                                   was faster; retry later
     ├── CursorNotFoundError             no such cursor
     ├── CursorClosedError               the cursor was closed or deleted
     └── InvalidPositionError            a position that can't be acknowledged or reset to
@@ -51,7 +52,9 @@ class AppendFailedError(ManagedLedgerError):
 
 
 class OpenFailedError(ManagedLedgerError):
-    """Recovery met an error that may pass; no data was dropped. Retry later."""
+    """Recovery met an error that may pass, or another opener was faster; no data was dropped.
+    Retry later.
+    """
 
 
 class CursorNotFoundError(ManagedLedgerError):

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursor.errors import CursorFencedError
 from managed_ledger.entry_cache import EntryCache
-from managed_ledger.errors import ManagedLedgerClosedError, ManagedLedgerNotFoundError
+from managed_ledger.errors import (
+    ManagedLedgerClosedError,
+    ManagedLedgerFencedError,
+    ManagedLedgerNotFoundError,
+    OpenFailedError,
+)
 from managed_ledger.leaks import collect_leaked_ledgers
 from managed_ledger.logger import logger
 from managed_ledger.managed_ledger import ManagedLedger
@@ -97,7 +103,8 @@ class ManagedLedgerFactory:
 
         Raises:
             ManagedLedgerNotFoundError: it doesn't exist and ``config.create_if_missing`` is False.
-            OpenFailedError: bookies or metadata don't answer as needed; retry later.
+            OpenFailedError: bookies or metadata don't answer as needed, or another process opened
+                it meanwhile; retry later.
             ManagedLedgerFormatError: stored metadata is damaged.
         """
         if self._is_closed:
@@ -166,7 +173,10 @@ class ManagedLedgerFactory:
             *(name, path, client, store, self.cache, config, clock, lists),
             *(self._on_closed, self._offloading),
         )
-        await log.load_cursors()
+        try:
+            await log.load_cursors()
+        except (ManagedLedgerFencedError, CursorFencedError) as error:
+            raise OpenFailedError(f"{path}: another owner opened it meanwhile") from error
         self._open[name] = log
         self._arm()
         return log

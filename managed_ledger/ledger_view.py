@@ -56,6 +56,13 @@ class LedgerView(Protocol):
         any more.
         """
 
+    async def owns_list(self) -> bool:
+        """Reads whose the stored list of ledgers is; False once another owner has taken it.
+
+        Raises:
+            MetadataError: it can't be read now.
+        """
+
     def ledger_counts(self) -> Sequence[tuple[int, int]]:
         """(ledger id, confirmed entries) of every listed ledger, in order."""
 

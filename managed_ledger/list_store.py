@@ -58,6 +58,17 @@ class ListStore:
         listed = {x.ledger_id for x in self.others.ledgers}
         return ledger_id not in listed and ledger_id not in self.others.doomed
 
+    async def is_ours(self) -> bool:
+        """Reads whether the list still bears our token; if it doesn't it never will again.
+
+        Raises:
+            MetadataError: it can't be read now.
+        """
+        async with self._mutex():
+            if not self.is_lost:
+                await self._look()
+            return not self.is_lost
+
     async def update(
         self, change: Callable[[ManagedLedgerInfo], ManagedLedgerInfo]
     ) -> ManagedLedgerInfo:
@@ -67,9 +78,7 @@ class ListStore:
             ManagedLedgerFencedError: the list belongs to another owner.
             MetadataError: the outcome may be unknown; the next update looks before it writes.
         """
-        if self._lock is None:
-            self._lock = asyncio.Lock()
-        async with self._lock:
+        async with self._mutex():
             for attempt in range(UPDATE_ATTEMPTS):
                 self._require_ours()
                 if change(self.info) == self.info:
@@ -93,6 +102,11 @@ class ListStore:
             await self._look()
             self._require_ours()
             raise MetadataError(f"{self._path}: no compare-and-set in {UPDATE_ATTEMPTS} attempts")
+
+    def _mutex(self) -> asyncio.Lock:
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        return self._lock
 
     def _require_ours(self) -> None:
         if self.is_lost:

@@ -152,6 +152,10 @@ class ManagedLedger:
         """False once another owner was seen."""
         return not self._is_fenced
 
+    async def owns_list(self) -> bool:
+        """See `LedgerView`."""
+        return await self.lists.is_ours()
+
     @property
     def is_open(self) -> bool:
         """Neither fenced nor closed nor closing."""

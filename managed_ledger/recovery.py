@@ -2,8 +2,15 @@
 
 Source: storage.md 8.3, 8.4. Every ledger that isn't known to be closed is recovered, which fences
 it, oldest first; then one compare-and-set of the whole list makes this process the owner. Only
-after that may anything be appended. Losing that race means to read the list again: its winner may
-have listed a ledger that isn't fenced yet.
+after that may anything be appended.
+
+A compare-and-set that is refused is settled by reading the list again:
+
+- its owner is the one of the first read: that one wrote once more, and perhaps listed a ledger that
+  isn't fenced yet. Recover again, then claim again. It can't go on like this: it is fenced by now.
+- its owner is this open: the answer to the claim was lost.
+- its owner is another: one who opens at the same time was faster, and yields to nobody who came
+  with it. This open yields. Two that went on would fence each other in turns.
 """
 
 from __future__ import annotations
@@ -21,6 +28,8 @@ from metadata.errors import BadVersionError, MetadataError
 from metadata.store import CREATE_ONLY, MetadataStore
 
 CLAIM_ATTEMPTS = 5
+NOBODY = "nobody"
+"""In the place of a token: there was no list."""
 
 
 async def claim_list(
@@ -38,10 +47,12 @@ async def claim_list(
 
     Raises:
         ManagedLedgerNotFoundError: there is no such log and the config doesn't create it.
-        OpenFailedError: bookies or metadata don't answer as needed; retry later.
+        OpenFailedError: bookies or metadata don't answer as needed, or another open of the same
+            time was faster; retry later.
         ManagedLedgerFormatError: the stored list is damaged.
     """
     cause: Exception | None = None
+    earlier: str | None = None  # whom this open takes the log from
     for _ in range(CLAIM_ATTEMPTS):
         try:
             stored = await store.get(path)
@@ -49,10 +60,13 @@ async def claim_list(
                 if not config.create_if_missing:
                     raise ManagedLedgerNotFoundError(path)
                 info, version = ManagedLedgerInfo(), CREATE_ONLY
+                earlier = earlier or NOBODY
             else:
                 info, version = decode_info(stored.value, path), stored.stat.version
                 if info.owner == token:  # an earlier attempt got through, only its answer did not
                     return ListStore(store, path, token, info, version)
+                if info.owner != (earlier := earlier or info.owner):
+                    raise OpenFailedError(f"{path}: another owner opened it meanwhile")
                 info = await recover_ledgers(client, info, config, now_ms)
             info = replace(info, owner=token)
             written = await store.put(path, encode_info(info), version)

@@ -136,6 +136,9 @@ class FullLog(Log):
     config = ManagedLedgerConfig(cursor_ledger_entries_max=1 << 40)
     is_owner = True
 
+    async def owns_list(self) -> bool:
+        return True
+
     def __init__(self) -> None:
         self.store = EmbeddedMetadataStore.open(None)
         self.client: Any = self

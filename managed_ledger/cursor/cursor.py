@@ -478,6 +478,9 @@ async def load_or_create_cursor(
     """A durable cursor: the stored one if there is any, else a new one. One metadata put either
     way, which takes the node away from every earlier owner; a new cursor has no ledger yet.
 
+    After it and before anything is acknowledged, the caller must look whose the log's list is
+    (`LedgerView.owns_list`): see `cursor_store`.
+
     Args:
         mark_delete: of a new cursor.
         cursor_properties: of a new cursor.
@@ -485,7 +488,7 @@ async def load_or_create_cursor(
     Raises:
         OpenFailedError: the stored position can't be read now; nothing was changed, retry later.
         CursorFormatError: the stored position is damaged, or written by a newer release.
-        CursorFencedError: another owner took the node meanwhile.
+        CursorFencedError: another owner took the log meanwhile.
         MetadataError: the node can't be read or written now.
     """
     store = _store_of(ledger, name)
@@ -524,4 +527,4 @@ async def delete_cursor(ledger: LedgerView, name: str) -> None:
 
 def _store_of(ledger: LedgerView, name: str) -> CursorStore:
     path = join(ledger.path, encode_name(name))
-    return CursorStore(ledger.store, path, f"{ledger.store.session_id}-{secrets.token_hex(8)}")
+    return CursorStore(ledger, path, f"{ledger.store.session_id}-{secrets.token_hex(8)}")

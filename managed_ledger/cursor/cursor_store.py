@@ -2,6 +2,11 @@
 
 One cursor object is the only writer of its node. It signs every value with a token of its own, so
 that after a lost reply or a refused version it can tell its own earlier write from another owner's.
+
+Another's token alone doesn't end an owner: two processes that open a log at the same time both take
+the nodes of its cursors, and the one whose list was taken over meanwhile may be the later one here.
+It looks at the list before it serves (`CursorSet`), and yields. So the list decides: whoever owns
+it writes over the other's value, anybody else is fenced.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import orjson
 from managed_ledger.cursor.cursor_format import decode_node_state, encode_node_state
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
+from managed_ledger.ledger_view import LedgerView
 from managed_ledger.position import Position
 from metadata.errors import (
     BadVersionError,
@@ -25,7 +31,7 @@ from metadata.errors import (
     ValueTooLargeError,
     WriteFailedError,
 )
-from metadata.store import CREATE_ONLY, MetadataStore
+from metadata.store import CREATE_ONLY, Versioned
 
 NODE_VERSION: Final = 1
 NO_LEDGER: Final = -1
@@ -120,11 +126,11 @@ class CursorStore:
         writer: token of this cursor object, never used by another.
     """
 
-    __slots__ = ("_seen", "_store", "_version", "is_uncertain", "path", "writer")
+    __slots__ = ("_seen", "_version", "_view", "is_uncertain", "path", "writer")
 
-    def __init__(self, store: MetadataStore, path: str, writer: str) -> None:
+    def __init__(self, ledger: LedgerView, path: str, writer: str) -> None:
         self.path = path
-        self._store = store
+        self._view = ledger
         self.writer = writer
         self._seen = writer  # token of the node that ``_version`` is of
         self._version = CREATE_ONLY
@@ -133,7 +139,7 @@ class CursorStore:
 
     async def read(self) -> CursorNode | None:
         """The node as stored, whoever wrote it; a write after this one is conditional on it."""
-        found = await self._store.get(self.path)
+        found = await self._view.store.get(self.path)
         if found is None:
             self._version = CREATE_ONLY
             return None
@@ -164,7 +170,7 @@ class CursorStore:
         """Create or replace the node; definite when it returns.
 
         Raises:
-            CursorFencedError: another owner wrote or deleted the node.
+            CursorFencedError: another owner wrote or deleted the node, and has the log.
             MetadataError: not written; ``is_uncertain`` tells whether it may still take effect.
         """
         value = encode_node(node, self.writer)
@@ -188,7 +194,7 @@ class CursorStore:
         for _ in range(_ATTEMPTS_MAX):
             self.is_uncertain = True  # also when this task is cancelled while it waits
             try:
-                stored = await self._store.put(self.path, value, self._version)
+                stored = await self._view.store.put(self.path, value, self._version)
             except OutcomeUnknownError:
                 was_uncertain = True
                 continue
@@ -206,13 +212,12 @@ class CursorStore:
         Raises:
             CursorFencedError: the node isn't ours any more.
         """
-        found = await self._store.get(self.path)
+        found = await self._view.store.get(self.path)
         if found is None:
             if self._version == CREATE_ONLY:
                 return False
             raise CursorFencedError(f"{self.path}: another owner deleted the node") from cause
-        self._check_ours(found.value, cause)
-        self._version = found.stat.version
+        await self._adopt(found, (self.writer,), cause)
         if found.value != value:
             return False  # an earlier put of ours whose reply was lost: write over it
         self.is_uncertain = False
@@ -225,36 +230,41 @@ class CursorStore:
         Returns:
             False: there is no node.
         """
-        if (found := await self._store.get(self.path)) is None:
+        if (found := await self._view.store.get(self.path)) is None:
             return False
+        if self._version != CREATE_ONLY:
+            await self._adopt(found, (self.writer, self._seen), None)
+        return True
+
+    async def _adopt(
+        self, found: Versioned, known: tuple[str, ...], cause: BadVersionError | None
+    ) -> None:
+        """Takes the version of the node as it is, for the next put.
+
+        Raises:
+            CursorFencedError: its token isn't among ``known``, nor is the log ours.
+            MetadataError: whose the log is can't be read.
+        """
         try:
             token = decode_node(found.value, self.path)[1]
         except CursorFormatError:
             token = ""
-        if self._version != CREATE_ONLY and token not in (self.writer, self._seen):
-            raise CursorFencedError(f"{self.path}: another owner wrote the node")
-        return True
-
-    def _check_ours(self, value: bytes, cause: BadVersionError) -> None:
-        try:
-            is_ours = decode_node(value, self.path)[1] == self.writer
-        except CursorFormatError:
-            is_ours = False
-        if not is_ours:
+        if token not in known and (not token or not await self._view.owns_list()):
             raise CursorFencedError(f"{self.path}: another owner wrote the node") from cause
+        self._version, self._seen = found.stat.version, token
 
     async def delete(self) -> None:
         """Remove the node; a missing one is success.
 
         Raises:
-            CursorFencedError: another owner wrote the node.
+            CursorFencedError: another owner wrote the node, and has the log.
             MetadataError: perhaps not deleted.
         """
         if not await self._require_known():
             return
         for _ in range(_ATTEMPTS_MAX):
             try:
-                await self._store.delete(self.path, max(self._version, 0))
+                await self._view.store.delete(self.path, max(self._version, 0))
                 return
             except NotFoundError:
                 return
@@ -262,9 +272,8 @@ class CursorStore:
                 continue
             except BadVersionError as error:
                 # None: this delete had worked and its reply was lost, or another owner deleted it.
-                found = await self._store.get(self.path)
+                found = await self._view.store.get(self.path)
                 if found is None:
                     return
-                self._check_ours(found.value, error)
-                self._version = found.stat.version
+                await self._adopt(found, (self.writer,), error)
         raise MetadataError(f"{self.path}: the node couldn't be deleted")

@@ -5,7 +5,8 @@ Whatever happens, for every acknowledged batch index (storage.md 10.1, 37 to 39)
 - what an owner answered as durable is acknowledged after the next recovery;
 - nothing is acknowledged after a recovery that no client ever acknowledged;
 - the node names an existing cursor ledger with a durable snapshot, or holds the position itself;
-- once another owner has loaded the cursor, the earlier one makes nothing durable any more.
+- once another owner has loaded the cursor, the earlier one makes nothing durable any more;
+- whoever takes the node without having the log's list doesn't fence the one that has it.
 
 A seed replays exactly: ``MAGNETAR_SEED=17 MAGNETAR_SEEDS=1 pytest``.
 """
@@ -197,6 +198,15 @@ class World:
         self.current, self.takeover = owner, owner.memory
         return owner
 
+    async def rival(self) -> None:
+        """A process that lost the list while it was opening takes the node all the same, and would
+        find out then. It may die at each step, or its writes come late.
+        """
+        self.sessions += 1
+        log = self.log.rival(f"s{self.sessions}", self.faults())
+        await self.finished(load_or_create_cursor(log, "sub", (0, -1), {}), log)
+        log.faults.is_dead = True
+
     async def reset(self, owner: Owner, target: Position) -> None:
         image = frozenset(
             (*p, n) for p in owner.log.all_positions() if p < target for n in range(BATCH)
@@ -241,9 +251,12 @@ class World:
         for _ in range(self.rng.randint(1, 60)):
             if owner.log.faults.is_dead or owner.cursor.is_closed:
                 break
+            if self.rng.random() < 0.05:
+                await self.rival()
             await self.act(owner)
             if stale is not None and not stale.log.faults.is_dead and not stale.cursor.is_closed:
                 await self.act(stale)
+        assert not owner.log.fenced, "fenced by one who hasn't the list"
         if not owner.log.faults.is_dead and self.rng.random() < 0.3:
             memory = acked_by(owner.cursor, owner.log)
             was_fenced = bool(owner.log.fenced)
@@ -284,7 +297,11 @@ def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(cursor_format, "CHUNK_BYTES_MAX", 60)
         monkeypatch.setattr(cursor_store, "STATE_BYTES_MAX", 100)
         monkeypatch.setattr(cursor_writer, "INCREMENTS_MAX", 3)
-        monkeypatch.setattr(cursor_writer, "QUICK_SNAPSHOT_BYTES_MAX", 20)
+        monkeypatch.setattr(cursor_writer, "QUICK_SNAPSHOT_BYTES_MAX", 8)
+        monkeypatch.setattr(cursor_writer, "SLICE_WORK_MAX", 1)
+        monkeypatch.setattr(cursor_format, "SLICE_WORK_MAX", 1)
+        monkeypatch.setattr(cursor_format, "_PACKED_BYTES_MIN", 0)
+        monkeypatch.setattr(cursor_format, "_SETS_PER_SECTION", 2)
         monkeypatch.setattr(cursor_writer, "ROTATION_RETRY_ENTRIES", 3)
 
 

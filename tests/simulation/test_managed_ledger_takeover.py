@@ -159,9 +159,10 @@ class Takeover:
                 broker.reported == len(broker.sent), f"liveness: {broker.number} lacks reports"
             )
         fenced = sum(x.is_fenced for x in owners)
-        # Nobody may be left: an opener that was overtaken still takes the cursors' nodes, and the
-        # winner yields to that. Whoever is asked next opens the log again, as the judge does.
         simulator.check(fenced >= len(owners) - 1, f"32: only {fenced} of {len(owners)} are fenced")
+        # An owner that died may have fenced the one before: then whoever is asked next opens.
+        is_left = fenced < len(owners) or len(owners) < len(self.nodes)
+        simulator.check(is_left, "L10: the owners have put an end to each other")
         simulator.recorder.count(f"{len(owners) - fenced} left")
         await judge(self.world, self.brokers)
 

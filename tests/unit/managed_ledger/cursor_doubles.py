@@ -322,6 +322,7 @@ class FakeNodes:
         self.nodes: dict[str, tuple[bytes, int]] = {}
         self.late: list[Late] = []
         self.history: list[tuple[str, bytes]] = []
+        self.owner: FakeLog | None = None  # whose the log's list is
         self.check: Callable[[], None] = lambda: None
 
     def apply(self, path: str, value: bytes, expected: int | None) -> int:
@@ -424,10 +425,17 @@ class FakeLog(Positions):
         self.clock_ms = 1_000_000
         self.is_owner = True
         self.moves: list[tuple[Position, Position]] = []
+        self.list_reads = 0
+        self.nodes.owner = self.nodes.owner or self
         self.fenced: list[BaseException] = []
 
     def now_ms(self) -> int:
         return self.clock_ms
+
+    async def owns_list(self) -> bool:
+        self.list_reads += 1
+        await self.fake_store.get(self.path)
+        return self.nodes.owner is self
 
     def on_mark_delete(self, previous: Position, current: Position) -> None:
         self.moves.append((previous, current))
@@ -437,6 +445,11 @@ class FakeLog(Positions):
 
     def successor(self, session_id: str, faults: Faults | None = None) -> FakeLog:
         """The same log at another owner, over the same storage."""
+        self.nodes.owner = log = self.rival(session_id, faults)
+        return log
+
+    def rival(self, session_id: str, faults: Faults | None = None) -> FakeLog:
+        """At a process that had taken the list, before the one that has it now did."""
         return FakeLog(self.ledgers, self.storage, self.nodes, faults, self.config, session_id)
 
 

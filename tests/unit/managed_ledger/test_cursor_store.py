@@ -16,7 +16,7 @@ from metadata.errors import (
     WriteFailedError,
 )
 from metadata.store import Versioned
-from tests.unit.managed_ledger.cursor_doubles import FakeNodes, FakeStore, Faults
+from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeNodes, FakeStore, Faults
 
 PATH = "/managed-ledgers/t/n/persistent/log/sub"
 NODE = CursorNode((1, 2))
@@ -53,9 +53,20 @@ def fake(nodes: FakeNodes) -> ScriptedStore:
 
 
 @pytest.fixture
-def store(fake: ScriptedStore) -> CursorStore:
-    any_store: Any = fake  # it implements what is used of a MetadataStore
-    return CursorStore(any_store, PATH, "me")
+def log(fake: ScriptedStore, nodes: FakeNodes) -> FakeLog:
+    log = FakeLog({1: 9}, nodes=nodes)
+    log.store = fake
+    return log
+
+
+@pytest.fixture
+def store(log: FakeLog) -> CursorStore:
+    return new_store(log)
+
+
+def new_store(log: FakeLog) -> CursorStore:
+    any_log: Any = log  # it implements what is used of a LedgerView
+    return CursorStore(any_log, PATH, "me")
 
 
 def stored(nodes: FakeNodes) -> tuple[CursorNode, str]:
@@ -125,14 +136,60 @@ async def test_a_failed_write_settles_nothing_of_an_earlier_one(
         assert store.is_uncertain
 
 
-async def test_another_owner_means_fenced(store: CursorStore, nodes: FakeNodes) -> None:
+async def test_another_owner_means_fenced(
+    store: CursorStore, nodes: FakeNodes, log: FakeLog
+) -> None:
     await store.write(NODE)
+    log.successor("other")
     nodes.apply(PATH, encode_node(CursorNode((9, 9)), "other"), 0)
     with pytest.raises(CursorFencedError, match="another owner wrote"):
         await store.write(NODE)
     with pytest.raises(CursorFencedError, match="another owner wrote"):
         await store.delete()
     nodes.apply(PATH, b"garbage", 1)
+    with pytest.raises(CursorFencedError, match="another owner wrote"):
+        await store.write(NODE)
+    assert nodes.nodes[PATH][0] == b"garbage"
+
+
+async def test_the_owner_of_the_list_writes_over_whoever_lost_it(
+    store: CursorStore, nodes: FakeNodes, fake: ScriptedStore, log: FakeLog
+) -> None:
+    rival = encode_node(CursorNode((1, 1)), "rival")
+
+    def overtaken(path: str, value: bytes, expected: int | None) -> None:
+        nodes.apply(PATH, rival, None)
+
+    await store.write(NODE)
+    nodes.apply(PATH, rival, 0)  # found by the look before the write
+    await store.write(CursorNode((1, 3)))
+    assert stored(nodes) == (CursorNode((1, 3)), "me")
+    fake.script = [overtaken, None, overtaken]  # and by the refused version
+    await store.write(CursorNode((1, 4)))
+    assert stored(nodes) == (CursorNode((1, 4)), "me")
+    assert log.list_reads == 2
+    await store.delete()
+    assert nodes.nodes == {}
+
+
+async def test_the_owner_of_the_list_makes_a_node_that_was_just_made(
+    store: CursorStore, nodes: FakeNodes, fake: ScriptedStore
+) -> None:
+    rival = encode_node(CursorNode((1, 1)), "rival")
+
+    def faster(path: str, value: bytes, expected: int | None) -> None:
+        nodes.apply(PATH, rival, -1)
+
+    fake.script = [faster]
+    await store.write(NODE)
+    assert stored(nodes) == (NODE, "me")
+
+
+async def test_not_even_the_owner_writes_over_what_doesn_t_parse(
+    store: CursorStore, nodes: FakeNodes
+) -> None:
+    await store.write(NODE)
+    nodes.apply(PATH, b"garbage", 0)
     with pytest.raises(CursorFencedError, match="another owner wrote"):
         await store.write(NODE)
     assert nodes.nodes[PATH][0] == b"garbage"
@@ -192,7 +249,7 @@ async def test_claim_rewrites_and_retries(
 
 
 async def test_delete_with_lost_replies(
-    store: CursorStore, fake: ScriptedStore, nodes: FakeNodes
+    store: CursorStore, fake: ScriptedStore, nodes: FakeNodes, log: FakeLog
 ) -> None:
     def applied(path: str, value: bytes, expected: int | None) -> None:
         del nodes.nodes[PATH]
@@ -206,7 +263,7 @@ async def test_delete_with_lost_replies(
         raise BadVersionError(path, 0, None)
 
     for line in (lost, applied, moved, gone):
-        await CursorStore(store._store, PATH, "me").write(NODE)
+        await new_store(log).write(NODE)
         found = await store.read()
         assert found == NODE
         fake.script = [line]
@@ -215,10 +272,11 @@ async def test_delete_with_lost_replies(
 
 
 async def test_a_node_made_anew_isn_t_overwritten_though_its_version_is_the_same(
-    store: CursorStore, nodes: FakeNodes
+    store: CursorStore, nodes: FakeNodes, log: FakeLog
 ) -> None:
     await store.write(NODE)
     del nodes.nodes[PATH]
+    log.successor("other")
     nodes.apply(PATH, encode_node(CursorNode((9, 9)), "other"), -1)
     assert nodes.nodes[PATH][1] == 0  # the version that the first node had
     with pytest.raises(CursorFencedError, match="another owner wrote"):
