@@ -146,6 +146,10 @@ class Gate:
         self._remembered[digest] = admission
         return admission
 
+    def left_s(self, token: str | None, certificate: bytes | None) -> float:
+        """Seconds until who shows these has to be judged again; raises as ``admit``."""
+        return max(0.0, self.admit(token, certificate).until_s - self._clock_s())
+
     def _check(self, token: str | None, certificate: bytes | None, now_s: float) -> Admission:
         settings = self._settings
         until_s = now_s + _REMEMBERED_S

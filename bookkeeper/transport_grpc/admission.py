@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -56,7 +55,7 @@ class Admissions(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         token = _token_of(context.invocation_metadata())
         certificate = None if token is not None else certificate_of(context)
         try:
-            return max(0.0, self.gate.admit(token, certificate).until_s - time.time())
+            return self.gate.left_s(token, certificate)
         except CredentialsError as error:
             await self._refuse(context, error)
             raise  # abort never returns
@@ -101,12 +100,11 @@ class StreamAdmission:
         if self._refuse is None:
             return
         try:
-            admission = self._admissions.gate.admit(self._token, self._certificate)
+            left_s = self._admissions.gate.left_s(self._token, self._certificate)
         except CredentialsError as error:
             self._admissions.note(self._context, error)
             self._refuse(REFUSED)
             return
-        left_s = max(0.0, admission.until_s - time.time())
         self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
 
 

@@ -127,7 +127,9 @@ class Node:
         if words == ["role"]:
             return "ok active" if self._can_write() else "ok standby"
         if not self._can_write():
-            leader = await self._election.leader()
+            leader = None
+            with contextlib.suppress(MetadataError):  # a standby that can't tell who else it is
+                leader = await self._election.leader()
             return f"standby {'' if leader is None else leader.decode()}".strip()
         request = Request(words)
         await self._requests.put(request)

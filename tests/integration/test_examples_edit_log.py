@@ -45,12 +45,13 @@ class NodeProcess(ChildProcess):
         )
         self.port = int(self.wait_for_line(_READY, self.name, offset)[1])
 
-    def ask(self, line: str, seconds: float = 5.0) -> str:
+    def ask(self, line: str, seconds: float = 30.0) -> str:
         """The node's answer; "" if there was none."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), seconds) as connection:
                 connection.sendall(f"{line}\n".encode())
-                return connection.makefile().readline().strip()
+                with connection.makefile() as answers:
+                    return answers.readline().strip()
         except OSError:
             return ""
 
@@ -171,8 +172,10 @@ def test_a_paused_node_confirms_nothing_after_it_was_replaced(nodes: list[NodePr
     second = next(node for node in nodes if node is not first)
     assert first.ask("mkdir /0").startswith("ok")
     # One client is connected to the node that falls asleep, and asks while it sleeps.
-    with socket.create_connection(("127.0.0.1", first.port), _SECONDS) as connection:
-        answers = connection.makefile()
+    with (
+        socket.create_connection(("127.0.0.1", first.port), _SECONDS) as connection,
+        connection.makefile() as answers,
+    ):
         connection.sendall(b"role\n")
         assert answers.readline() == "ok active\n"
         first.pause()
