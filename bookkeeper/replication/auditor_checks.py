@@ -26,8 +26,9 @@ from bookkeeper.replication.audit_pass import (
 from bookkeeper.replication.auditor import Auditor
 from bookkeeper.replication.auditor_figures import AuditorFigures
 from bookkeeper.replication.fragments import Fragment, Run, fragments_of
-from bookkeeper.replication.ledger_checker import LedgerChecker, Problem, gather_all, list_entries
+from bookkeeper.replication.ledger_checker import LedgerChecker, Problem, gather_all
 from bookkeeper.replication.replica_counts import ReplicaCounts, count_replicas, missing_runs
+from bookkeeper.replication.replica_reader import Answer, list_entries
 from bookkeeper.replication.under_replication import (
     CHECK_ALL_LEDGERS,
     PLACEMENT_CHECK,
@@ -245,10 +246,10 @@ class PeriodicChecks:
             )
         )
         held: dict[str, list[Run]] = {}
-        for bookie, runs in zip(members, answers, strict=True):
-            if runs is None:
+        for bookie, listing in zip(members, answers, strict=True):
+            if listing.answer is not Answer.GOOD:
                 return None
-            held[bookie] = runs
+            held[bookie] = list(listing.runs)
         counts = ReplicaCounts()
         for fragment in fragments_of(metadata):
             if fragment.is_closed:

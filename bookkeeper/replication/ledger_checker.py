@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import ceil
 from typing import Any, TypeVar
 
 from bookkeeper.client.placement import Rng
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookkeeperError
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.fragments import (
@@ -26,7 +25,13 @@ from bookkeeper.replication.fragments import (
     join_runs,
     subtract_runs,
 )
-from bookkeeper.replication.replica_reader import Answer, examine_replica, read_replica
+from bookkeeper.replication.replica_reader import (
+    Answer,
+    Listing,
+    examine_replica,
+    list_entries,
+    read_replica,
+)
 
 T = TypeVar("T")
 
@@ -106,7 +111,7 @@ class LedgerChecker:
             every: bookies of which every entry is read.
         """
         gate = asyncio.Semaphore(self._config.parallel_reads)
-        lists: dict[str, asyncio.Future[list[Run] | None]] = {}
+        lists: dict[str, asyncio.Future[Listing]] = {}
 
         async def look(fragment: Fragment, slot: int) -> Finding | None:
             bookie = fragment.bookies[slot]
@@ -139,8 +144,10 @@ class LedgerChecker:
         """Reads everything that ``slot`` owns; the finding names all that is wanting."""
         bookie = fragment.bookies[slot]
         held = await self._list(fragment.ledger_id, bookie)
+        if held.answer is Answer.SILENT:
+            return Finding(fragment, slot, Problem.SILENT, (), held.detail)
         owned = list(fragment.runs_of(slot))
-        absent = [] if held is None else list(subtract_runs(owned, held))
+        absent = list(subtract_runs(owned, held.runs)) if held.answer is Answer.GOOD else []
         answer, bad = await examine_replica(
             self._bookies,
             bookie,
@@ -158,7 +165,36 @@ class LedgerChecker:
     async def missing(self, fragment: Fragment, slot: int) -> list[Run] | None:
         """What ``slot`` owns and its bookie doesn't list; None: it can't tell."""
         held = await self._list(fragment.ledger_id, fragment.bookies[slot])
-        return None if held is None else list(subtract_runs(fragment.runs_of(slot), held))
+        if held.answer is not Answer.GOOD:
+            return None
+        return list(subtract_runs(fragment.runs_of(slot), held.runs))
+
+    async def behind(self, metadata: LedgerMetadata, named: Collection[str]) -> list[Finding]:
+        """Of the last segment of a ledger that isn't closed: who of ``named`` lacks entries.
+
+        Which entries it will have nobody knows yet, but what another member has should be there.
+        Something that is on its way counts as lacking. A member that doesn't say what it holds is
+        a finding, too, named or not: it may have what the others haven't.
+        """
+        fragment = fragments_of(metadata)[-1]
+        held = await gather_all(self._list(metadata.ledger_id, b) for b in fragment.bookies)
+        mute = [
+            Finding(fragment, slot, _PROBLEMS[listing.answer], (), listing.detail)
+            for slot, listing in enumerate(held)
+            if listing.answer is not Answer.GOOD
+        ]
+        if mute:
+            return mute
+        there = join_runs(run for listing in held for run in listing.runs)
+        fragment = replace(fragment, end=max(fragment.first_entry, there[-1][1] if there else 0))
+        findings: list[Finding] = []
+        for slot, bookie in enumerate(fragment.bookies):
+            if bookie in named:
+                owned = list(fragment.runs_of(slot))
+                should = subtract_runs(owned, subtract_runs(owned, there))
+                if lacks := tuple(subtract_runs(should, held[slot].runs)):
+                    findings.append(Finding(fragment, slot, Problem.ABSENT, lacks))
+        return findings
 
     async def _probe(self, fragment: Fragment, slot: int, share: float) -> Finding | None:
         """First and last entry, and some between."""
@@ -189,27 +225,14 @@ class LedgerChecker:
                 break
         return None if problem is None else Finding(fragment, slot, problem, tuple(bad), detail)
 
-    async def _compare(
-        self, fragment: Fragment, slot: int, held: list[Run] | None
-    ) -> Finding | None:
-        if held is None:  # limbo, or a damaged index: only reading tells
+    async def _compare(self, fragment: Fragment, slot: int, held: Listing) -> Finding | None:
+        if held.answer is not Answer.GOOD:
             return await self.examine(fragment, slot)
-        bad = tuple(subtract_runs(fragment.runs_of(slot), held))
+        bad = tuple(subtract_runs(fragment.runs_of(slot), held.runs))
         return Finding(fragment, slot, Problem.ABSENT, bad) if bad else None
 
-    async def _list(self, ledger_id: int, bookie: str) -> list[Run] | None:
+    async def _list(self, ledger_id: int, bookie: str) -> Listing:
         return await list_entries(self._bookies, bookie, ledger_id, self._config.request_timeout_s)
-
-
-async def list_entries(
-    bookies: BookiePool, bookie: str, ledger_id: int, timeout_s: float
-) -> list[Run] | None:
-    """Entries the bookie says it holds, as ascending runs; None: it can't tell."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await bookies.client(bookie).list_entries(ledger_id)
-    except (BookkeeperError, TimeoutError):
-        return None
 
 
 async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

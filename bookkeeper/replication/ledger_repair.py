@@ -419,15 +419,23 @@ class _Attempt:
     async def _end(self, marker: Marker, metadata: LedgerMetadata) -> Outcome | None:
         """Nothing was found: clear the marker, unless what it doubts can't be judged yet."""
         last = metadata.last_segment
-        if metadata.state is not LedgerState.CLOSED and (
-            doubted := marker.suspects.intersection(last.bookies)
-        ):
+        if metadata.state is LedgerState.CLOSED:
+            return await self._clear(marker)
+        if doubted := marker.suspects.intersection(last.bookies):
             until_s = self._now() + self._shared.config.backoff_max_s
             reason = (
                 f"copies of {', '.join(sorted(doubted))} are in doubt, and segment "
                 f"{last.first_entry} is still written to"
             )
             return await self._wait([_WaitError(until_s, reason)])
+        # Who came back may have missed entries, and stays in the segment when that is closed, by
+        # its writer or by a recovery. Then nobody would look for them before the next check.
+        if returned := marker.bookies.intersection(last.bookies):
+            behind = await self._shared.checker.behind(metadata, returned)
+            if behind:
+                return await self._wait(
+                    [ReplicationError(f"{finding}; it is still open") for finding in behind]
+                )
         return await self._clear(marker)
 
     async def _clear(self, marker: Marker) -> Outcome | None:

@@ -40,6 +40,42 @@ class ReplicaRead:
         return f"{self.answer.value} ({self.detail})" if self.detail else self.answer.value
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Which entries a bookie holds, durably.
+
+    Attributes:
+        answer: GOOD; or UNKNOWN: limbo or a damaged index, only reading tells; or SILENT.
+        runs: ascending; none unless GOOD.
+        detail: why it is silent.
+    """
+
+    answer: Answer
+    runs: tuple[Run, ...] = ()
+    detail: str = ""
+
+
+async def list_entries(
+    bookies: BookiePool, bookie: str, ledger_id: int, timeout_s: float
+) -> Listing:
+    """What the bookie says it holds of a ledger.
+
+    One that reads entries out and doesn't list them isn't believed: what it reads may be in its
+    memory only, and its journal wait for space.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            runs = await bookies.client(bookie).list_entries(ledger_id)
+    except TimeoutError:
+        return Listing(Answer.SILENT, detail=f"for {timeout_s:g} s")
+    except BookkeeperError as error:
+        code = error.code if isinstance(error, LedgerError) else codes.UNAVAILABLE
+        if code in (codes.UNKNOWN_LEDGER_STATE, codes.IO_ERROR):
+            return Listing(Answer.UNKNOWN)
+        return Listing(Answer.SILENT, detail=codes.code_name(code))
+    return Listing(Answer.GOOD, tuple(runs))
+
+
 async def read_replica(
     bookies: BookiePool,
     bookie: str,

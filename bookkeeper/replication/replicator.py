@@ -43,8 +43,13 @@ from bookkeeper.replication.fragments import (
     split_runs,
     subtract_runs,
 )
-from bookkeeper.replication.ledger_checker import gather_all, list_entries
-from bookkeeper.replication.replica_reader import Answer, examine_replica, read_replica
+from bookkeeper.replication.ledger_checker import gather_all
+from bookkeeper.replication.replica_reader import (
+    Answer,
+    examine_replica,
+    list_entries,
+    read_replica,
+)
 from bookkeeper.replication.throttle import Throttle
 from bookkeeper.transport import AddRequest
 
@@ -155,9 +160,9 @@ class Replicator:
         held = await list_entries(
             self._bookies, target, fragment.ledger_id, self._config.request_timeout_s
         )
-        if not owned or not held:  # what it can't list (limbo, an error) it is given again
+        if not owned or not held.runs:  # what it can't list (limbo, an error) it is given again
             return owned, []
-        absent = list(subtract_runs(owned, held))
+        absent = list(subtract_runs(owned, held.runs))
         there = list(subtract_runs(owned, absent))
         # Read: old copies may have rotted, and nobody has looked at them since it left.
         answer, bad = await self._examine(fragment, target, there, check)

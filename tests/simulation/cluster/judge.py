@@ -33,7 +33,7 @@ from tests.simulation.cluster.nodes import Process
 from tests.simulation.simulator import Simulator
 
 ZONE_MS: Final = 700.0  # an audit that runs when a zone goes down may go on so long
-CLOSED_MS: Final = 1500.0  # what a worker knows of a ledger may be so old
+CLOSED_MS: Final = 1500.0  # who looked while a segment was open ends its repair in this time
 SWITCH_MS: Final = 2000.0  # what had begun when auto-recovery was switched off may go on so long
 
 
@@ -76,6 +76,8 @@ class Judge:
         self.disabled_ms: float | None = None  # since when auto-recovery is switched off
         self.zones_down: dict[str, float] = {}  # zone -> since when, in ms
         self._registered: set[str] = set()
+        # When a repair's lock was taken: what the metadata said, and what was acknowledged.
+        self._locked: dict[int, tuple[LedgerMetadata | None, int]] = {}
         self.checks_marks = False  # 42, by the bookies that markers name
         self.strict_zones = 0  # 41: zones that every write set must span; 0: no such policy
 
@@ -281,6 +283,8 @@ class Judge:
             self._check_cleared(int(name[3:]), before)
         elif name.startswith("urL") and before is None:
             self.count("state: ledger locked for repair")
+            history = self.history(int(name[3:]))
+            self._locked[history.ledger_id] = history.metadata, history.acked
             is_worker = writer.startswith("a")
             self.check(
                 not (is_off and is_worker), f"42: {writer} repairs {name} while it is switched off"
@@ -289,15 +293,12 @@ class Judge:
     def _check_cleared(self, ledger_id: int, marker: TreeNode) -> None:
         """30: the bookies that were named have what is theirs, or are not asked any more."""
         history = self.history(ledger_id)
-        metadata, now_ms = history.metadata, self.simulator.loop.now * 1000
+        metadata = history.metadata
         if metadata is None or history.deleted or not marker.value:
             return
         named = set(orjson.loads(marker.value)["bookies"])
-        for place, segment in enumerate(metadata.segments):
-            last = place == len(metadata.segments) - 1
-            if last and now_ms < history.closed_ms + CLOSED_MS:
-                continue  # whoever clears the marker may have looked while it was open
-            end = metadata.last_entry + 1 if last else metadata.segments[place + 1].first_entry
+        for segment in metadata.segments:
+            end = self._end_looked_at(history, metadata, segment)
             for slot, host in enumerate(segment.bookies):
                 if host in named:
                     missing = self.missing(metadata, slot, host, range(segment.first_entry, end))
@@ -305,6 +306,21 @@ class Judge:
                         not missing,
                         f"30: the marker of ledger {ledger_id} is gone, {host} has no {missing}",
                     )
+
+    def _end_looked_at(
+        self, history: LedgerHistory, metadata: LedgerMetadata, segment: Segment
+    ) -> int:
+        """Up to where a repair that ends now has to have looked at a segment."""
+        end = metadata.segment_end(segment.first_entry)
+        if end is not None:
+            return end
+        end = metadata.last_entry + 1
+        before, acked = self._locked[history.ledger_id]
+        was_closed = before is not None and before.state is LedgerState.CLOSED
+        if was_closed or self.simulator.loop.now * 1000 >= history.closed_ms + CLOSED_MS:
+            return end
+        # It may have looked while this was open: at what was there then, at least.
+        return acked + 1 if metadata.state is not LedgerState.CLOSED else min(end, acked + 1)
 
     def missing(self, metadata: LedgerMetadata, slot: int, host: str, span: range) -> list[int]:
         """Entries of a segment that a bookie should have by its slot, and hasn't."""

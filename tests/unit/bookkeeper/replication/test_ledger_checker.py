@@ -180,6 +180,25 @@ def test_what_is_missing_in_the_middle() -> None:
     virtual(scenario)
 
 
+def test_copies_that_are_read_and_not_listed_don_t_count() -> None:
+    """They may be in memory only: a journal that waits for space gives no list."""
+
+    async def scenario() -> None:
+        async with Checked(3) as cluster:
+            writer = await cluster.write(10)
+            name = writer.metadata.segments[0].bookies[1]
+
+            async def hang(ledger_id: int) -> Any:
+                await asyncio.Event().wait()
+
+            cluster.clients[name].list_entries = hang  # type: ignore[method-assign]
+            silent = [(0, name, Problem.SILENT, ())]
+            assert await cluster.check(writer.ledger_id, listed={name}) == silent
+            assert await cluster.check(writer.ledger_id, every={name}) == silent
+
+    virtual(scenario)
+
+
 def test_a_share_of_the_entries() -> None:
     async def scenario() -> None:
         async with Checked(3) as cluster:

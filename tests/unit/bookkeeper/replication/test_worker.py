@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
 from bookkeeper import codes
+from bookkeeper.ledger_metadata import begin_recovery
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.fragments import fragments_of
 from tests.unit.bookkeeper.replication.cluster import (
@@ -126,6 +128,27 @@ def test_a_bookie_that_misses_entries_gets_them_back() -> None:
     virtual(scenario)
 
 
+def test_a_fenced_bookie_gets_its_entries_back() -> None:
+    """PR #4163: a repair isn't the writer that the fence is there for."""
+
+    async def scenario() -> None:
+        async with Cluster(4) as cluster:
+            writer = await cluster.write(20, close=False)
+            await cluster.client.open_ledger(writer.ledger_id, b"secret", recover=True)
+            before = await cluster.metadata(writer.ledger_id)
+            forgetful = before.segments[0].bookies[1]
+            ledger = cluster.bookies[forgetful].ledgers[writer.ledger_id]
+            assert ledger.fenced
+            del ledger.entries[3]
+            await cluster.markers.mark(writer.ledger_id, [forgetful])
+            await cluster.add_worker()
+            await cluster.until_repaired()
+            assert await cluster.metadata(writer.ledger_id) == before
+            cluster.assert_whole(before)
+
+    virtual(scenario)
+
+
 def test_a_bookie_that_cannot_take_them_back_is_replaced() -> None:
     async def scenario() -> None:
         async with Cluster(4) as cluster:
@@ -183,6 +206,58 @@ def test_doubts_about_an_open_segment_wait_for_its_end() -> None:
             await cluster.until_repaired()
             cluster.assert_whole(await cluster.metadata(writer.ledger_id))
             assert worker.figures.entries_copied == 1
+
+    virtual(scenario)
+
+
+@pytest.mark.parametrize("in_recovery", [False, True])
+def test_who_came_back_with_gaps_stays_marked_until_they_are_filled(in_recovery: bool) -> None:
+    """Whoever closes the ledger keeps the bookie in its last segment, and doesn't look back."""
+
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            writer = await cluster.write(19, (3, 3, 2), close=False)
+            await cluster.append(writer, 1)  # a recovery begins above the others
+            returned = writer.metadata.segments[0].bookies[1]
+            del cluster.bookies[returned].ledgers[writer.ledger_id].entries[7]
+            if in_recovery:
+                await cluster.ledgers.update(writer.ledger_id, begin_recovery)
+            await cluster.markers.mark(writer.ledger_id, [returned])
+            worker = await cluster.add_worker()
+            await asyncio.sleep(1000)
+            assert reason_of(await cluster.markers.read(writer.ledger_id)) == (
+                f"segment 0: {returned} misses entries (7); it is still open"
+            )
+            assert worker.figures.entries_copied == 0
+            await cluster.client.open_ledger(writer.ledger_id, b"secret", recover=True)
+            await cluster.until_repaired()
+            cluster.assert_whole(await cluster.metadata(writer.ledger_id))
+            assert worker.figures.entries_copied == 1
+
+    virtual(scenario)
+
+
+def test_a_ledger_that_stays_open_doesn_t_stay_marked() -> None:
+    """As soon as every member says what it holds, and who came back lacks nothing of it."""
+
+    async def scenario() -> None:
+        async with Cluster(5) as cluster:
+            writer = await cluster.write(20, (4, 2, 2), close=False)
+            returned, other = writer.metadata.segments[0].bookies[1:3]
+            await cluster.markers.mark(writer.ledger_id, [returned])
+
+            async def hang(ledger_id: int) -> Any:
+                await asyncio.Event().wait()
+
+            listing = cluster.clients[other].list_entries
+            cluster.clients[other].list_entries = hang  # type: ignore[method-assign]
+            worker = await cluster.add_worker()
+            await until(lambda: worker.figures.failures >= 3)
+            reason = reason_of(await cluster.markers.read(writer.ledger_id))
+            assert reason.startswith(f"segment 0: {other} is registered, but does not answer")
+            cluster.clients[other].list_entries = listing  # type: ignore[method-assign]
+            await cluster.until_repaired()
+            await cluster.append(writer, 1)  # nobody has fenced it
 
     virtual(scenario)
 
@@ -280,9 +355,7 @@ def test_another_bookie_helps_at_once() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             writer = await cluster.write(10, (2, 2, 2))
-            lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose_first(writer)
             worker = await cluster.add_worker()
             await until(lambda: worker.figures.failures >= 6)
             began = asyncio.get_running_loop().time()
