@@ -54,6 +54,7 @@ _SECRETS = frozenset(
     {
         *("managed_ledger_password", "token_secret_key", "token_previous_secret_key"),
         *("basic_auth_conf", "bookkeeper_client_authentication_parameters"),
+        "broker_client_authentication_parameters",
     }
 )
 _POSITIVE = (
@@ -385,6 +386,12 @@ class BrokerConfig:
     open_id_cache_expiration_seconds: int = 86_400
     open_id_cache_refresh_after_write_seconds: int = 64_800
     open_id_key_id_cache_miss_refresh_seconds: int = 300
+
+    # --- who this broker is to the others of its cluster (docs/security.md)
+    broker_client_tls_enabled: bool = False  # they are asked over HTTPS
+    broker_client_trust_certs_file_path: str = ""  # who signs theirs; "": whom the system trusts
+    broker_client_authentication_plugin: str = ""  # token, basic, tls, oauth2, or Pulsar's names
+    broker_client_authentication_parameters: str = field(default="", repr=False)
 
     # --- what a client may do (docs/security.md)
     authorization_enabled: bool = False

@@ -110,6 +110,22 @@ class Access:
             raise CliError(f"TLS: the certificates can't be used: {reason}") from error
         return context
 
+    def certificate(self) -> bytes:
+        """The certificate that TLS shows, DER. Raises CliError."""
+        import ssl
+
+        path, _ = _certificate_files(self.params)
+        try:
+            return ssl.PEM_cert_to_DER_cert(_first_certificate(_read(f"file://{path}")))
+        except ValueError as error:
+            raise CliError(f"TLS: {path} holds no certificate: {error}") from error
+
+
+def _first_certificate(text: str) -> str:
+    end = "-----END CERTIFICATE-----"
+    first, found, _ = text.partition(end)
+    return first[max(first.find("-----BEGIN"), 0) :] + found
+
 
 def _token(params: str) -> str:
     """``token:TEXT``, ``file:///path``, ``{"token": "TEXT"}`` or the text itself."""

@@ -14,6 +14,7 @@ from broker.http.compression import GzipLayer
 from broker.http.errors import install_error_handlers
 from broker.http.front import FrontDoor, HttpFigures
 from broker.http.openapi import complete_openapi
+from broker.http.places import send_to_owner
 from broker.http.prepared_routes import PreparedRoutes
 from broker.http.raw_path import RawPathMiddleware
 from broker.http.redirects import redirection
@@ -87,7 +88,7 @@ def create_app(service: BrokerService) -> FastAPI:
         redirect_slashes=False,
         docs_url=None,  # routes/documentation.py, without assets from elsewhere
         redoc_url=None,
-        dependencies=[Depends(authorize)],
+        dependencies=[Depends(authorize), Depends(send_to_owner)],
         # Else every request asks whether somebody listens; metrics.py is what we tell.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )

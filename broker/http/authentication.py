@@ -19,6 +19,7 @@ from broker.errors import AuthenticationError, BrokerError
 from broker.http.audit import SAFE_METHODS
 from broker.http.errors import error_response
 from broker.http.live_requests import LiveRequest, may_last
+from broker.service.peers import CALLER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,16 +97,18 @@ class AuthenticationLayer:
         state["role"] = principal.role
         if original is not None:
             state["original_role"] = original
+        CALLER.set(principal.role if original is None else original)
         if may_last(scope):
             live = LiveRequest(authenticator, credentials, principal, self._grace_s)
             await live.serve(self._app, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def refuse_nowait(self, scope: Scope) -> Response | None:
+    def refuse_nowait(self, scope: Scope) -> Response | Credentials | None:
         """The answer to an HTTP request that is refused whatever it asks for, noted and counted.
 
-        None: there is more to ask about it, in the usual way.
+        Credentials: their check takes longer, ``refuse_later`` can tell. None: there is more to ask
+        about it, in the usual way.
         """
         if self._is_open(scope):
             return None
@@ -119,6 +122,16 @@ class AuthenticationLayer:
                 raise TooManyChecksError("too many checks at once")
         except BrokerError as error:
             authenticator.refusal(f"{host}:{port}", scope["type"], method, error)
+            return self._answer(error, is_websocket=False)
+        return credentials if principal is None else None
+
+    async def refuse_later(self, scope: Scope, credentials: Credentials) -> Response | None:
+        """The same, however long the check takes. None: they are good, and that is remembered."""
+        host, port = scope["client"]
+        try:
+            await self._authenticator.authenticate(credentials, host)
+        except BrokerError as error:
+            self._authenticator.refusal(f"{host}:{port}", scope["type"], credentials.method, error)
             return self._answer(error, is_websocket=False)
         return None
 

@@ -1,5 +1,6 @@
 """Errors of the HTTP surface and their one body: ``{"reason": "..."}``.
 
+    RedirectError             307: another broker serves it
     ApiError                  a status and a reason, raised by routes
     BrokerError (broker)      carries its own http_status
     MetadataError (metadata)  503 when the store can't be reached or can't tell
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     Redirection = Callable[[Request, Exception], Awaitable[Response | None]]
 
-__all__ = ["ApiError", "error_response", "install_error_handlers"]
+__all__ = ["ApiError", "RedirectError", "error_response", "install_error_handlers"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,14 @@ class ApiError(Exception):
         self.status = status
 
 
+class RedirectError(Exception):
+    """Another broker serves this: the client is to ask there, with the same method and body."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.location = location
+
+
 def error_response(status: int, reason: str) -> Response:
     return JsonResponse({"reason": reason}, status)
 
@@ -60,6 +69,8 @@ def error_response(status: int, reason: str) -> Response:
 def response_of(error: Exception) -> Response:
     """The answer for an error raised while a request was served."""
     match error:
+        case RedirectError():
+            return Response(status_code=307, headers={"Location": error.location})
         case ApiError():
             return error_response(error.status, str(error))
         case BrokerError():
@@ -110,6 +121,7 @@ def install_error_handlers(app: FastAPI, redirection: Redirection) -> None:
 
     for kind in (
         ApiError,
+        RedirectError,
         BrokerError,
         InvalidTopicNameError,
         RequestValidationError,

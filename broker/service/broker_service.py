@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.advertised_listeners import address_of, parse_listeners
 from broker.service.access_control import AccessControl
 from broker.service.cluster_documents import ClusterDocuments
+from broker.service.cluster_members import ClusterMembers
 from broker.service.command_gate import CommandGate
 from broker.service.connection import Connection
 from broker.service.doorstep import Doorstep
@@ -20,6 +21,7 @@ from broker.service.dynamic_configuration import DynamicConfiguration
 from broker.service.figures import BrokerFigures
 from broker.service.file_limit import SocketQuota, file_limit
 from broker.service.load_report import HostUsage
+from broker.service.peers import Peers
 from broker.service.policy_feed import PolicyFeed
 from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
@@ -111,7 +113,7 @@ class BrokerService:
         self.policies = PolicyFeed(self)
         self.schemas = SchemaRegistry(store, clock)
         self.dynamic_configuration = DynamicConfiguration(store, config, self.apply_config)
-        self.cluster_documents = ClusterDocuments(store)
+        self.cluster_documents, self.cluster_members = ClusterDocuments(store), ClusterMembers(self)
         self.host_usage = HostUsage()
         self.figures = BrokerFigures()
         # Who clients are; None: authentication is off, and they are nobody.
@@ -125,7 +127,7 @@ class BrokerService:
         self.bundles: OwnershipService  # set by start: it needs the URLs
         self.topics: dict[str, Topic] = {}
         """Loaded topics by full name; only the loader changes it."""
-        self.loader = TopicLoader(self)
+        self.loader, self.peers = TopicLoader(self), Peers(self)
         self.directory = TopicDirectory(self)
         self.watchers = TopicListWatchers(self)
         self.shared_buffer = SharedBuffer()
@@ -272,6 +274,7 @@ class BrokerService:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.peers.close()
         if self.authenticator is not None:
             self.authenticator.close()
         if self.access is not None:
@@ -349,15 +352,20 @@ class BrokerService:
 
     # --- topics: see topic_loader.py (loaded ones) and topic_directory.py (existing ones)
 
-    async def get_topic(self, name: TopicName, *, create: bool) -> Topic:
+    async def get_topic(self, name: TopicName, *, create: bool, acquire: bool = True) -> Topic:
         """The loaded topic, loading it first; with ``create`` and the policies' leave creating it.
 
+        Args:
+            acquire: own its bundle if nobody does; False for clients, who were told by a lookup
+                where it is and else look it up again.
         Raises:
             TopicNotFoundError: absent, and not to be created.
             NotAllowedError: no such partition, or the name of a partitioned topic itself.
             ServiceNotReadyError: another broker owns it, or it could not be loaded in time.
         """
-        return self.topics.get(str(name)) or await self.loader.load(name, create=create)
+        return self.topics.get(str(name)) or await self.loader.load(
+            name, create=create, acquire=acquire
+        )
 
     async def create_topic(
         self, name: TopicName, properties: Mapping[str, str] | None = None

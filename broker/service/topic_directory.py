@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from broker.errors import (
     AlreadyExistsError,
@@ -17,15 +18,15 @@ from broker.errors import (
 )
 from broker.protocol.topic_name import TopicName
 from broker.service import topic_permissions
+from broker.service.peers import Peer, PeerCall, PeerRefusedError, topic_path
 from managed_ledger.position import EARLIEST
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from broker.config import BrokerConfig
     from broker.service.broker_service import BrokerService
-    from broker.service.subscription_base import Subscription
     from broker.service.topic import Topic
 
 __all__ = ["PARTITIONS_MAX", "TopicDirectory", "partitions_max"]
@@ -35,6 +36,7 @@ PARTITIONS_MAX: Final = 10_000
 mistyped request must not take the process's memory.
 """
 _AT_ONCE: Final = 256
+_NOT_FOUND, _CONFLICT = 404, 409  # what brokers answer
 
 _DOMAINS = {
     "persistent": ("persistent",),
@@ -173,56 +175,135 @@ class TopicDirectory:
 
     async def _create_partitions(self, name: TopicName, first: int, end: int) -> None:
         """Bring the partitions into being, so that lists show them before the first client."""
-        if not name.is_persistent:
-            return
-        loader = self._service.loader
-        for start in range(first, end, _AT_ONCE):
-            await asyncio.gather(
-                *(
-                    loader.load(name.partition(index), create=True, forced=True)
-                    for index in range(start, min(start + _AT_ONCE, end))
-                )
+        if name.is_persistent:
+            await self._each(name, range(first, end), self.create_partition)
+
+    async def create_partition(self, name: TopicName) -> None:
+        """Make sure that a partition exists, by the broker that is to serve it."""
+
+        async def here() -> None:
+            await self._service.loader.load(name, create=True, forced=True)
+
+        try:
+            await self._service.peers.on_owner(name, here, PeerCall("PUT", topic_path(name)))
+        except PeerRefusedError as error:
+            if error.http_status != _CONFLICT:  # it is there
+                raise
+
+    async def _each(
+        self, name: TopicName, indexes: range, do: Callable[[TopicName], Awaitable[object]]
+    ) -> None:
+        """All are tried; then the first error is raised."""
+        errors: list[BaseException] = []
+        for start in range(0, len(indexes), _AT_ONCE):
+            some = indexes[start : start + _AT_ONCE]
+            results = await asyncio.gather(
+                *(do(name.partition(index)) for index in some), return_exceptions=True
             )
+            errors += [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            raise errors[0]
 
     async def _copy_subscriptions(self, name: TopicName, old_end: int, end: int) -> None:
         """New partitions get the durable subscriptions of the old ones, from their beginning."""
         if not name.is_persistent or old_end >= end:
             return
-        wanted: dict[str, Subscription] = {}
+        wanted: dict[str, dict[str, str]] = {}
         for index in range(old_end):
             if not await self.exists(name.partition(index)):
                 continue  # deleted by itself; loading would bring it back
-            model = await self._service.get_topic(name.partition(index), create=False)
-            for subscription in model.subscriptions.values():
-                if subscription.durable:
-                    wanted.setdefault(subscription.name, subscription)
-        for index in range(old_end, end):
-            topic = await self._service.get_topic(name.partition(index), create=True)
-            for subscription in wanted.values():
-                with suppress(AlreadyExistsError):  # its client was faster
-                    await topic.create_subscription(
-                        subscription.name, EARLIEST, subscription.properties
-                    )
+            for subscription, properties in (
+                await self._durable_subscriptions(name.partition(index))
+            ).items():
+                wanted.setdefault(subscription, properties)
+
+        async def copy(part: TopicName) -> None:
+            for subscription, properties in wanted.items():
+                await self._create_subscription(part, subscription, properties)
+
+        if wanted:
+            await self._each(name, range(old_end, end), copy)
+
+    async def _durable_subscriptions(self, name: TopicName) -> dict[str, dict[str, str]]:
+        """Names and properties."""
+
+        async def here() -> dict[str, dict[str, str]]:
+            topic = await self._service.get_topic(name, create=False)
+            return {
+                each.name: dict(each.properties)
+                for each in topic.subscriptions.values()
+                if each.durable
+            }
+
+        call = PeerCall("GET", topic_path(name, "/stats"), "excludeConsumers=true")
+        found: dict[str, Any] = await self._service.peers.on_owner(name, here, call)
+        if "subscriptions" not in found or "msgRateIn" not in found:
+            return found
+        return {  # TopicStats of another broker
+            subscription: dict(stats.get("subscriptionProperties") or {})
+            for subscription, stats in found["subscriptions"].items()
+            if stats.get("isDurable", True)
+        }
+
+    async def _create_subscription(
+        self, name: TopicName, subscription: str, properties: Mapping[str, str]
+    ) -> None:
+        async def here() -> None:
+            topic = await self._service.get_topic(name, create=True)
+            with suppress(AlreadyExistsError):  # its client was faster
+                await topic.create_subscription(subscription, EARLIEST, properties)
+
+        ledger_id, entry_id = EARLIEST
+        body = {"ledgerId": ledger_id, "entryId": entry_id, "properties": dict(properties)}
+        path = topic_path(name, "/subscription/" + quote(quote(subscription, safe=""), safe=""))
+        try:
+            await self._service.peers.on_owner(name, here, PeerCall("PUT", path, body=body))
+        except PeerRefusedError as error:
+            if error.http_status != _CONFLICT:
+                raise
 
     async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
         if (count := await self.partitions(name)) is None:
             raise TopicNotFoundError(f"Partitioned Topic {name} not found")
         if not force:  # all or nothing, as far as can be seen beforehand
-            for index in range(count):
-                if (topic := self._service.topics.get(str(name.partition(index)))) is not None:
-                    _check_unused(topic)
-        for start in range(0, count, _AT_ONCE):
-            end = min(start + _AT_ONCE, count)
-            results = await asyncio.gather(
-                *(self.delete(name.partition(index), force=force) for index in range(start, end)),
-                return_exceptions=True,
-            )
-            for result in results:
-                # Not found: never used, or deleted by an attempt before.
-                if isinstance(result, BaseException) and not isinstance(result, TopicNotFoundError):
-                    raise result
+            await self._each(name, range(count), self._check_unused_anywhere)
+
+        async def delete(part: TopicName) -> None:
+            call = PeerCall("DELETE", topic_path(part), f"force={str(force).lower()}")
+            try:
+                await self._service.peers.on_owner(
+                    part, lambda: self.delete(part, force=force), call
+                )
+            except TopicNotFoundError:
+                pass  # never used, or deleted by an attempt before
+            except PeerRefusedError as error:
+                if error.http_status != _NOT_FOUND:
+                    raise
+
+        await self._each(name, range(count), delete)
         await self._service.resources.delete_partitioned(name)
         await self.forget(name)
+
+    async def _check_unused_anywhere(self, name: TopicName) -> None:
+        """Raises TopicBusyError: a broker serves clients of the topic."""
+        if (topic := self._service.topics.get(str(name))) is not None:
+            _check_unused(topic)
+            return
+        peers = self._service.peers
+        owner = await peers.other_owner(await self._service.bundles.bundle_of(str(name)))
+        if owner is None or (name.is_persistent and not await self.exists(name)):
+            return
+        call = PeerCall("GET", topic_path(name, "/stats"))
+        try:
+            stats = await peers.ask(Peer.of(owner), call)
+        except PeerRefusedError as error:
+            if error.http_status == _NOT_FOUND:
+                return
+            raise
+        if stats["publishers"] or any(
+            each["consumers"] for each in stats["subscriptions"].values()
+        ):
+            raise TopicBusyError("Topic has active producers/subscriptions")
 
     async def forget(self, name: TopicName) -> None:
         """Forget the policies and the grants of a topic that is gone, and its schema.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Response
 
@@ -15,6 +16,7 @@ from broker.http.dependencies import (
     json_body,
 )
 from broker.http.errors import ApiError
+from broker.http.fan_out import Spread
 from broker.http.responses import JsonResponse, no_content
 from broker.http.topic_access import (
     ID_DOC,
@@ -26,13 +28,14 @@ from broker.http.topic_access import (
     MessageIdBody,
     check_properties,
     each,
-    find_everywhere,
     find_subscription,
     loaded,
-    parts_of,
+    no_subscription,
     persistent,
 )
+from broker.protocol.topic_name import TopicName
 from broker.service import subscription_admin
+from broker.service.peers import PeerCall, topic_path
 from broker.service.persistent_subscription import PersistentSubscription
 from managed_ledger.position import format_position
 
@@ -70,11 +73,16 @@ async def expire_by_time(
     topic: Topic,
     subscription: SubscriptionName,
     seconds: _Seconds,
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
     if not topic.is_persistent:
         raise ApiError(405, "Expire messages on a non-persistent topic is not allowed")
-    await _expire(await find_everywhere(service, topic, subscription), seconds)
+
+    async def one(name: TopicName) -> None:
+        await _expire([find_subscription(await loaded(service, name), subscription)], seconds)
+
+    (await spread.parts(topic, one)).found(no_subscription(subscription, topic))
     return no_content()
 
 
@@ -138,14 +146,21 @@ async def expire_by_id(
     responses=_NOTHING,
 )
 async def expire_everywhere(
-    service: Service, topic: Topic, seconds: _Seconds, authoritative: Authoritative = None
+    service: Service,
+    topic: Topic,
+    seconds: _Seconds,
+    spread: Spread,
+    authoritative: Authoritative = None,
 ) -> Response:
     if not topic.is_persistent:
         raise ApiError(
             405, "Expire messages for all subscriptions on a non-persistent topic is not allowed"
         )
-    parts = await parts_of(service, topic)
-    await _expire([one for part in parts for one in part.subscriptions.values()], seconds)
+
+    async def one(name: TopicName) -> None:
+        await _expire(list((await loaded(service, name)).subscriptions.values()), seconds)
+
+    (await spread.parts(topic, one)).without(404).check()
     return no_content()
 
 
@@ -161,12 +176,17 @@ async def get_properties(
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
-    answer: dict[str, str] = {}
-    for found in await find_everywhere(service, topic, subscription):
-        answer |= found.properties
-    return JsonResponse(answer)
+    async def one(name: TopicName) -> dict[str, str]:
+        return find_subscription(await loaded(service, name), subscription).properties
+
+    answers = (await spread.parts(topic, one)).found(no_subscription(subscription, topic))
+    together: dict[str, str] = {}
+    for properties in answers.values:
+        together |= properties
+    return JsonResponse(together)
 
 
 @router.put(
@@ -181,14 +201,20 @@ async def put_properties(
     topic: Topic,
     subscription: SubscriptionName,
     body: Annotated[dict[str, str] | None, Depends(json_body(dict[str, str]))],
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
     properties = check_properties(body)
-    for found in await find_everywhere(service, topic, subscription):
+
+    async def one(name: TopicName) -> None:
+        found = find_subscription(await loaded(service, name), subscription)
         if isinstance(found, PersistentSubscription):
             await subscription_admin.set_properties(found, properties)
         else:
             found.properties = dict(properties)
+
+    answers = await spread.parts(topic, one, body=properties)
+    answers.found(no_subscription(subscription, topic))
     return no_content()
 
 
@@ -273,16 +299,20 @@ async def replicated_status(
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
     if not topic.is_persistent:
         raise ApiError(405, "Cannot get replicated subscriptions on non-persistent topics")
-    parts = await parts_of(service, topic)
-    for part in parts:
-        find_subscription(part, subscription)
-    return JsonResponse(
-        {str(part.name): part.subscriptions[subscription].replicated for part in parts}
-    )
+
+    async def one(name: TopicName) -> dict[str, bool]:
+        found = find_subscription(await loaded(service, name), subscription)
+        return {str(name): found.replicated}
+
+    together: dict[str, bool] = {}
+    for status in (await spread.parts(topic, one)).check().values:
+        together |= status
+    return JsonResponse(together)
 
 
 @router.post(
@@ -301,6 +331,7 @@ async def set_replicated_status(
     topic: Topic,
     subscription: SubscriptionName,
     body: Annotated[bool | None, Depends(json_body(bool))],
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
     if body is None:
@@ -309,12 +340,16 @@ async def set_replicated_status(
         raise ApiError(
             405, "Cannot enable/disable replicated subscriptions on non-persistent topics"
         )
-    try:
-        await find_everywhere(service, topic, subscription)
-    except ApiError as error:
-        if error.status == 404 and await service.partitions(topic) is not None:
-            raise ApiError(404, "Topic or subscription not found") from error
-        raise
+
+    async def one(name: TopicName) -> None:
+        find_subscription(await loaded(service, name), subscription)
+
+    # Others are only asked whether they have it.
+    asked = "/subscription/" + quote(subscription, safe="") + "/replicatedSubscriptionStatus"
+    answers = await spread.parts(
+        topic, one, call=lambda part: PeerCall("GET", topic_path(part, asked))
+    )
+    answers.found(ApiError(404, "Topic or subscription not found"))
     if body:
         raise ApiError(501, "Replicated subscriptions are not supported by this broker")
     return no_content()

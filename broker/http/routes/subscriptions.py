@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from broker.errors import AlreadyExistsError, BrokerError, SubscriptionNotFoundError
+from broker.errors import AlreadyExistsError, SubscriptionNotFoundError
 from broker.http.dependencies import (
     Authoritative,
     Service,
@@ -16,6 +16,7 @@ from broker.http.dependencies import (
     json_body,
 )
 from broker.http.errors import ApiError
+from broker.http.fan_out import Spread
 from broker.http.responses import JsonResponse, no_content
 from broker.http.topic_access import (
     ID_DOC,
@@ -25,18 +26,15 @@ from broker.http.topic_access import (
     TOPIC,
     MessageIdBody,
     check_properties,
-    each,
-    find_everywhere,
     find_subscription,
     loaded,
     no_subscription,
-    parts_of,
     persistent,
     require_namespace,
 )
+from broker.protocol.topic_name import TopicName
 from broker.service import subscription_admin
 from broker.service.persistent_subscription import PersistentSubscription
-from broker.service.topic import Topic as LoadedTopic
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 __all__ = ["router"]
@@ -58,12 +56,13 @@ _Force = Annotated[_Text, Query(description="Also with connected consumers")]
     },
 )
 async def list_subscriptions(
-    service: Service, topic: Topic, authoritative: Authoritative = None
+    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
 ) -> Response:
-    names: dict[str, None] = {}
-    for part in await parts_of(service, topic):
-        names |= dict.fromkeys(part.subscriptions)
-    return JsonResponse(list(names))
+    async def one(name: TopicName) -> list[str]:
+        return list((await loaded(service, name)).subscriptions)
+
+    answers = (await spread.parts(topic, one)).without(404).check()
+    return JsonResponse(list({name: None for names in answers.values for name in names}))
 
 
 @router.put(
@@ -85,6 +84,7 @@ async def create(
     topic: Topic,
     subscription: SubscriptionName,
     body: _ResetBody,
+    spread: Spread,
     replicated: Annotated[_Text, Query(description="`true` is refused")] = None,
     authoritative: Authoritative = None,
 ) -> Response:
@@ -101,20 +101,24 @@ async def create(
     properties = check_properties(body.properties if body is not None else None)
     # Creates a partitioned topic where that is what automatic creation makes.
     count = await service.partitions_for_client(topic, create=True)
-    names = [topic.partition(index) for index in range(count)] if count else [topic]
 
-    async def create_one(name: Any) -> bool:
+    async def one(name: TopicName) -> None:
+        found = await service.get_topic(name, create=True)
         try:
-            found = await service.get_topic(name, create=True)
             await found.create_subscription(subscription, start, properties)
-        except AlreadyExistsError:
-            return False
-        return True
+        except AlreadyExistsError as error:
+            raise ApiError(409, "Subscription already exists for topic") from error
 
-    if not any(await each(names, create_one)):
-        # http-api trap 17: only when every partition conflicts
+    answers = await spread.parts(topic, one, body=_body_of(body), count=count or None)
+    # http-api trap 17: only when every partition conflicts
+    if not answers.without(409).check().values:
         raise ApiError(409, "Subscription already exists for topic")
     return no_content()
+
+
+def _body_of(body: MessageIdBody | None) -> dict[str, Any] | None:
+    """As it came, for another broker."""
+    return None if body is None else body.model_dump(exclude_none=True)
 
 
 def _start_position(body: MessageIdBody | None) -> Position:
@@ -140,20 +144,20 @@ async def delete(
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
+    spread: Spread,
     force: _Force = None,
     authoritative: Authoritative = None,
 ) -> Response:
-    async def delete_one(part: LoadedTopic) -> bool:
+    async def one(name: TopicName) -> None:
+        part = await loaded(service, name)
         try:
             await part.delete_subscription(subscription, force=flag(force))
-        except SubscriptionNotFoundError:
-            return False
-        return True
+        except SubscriptionNotFoundError as error:
+            raise no_subscription(subscription, name) from error
 
-    if not all(await each(await parts_of(service, topic), delete_one)):
-        if await service.partitions(topic) is not None:
-            raise ApiError(404, "Subscription not found")
-        raise no_subscription(subscription, topic)
+    answers = await spread.parts(topic, one)
+    if len(answers.without(404).check().values) < len(answers):
+        raise ApiError(404, "Subscription not found")
     return no_content()
 
 
@@ -167,17 +171,19 @@ async def skip_all(
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
     if not topic.is_persistent:
         raise ApiError(405, "Skip messages on a non-persistent topic is not allowed")
-    found = await find_everywhere(service, topic, subscription)
-    await each(_stored(found), subscription_admin.clear_backlog)
+
+    async def one(name: TopicName) -> None:
+        found = find_subscription(await loaded(service, name), subscription)
+        if isinstance(found, PersistentSubscription):
+            await subscription_admin.clear_backlog(found)
+
+    (await spread.parts(topic, one)).found(no_subscription(subscription, topic))
     return no_content()
-
-
-def _stored(found: list[Any]) -> list[PersistentSubscription]:
-    return [one for one in found if isinstance(one, PersistentSubscription)]
 
 
 @router.post(
@@ -214,20 +220,14 @@ async def reset_to_time(
     topic: Topic,
     subscription: SubscriptionName,
     timestamp: int,
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
-    parts = await parts_of(service, topic)
+    async def one(name: TopicName) -> None:
+        part = await loaded(service, name)
+        await find_subscription(part, subscription).reset_to_time(timestamp)
 
-    async def reset(part: LoadedTopic) -> ApiError | BrokerError | None:
-        try:
-            await find_subscription(part, subscription).reset_to_time(timestamp)
-        except (ApiError, BrokerError) as error:
-            return error
-        return None
-
-    for error in await each(parts, reset):
-        if error is not None:
-            raise error
+    (await spread.parts(topic, one)).check()
     return no_content()
 
 

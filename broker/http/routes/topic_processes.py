@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Response
 
 from broker.http.dependencies import Authoritative, Service, Topic, body_doc, json_body
 from broker.http.errors import ApiError
+from broker.http.fan_out import Spread
 from broker.http.responses import JsonResponse, no_content
 from broker.http.topic_access import (
     ID_DOC,
@@ -15,10 +16,8 @@ from broker.http.topic_access import (
     OF_PARTITIONED,
     TOPIC,
     MessageIdBody,
-    each,
     loaded,
     message_id,
-    parts_of,
     persistent,
     require_existing,
     require_namespace,
@@ -26,6 +25,7 @@ from broker.http.topic_access import (
 )
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
+from broker.service.peers import PeerCall, topic_path
 from broker.service.persistent_topic import PersistentTopic
 from managed_ledger.offload.errors import OffloadBusyError, OffloadError
 
@@ -45,10 +45,11 @@ _LAST_ID: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def _stored_parts(service: BrokerService, name: TopicName) -> list[PersistentTopic]:
-    """The loaded topic or partitions. REQUIRES: a persistent name. Raises ApiError 404."""
-    parts = await parts_of(service, name)
-    return [part for part in parts if isinstance(part, PersistentTopic)]
+async def _stored_topic(service: BrokerService, name: TopicName) -> PersistentTopic:
+    """The loaded topic. REQUIRES: a persistent name. Raises ApiError 404."""
+    topic = await loaded(service, name)
+    assert isinstance(topic, PersistentTopic)
+    return topic
 
 
 @router.post(TOPIC + "/terminate", summary="Take no more messages, for good", responses=_LAST_ID)
@@ -79,7 +80,7 @@ async def terminate(
     },
 )
 async def terminate_partitions(
-    service: Service, topic: Topic, authoritative: Authoritative = None
+    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
 ) -> Response:
     await require_namespace(service, topic.namespace, "Namespace not found")
     count = await service.partitions(topic)
@@ -91,13 +92,14 @@ async def terminate_partitions(
         )
     require_persistent_name(topic)
 
-    async def end(index: int) -> dict[str, int]:
-        part = await loaded(service, topic.partition(index))
-        assert isinstance(part, PersistentTopic)
-        return message_id(await part.terminate(), part.name)
+    async def one(name: TopicName) -> dict[str, int]:
+        return message_id(await (await _stored_topic(service, name)).terminate(), name)
 
-    answers = await each(range(count), end)
-    return JsonResponse({str(index): answer for index, answer in enumerate(answers)})
+    answers = await spread.parts(
+        topic, one, count=count, call=lambda part: PeerCall("POST", topic_path(part, "/terminate"))
+    )
+    ids = answers.check().values
+    return JsonResponse({str(index): answer for index, answer in enumerate(ids)})
 
 
 @router.delete(
@@ -106,10 +108,16 @@ async def terminate_partitions(
     summary="Acknowledge everything for every subscription and delete what is stored",
     responses={**NOT_FOUND, 412: {"description": "A non-persistent topic"}},
 )
-async def truncate(service: Service, topic: Topic, authoritative: Authoritative = None) -> Response:
+async def truncate(
+    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
+) -> Response:
     if not topic.is_persistent:
         raise ApiError(412, "unsupport truncate")
-    await each(await _stored_parts(service, topic), PersistentTopic.truncate)
+
+    async def one(name: TopicName) -> None:
+        await (await _stored_topic(service, name)).truncate()
+
+    (await spread.parts(topic, one)).without(404).check()
     return no_content()
 
 
@@ -119,10 +127,16 @@ async def truncate(service: Service, topic: Topic, authoritative: Authoritative 
     summary="Delete now what no subscription and no retention needs",
     responses=OF_PARTITIONED,
 )
-async def trim(service: Service, topic: Topic, authoritative: Authoritative = None) -> Response:
+async def trim(
+    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
+) -> Response:
     if not topic.is_persistent:
         raise ApiError(405, "Trim on a non-persistent topic is not allowed")
-    await each(await _stored_parts(service, topic), PersistentTopic.trim)
+
+    async def one(name: TopicName) -> None:
+        await (await _stored_topic(service, name)).trim()
+
+    (await spread.parts(topic, one)).without(404).check()
     return no_content()
 
 

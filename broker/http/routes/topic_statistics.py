@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from broker.http.dependencies import Authoritative, Service, Topic, flag, json_body
 from broker.http.errors import ApiError
+from broker.http.fan_out import Spread
 from broker.http.partitioned_stats import sum_topic_stats
 from broker.http.responses import JsonResponse
 from broker.http.topic_access import (
@@ -35,6 +36,7 @@ from broker.http.topic_internals import (
 )
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
+from broker.service.peers import PeerCall, topic_path
 from broker.service.persistent_topic import PersistentTopic
 from broker.service.topic_stats import add_earliest_times, empty_topic_stats
 from managed_ledger.stored_info import read_stored
@@ -164,21 +166,20 @@ async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
         412: {"description": "The name is a partition's"},
     },
 )
-async def partitioned_stats(service: Service, topic: Topic, options: Options) -> Response:
+async def partitioned_stats(
+    service: Service, topic: Topic, options: Options, spread: Spread
+) -> Response:
     record = await _record(service, topic)
+    query = spread.same_call().query
 
-    async def ask(index: int) -> dict[str, Any] | None:
-        try:
-            return await options.of(service, topic.partition(index))
-        except ApiError:  # never used yet, or deleted: counts as empty
-            return None
-
-    answers = await each(range(record.get("partitions", 0)), ask)
-    parts = {
-        str(topic.partition(index)): answer
-        for index, answer in enumerate(answers)
-        if answer is not None
-    }
+    answers = await spread.parts(
+        topic,
+        lambda name: options.of(service, name),
+        count=record.get("partitions", 0),
+        call=lambda part: PeerCall("GET", topic_path(part, "/stats"), query),
+    )
+    # Never used yet, or deleted: counts as empty.
+    parts = answers.without(404).check().by_name()
     total = await _sum(list(parts.values()))
     total["metadata"] = partitioned_metadata(record)
     total["partitions"] = {}
@@ -261,24 +262,19 @@ async def _internal_stats(
     },
 )
 async def partitioned_internal_stats(
-    service: Service, topic: Topic, authoritative: Authoritative = None
+    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
 ) -> Response:
     record = await service.resources.partitioned(topic)
     if record is None:
         raise ApiError(404, f"Partitioned Topic {topic} not found")
 
-    async def ask(index: int) -> dict[str, Any] | None:
-        try:
-            return await _internal_stats(service, topic.partition(index))
-        except ApiError:
-            return None
-
-    answers = await each(range(record.get("partitions", 0)), ask)
-    parts = {
-        str(topic.partition(index)): answer
-        for index, answer in enumerate(answers)
-        if answer is not None
-    }
+    answers = await spread.parts(
+        topic,
+        lambda name: _internal_stats(service, name),
+        count=record.get("partitions", 0),
+        call=lambda part: PeerCall("GET", topic_path(part, "/internalStats")),
+    )
+    parts = answers.without(404).check().by_name()
     return JsonResponse({"metadata": partitioned_metadata(record), "partitions": parts})
 
 

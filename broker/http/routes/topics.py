@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from broker.errors import AlreadyExistsError, TopicNotFoundError
 from broker.http.dependencies import Authoritative, Namespace, Service, Topic, flag, json_body
 from broker.http.errors import ApiError
+from broker.http.fan_out import FanOut, Spread
 from broker.http.responses import JsonResponse, no_content
 from broker.http.topic_access import (
     NAMESPACE,
@@ -16,7 +17,6 @@ from broker.http.topic_access import (
     PROPERTIES_DOC,
     TOPIC,
     check_properties,
-    each,
     not_found,
     require_bundle,
     require_existing,
@@ -26,7 +26,7 @@ from broker.http.topic_access import (
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
+__all__ = ["router", "topics_everywhere"]
 
 router = APIRouter(tags=["topics"])
 
@@ -48,16 +48,39 @@ async def list_topics(
     service: Service,
     domain: str,
     namespace: Namespace,
+    spread: Spread,
     bundle: Annotated[_Text, Query(description="Only topics of this bundle")] = None,
     includeSystemTopic: _Text = None,
 ) -> Response:
     await require_namespace(service, namespace)
-    names = await service.list_topics(namespace, domain)
+    names = await topics_everywhere(service, spread, namespace, domain)
     if not flag(includeSystemTopic):
         names = user_topics(names)
     if bundle is not None:
         names = await _in_bundle(service, namespace, names, bundle)
     return JsonResponse(names)
+
+
+async def topics_everywhere(
+    service: BrokerService, spread: FanOut, namespace: str, mode: str
+) -> list[str]:
+    """As ``list_topics`` of the service, with the volatile topics that others have loaded."""
+    names = await service.list_topics(namespace, mode)
+    if mode == "persistent":
+        return names
+
+    async def here(bundle: str) -> list[str]:
+        return []  # it has come back meanwhile, or nobody owns it
+
+    answers = await spread.bundles(
+        namespace,
+        await spread.owned_by_others(namespace),
+        here,
+        method="GET",
+        tail="",
+        root="/admin/v2/non-persistent",
+    )
+    return sorted({*names, *(name for some in answers.check().values for name in some)})
 
 
 async def _in_bundle(
@@ -178,9 +201,14 @@ async def delete(
     summary="Unload: close the topic or all its partitions, to be loaded again when needed",
     responses=NOT_FOUND,
 )
-async def unload(service: Service, topic: Topic, authoritative: Authoritative = None) -> Response:
-    count = await require_existing(service, topic)
-    names = [topic] if count is None else [topic.partition(index) for index in range(count)]
-    # What isn't loaded is unloaded already.
-    await each([name for name in names if str(name) in service.topics], service.unload_topic)
+async def unload(
+    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
+) -> Response:
+    await require_existing(service, topic)
+
+    async def one(name: TopicName) -> None:
+        if str(name) in service.topics:  # what isn't loaded is unloaded already
+            await service.unload_topic(name)
+
+    (await spread.parts(topic, one)).without(404).check()
     return no_content()

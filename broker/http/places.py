@@ -1,0 +1,153 @@
+"""Where in a cluster a request is served: one table for all routes, asked in front of each.
+
+    HERE       any broker: it is about the metadata store, or about the asked broker itself
+    TOPIC      the broker that serves the topic: 307; of a partitioned topic the asked one, which
+               refuses, or asks the brokers of the partitions (fan_out.py)
+    LOADED     the same for routes that load their topic first of all: they learn it from that, and
+               need no look-up of their own (redirects.py)
+    BUNDLE     the owner of the bundle in the path: 307
+    BROKER     the broker that the path names: 307
+    OWNERS     the asked broker, which asks the owners of all bundles of the namespace (fan_out.py)
+
+Nobody is sent round in circles: a request is sent to whom the ownership node names, never on a
+guess, and who is named there serves it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+
+from broker.http.dependencies import make_namespace, make_topic_name
+from broker.http.errors import ApiError, RedirectError
+from broker.http.raw_path import form_decode
+from broker.http.redirects import location_at
+from bundles.errors import BundleError
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
+    from bundles.lookup import BrokerLookup
+
+__all__ = ["Place", "place_of", "send_to_owner"]
+
+
+class Place(Enum):
+    HERE = auto()
+    TOPIC = auto()
+    LOADED = auto()
+    BUNDLE = auto()
+    BROKER = auto()
+    OWNERS = auto()
+
+
+_NAMESPACE: Final = r"/admin/v2/namespaces/\{tenant\}/\{namespace\}"
+_DOMAIN: Final = r"/admin/v2/(\{domain\}|persistent|non-persistent)/\{tenant\}/\{namespace\}"
+_TOPIC: Final = rf"{_DOMAIN}/\{{topic\}}"
+_ABSENT: Final = "functions|sources?|sinks?|worker|worker-stats|packages|transactions"
+_OF_CLUSTER: Final = (
+    "tenants|clusters|brokers|broker-stats|bookies|resource-quotas|resourcegroups|metadata|schemas"
+)
+_BACKLOG: Final = r"(clearBacklog(/\{subscription\})?|unsubscribe/\{subscription\})"
+_OPERATIONS: Final = (
+    "subscriptions|subscription/.*|all_subscription/.*|stats|internalStats|backlog|backlogSize"
+    "|lastMessageId|getMessageIdByIndex|messageid/.*|ledger/.*|examinemessage|terminate|truncate"
+    "|trim|compaction|offload|unload|properties"
+)
+_ANY, _GET = "GET|PUT|POST|DELETE|PATCH", "GET"
+
+# Methods, template (as a regular expression, to be matched whole), place. The first one holds.
+_TABLE: Final = tuple(
+    (frozenset(methods.split("|")), re.compile(template), place)
+    for methods, template, place in (
+        (_GET, r"/(metrics|status\.html|ready|openapi\.json|docs.*|)", Place.HERE),
+        (_ANY, r"/topics/.*", Place.LOADED),
+        ("PUT|DELETE", _TOPIC, Place.TOPIC),
+        (_ANY, rf"{_TOPIC}/({_OPERATIONS})", Place.TOPIC),
+        # Partitions, policies, permissions: documents, and what fans out in any case.
+        (_ANY, rf"{_TOPIC}/.*", Place.HERE),
+        (_GET, r"/admin/v2/non-persistent/\{tenant\}/\{namespace\}/\{bundle\}", Place.BUNDLE),
+        (_GET, _DOMAIN, Place.OWNERS),
+        (_GET, rf"{_DOMAIN}/partitioned", Place.HERE),
+        (_ANY, rf"{_NAMESPACE}/\{{bundle\}}/({_BACKLOG}|unload|topicHashPositions)", Place.BUNDLE),
+        ("DELETE", rf"{_NAMESPACE}/\{{bundle\}}", Place.BUNDLE),
+        # Its bundle may be a word, LARGEST: the route itself finds out which one that is.
+        ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", Place.LOADED),
+        (_ANY, rf"{_NAMESPACE}/({_BACKLOG}|unload|topics)", Place.OWNERS),
+        ("DELETE", _NAMESPACE, Place.OWNERS),
+        ("DELETE", r"/admin/v2/tenants/\{tenant\}", Place.OWNERS),
+        (_GET, r"/admin/v2/brokers/\{cluster\}/\{broker\}/ownedNamespaces", Place.BROKER),
+        (_ANY, r"/admin/v2/namespaces(/.*)?", Place.HERE),
+        (_ANY, rf"/admin/v2/({_OF_CLUSTER})(/.*)?", Place.HERE),
+        (_ANY, rf"/admin/v[23]/({_ABSENT})(/.*)?", Place.HERE),
+        (_GET, r"/lookup/v2/.*", Place.HERE),
+    )
+)
+
+
+@functools.lru_cache(maxsize=1024)  # one for each route
+def place_of(method: str, template: str) -> Place | None:
+    """Where a route is served; None: the table lacks it.
+
+    Args:
+        template: the route's path as it was declared; convertors (``{domain:domain}``) don't count.
+    """
+    method = "GET" if method == "HEAD" else method
+    plain = re.sub(r":[a-z]+\}", "}", template)
+    for methods, pattern, place in _TABLE:
+        if method in methods and pattern.fullmatch(plain):
+            return place
+    return None
+
+
+async def send_to_owner(request: Request) -> None:
+    """In front of every route, behind its authorization.
+
+    Raises:
+        RedirectError: another broker serves it. ApiError: 404, 412: the path names nothing.
+    """
+    scope = request.scope
+    place = place_of(scope["method"], scope["route"].path)
+    if place not in (Place.TOPIC, Place.BUNDLE, Place.BROKER):
+        return
+    service: BrokerService = scope["app"].state.service
+    names: dict[str, str] = scope["path_params"]
+    try:
+        match place:
+            case Place.TOPIC:
+                owner = await _owner_of_topic(service, names)
+            case Place.BUNDLE:
+                namespace = make_namespace(names["tenant"], names["namespace"])
+                owner = await service.peers.other_owner(
+                    f"{namespace}/{form_decode(names['bundle'])}"
+                )
+            case _:
+                owner = await _named_broker(service, form_decode(names["broker"]))
+    except (BundleError, MetadataError, ValueError):
+        return  # the route itself finds out, and says it better
+    if owner is not None and (location := location_at(owner, request)) is not None:
+        raise RedirectError(location)
+
+
+async def _owner_of_topic(service: BrokerService, names: dict[str, str]) -> BrokerLookup | None:
+    domain = names.get("domain", "persistent")
+    topic = make_topic_name(domain, names["tenant"], names["namespace"], names["topic"])
+    full = str(topic)
+    if full in service.topics or service.bundles.owns_nowait(full):
+        return None
+    if await service.partitions(topic) is not None:
+        return None
+    return await service.peers.other_owner(await service.bundles.bundle_of(full))
+
+
+async def _named_broker(service: BrokerService, broker: str) -> BrokerLookup | None:
+    if broker == service.broker_id:
+        return None
+    found = await service.cluster_members.find(broker)
+    if found is None:
+        raise ApiError(404, f"Broker id '{broker}' not found in available brokers.")
+    return found

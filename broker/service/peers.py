@@ -1,0 +1,295 @@
+"""The other brokers of the cluster, asked by their HTTP interface as Pulsar's brokers do it.
+
+What concerns one topic is done by the broker that serves it. ``on_owner`` does it here when that is
+this one and asks the other one else; who it is, is looked up anew when the topic has moved in
+between. So no answer of a broker sends our credentials anywhere: a ``Location`` is never followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote
+
+import orjson
+
+from broker.errors import BrokerError, ServiceNotReadyError
+from bundles.errors import BundleBusyError, BundleError
+from bundles.lookup import BrokerLookup
+from bundles.ownership import OWNERS_ROOT
+
+if TYPE_CHECKING:
+    import httpx
+
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+    from broker.service.peer_access import PeerAccess
+
+__all__ = [
+    "CALLER",
+    "Peer",
+    "PeerCall",
+    "PeerRefusedError",
+    "PeerUnreachableError",
+    "Peers",
+    "busy_bundle",
+    "topic_path",
+]
+
+T = TypeVar("T")
+
+CALLER: ContextVar[str | None] = ContextVar("magnetar_caller", default=None)
+"""The role in whose name a request is served; None: unknown, or a job of the broker itself."""
+ANSWER_S: Final = 30.0
+"""Until a silent broker is given up; Pulsar's metadataStoreOperationTimeoutSeconds."""
+_CONNECT_S: Final = 5.0
+_MOVES_MAX: Final = 5
+_CONNECTIONS_MAX: Final = 256
+_IDLE_S: Final = 5.0
+"""Shorter than any server's: what it just closed would fail a call that can't be repeated."""
+_NOBODY: Final = "Authentication required"
+
+
+class PeerRefusedError(BrokerError):
+    """Another broker's refusal; ``str(error)`` is its reason, ``http_status`` its status."""
+
+    def __init__(self, broker: str, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.broker = broker
+        self.http_status = status  # type: ignore[misc] # as that broker has answered
+
+
+class PeerUnreachableError(ServiceNotReadyError):
+    """Another broker, named in the text, gave no answer."""
+
+
+class _MovedError(ServiceNotReadyError):
+    """What was asked for isn't served there any more; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another broker; without the URL that it doesn't offer."""
+
+    http_url: str | None
+    http_url_tls: str | None
+
+    @classmethod
+    def of(cls, lookup: BrokerLookup) -> Peer:
+        return cls(lookup.http_url, lookup.http_url_tls)
+
+    @property
+    def name(self) -> str:
+        """``host:port`` of its web address."""
+        return (self.http_url or self.http_url_tls or "//without HTTP").partition("//")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCall:
+    """A request, good for any broker."""
+
+    method: str
+    path: str  # percent-encoded, from the root
+    query: str = ""  # encoded
+    body: Any = None  # to be sent as JSON; None: none
+
+    def about(self, path: str) -> PeerCall:
+        return replace(self, path=path)
+
+
+def topic_path(name: TopicName, tail: str = "") -> str:
+    """Path of a topic's calls; ``tail``: what follows, encoded, with its slash."""
+    parts = (name.domain, *name.namespace.split("/"), name.local)
+    return "/admin/v2/" + "/".join(quote(part, safe="") for part in parts) + tail
+
+
+def busy_bundle(error: BaseException) -> str | None:
+    """The bundle, if that another broker owns it is why ``error`` was raised."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, BundleBusyError):
+        cause = cause.__cause__
+    return None if cause is None else cause.bundle
+
+
+class Peers:
+    """One broker's client of all others. Costs nothing before the first call."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._client: httpx.AsyncClient | None = None
+        self._access: PeerAccess | None = None
+
+    async def other_owner(self, bundle: str) -> BrokerLookup | None:
+        """The broker that owns ``tenant/ns/range``; None: this one does, or nobody.
+
+        Raises:
+            MetadataError, InvalidBundleError: it can't be told.
+        """
+        service = self._service
+        if bundle in service.bundles.owned_bundles:
+            return None
+        if (node := await service.store.get(f"{OWNERS_ROOT}/{bundle}")) is None:
+            return None
+        owner = BrokerLookup.decode(node.value)
+        return None if owner == service.bundles.broker else owner
+
+    async def owner_of(self, name: TopicName) -> Peer | None:
+        """Who serves a topic; None: this broker, which takes what nobody serves.
+
+        Raises:
+            ServiceNotReadyError: it can't be told now.
+        """
+        bundles = self._service.bundles
+        if bundles.owns_nowait(str(name)):
+            return None
+        try:
+            found = await bundles.lookup(str(name))
+        except BundleError as error:
+            raise ServiceNotReadyError(str(error)) from error
+        if found is None:
+            raise ServiceNotReadyError(f"Nobody serves {name} now")
+        return None if found.broker == bundles.broker else Peer.of(found.broker)
+
+    async def on_owner(
+        self,
+        name: TopicName,
+        local: Callable[[], Awaitable[T]],
+        call: PeerCall,
+        *,
+        until_s: float | None = None,
+    ) -> T | Any:
+        """Do something with a topic where it is served: the result, or the JSON of the answer.
+
+        Args:
+            local: does it here. What fails since another broker owns the bundle isn't done.
+            call: asks another broker for it.
+            until_s: loop time until which that broker is waited for; None: ``ANSWER_S`` from now.
+        Raises:
+            PeerRefusedError: that broker's refusal; PeerUnreachableError; what ``local`` raises.
+        """
+        return await self._where_owned(str(name), lambda: self.owner_of(name), local, call, until_s)
+
+    async def on_bundle_owner(
+        self,
+        bundle: str,
+        local: Callable[[], Awaitable[T]],
+        call: PeerCall,
+        *,
+        until_s: float | None = None,
+    ) -> T | Any:
+        """The same for a bundle, ``tenant/ns/range``: here also if nobody owns it."""
+
+        async def owner() -> Peer | None:
+            try:
+                found = await self.other_owner(bundle)
+            except BundleError as error:
+                raise ServiceNotReadyError(str(error)) from error
+            return None if found is None else Peer.of(found)
+
+        return await self._where_owned(bundle, owner, local, call, until_s)
+
+    async def _where_owned(
+        self,
+        what: str,
+        find_owner: Callable[[], Awaitable[Peer | None]],
+        local: Callable[[], Awaitable[T]],
+        call: PeerCall,
+        until_s: float | None,
+    ) -> T | Any:
+        moved: Exception | None = None
+        for _ in range(_MOVES_MAX):
+            try:
+                if (owner := await find_owner()) is None:
+                    return await local()
+                return await self.ask(owner, call, until_s=until_s)
+            except _MovedError as error:
+                moved = error
+            except Exception as error:
+                if busy_bundle(error) is None:
+                    raise
+                moved = error
+        raise ServiceNotReadyError(f"{what} is just changing its broker: ask again") from moved
+
+    async def ask(self, peer: Peer, call: PeerCall, *, until_s: float | None = None) -> Any:
+        """The JSON that another broker answers with; None for an empty answer.
+
+        Raises:
+            PeerRefusedError: an answer of 400 and above.
+            PeerUnreachableError: no answer until then.
+            ServiceNotReadyError: it says that somebody else is to be asked.
+        """
+        import httpx
+
+        access = self._access_now()
+        url = access.url_of(peer) + call.path + (f"?{call.query}" if call.query else "")
+        headers = {"Accept": "application/json", **await access.headers(CALLER.get())}
+        body = None
+        if call.body is not None:
+            body, headers["Content-Type"] = orjson.dumps(call.body), "application/json"
+        if until_s is None:
+            until_s = self._service.loop.time() + ANSWER_S
+        try:
+            async with asyncio.timeout_at(until_s):
+                answer = await self._client_now(access).request(
+                    call.method, url, content=body, headers=headers
+                )
+        except TimeoutError as error:
+            raise PeerUnreachableError(
+                f"Broker {peer.name} has not answered in time; it may have done it"
+            ) from error
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise PeerUnreachableError(f"Broker {peer.name} can't be reached: {error}") from error
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise PeerUnreachableError(
+                f"Broker {peer.name} has not answered: {what}; it may have done it"
+            ) from error
+        return self._value_of(peer, answer)
+
+    def _value_of(self, peer: Peer, answer: httpx.Response) -> Any:
+        status = answer.status_code
+        if 300 <= status < 400:
+            raise _MovedError(f"Broker {peer.name} says that another one is to be asked")
+        try:
+            value = orjson.loads(answer.content) if answer.content else None
+        except orjson.JSONDecodeError as error:
+            if status < 300 and not answer.headers.get("content-type", "").startswith("text/"):
+                raise PeerUnreachableError(f"Broker {peer.name} answers no JSON") from error
+            value = answer.text
+        if status < 300:
+            return value
+        reason = value.get("reason", "") if isinstance(value, dict) else ""
+        if status == 401 and reason == _NOBODY:
+            raise PeerUnreachableError(
+                f"Broker {peer.name} does not let this broker in: see "
+                "brokerClientAuthenticationPlugin and brokerClientAuthenticationParameters"
+            )
+        raise PeerRefusedError(peer.name, status, reason or f"Broker {peer.name} answers {status}")
+
+    def _access_now(self) -> PeerAccess:
+        if self._access is None:
+            from broker.service.peer_access import PeerAccess  # only in clusters
+
+            self._access = PeerAccess(self._service.config, self._service.authenticator)
+        return self._access
+
+    def _client_now(self, access: PeerAccess) -> httpx.AsyncClient:
+        if self._client is None:
+            import httpx
+
+            self._client = httpx.AsyncClient(
+                verify=access.tls_context(),
+                timeout=httpx.Timeout(None, connect=_CONNECT_S),  # the whole: see ``ask``
+                limits=httpx.Limits(max_connections=_CONNECTIONS_MAX, keepalive_expiry=_IDLE_S),
+                follow_redirects=False,
+                trust_env=False,  # no proxy of the environment is between brokers
+            )
+        return self._client
+
+    async def close(self) -> None:
+        if (client := self._client) is not None:
+            self._client = None
+            await client.aclose()
