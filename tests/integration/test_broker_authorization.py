@@ -80,7 +80,7 @@ def client_of(broker: Server, role: str) -> Iterator[pulsar.Client]:
     client = pulsar.Client(
         broker.service_url,
         authentication=pulsar.AuthenticationToken(token(role)),
-        operation_timeout_seconds=20,
+        operation_timeout_seconds=60,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
     yield client
