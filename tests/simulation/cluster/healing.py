@@ -37,6 +37,7 @@ class Healed:
             if not member.process.alive:
                 self.scenario.repairs.start_unit(host)
         await self._restart_bookies()
+        await self._let_disks_rest()
         await self._check_owners()
         process = self.cluster.process("last")
         await self.cluster.run_in(process, self._check_ledgers(process))
@@ -57,6 +58,12 @@ class Healed:
             if not (m.is_up and self._is_registered(m))
         ]
         self.check_that(False, f"L7: bookies never came back: {states}")
+
+    async def _let_disks_rest(self) -> None:
+        """A call that a slow disk had begun before all was healed goes on for seconds: meanwhile
+        its bookie fails its writers, and where E bookies are all there are nobody replaces it."""
+        until_s = max(machine.process.disk_until for machine in self.scenario.living)
+        await asyncio.sleep(max(0.0, until_s - self.cluster.loop.now))
 
     async def _keep_running(self) -> None:
         """As whoever supervises processes does; who lost data is told to accept it."""
@@ -132,6 +139,9 @@ class Healed:
         writer.on_confirmed = on_confirmed
         reader = await member.client.open_ledger(writer.ledger_id, recover=False)
         for number in range(3):
+            self.check_that(writer.error is None, f"L4: a writer stopped: {writer.error!r}")
+            if writer.error is not None:
+                return
             payload = b"h%03d" % number
             history.payloads.append(payload)
             writer.append([payload], [b""])

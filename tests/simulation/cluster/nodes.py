@@ -29,6 +29,7 @@ class Process(Node):
         clock_rate: how fast its clock runs; 1.0 is true time.
         clock_offset_ms: how wrong its wall clock is.
         context: in which everything of this process runs.
+        disk_until: what its threads have begun takes until then, in virtual seconds.
         on_power_loss: told when a call of its file system says so.
     """
 
@@ -38,6 +39,7 @@ class Process(Node):
         self.clock_rate = 1.0
         self.clock_offset_ms = 0.0
         self.disk_ms_max = 2.0  # of one event of a thread
+        self.disk_until = 0.0
         self.on_power_loss: Callable[[], None] = lambda: None
         self.context = contextvars.Context()
         self.context.run(PROCESS.set, self)

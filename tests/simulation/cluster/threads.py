@@ -50,11 +50,11 @@ class EventWorker:
             self._again()
 
     def _again(self) -> None:
-        loop = self._loop
-        loop.after_ms(loop.rng.uniform(0.01, self._disk_ms()), self._step, process=self._process)
-
-    def _disk_ms(self) -> float:
-        return 2.0 if self._process is None else self._process.disk_ms_max
+        loop, process = self._loop, self._process
+        took_ms = loop.rng.uniform(0.01, 2.0 if process is None else process.disk_ms_max)
+        if process is not None:
+            process.disk_until = max(process.disk_until, loop.now + took_ms / 1000)
+        loop.after_ms(took_ms, self._step, process=process)
 
     def _step(self) -> None:
         """Next step of what is urgent, else of the oldest job."""
@@ -94,7 +94,7 @@ def threads_as_events() -> Iterator[None]:
     """For the time of a run, no bookie starts a thread."""
     names = ("__init__", "submit", "stop", "join")
     replaced = {name: vars(EventWorker)[name] for name in names}
-    helpers = {name: vars(EventWorker)[name] for name in ("_put", "_again", "_disk_ms", "_step")}
+    helpers = {name: vars(EventWorker)[name] for name in ("_put", "_again", "_step")}
     steps = {"__init__": replaced["__init__"], "submit_steps": vars(EventWorker)["submit_steps"]}
     with (
         patch.multiple(workers.Worker, **replaced),
