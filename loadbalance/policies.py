@@ -164,7 +164,7 @@ def spread_apart(
     brokers_of: Mapping[str, Mapping[str, int]],
     domains: Mapping[str, str] | None,
 ) -> list[str]:
-    """Those candidates that keep the namespaces of a group apart, best effort.
+    """Those candidates (one at least) that keep the namespaces of a group apart, best effort.
 
     First by failure domain, then, inside, by broker. A namespace takes an even share of the
     places and no more: if each of its bundles went where the fewest others are, the first
@@ -176,23 +176,28 @@ def spread_apart(
         domains: by broker; None: brokers alone matter.
     """
     members = set(group) | {namespace}
+    sharing = len(members)  # namespaces that have to share the candidates
     if domains is not None:
         placed = {
             member: {domains.get(broker, DEFAULT_DOMAIN) for broker in brokers_of.get(member, ())}
             for member in members
         }
         places = {broker: domains.get(broker, DEFAULT_DOMAIN) for broker in candidates}
-        wanted = _least_shared(namespace, placed, set(places.values()))
+        names = set(places.values())
+        wanted = _least_shared(namespace, placed, names, sharing)
         candidates = [broker for broker in candidates if places[broker] in wanted]
+        sharing = -(-sharing // len(names))
     placed = {member: set(brokers_of.get(member, ())) for member in members}
-    wanted = _least_shared(namespace, placed, set(candidates))
+    wanted = _least_shared(namespace, placed, set(candidates), sharing)
     return [broker for broker in candidates if broker in wanted]
 
 
-def _least_shared(namespace: str, placed: Mapping[str, set[str]], places: set[str]) -> set[str]:
+def _least_shared(
+    namespace: str, placed: Mapping[str, set[str]], places: set[str], sharing: int
+) -> set[str]:
     """Places with the fewest other namespaces; this one's own if it has its share of them."""
     own = placed[namespace] & places
-    if own and len(own) >= max(1, len(places) // len(placed)):
+    if own and len(own) >= max(1, len(places) // sharing):
         places = own
     others = dict.fromkeys(places, 0)
     for member, its in placed.items():

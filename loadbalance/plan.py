@@ -1,0 +1,253 @@
+"""One round of shedding: who is judged, what may move, where to, and the rules for all strategies.
+
+A strategy ranks brokers by a score (usage, or messages, or bytes), says how much of it a broker
+should give, and asks ``Plan.move`` bundle by bundle. The plan refuses what no strategy may do:
+
+- a bundle that moved within the grace period, is moving, is pinned to a broker or excluded;
+- the only bundle of a broker, or more bundles than a round may move;
+- a broker whose report is old, that is draining, outside of the isolation policy, worse for the
+  anti-affinity group, or full, as a target;
+- a move after which the target would stand higher than the source: so no move calls for its
+  opposite, and a bundle that is larger than the difference stays where it is.
+
+Without a target of the strategy's own it goes to the broker with the lowest score. Choosing it by
+another measure than the one that called for the move is how load is sent in circles.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from loadbalance.config import BalancerConfig
+from loadbalance.model import BundleLoad, Move, namespace_of
+from loadbalance.placement import Placement
+from loadbalance.policies import SYSTEM_NAMESPACE, pinned_broker
+from loadbalance.state import BrokerState, ClusterState
+
+__all__ = ["Plan", "Standing"]
+
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(slots=True)
+class Standing:
+    """A broker in this round, as it will be when the moves of the round are made."""
+
+    state: BrokerState
+    score: float
+    usage: float
+    rate: float
+    throughput: float
+    bundles: int
+    given: int = 0  # bundles it loses in this round
+
+    @property
+    def broker(self) -> str:
+        return self.state.broker
+
+
+class Plan:
+    """The state of one round; lives as long as it."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        placement: Placement,
+        config: BalancerConfig,
+        at_rest: Collection[str],
+        now_s: float,
+    ) -> None:
+        """``at_rest``: bundles that must not move now."""
+        self.config, self.now_s = config, now_s
+        self.moves: list[Move] = []
+        self._state, self._placement, self._at_rest = state, placement, at_rest
+        self._history = config.load_balancer_history_resource_percentage
+        self.standings = {
+            name: Standing(
+                broker,
+                broker.usage,
+                broker.usage,
+                broker.rate,
+                broker.throughput,
+                len(broker.bundles | broker.placed.keys()),
+            )
+            for name, broker in state.brokers.items()
+            if placement.is_fresh(broker, now_s) and not broker.load.draining
+        }
+        self._order: list[tuple[float, str]] = []
+        self.rank(lambda standing: standing.usage)
+
+    # --- ranking
+
+    def rank(self, score: Callable[[Standing], float]) -> None:
+        """Judge by another score; moves of this round are in the figures that it may use."""
+        for standing in self.standings.values():
+            standing.score = score(standing)
+        self._order = sorted((each.score, name) for name, each in self.standings.items())
+
+    def ranked(self) -> list[Standing]:
+        """By score, lowest first."""
+        return [self.standings[name] for _, name in self._order]
+
+    def average(self, standing: Standing) -> float:
+        """Moving average of usage; moves of this round are in it."""
+        before = standing.state.average_at(self.now_s, self._history)
+        return max(0.0, before + standing.usage - standing.state.usage)
+
+    # --- bundles
+
+    def movable(
+        self, standing: Standing, size: Callable[[BundleLoad], float]
+    ) -> list[tuple[float, str]]:
+        """(size, bundle) of those that a broker may lose, largest first; none of size zero."""
+        state, placed = self._state, standing.state.placed
+        found = []
+        for name in standing.state.bundles:
+            load = state.bundles.get(name)
+            if load is None or name in self._at_rest or name in placed:
+                continue
+            its = size(load)
+            if its > 0 and state.owners.get(name) == standing.broker and self._may_move(name):
+                found.append((its, name))
+        found.sort(reverse=True)
+        return found
+
+    def _may_move(self, bundle: str) -> bool:
+        namespace = namespace_of(bundle)
+        return not (
+            namespace == SYSTEM_NAMESPACE
+            or namespace in self.config.load_balancer_shedding_excluded_namespaces
+            or pinned_broker(namespace) is not None
+        )
+
+    def has_policies(self, bundle: str) -> bool:
+        """Whether isolation or anti-affinity says something about it."""
+        namespace = namespace_of(bundle)
+        return self._placement.is_isolated(namespace) or self._placement.has_group(namespace)
+
+    @staticmethod
+    def usage_part(standing: Standing, size: float) -> float:
+        """Of the broker's usage, by the bundle's share of its bytes."""
+        throughput = standing.state.load.throughput
+        if throughput <= 0:
+            return 0.0
+        return standing.state.reported_usage * min(1.0, size / throughput)
+
+    def bundle_usage(self, bundle: str, standing: Standing) -> float:
+        """The same for a bundle whose size was told in messages."""
+        return self._state.usage_of(self._state.bundles[bundle], standing.state)
+
+    # --- moves
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.moves) >= self.config.load_balancer_max_unloads_per_round
+
+    def move(
+        self,
+        bundle: str,
+        source: Standing,
+        part: float,
+        reason: str,
+        target: Standing | None = None,
+    ) -> Move | None:
+        """Moves it, if there is where to; the scores of both are changed by ``part``.
+
+        Args:
+            part: of the source's score that the bundle causes.
+            target: the strategy's choice; None: the lowest score that may have it.
+        Returns:
+            None: it stays.
+        """
+        if self.is_full or source.bundles - 1 < 1:
+            return None
+        if target is None:
+            target = self._lowest(bundle, source, part)
+        elif not self._fits(target, source, part) or not self._may_serve(bundle, target):
+            target = None
+        if target is None:
+            return None
+        return self._decide(bundle, source, target, part, reason)
+
+    def swap(
+        self,
+        large: str,
+        source: Standing,
+        large_part: float,
+        small: str,
+        target: Standing,
+        small_part: float,
+        reason: str,
+    ) -> bool:
+        """Sends a bundle and takes a smaller one back, where the large one alone is too much.
+
+        Only if the source stays at least as high as the target, and a quarter lower than it is.
+        """
+        net = large_part - small_part
+        if (
+            len(self.moves) + 2 > self.config.load_balancer_max_unloads_per_round
+            or net <= 0
+            or target.score + net > source.score - net + _ROUNDING
+            or source.score - net >= 0.75 * source.score
+            or not (self._may_serve(large, target) and self._may_serve(small, source))
+        ):
+            return False
+        self._decide(large, source, target, large_part, reason)
+        self._decide(small, target, source, small_part, reason)
+        return True
+
+    def _lowest(self, bundle: str, source: Standing, part: float) -> Standing | None:
+        apart = self._apart(bundle)
+        for _, name in self._order:
+            target = self.standings[name]
+            if not self._fits(target, source, part):
+                return None  # nor does any that stands higher
+            if (apart is None or name in apart) and self._may_serve(bundle, target):
+                return target
+        return None
+
+    @staticmethod
+    def _fits(target: Standing, source: Standing, part: float) -> bool:
+        return target is not source and target.score + part <= source.score - part + _ROUNDING
+
+    def _may_serve(self, bundle: str, target: Standing) -> bool:
+        load = self._state.bundles[bundle]
+        broker = target.state
+        apart = self._apart(bundle)
+        return (
+            self._placement.allows(namespace_of(bundle), broker.broker)
+            and (apart is None or broker.broker in apart)
+            and broker.load.persistent_topics_enabled
+            and broker.topics + load.topics <= self.config.load_balancer_broker_max_topics
+        )
+
+    def _apart(self, bundle: str) -> frozenset[str] | None:
+        """Brokers that are best for its group; None: it has none."""
+        namespace = namespace_of(bundle)
+        if not self._placement.has_group(namespace):
+            return None
+        allowed = [each for each in self._placement.allowed(namespace) if each in self.standings]
+        return frozenset(self._placement.keeps_apart(bundle, allowed))
+
+    def _decide(
+        self, bundle: str, source: Standing, target: Standing, part: float, reason: str
+    ) -> Move:
+        load = self._state.bundles[bundle]
+        usage = self._state.usage_of(load, source.state)
+        for standing, sign in ((source, -1), (target, 1)):
+            self._order.pop(bisect_left(self._order, (standing.score, standing.broker)))
+            standing.score = max(0.0, standing.score + sign * part)
+            standing.usage = max(0.0, standing.usage + sign * usage)
+            standing.rate = max(0.0, standing.rate + sign * load.short.rate)
+            standing.throughput = max(0.0, standing.throughput + sign * load.short.throughput)
+            standing.bundles += sign
+            insort(self._order, (standing.score, standing.broker))
+        source.given += 1
+        # At once, so that the next bundle of the same group finds this one where it will be.
+        self._state.expect(bundle, source.broker, target.broker, self.now_s)
+        made = Move(bundle, source.broker, target.broker, reason)
+        self.moves.append(made)
+        return made

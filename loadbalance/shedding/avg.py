@@ -1,0 +1,85 @@
+"""AvgShedder: the busiest broker gives to the idlest, the second busiest to the second idlest, ...
+
+Only after a difference has lasted: 40 points for two rounds, 15 points for eight. All pairs act in
+the same round, so a cluster of any size is even after a few.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from loadbalance.plan import Plan, Standing
+from loadbalance.shedding.shedder import rate_of, throughput_of
+
+__all__ = ["AvgShedder"]
+
+_POINTS: Final = 100.0
+
+
+class AvgShedder:
+    """Keeps for how many rounds in a row a broker was in a pair that differs too much."""
+
+    def __init__(self) -> None:
+        self._low: Counter[str] = Counter()
+        self._high: Counter[str] = Counter()
+
+    def run(self, plan: Plan) -> Iterator[None]:
+        plan.rank(lambda standing: standing.usage)
+        ranked = plan.ranked()
+        for counts in (self._low, self._high):
+            for gone in counts.keys() - plan.standings.keys():
+                del counts[gone]
+        for target, source in zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False):
+            difference = (source.score - target.score) * _POINTS
+            if self._lasts(plan, source, target, difference):
+                _even_out(plan, source, target, f"{difference:.0f} points above {target.broker}")
+                yield
+        yield
+
+    def _lasts(self, plan: Plan, source: Standing, target: Standing, difference: float) -> bool:
+        """Counts the round for both; True: it is time to act, and to count anew."""
+        config = plan.config
+        pair = (source.broker, target.broker)
+        due = False
+        for counts, threshold, hits in (
+            (
+                self._low,
+                config.load_balancer_avg_shedder_low_threshold,
+                config.load_balancer_avg_shedder_hit_count_low_threshold,
+            ),
+            (
+                self._high,
+                config.load_balancer_avg_shedder_high_threshold,
+                config.load_balancer_avg_shedder_hit_count_high_threshold,
+            ),
+        ):
+            for name in pair:
+                if difference < threshold:
+                    counts.pop(name, None)
+                else:
+                    counts[name] += 1
+                    due = due or counts[name] >= hits
+        if due:
+            for name in pair:
+                self._low.pop(name, None)
+                self._high.pop(name, None)
+        return due
+
+
+def _even_out(plan: Plan, source: Standing, target: Standing, reason: str) -> None:
+    config = plan.config
+    by_rate = (source.rate - target.rate) * config.max_unload_percentage
+    if by_rate > config.min_unload_message:
+        left, size = by_rate, rate_of
+    else:
+        left = (source.throughput - target.throughput) * config.max_unload_percentage
+        if left <= config.min_unload_message_throughput:
+            return
+        size = throughput_of
+    for its, bundle in plan.movable(source, size):
+        if its <= left and not plan.is_full:
+            part = plan.bundle_usage(bundle, source)
+            if plan.move(bundle, source, part, reason, target) is not None:
+                left -= its
