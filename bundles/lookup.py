@@ -65,12 +65,19 @@ class BrokerLookup:
 class LookupAction(Enum):
     ANSWER_OWNER = "answer_owner"
     ACQUIRE = "acquire"  # nobody owns the bundle and this broker may: acquire, then answer
+    CHOOSE = "choose"  # nobody owns it: find out which broker is to
     ANSWER_NOBODY = "answer_nobody"
     NOT_READY = "not_ready"  # retriable: ask again
 
 
 def decide_lookup(
-    *, owner_known: bool, owned_here: bool, unloading: bool, session_proven: bool, read_only: bool
+    *,
+    owner_known: bool,
+    owned_here: bool,
+    unloading: bool,
+    session_proven: bool,
+    read_only: bool,
+    authoritative: bool,
 ) -> LookupAction:
     """What a lookup does next, given what is known about the bundle of its topic.
 
@@ -80,6 +87,7 @@ def decide_lookup(
         unloading: this broker is giving it up.
         session_proven: this broker's metadata session is alive as far as it knows.
         read_only: tell only who owns it.
+        authoritative: who asks was sent here to have it owned here.
     """
     if unloading:
         return LookupAction.NOT_READY
@@ -88,4 +96,6 @@ def decide_lookup(
         return LookupAction.NOT_READY
     if owned_here or owner_known:
         return LookupAction.ANSWER_OWNER
-    return LookupAction.ANSWER_NOBODY if read_only else LookupAction.ACQUIRE
+    if read_only:
+        return LookupAction.ANSWER_NOBODY
+    return LookupAction.ACQUIRE if authoritative else LookupAction.CHOOSE

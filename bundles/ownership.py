@@ -10,10 +10,16 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
+from bundles.errors import (
+    BundleBusyError,
+    BundleError,
+    BundleNotReadyError,
+    InvalidBundleError,
+)
 from bundles.hash_ranges import (
     DEFAULT_BUNDLE_COUNT,
     HashRange,
@@ -22,23 +28,45 @@ from bundles.hash_ranges import (
 )
 from bundles.local_policies import LOCAL_POLICIES_ROOT, BundleFactory
 from bundles.lookup import BrokerLookup, LookupAction, decide_lookup
-from metadata.errors import LockBusyError, SessionLostError, StoreClosedError
+from metadata.errors import LockBusyError, MetadataError, SessionLostError, StoreClosedError
 from metadata.recipes import ResourceLock
 from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 _log = logging.getLogger(__name__)
 
 OWNERS_ROOT = "/namespace"
+_EXPECT_RETRY_S = 1.0
 
 UnloadBundle = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """A bundle that this broker owned when it was asked."""
+    """A bundle and the broker that owned it when it was asked for."""
 
     bundle: str  # tenant/ns/0x00000000_0x08000000
     broker: BrokerLookup
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Who is to be asked about a bundle that nobody owns.
+
+    Attributes:
+        authoritative: that broker shall own it; else it shall find out who.
+    """
+
+    bundle: str
+    broker: BrokerLookup
+    authoritative: bool
+
+
+ChooseBroker = Callable[[str], Awaitable[Redirect | None]]
+"""Whom to ask about an unowned bundle; None: this broker shall own it.
+
+Raises:
+    BundleNotReadyError: no broker may own it now, or that can't be told.
+"""
 
 
 class _OwnedBundle:
@@ -60,24 +88,30 @@ class OwnershipService:
         broker: BrokerLookup,
         *,
         unload: UnloadBundle,
+        choose: ChooseBroker | None = None,
         default_bundle_count: int = DEFAULT_BUNDLE_COUNT,
         unload_timeout_s: float = 60.0,
     ) -> None:
         """
         Args:
             broker: this broker's URLs, under which it owns bundles; no other broker has the same.
-            unload: closes the loaded topics of a bundle and tells their clients to look up again;
-                awaited before a bundle is released, and started when one is lost.
+            unload: closes the loaded topics of a bundle and tells their clients to look up again,
+                or to go to its ``heir``; awaited before a bundle is released, and started when one
+                is lost.
+            choose: None: whoever is asked for a bundle that nobody owns takes it.
             unload_timeout_s: after this the bundle is given up all the same; what still tries to
                 append then is fenced by the next owner.
         """
         self.broker = broker
         self._store, self._value, self._unload = store, broker.encode(), unload
+        self._choose = choose
         self._unload_timeout_s = unload_timeout_s
         self._factory = BundleFactory(store, default_bundle_count)
         self._owned: dict[str, _OwnedBundle] = {}
         self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
         self._unloading: set[str] = set()  # bundles whose hook runs, also lost ones
+        self._heirs: dict[str, BrokerLookup] = {}  # of bundles that are being given to a broker
+        self._expected: dict[str, asyncio.Task[None]] = {}  # bundles that come from a broker
         self._splitting = Counter[str]()  # parts of splits under way, not stored yet
         self._doubtful: set[str] = set()  # namespaces whose boundaries were changed
         self._reconciling: asyncio.Task[None] | None = None
@@ -117,8 +151,8 @@ class OwnershipService:
         Raises:
             BundleNotReadyError: retriable; unloading, or this broker's session is lost.
         """
-        ownership = await self.lookup(topic_name, read_only=True)
-        return None if ownership is None else ownership.broker
+        answer = await self.lookup(topic_name, read_only=True)
+        return None if answer is None else answer.broker
 
     async def acquire(self, topic_name: str) -> Ownership:
         """Makes this broker the owner of the topic's bundle; at once when it is already.
@@ -136,16 +170,44 @@ class OwnershipService:
             await self._acquire(bundle)
         return Ownership(bundle, self.broker)
 
-    async def lookup(self, topic_name: str, *, read_only: bool = False) -> Ownership | None:
-        """Who serves the topic; acquires its bundle when nobody does.
+    async def require(self, topic_name: str) -> None:
+        """Returns once this broker owns the topic's bundle, which it doesn't take from nobody.
+
+        For clients who were told that it is here: if nobody owns it, somebody chooses first. A
+        bundle that is on its way here from another broker is waited for.
+
+        Raises:
+            BundleBusyError: another broker owns it.
+            BundleNotReadyError: retriable; nobody owns it, it is unloading, or this broker's
+                session is lost.
+        """
+        if self.owns_nowait(topic_name):
+            return
+        bundle = await self.bundle_of(topic_name)
+        if (expected := self._expected.get(bundle)) is not None:
+            await asyncio.wait((expected,))
+        if self._choose is not None and bundle not in self._owned:
+            found = await self._read(bundle)
+            if found is None:
+                raise BundleNotReadyError(bundle, "nobody owns it")
+            if found[0] != self._value:
+                raise BundleBusyError(bundle)
+        await self._acquire(bundle)
+
+    async def lookup(
+        self, topic_name: str, *, read_only: bool = False, authoritative: bool = True
+    ) -> Ownership | Redirect | None:
+        """Who serves the topic; when nobody does, who is to be asked next, or acquires its bundle.
 
         Args:
             read_only: don't acquire; None when nobody owns the bundle.
+            authoritative: this broker takes what nobody owns, as one that was chosen does; False:
+                the answer may be a ``Redirect``.
         Raises:
             BundleBusyError, BundleNotReadyError: retriable.
         """
         bundle = await self.bundle_of(topic_name)
-        owned, other = self._owned.get(bundle), None
+        owned, other, own_node = self._owned.get(bundle), None, False
         if owned is None and not self._session_lost:
             found = await self._read(bundle)
             owned = self._owned.get(bundle)
@@ -154,35 +216,102 @@ class OwnershipService:
             elif owned is None and found is not None and found[1]:
                 # Ours by session and value, but the cache lost it: a reply that didn't arrive.
                 owned = await self._acquire(bundle)
+            own_node = found is not None and other is None  # of our former session, if not owned
+        if owned is not None and owned.unloading and (heir := self._heirs.get(bundle)):
+            return Ownership(bundle, heir)
         action = decide_lookup(
             owner_known=other is not None,
             owned_here=owned is not None,
             unloading=owned is not None and owned.unloading,
             session_proven=not self._session_lost and not self._closed,
             read_only=read_only,
+            authoritative=authoritative or own_node or bundle in self._expected,
         )
         if action is LookupAction.ANSWER_OWNER:
             return Ownership(bundle, self.broker if other is None else other)
         if action is LookupAction.ANSWER_NOBODY:
             return None
-        if action is LookupAction.ACQUIRE:
-            await self._acquire(bundle)
-            return Ownership(bundle, self.broker)
-        raise BundleNotReadyError(bundle, "it is unloading, or the metadata session is lost")
+        if action is LookupAction.NOT_READY:
+            raise BundleNotReadyError(bundle, "it is unloading, or the metadata session is lost")
+        chosen = None
+        if action is LookupAction.CHOOSE and self._choose is not None:
+            chosen = await self._choose(bundle)
+        return chosen or await self._acquire_or_name(bundle)
 
-    async def release(self, bundle: str) -> None:
+    async def _acquire_or_name(self, bundle: str) -> Ownership:
+        """Own the bundle, or tell who was faster."""
+        try:
+            await self._acquire(bundle)
+        except BundleBusyError:
+            found = await self._read(bundle)
+            if found is None or found[0] == self._value:
+                raise
+            return Ownership(bundle, BrokerLookup.decode(found[0]))
+        return Ownership(bundle, self.broker)
+
+    # --- bundles that go from one broker to another
+
+    def heir(self, bundle: str) -> BrokerLookup | None:
+        """Who gets a bundle that is being unloaded here, as far as it is known."""
+        return self._heirs.get(bundle)
+
+    def expect(self, bundle: str, given_up: asyncio.Event) -> "asyncio.Task[None]":
+        """Take a bundle as soon as its owner gives it up; clients who come early wait for it.
+
+        Args:
+            given_up: once set, the bundle doesn't come.
+        Returns:
+            Ends when the bundle is owned here, or doesn't come.
+        """
+        if (task := self._expected.get(bundle)) is None:
+            task = asyncio.get_running_loop().create_task(self._expect(bundle, given_up))
+            self._expected[bundle] = task
+            task.add_done_callback(lambda _: self._expected.pop(bundle))
+        return task
+
+    async def _expect(self, bundle: str, given_up: asyncio.Event) -> None:
+        news = asyncio.Event()
+        watches = (
+            self._store.watch(_path(bundle), lambda _: news.set()),
+            self._store.on_session_event(lambda _: news.set()),
+        )
+        ending = asyncio.get_running_loop().create_task(given_up.wait())
+        ending.add_done_callback(lambda _: news.set())
+        try:
+            while not given_up.is_set() and not self._closed:
+                news.clear()
+                try:
+                    await self._acquire(bundle)
+                    return
+                except (BundleError, MetadataError) as error:
+                    _log.debug("bundle %s is on its way: %s", bundle, error)
+                with suppress(TimeoutError):  # of troubles without an event
+                    async with asyncio.timeout(_EXPECT_RETRY_S):
+                        await news.wait()
+        finally:
+            ending.cancel()
+            for watch in watches:
+                watch.close()
+
+    async def release(self, bundle: str, heir: BrokerLookup | None = None) -> None:
         """Unloads a bundle: no new topics, close the loaded ones, then give up the node.
 
         The node goes also when closing the topics fails: the next owner fences their ledgers.
         A bundle that isn't owned here is released already.
+
+        Args:
+            heir: expects the bundle; clients are sent there.
         """
         owned = self._owned.get(bundle)
         if owned is None or owned.unloading:
             return
         owned.unloading = True
+        if heir is not None:
+            self._heirs[bundle] = heir
         try:
             await self._run_unload(bundle)
         finally:
+            self._heirs.pop(bundle, None)
             try:
                 await owned.lock.release()
             finally:
@@ -326,6 +455,10 @@ class OwnershipService:
         self._closed = True
         self._session_watch.close()
         self._boundary_watch.close()
+        expected = list(self._expected.values())
+        for task in expected:
+            task.cancel()
+        await asyncio.gather(*expected, return_exceptions=True)
         await asyncio.gather(*self._acquiring.values(), return_exceptions=True)
         await self._reconciled()
         await asyncio.gather(*(self.release(bundle) for bundle in list(self._owned)))
@@ -369,7 +502,7 @@ class OwnershipService:
                     raise BundleNotReadyError(bundle, "ownership can't be proven now")
                 return owned
             lock = await ResourceLock.acquire(
-                self._store, _path(bundle), self._value, lambda _: self._on_lost(bundle)
+                self._store, _path(bundle), self._value, lambda lock: self._on_lost(bundle, lock)
             )
         except LockBusyError as error:
             raise BundleBusyError(bundle) from error
@@ -404,14 +537,23 @@ class OwnershipService:
         if not task.cancelled():
             task.exception()  # retrieved: a caller that was cancelled doesn't ask for it
 
-    def _on_lost(self, bundle: str) -> None:
+    def _on_lost(self, bundle: str, lock: ResourceLock) -> None:
         owned = self._owned.pop(bundle, None)
         if owned is not None and not owned.unloading:
             _log.warning("bundle %s has another owner now: closing its topics", bundle)
             self._unloading.add(bundle)  # from now on, not from the task's first turn
-            task = asyncio.get_running_loop().create_task(self._run_unload(bundle))
+            task = asyncio.get_running_loop().create_task(self._unload_lost(bundle, lock.holder))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _unload_lost(self, bundle: str, holder: bytes | None) -> None:
+        if holder is not None:
+            with suppress(InvalidBundleError):
+                self._heirs[bundle] = BrokerLookup.decode(holder)
+        try:
+            await self._run_unload(bundle)
+        finally:
+            self._heirs.pop(bundle, None)
 
     async def _run_unload(self, bundle: str) -> None:
         self._unloading.add(bundle)

@@ -190,6 +190,7 @@ class ResourceLock(_Claimant):
         """Use ``acquire``."""
         super().__init__(store, path, value, is_own)
         self._on_lost = on_lost
+        self.holder: bytes | None = None  # the other one's value, once the lock is lost
         self.proven = False  # this session had the node when it was last looked at
 
     @classmethod
@@ -278,7 +279,8 @@ class ResourceLock(_Claimant):
             try:
                 self.proven = await self._claim() and not self._stopped
                 self._retry_s = _RETRY_MIN_S
-            except LockBusyError:
+            except LockBusyError as error:
+                self.holder = error.holder
                 self._lose()
             except MetadataError as error:
                 self.proven = False

@@ -152,7 +152,7 @@ async def _subscribe(
     consumers = connection.consumers
     sink = BinaryConsumerSink(connection, consumer_id, name.partition_index)
     try:
-        topic = await connection.service.get_topic(name, create=create)
+        topic = await connection.service.get_topic(name, create=create, acquire=False)
         consumer = await topic.subscribe(request, sink)
     except BrokerError as error:
         if consumers.get(consumer_id) is pending:

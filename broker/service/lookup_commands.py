@@ -31,6 +31,7 @@ from broker.service.topic_list import (
     topics_hash,
 )
 from bundles.errors import BundleError
+from bundles.ownership import Redirect
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ logger = logging.getLogger(__name__)
 TOPIC_NAME_LENGTH_MAX: Final = 4_096
 _FAILED = pb.CommandLookupTopicResponse.Failed
 _CONNECT = pb.CommandLookupTopicResponse.Connect
+_REDIRECT = pb.CommandLookupTopicResponse.Redirect
 _METADATA_FAILED = pb.CommandPartitionedTopicMetadataResponse.Failed
 _METADATA_SUCCESS = pb.CommandPartitionedTopicMetadataResponse.Success
 _MODES: Final = {
@@ -181,12 +183,12 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
     try:
         if not await service.resources.namespace_exists(name.namespace):
             raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
-        owner = await service.bundles.lookup(str(name))
-        if owner is None:
+        answer = await service.bundles.lookup(str(name), authoritative=command.authoritative)
+        if answer is None:
             raise BrokerMetadataError(f"Nobody serves {name} now")
-        broker: BrokerLookup | None = owner.broker
+        broker: BrokerLookup | None = answer.broker
         if listener := command.advertised_listener_name:  # "" means unset (trap 32)
-            broker = owner.broker.by_listener(listener)
+            broker = answer.broker.by_listener(listener)
         if broker is None:
             # One of the texts that C++ clients forgive (trap 13)
             raise ServiceNotReadyError(f"the broker do not have {listener} listener")
@@ -199,8 +201,10 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
     base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     reply = base.lookupTopicResponse
     reply.request_id = command.request_id
-    # Another broker's answer is as good as its own: the ownership node proves it.
-    reply.response, reply.authoritative = _CONNECT, True
+    if isinstance(answer, Redirect):
+        reply.response, reply.authoritative = _REDIRECT, answer.authoritative
+    else:  # also when another broker owns it: the ownership node proves it
+        reply.response, reply.authoritative = _CONNECT, True
     reply.brokerServiceUrl = broker.broker_url or ""
     if broker.broker_url_tls:
         reply.brokerServiceUrlTls = broker.broker_url_tls

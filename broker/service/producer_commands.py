@@ -64,7 +64,7 @@ async def _create(
 ) -> None:
     producer_id, request_id = command.producer_id, command.request_id
     try:
-        topic = await connection.service.get_topic(name, create=True)
+        topic = await connection.service.get_topic(name, create=True, acquire=False)
         producer = await topic.add_producer(_request(connection, command, schema))
     except (BrokerError, MetadataError) as failed:
         error = failed if isinstance(failed, BrokerError) else BrokerMetadataError(str(failed))

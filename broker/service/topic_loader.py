@@ -61,6 +61,7 @@ class TopicLoader:
         *,
         create: bool,
         forced: bool = False,
+        acquire: bool = True,
         properties: Mapping[str, str] | None = None,
     ) -> Topic:
         """The loaded topic; joins a load that is under way.
@@ -68,6 +69,7 @@ class TopicLoader:
         Args:
             create: create an absent topic, if the policies allow it.
             forced: create it whatever they say (an admin asked).
+            acquire: own its bundle if nobody does.
             properties: of a topic that is created.
         Raises:
             BrokerError: see ``BrokerService.get_topic``.
@@ -79,7 +81,7 @@ class TopicLoader:
             if self._closed or not self._service.ready:
                 raise ServiceNotReadyError("The broker is starting or stopping")
             joined = self._loading.get(full)
-            task = joined or self._start(name, create, forced, properties)
+            task = joined or self._start(name, create, forced, acquire, properties)
             timeout_s = self._service.config.topic_load_timeout_seconds
             try:
                 return await asyncio.wait_for(asyncio.shield(task), timeout_s)
@@ -91,10 +93,15 @@ class TopicLoader:
                     raise
 
     def _start(
-        self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
+        self,
+        name: TopicName,
+        create: bool,
+        forced: bool,
+        acquire: bool,
+        properties: Mapping[str, str] | None,
     ) -> asyncio.Task[Topic]:
         full = str(name)
-        task = self._service.loop.create_task(self._load(name, create, forced, properties))
+        task = self._service.loop.create_task(self._load(name, create, forced, acquire, properties))
         self._loading[full] = task
 
         def done(task: asyncio.Task[Topic]) -> None:
@@ -107,18 +114,24 @@ class TopicLoader:
         return task
 
     async def _load(
-        self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
+        self,
+        name: TopicName,
+        create: bool,
+        forced: bool,
+        acquire: bool,
+        properties: Mapping[str, str] | None,
     ) -> Topic:
         full = str(name)
+        bundles = self._service.bundles
         began_s = perf_counter()
         changes = self._service.policies.changes
         async with self._permits:
             if (leaving := self._unloading.get(full)) is not None:
                 await asyncio.wait((leaving,))
             try:
-                await self._service.bundles.acquire(full)
+                await (bundles.acquire(full) if acquire else bundles.require(full))
                 topic = await self._open(name, create, forced, properties)
-                if not self._service.bundles.owns_nowait(full) or self._closed:
+                if not bundles.owns_nowait(full) or self._closed:
                     await topic.close()
                     raise ServiceNotReadyError(f"The bundle of {full} is being unloaded")
             except BundleError as error:

@@ -15,7 +15,7 @@ import pytest
 
 from bundles.errors import BundleError
 from bundles.lookup import BrokerLookup
-from bundles.ownership import OwnershipService
+from bundles.ownership import OwnershipService, Redirect
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import MetadataError, OutcomeUnknownError
 from metadata.group_commit import GroupCommitter
@@ -178,6 +178,65 @@ class World:
             assert set(+broker.loaded) <= set(broker.service.owned_bundles)
 
 
+class GivingWorld(World):
+    """Brokers also give bundles to each other, and choose among themselves who owns one."""
+
+    def __init__(self, seed: int, base: EmbeddedMetadataStore) -> None:
+        super().__init__(seed, base)
+        self.expected: list[asyncio.Event] = []
+        self.healing = False
+        for broker in self.brokers:
+            broker.service._choose = self._choose
+
+    async def _choose(self, bundle: str) -> Redirect | None:
+        if self.healing:
+            return None
+        self.outcomes["chosen"] += 1
+        for _ in range(self.rng.randrange(4)):
+            await asyncio.sleep(0)
+        chosen = self.rng.choice([None, *self.brokers])
+        return None if chosen is None else Redirect(bundle, chosen.lookup, True)
+
+    def act(self) -> None:
+        rng = self.rng
+        giver, taker = rng.sample(self.brokers, 2)
+        kind = rng.random()
+        if kind < 0.6:
+            super().act()
+        elif kind < 0.75 and giver.service.owned_bundles:
+            self.start(self.give(rng.choice(giver.service.owned_bundles), giver, taker))
+        elif kind < 0.9:
+            topic = rng.choice(TOPICS)
+            self.start(giver.service.lookup(topic, authoritative=rng.random() < 0.5))
+        else:
+            self.start(self.load_as_told(giver, rng.choice(TOPICS)))
+
+    async def load_as_told(self, broker: Broker, topic: str) -> None:
+        await broker.service.require(topic)
+        # As the loader does: who waited asks again.
+        if broker.service.owns_nowait(topic):
+            broker.loaded[self.bundle_of[topic]] += 1
+
+    async def give(self, bundle: str, giver: Broker, taker: Broker) -> None:
+        given_up = asyncio.Event()
+        self.expected.append(given_up)
+        coming = taker.service.expect(bundle, given_up)
+        await giver.service.release(bundle, taker.lookup)
+        for _ in range(self.rng.randrange(40)):
+            if coming.done():
+                self.outcomes["given"] += 1
+                return
+            await asyncio.sleep(0)
+        given_up.set()
+
+    async def settle(self) -> None:
+        self.healing = True
+        for given_up in self.expected:
+            given_up.set()
+        await super().settle()
+        assert all(not broker.service._expected for broker in self.brokers)
+
+
 class InlineCommits:
     """Takes the place of a committer's thread: a commit takes some turns of the loop."""
 
@@ -243,6 +302,19 @@ async def run_world(make: Callable[[int, EmbeddedMetadataStore], W], seed: int) 
 @pytest.mark.parametrize("seed", range(100))
 async def test_at_most_one_broker_owns_a_bundle(seed: int) -> None:
     await run_world(World, seed)
+
+
+@pytest.mark.parametrize("seed", range(100))
+async def test_bundles_that_are_given_to_others(seed: int) -> None:
+    await run_world(GivingWorld, seed)
+
+
+async def test_giving_and_choosing_happen() -> None:
+    outcomes = Counter[str]()
+    for seed in range(10):
+        outcomes += (await run_world(GivingWorld, seed)).outcomes
+    assert outcomes["given"] > 20
+    assert outcomes["chosen"] > 20
 
 
 async def test_the_runs_meet_what_they_are_for() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
-from broker.http.dependencies import Authoritative, Service, Topic
+from broker.http.dependencies import Authoritative, Service, Topic, flag
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse, TextResponse
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 from bundles.errors import BundleError
+from bundles.lookup import BrokerLookup
+from bundles.ownership import Redirect
 
 __all__ = ["router"]
 
@@ -33,12 +36,14 @@ _EXAMPLE = {
         404: {
             "description": "No such namespace or partition, or no such topic while creation is off"
         },
+        307: {"description": "Nobody owns it: another broker is to, or finds out which one is"},
         412: {"description": "No such listener"},
         503: {"description": "No broker can take it now"},
     },
 )
 @router.get("/destination/{domain}/{tenant}/{namespace}/{topic}", include_in_schema=False)
 async def lookup(
+    request: Request,
     service: Service,
     topic: Topic,
     authoritative: Authoritative = None,
@@ -49,7 +54,7 @@ async def lookup(
 ) -> Response:
     await _require(service, topic)
     try:
-        found = await service.bundles.lookup(str(topic))
+        found = await service.bundles.lookup(str(topic), authoritative=flag(authoritative))
     except BundleError:
         return Response(status_code=503)
     if found is None:
@@ -59,6 +64,8 @@ async def lookup(
         if (reached := broker.by_listener(listener)) is None:
             raise ApiError(412, f"the broker do not have {listener:.100} listener")
         broker = reached
+    if isinstance(found, Redirect):
+        return _redirection(request, broker, found.authoritative)
     urls = {
         "brokerUrl": broker.broker_url,
         "brokerUrlTls": broker.broker_url_tls,
@@ -68,6 +75,19 @@ async def lookup(
         "brokerUrlSsl": broker.broker_url_tls or "",
     }
     return JsonResponse({name: url for name, url in urls.items() if url is not None})
+
+
+def _redirection(request: Request, broker: BrokerLookup, authoritative: bool) -> Response:
+    """To the broker that is to own the topic, or that finds out which one is."""
+    base = broker.http_url_tls if request.url.scheme == "https" else broker.http_url
+    if not base:
+        return Response(status_code=503)
+    raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    path = raw.partition(b"?")[0].decode("latin-1")
+    query = request.query_params.multi_items()
+    kept = [(name, text) for name, text in query if name != "authoritative"]
+    text = urlencode([*kept, ("authoritative", str(authoritative).lower())])
+    return Response(status_code=307, headers={"Location": f"{base.rstrip('/')}{path}?{text}"})
 
 
 @router.get(

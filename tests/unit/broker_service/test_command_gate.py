@@ -476,8 +476,8 @@ async def test_a_right_that_is_lost_while_the_topic_loads(
     loader, resources = guarded.service.loader, guarded.service.resources
     load = loader.load
 
-    async def slow_load(name: Any, *, create: bool) -> Any:
-        topic = await load(name, create=create)
+    async def slow_load(name: Any, *, create: bool, acquire: bool) -> Any:
+        topic = await load(name, create=create, acquire=acquire)
         await resources.update_policies("t1/ns", without("prod"))
         access, _ = parts(guarded)
         await eventually(lambda: access._watch._task is None)

@@ -10,7 +10,9 @@ from bundles.lookup import BrokerLookup, LookupAction, decide_lookup
 
 
 def test_the_decision_over_all_inputs() -> None:
-    for owner, here, unloading, proven, read_only in itertools.product((False, True), repeat=5):
+    for owner, here, unloading, proven, read_only, told in itertools.product(
+        (False, True), repeat=6
+    ):
         if unloading or not proven:
             wanted = LookupAction.NOT_READY
         elif owner or here:
@@ -18,13 +20,14 @@ def test_the_decision_over_all_inputs() -> None:
         elif read_only:
             wanted = LookupAction.ANSWER_NOBODY
         else:
-            wanted = LookupAction.ACQUIRE
+            wanted = LookupAction.ACQUIRE if told else LookupAction.CHOOSE
         assert wanted is decide_lookup(
             owner_known=owner,
             owned_here=here,
             unloading=unloading,
             session_proven=proven,
             read_only=read_only,
+            authoritative=told,
         )
 
 
