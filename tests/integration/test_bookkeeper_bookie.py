@@ -190,6 +190,18 @@ async def test_fencing_an_unknown_ledger_creates_it_fenced(
     await bookie.close()
 
 
+async def test_fencing_needs_the_password(tmp_path: Path, store: MetadataStore) -> None:
+    """BOOKKEEPER-135: who doesn't know it can neither stop the writer nor read as a recovery."""
+    bookie = await Node(tmp_path / "b1", store).start()
+    assert await add(bookie, 1, range(3)) == codes.OK
+    wrong = b"k" * 20
+    reply = await bookie.read_entries(1, 0, 1, 1, fence=True, master_key=wrong)
+    assert (reply.code, reply.packets) == (codes.UNAUTHORIZED, [])
+    assert (await bookie.read_lac(1, fence=True, master_key=wrong)).code == codes.UNAUTHORIZED
+    assert await add(bookie, 1, range(3, 4)) == codes.OK  # not fenced
+    await bookie.close()
+
+
 async def test_explicit_lac_survives_a_restart(tmp_path: Path, store: MetadataStore) -> None:
     node = Node(tmp_path / "b1", store)
     bookie = await node.start()

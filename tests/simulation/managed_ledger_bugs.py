@@ -24,16 +24,19 @@ from managed_ledger.append_path import AppendPath
 from managed_ledger.cursor import cursor as cursors
 from managed_ledger.cursor import cursor_writer
 from managed_ledger.cursor.cursor import Cursor
-from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorStore, encode_node
+from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorStore, decode_node, encode_node
 from managed_ledger.cursor.cursor_writer import CursorWriter
+from managed_ledger.cursor.errors import CursorFencedError
+from managed_ledger.cursor_set import CursorSet
 from managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
 from managed_ledger.leaks import custom_metadata
 from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
 from managed_ledger.list_store import ListStore
 from metadata.errors import MetadataError
 from tests.simulation import test_cursor, test_managed_ledger
-from tests.simulation.planted_bugs import Plant
+from tests.simulation.plant import Plant
 from tests.simulation.simulator import run_simulation
+from tests.simulation.test_managed_ledger_openers import open_together
 from tests.simulation.test_managed_ledger_takeover import takeover_of
 
 
@@ -55,6 +58,10 @@ def _takeover(seed: int) -> None:
     run_simulation(seed, lambda each: takeover_of(each).run())
 
 
+def _openers(seed: int) -> None:
+    run_simulation(seed, open_together)
+
+
 def _cursor(seed: int) -> None:
     asyncio.run(test_cursor.World(seed).run())
 
@@ -65,6 +72,7 @@ WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "race": _race,
     "rotation": _rotation,
     "takeover": _takeover,
+    "openers": _openers,
     "cursor": _cursor,
 }
 
@@ -191,14 +199,14 @@ def a_lost_answer_means_not_listed(plant: Plant) -> None:
 
 @bug(*LEDGER_WORLDS)
 def only_the_last_ledger_is_fenced(plant: Plant) -> None:
-    async def recover(client: Any, info: Any, config: Any, now_ms: Any) -> Any:
+    async def recover(client: Any, info: Any, config: Any, now_ms: Any, ends: Any) -> Any:
         for ledger in info.ledgers[:-1]:
             if not ledger.closed_ms:
                 reader = await client.open_ledger(ledger.ledger_id, config.password, recover=False)
                 metadata = reader.metadata
                 entries = reader.last_confirmed + 1
                 info = info.with_closed(ledger.ledger_id, entries, metadata.length, now_ms())
-        return await old(client, info, config, now_ms)
+        return await old(client, info, config, now_ms, ends)
 
     old = plant.set(recovery, "recover_ledgers", recover)
 
@@ -230,11 +238,33 @@ def the_claim_ignores_who_was_faster(plant: Plant) -> None:
     ) -> ListStore:
         stored = await store.get(path)
         info = ManagedLedgerInfo() if stored is None else decode_info(stored.value, path)
-        info = replace(await recovery.recover_ledgers(client, info, config, now_ms), owner=token)
+        recovered = await recovery.recover_ledgers(client, info, config, now_ms, {})
+        info = replace(recovered, owner=token)
         written = await store.put(path, encode_info(info), None)
         return ListStore(store, path, token, info, written.stat.version)
 
     plant.set(factory, "claim_list", claim)
+
+
+# Of several openers one is left
+
+
+@bug("openers", "takeover", "cursor")
+def whoever_took_the_cursor_node_last_has_the_log(plant: Plant) -> None:
+    async def adopt(self: Any, found: Any, known: Any, cause: Any) -> None:
+        if decode_node(found.value, self.path)[1] not in known:
+            raise CursorFencedError("another owner wrote the node")
+        await old(self, found, known, cause)
+
+    old = plant.set(CursorStore, "_adopt", adopt)
+
+
+@bug("openers", "takeover")
+def cursors_serve_without_a_look_at_the_list(plant: Plant) -> None:
+    async def require_list(self: Any) -> None:
+        pass
+
+    plant.set(CursorSet, "_require_list", require_list)
 
 
 # Cursors

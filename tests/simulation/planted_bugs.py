@@ -21,6 +21,7 @@ from bookkeeper.bookie import cookie, index_format, open_bookie, scrub
 from bookkeeper.bookie import ledger_storage as storages
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.current_metadata import CurrentMetadata
+from bookkeeper.bookie.flush import replace_runs
 from bookkeeper.bookie.integrity_check import IntegrityCheck
 from bookkeeper.bookie.ledger_state import LedgerState as StoredState
 from bookkeeper.bookie.upkeep import Upkeep
@@ -40,25 +41,8 @@ from bookkeeper.replication.replicator import Replicator
 from bookkeeper.replication.zones import Zones
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from metadata.errors import OutcomeUnknownError
+from tests.simulation.plant import Plant
 from tests.simulation.worlds import CLUSTER, PROTOCOL, run_seed
-
-
-class Plant:
-    """Changes code, and remembers what was there."""
-
-    def __init__(self) -> None:
-        self._old: list[tuple[Any, str, Any]] = []
-
-    def set(self, owner: Any, name: str, value: Any) -> Any:
-        """The old value is returned."""
-        old = vars(owner)[name]
-        self._old.append((owner, name, old))
-        setattr(owner, name, value)
-        return old.__func__ if isinstance(old, classmethod | staticmethod) else old
-
-    def undo(self) -> None:
-        for owner, name, old in reversed(self._old):
-            setattr(owner, name, old)
 
 
 @dataclass(frozen=True)
@@ -201,7 +185,8 @@ def metadata_is_overwritten(plant: Plant) -> None:
             return getattr(self._store, name)
 
         async def put(self, path: str, value: bytes, expected: int | None = None) -> Any:
-            return await self._store.put(path, value, None if (expected or 0) > 0 else expected)
+            is_change = expected is not None and expected >= 0
+            return await self._store.put(path, value, None if is_change else expected)
 
     def init(self: Any, store: Any, *rest: Any) -> None:
         old(self, store, *rest)
@@ -275,6 +260,21 @@ def confirmed_during_a_change(plant: Plant) -> None:
             return bool(old(self))
         finally:
             self.frozen = frozen
+
+    old = plant.set(QuorumAdds, "complete", complete)
+
+
+@bug(PROTOCOL, "#4557: the queue stalls")
+def the_queue_stalls(plant: Plant) -> None:
+    """Who is answered looks at the head only: what was complete behind it waits for ever."""
+
+    def complete(self: Any) -> bool:
+        rest = self.pending[1:]
+        del self.pending[1:]
+        try:
+            return bool(old(self))
+        finally:
+            self.pending += rest
 
     old = plant.set(QuorumAdds, "complete", complete)
 
@@ -379,11 +379,13 @@ def the_mark_is_ahead(plant: Plant) -> None:
 @bug(CLUSTER, "BOOKKEEPER-530")
 def compaction_drops_entries(plant: Plant) -> None:
     def move(storage: Any, ledger_id: int, first: int, *rest: Any) -> int:
-        if first % 2:
-            key = index_format.run_key(ledger_id, first)
-            rest[1].deletes.append(key)
-            return 0
-        return int(old(storage, ledger_id, first, *rest))
+        if first % 3 == 0:
+            return int(old(storage, ledger_id, first, *rest))
+        key = index_format.run_key(ledger_id, first)
+        _, run = index_format.decode_run(key, storage.index.get(key))
+        _, changes, live_delta = rest
+        replace_runs(ledger_id, [run], [], changes, live_delta)
+        return run.bytes
 
     old = plant.set(compactions, "_move_run", move)
 

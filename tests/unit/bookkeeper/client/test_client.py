@@ -112,6 +112,33 @@ async def test_answers_of_one_tick_are_one_watermark(cluster: Cluster) -> None:
     assert confirmed == [9]
 
 
+async def test_an_owner_that_appends_while_it_is_told_stalls_nothing(cluster: Cluster) -> None:
+    """#4557: answers out of order, and an owner's code in between, leave nothing behind."""
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    clients = [cluster.clients[name] for name in writer.metadata.last_segment.bookies]
+
+    def on_confirmed(upto: int) -> None:
+        if writer.next_entry < 60:
+            writer.append(*batch(writer.next_entry, 3))
+
+    writer.on_confirmed = on_confirmed
+    clients[2].bookie.up = False
+    for client in clients:
+        client.hold_adds = True
+    for first in range(0, 30, 3):
+        writer.append(*batch(first, 3))
+    clients[0]._held.reverse()
+    clients[0].release()
+    assert writer.last_confirmed == -1
+    clients[1]._held.reverse()  # the first entry comes last: all behind it have their quorum
+    clients[1].release()
+    await eventually(lambda: writer.last_confirmed == 59)
+    assert (writer.next_entry, writer.pending_bytes) == (60, 0)
+    await writer.close()
+    assert await read_all(cluster, writer.ledger_id) == 60
+
+
 async def test_one_request_per_bookie_and_append(cluster: Cluster) -> None:
     cluster.add_bookies(3)
     writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
