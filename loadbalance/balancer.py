@@ -38,6 +38,7 @@ _ANSWER_S: Final = 300.0
 """A move without an answer for so long has failed."""
 _FAILED_REST_S: Final = 300.0
 """A bundle whose move failed isn't tried again before."""
+_END: Final = object()
 
 
 @dataclass(slots=True)
@@ -188,8 +189,11 @@ class Balancer:
         self.figures.rounds += 1
         yield None
         told = 0
+        steps = self._shedder.run(plan)
+        going_on = True
         try:
-            for _ in self._shedder.run(plan):
+            while going_on:
+                going_on = next(steps, _END) is not _END  # the last step may have moves, too
                 for move in plan.moves[told:]:
                     told += 1
                     self._moving[move.bundle] = (move, now_s)
