@@ -21,6 +21,8 @@ from types import MappingProxyType
 from typing import Any, Self, get_type_hints
 
 from broker.advertised_listeners import parse_listeners
+from loadbalance.config import BalancerConfig
+from loadbalance.errors import InvalidSettingError
 from managed_ledger.offload.places import FILESYSTEM, path_of_uri
 
 __all__ = ["BrokerConfig", "ConfigError"]
@@ -49,6 +51,7 @@ _CHOICES = {
 }
 # Fields that may not be negative or zero, though their type allows it.
 _PORTS = ("broker_service_port", "web_service_port")
+_LISTS = ("load_balancer_shedding_excluded_namespaces",)
 _ALL_PORTS = (*_PORTS, *(f"{name}_tls" for name in _PORTS))
 _SECRETS = frozenset(
     {
@@ -113,8 +116,11 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
-    """All settings of one broker process: build with ``load``, change with ``replace``."""
+class BrokerConfig(BalancerConfig):
+    """All settings of one broker process: build with ``load``, change with ``replace``.
+
+    Those of the load balancer are inherited.
+    """
 
     # --- where it lives
     cluster_name: str = "standalone"
@@ -214,8 +220,6 @@ class BrokerConfig:
     is_schema_validation_enforced: bool = False  # also no namespace can then switch it off
 
     # --- bundles: parts that the split algorithm flow_or_qps_equally_divide makes
-    load_balancer_namespace_bundle_max_msg_rate: int = 30_000  # a second, in and out
-    load_balancer_namespace_bundle_max_bandwidth_mbytes: int = 100  # a second, in and out
     flow_or_qps_difference_threshold_percentage: int = 10  # a bundle above by less stays whole
 
     # --- subscriptions and dispatch
@@ -400,6 +404,10 @@ class BrokerConfig:
     authorization_allow_wildcards_matching: bool = False  # roles of grants: x* and *x
 
     def __post_init__(self) -> None:
+        try:
+            BalancerConfig.__post_init__(self)  # a class with slots has no super() here
+        except InvalidSettingError as error:
+            raise ConfigError(str(error)) from error
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(
@@ -559,7 +567,7 @@ def key_of(name: str) -> str:
     """Pulsar's key of an attribute: ``max_message_size`` -> ``maxMessageSize``."""
     first, *rest = name.split("_")
     return first + "".join(
-        word.upper() if word in {"mb", "gb"} else word.capitalize() for word in rest
+        word.upper() if word in {"mb", "gb", "cpu", "ttl"} else word.capitalize() for word in rest
     )
 
 
@@ -589,6 +597,8 @@ def _parse(name: str, text: str, source: str) -> object:
             raise ValueError("not true or false")
         if name in _ALL_PORTS and text == "":
             return -1  # Pulsar's way to switch a port off
+        if name in _LISTS:
+            return frozenset(filter(None, map(str.strip, text.split(","))))
         # Pulsar writes an empty value for "default"
         return _DEFAULTS[name] if text == "" and kind is not str else kind(text)
     except ValueError as error:
@@ -596,6 +606,8 @@ def _parse(name: str, text: str, source: str) -> object:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -8,6 +8,7 @@ value are dynamic (``tests/unit/broker_service/test_dynamic_configuration.py`` l
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ import orjson
 
 from broker.config import ConfigError, key_of
 from broker.errors import BrokerMetadataError, PreconditionFailedError
+from loadbalance.config import BalancerConfig
 from metadata.errors import MetadataError
 from metadata.recipes import update
 from metadata.store import EventType, SessionEvent
@@ -32,6 +34,12 @@ logger = logging.getLogger(__name__)
 PATH: Final = "/admin/configuration"
 _RETRY_S: Final = 1.0
 
+_BALANCER_FIELDS: Final = tuple(
+    # Placement and shedding are chosen together, and for all brokers at once: at a start.
+    each.name
+    for each in dataclasses.fields(BalancerConfig)
+    if not each.name.endswith("strategy")
+)
 DYNAMIC_FIELDS: Final = (
     # read where they are used
     *("force_delete_namespace_allowed", "force_delete_tenant_allowed"),
@@ -39,8 +47,9 @@ DYNAMIC_FIELDS: Final = (
     *("max_concurrent_lookup_request", "max_message_publish_buffer_size_in_mb"),
     *("max_namespaces_per_tenant", "max_tenants", "max_num_partitions_per_partitioned_topic"),
     *("broker_delete_inactive_topics_frequency_seconds", "broker_shutdown_timeout_ms"),
-    *("default_number_of_namespace_bundles", "load_balancer_namespace_bundle_max_bandwidth_mbytes"),
-    *("load_balancer_namespace_bundle_max_msg_rate", "flow_or_qps_difference_threshold_percentage"),
+    *("default_number_of_namespace_bundles", "flow_or_qps_difference_threshold_percentage"),
+    # read by the leader and the reporter, which are made anew
+    *_BALANCER_FIELDS,
     # read through Policies, which are made anew
     *("allow_auto_subscription_creation", "allow_auto_topic_creation"),
     *("allow_auto_topic_creation_type", "default_num_partitions", "max_topics_per_namespace"),
@@ -64,6 +73,8 @@ _MAY_BE_NEGATIVE: Final = frozenset(
     {
         *("default_retention_time_in_minutes", "default_retention_size_in_mb"),  # -1: for ever
         *("backlog_quota_default_limit_bytes", "backlog_quota_default_limit_second"),  # -1: none
+        "load_balancer_max_number_of_bundles_in_bundle_load_report",  # -1: all of them
+        *("max_unload_bundle_num_per_shedding", "load_balancer_namespace_bundle_max_sessions"),
     }
 )
 _FIELD_OF_KEY: Final = {key_of(field): field for field in DYNAMIC_FIELDS}
