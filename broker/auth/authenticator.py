@@ -36,7 +36,8 @@ logger = logging.getLogger("broker.audit")
 _REMEMBERED_S: Final = 60.0
 _REMEMBERED_MAX: Final = 10_000
 _WAITING_MAX: Final = 256
-"""Who wait for an issuer's keys; more are refused."""
+"""Who wait for an issuer's keys, and who wait for others' checks of what they show, too; more are
+refused. Of one address, half."""
 _LOGGED_PER_S: Final = 10
 _ASKED_PER_TURN: Final = 50
 _NAME_BYTES: Final = 128
@@ -81,6 +82,7 @@ class Authenticator:
         self._remembered: dict[bytes, tuple[Principal, float]] = {}
         self._checking: dict[bytes, asyncio.Future[Principal]] = {}
         self._fetching_for: Counter[str] = Counter()  # by address, those that need no password
+        self._joined_by: Counter[str] = Counter()  # by address, who wait for others' checks
         self._refusals = _RefusalLog()
         self.accepted: Counter[str] = Counter()  # by method, for the metrics page
         self.refused: Counter[str] = Counter()
@@ -221,34 +223,46 @@ class Authenticator:
             return principal
         # The same credentials at the same time, from a client's many connections, are one check.
         digest = self._digest(credentials)
-        if (future := self._checking.get(digest)) is None:
-            is_password = self._has_password(credentials)
-            if not is_password:  # those have a queue of their own
-                if self._is_full(address):
-                    raise TooManyChecksError("too many checks at once")
-                self._fetching_for[address] += 1
-            future = asyncio.ensure_future(self._check(credentials, digest, address))
-            self._checking[digest] = future
-            future.add_done_callback(lambda done: self._checked(digest, address, is_password, done))
+        if (future := self._checking.get(digest)) is not None:
+            return await self._join(future, digest, address)
+        is_password = self._has_password(credentials)
+        if not is_password:  # those have a queue of their own
+            if _is_full(self._fetching_for, address):
+                raise TooManyChecksError("too many checks at once")
+            self._fetching_for[address] += 1
+        future = asyncio.ensure_future(self._check(credentials, digest, address))
+        self._checking[digest] = future
+        future.add_done_callback(lambda done: self._checked(digest, address, is_password, done))
         return await asyncio.shield(future)
+
+    async def _join(
+        self, future: asyncio.Future[Principal], digest: bytes, address: str
+    ) -> Principal:
+        """Wait for a check that is under way. A guess that is shown again takes no place in a
+        queue, so without a bound there could be any number of these connections."""
+        if not self._may_join(digest, address):
+            raise TooManyChecksError("too many wait for the same check")
+        self._joined_by[address] += 1
+        try:
+            return await asyncio.shield(future)
+        finally:
+            _count_down(self._joined_by, address)
+
+    def _may_join(self, digest: bytes, address: str) -> bool:
+        return digest in self._remembered or not _is_full(self._joined_by, address)
 
     def has_room_for(self, credentials: Credentials, address: str = "") -> bool:
         """Whether ``authenticate`` would check them, or wait for the check that is under way."""
         digest = self._digest(credentials)
         if digest in self._checking:
-            return True
+            return self._may_join(digest, address)
         if not self._has_password(credentials):
-            return not self._is_full(address)
+            return not _is_full(self._fetching_for, address)
         name = _name_shown(credentials)
         return self._passwords.has_room(address, name, is_trusted=digest in self._remembered)
 
     def _has_password(self, credentials: Credentials) -> bool:
         return any(provider.is_slow for provider in self.chain.providers(credentials.method))
-
-    def _is_full(self, address: str) -> bool:
-        if self._fetching_for.total() >= _WAITING_MAX:
-            return True
-        return bool(address) and self._fetching_for[address] >= _WAITING_MAX // 2
 
     @property
     def pending_passwords(self) -> int:
@@ -273,9 +287,7 @@ class Authenticator:
     ) -> None:
         del self._checking[digest]
         if not is_password:
-            self._fetching_for[address] -= 1
-            if not self._fetching_for[address]:
-                del self._fetching_for[address]
+            _count_down(self._fetching_for, address)
         if not future.cancelled():
             future.exception()  # whoever waited may be gone: it is no news then
 
@@ -338,6 +350,19 @@ def _ask(provider: Provider, credentials: Credentials, now_s: float) -> Principa
     return provider.authenticate(
         credentials.method, credentials.data, credentials.certificate, now_s
     )
+
+
+def _is_full(waiting: Counter[str], address: str) -> bool:
+    """Whether nobody of ``address`` may wait beside these, who are counted by address."""
+    if waiting.total() >= _WAITING_MAX:
+        return True
+    return bool(address) and waiting[address] >= _WAITING_MAX // 2
+
+
+def _count_down(waiting: Counter[str], address: str) -> None:
+    waiting[address] -= 1
+    if not waiting[address]:
+        del waiting[address]
 
 
 def _name_shown(credentials: Credentials) -> str:

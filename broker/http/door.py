@@ -3,15 +3,17 @@
 Whoever hasn't begun to speak costs a socket (broker/service/doorstep.py). Those who have get their
 connection one in a turn of the loop, so that others are served in between. A plain request that is
 refused whatever it asks for, being whole and without credentials that are good for something, gets
-its answer here, for half of what a connection costs.
+its answer here, for half of what a connection costs. So does one with a wrong password, once that
+has been checked; meanwhile it is a socket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
-from broker.http.early_refusals import HEAD_BYTES_MAX
+from broker.http.early_refusals import HEAD_BYTES_MAX, Doubt
 from broker.service.doorstep import Doorstep
 from broker.service.file_limit import file_limit
 from broker.service.pacer import Pacer
@@ -29,6 +31,9 @@ __all__ = ["HttpDoor"]
 
 _SILENT_MAX: Final = 4096
 """And never more than a few of the files that may be open; of one address, half."""
+_DOUBTED_MAX: Final = 1024
+"""So many, and never more than a few of the files, wait here for the check of a password; others
+have a connection meanwhile."""
 
 
 class HttpDoor:
@@ -47,6 +52,8 @@ class HttpDoor:
         self._loop = asyncio.get_running_loop()
         self._speaking: Pacer[Guest] = Pacer(self._loop, self._connect, turn_s=0.0)
         guests_max = max(2, min(_SILENT_MAX, file_limit() // 64))
+        self._doubted = 0
+        self._doubted_max = min(_DOUBTED_MAX, guests_max)
         self.room = WaitingRoom(guests_max, guests_max // 2)
         self._doorstep = Doorstep(
             self,
@@ -67,11 +74,32 @@ class HttpDoor:
                 words = guest.peek(HEAD_BYTES_MAX + 1)
             except OSError:
                 words = b""
-            if (answer := self._refusals.answer(words, guest.ip, guest.port)) is not None:
+            found = self._refusals.answer(words, guest.ip, guest.port)
+            if isinstance(found, bytes):
                 guest.hear(len(words))
-                guest.end(answer)
+                guest.end(found)
+                return
+            if found is not None and self._doubted < self._doubted_max:
+                taken = guest.take()
+                waiting = self._resolve(self._refusals, found, taken, len(words))
+                self._doorstep.run(waiting, taken)
                 return
         self._speaking.add(guest)
+
+    async def _resolve(
+        self, refusals: EarlyRefusals, doubt: Doubt, taken: socket.socket, size: int
+    ) -> None:
+        self._doubted += 1
+        try:
+            answer = await refusals.resolve(doubt)
+        finally:
+            self._doubted -= 1
+        if answer is None:
+            await self._loop.connect_accepted_socket(self._factory, taken)
+            return
+        with taken, contextlib.suppress(OSError):
+            taken.recv(size)  # as Guest.hear
+            taken.send(answer)
 
     def gone(self, guest: Guest) -> None:
         """Nothing is kept of him."""

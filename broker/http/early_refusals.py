@@ -9,18 +9,21 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from starlette.responses import Response
 
+    from broker.auth.chain import Credentials
     from broker.config import BrokerConfig
     from broker.http.authentication import AuthenticationLayer
     from broker.http.front import HttpFigures
 
-__all__ = ["HEAD_BYTES_MAX", "EarlyRefusals", "early_refusals"]
+__all__ = ["HEAD_BYTES_MAX", "Doubt", "EarlyRefusals", "early_refusals"]
 
 HEAD_BYTES_MAX: Final = 4096
 _HEADERS_MAX: Final = 50
@@ -38,6 +41,14 @@ _PLAIN: Final = frozenset(
 _CONNECTION: Final = frozenset({b"keep-alive", b"close", b""})
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A request whose credentials take a while to be checked."""
+
+    scope: dict[str, Any]
+    credentials: Credentials
+
+
 class EarlyRefusals:
     def __init__(self, layer: AuthenticationLayer, figures: HttpFigures) -> None:
         """
@@ -50,7 +61,7 @@ class EarlyRefusals:
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
 
-    def answer(self, words: bytes, ip: str, port: int) -> bytes | None:
+    def answer(self, words: bytes, ip: str, port: int) -> bytes | Doubt | None:
         """The whole answer to ``words``; None: somebody else has to look at them."""
         match = _REQUEST.fullmatch(words)
         if match is None or len(words) > HEAD_BYTES_MAX:
@@ -66,24 +77,28 @@ class EarlyRefusals:
                 return None
             headers.append((name, value))
         path, _, query = match[1].partition(b"?")
-        response = self._layer.refuse_nowait(
-            {
-                "type": "http",
-                "method": "GET",
-                "path": path.decode(),
-                "raw_path": path,
-                "query_string": query,
-                "headers": headers,
-                "client": (ip, port),
-                "state": {},
-            }
-        )
-        if response is None:
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "GET",
+            "path": path.decode(),
+            "raw_path": path,
+            "query_string": query,
+            "headers": headers,
+            "client": (ip, port),
+            "state": {},
+        }
+        found = self._layer.refuse_nowait(scope)
+        if found is None:
             return None
-        self._figures.answers[response.status_code // 100] += 1
-        return self._encode(response)
+        return self._encode(found) if isinstance(found, Response) else Doubt(scope, found)
+
+    async def resolve(self, doubt: Doubt) -> bytes | None:
+        """As ``answer``, once the check is made."""
+        response = await self._layer.refuse_later(doubt.scope, doubt.credentials)
+        return None if response is None else self._encode(response)
 
     def _encode(self, response: Response) -> bytes:
+        self._figures.answers[response.status_code // 100] += 1
         status = HTTPStatus(response.status_code)
         lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode())]
         lines += [b"%s: %s" % header for header in response.raw_headers]

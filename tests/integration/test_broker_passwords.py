@@ -23,9 +23,10 @@ import pytest
 from broker.auth import password_checks
 from broker.auth.authenticator import Authenticator
 from broker.auth.basic import BasicProvider
-from broker.auth.chain import Chain
+from broker.auth.chain import Chain, Credentials
 from broker.auth.errors import TooManyChecksError
 from broker.auth.password_checks import PasswordChecks
+from broker.auth.provider import Principal
 from broker.errors import AuthenticationError
 from broker.http.authentication import AuthenticationLayer
 from broker.protocol import pulsar_api_pb2 as pb
@@ -233,6 +234,47 @@ async def test_in_a_crowd_guesses_get_a_share_and_those_known_all(
     finally:
         checks.close()
         await asyncio.gather(*guesses, return_exceptions=True)
+
+
+async def test_a_guess_that_is_shown_again_and_again_waits_in_bounded_numbers(
+    tmp_path: Path,
+) -> None:
+    """It took no place in the queue, so that there could be any number of connections."""
+    now_s = [1e9]
+    checks = PasswordChecks(boot=gated(tmp_path / "gate"))
+    chain = Chain([BasicProvider({"joe": DIGEST, "ann": DIGEST})], "", frozenset())
+    authenticator = Authenticator(chain, passwords=checks, clock_s=lambda: now_s[0])
+    wrong, right = Credentials("basic", b"joe:wrong"), Credentials("basic", b"ann:right")
+
+    def shown(credentials: Credentials, address: str, count: int) -> list[asyncio.Task[Principal]]:
+        login = authenticator.authenticate
+        return [asyncio.create_task(login(credentials, address)) for _ in range(count)]
+
+    def refused(logins: list[asyncio.Task[Principal]]) -> int:
+        return sum(
+            each.done() and isinstance(each.exception(), TooManyChecksError) for each in logins
+        )
+
+    first = shown(wrong, "a", 200)
+    await asyncio.sleep(0)
+    assert refused(first) == 200 - 129  # one is checked, half of the places are for one address
+    assert not authenticator.has_room_for(wrong, "a")
+    assert authenticator.has_room_for(wrong, "b")
+    second = shown(wrong, "b", 129) + shown(wrong, "c", 1)
+    await asyncio.sleep(0)
+    assert refused(second) == 2
+    assert not authenticator.has_room_for(wrong, "d")
+    # Who comes with something else finds a place all the same, and whoever was good any number.
+    assert authenticator.has_room_for(right, "a")
+    (tmp_path / "gate").touch()
+    for each in await asyncio.gather(*first, *second, return_exceptions=True):
+        assert isinstance(each, AuthenticationError)
+    assert authenticator.has_room_for(wrong, "a")
+    assert (await authenticator.authenticate(right, "a")).role == "ann"
+    now_s[0] += 3600
+    known = shown(right, "a", 500)
+    assert {(await each).role for each in known} == {"ann"}
+    authenticator.close()
 
 
 async def test_idle_processes_end() -> None:
