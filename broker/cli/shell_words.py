@@ -77,7 +77,7 @@ def _add_ledgers(action: _Add) -> None:
     add("-le", "-lastentryid", "--last", type=int, metavar="ENTRY", help="(default: the last one)")
     add("-m", "-msg", "--bytes", action="store_true", help="show the entries' bytes")
     add("-r", "-force-recovery", "--recover", action="store_true", help="fence and close it first")
-    add("-p", "--password", default="", help="of the ledger")
+    _add_password(parser)
     parser = action("verifyledger", "read every replica of every entry; exit code 1: not all good")
     _add_ledger(parser)
     parser = action("deleteledger", "delete a ledger for ever")
@@ -119,6 +119,17 @@ def _add_ledger(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-l", "-ledgerid", "--ledger", type=int, required=True, metavar="ID", help="which ledger"
     )
+
+
+def _add_password(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_mutually_exclusive_group().add_argument
+    add(
+        *("-p", "--password"),
+        help="of the ledger; everybody on this machine sees it in the list of processes: better one"
+        " of the next two, or the variable LEDGER_PASSWORD",
+    )
+    add("--password-file", metavar="FILE", help="read it from a file")
+    add("--password-stdin", action="store_true", help="read it from standard input")
 
 
 def _add_force(parser: argparse.ArgumentParser, help: str) -> None:

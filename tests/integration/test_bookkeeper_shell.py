@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -127,6 +129,52 @@ def test_what_there_is(url: str, bookies: list[BookieProcess], shell: Shell) -> 
         code, _, error = shell(*words)
         assert code == 1, words
         assert "Traceback" not in error
+
+
+def test_a_ledgers_password_need_not_be_in_the_list_of_processes(
+    url: str,
+    bookies: list[BookieProcess],
+    shell: Shell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    password = b"s3cr\xe9t of it "
+
+    async def write_one() -> int:
+        async with connect_ledgers(url) as ledgers:
+            ledger = await ledgers.create(1, 1, 1, password=password)
+            await ledger.append_all([b"x"])
+            await ledger.close()
+            return ledger.ledger_id
+
+    read = ("readledger", "-l", str(asyncio.run(write_one())))
+    file = tmp_path / "password"
+    file.write_bytes(password + b"\r\n")
+
+    def stdin(content: bytes) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    stdin(password + b"\n")
+    good = [
+        (),
+        ("--password-file", str(file)),
+        ("--password-stdin",),
+        ("-p", os.fsdecode(password)),
+    ]
+    for words in good:
+        monkeypatch.setenv("LEDGER_PASSWORD", os.fsdecode(password if not words else b"another"))
+        assert shell(*read, *words)[:2] == (0, [{"entry": 0, "bytes": 1}]), words
+    monkeypatch.delenv("LEDGER_PASSWORD")
+    stdin(b"another")
+    for words in ((), ("-p", ""), ("-p", "another"), ("--password-stdin",)):
+        code, answers, error = shell(*read, *words)
+        assert (code, answers) == (1, []), words
+        assert "another" not in error
+    code, _, error = shell(*read, "--password-file", str(tmp_path / "nowhere"))
+    assert code == 1
+    assert "--password-file" in error
+    with pytest.raises(SystemExit):
+        shell(*read, "-p", "x", "--password-stdin")
 
 
 def test_a_damaged_replica_is_told(url: str, bookies: list[BookieProcess], shell: Shell) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections import Counter
+from pathlib import Path
 
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from bookkeeper.ledgers import LedgerView
@@ -41,10 +44,9 @@ async def show_metadata(cluster: Cluster, options: argparse.Namespace, out: Out)
 
 
 async def read_ledger(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+    password = _password(options)
     await _require(cluster, options.ledger)
-    reader = await cluster.client.open_ledger(
-        options.ledger, options.password.encode(), recover=options.recover
-    )
+    reader = await cluster.client.open_ledger(options.ledger, password, recover=options.recover)
     view = LedgerView(reader)
     last = view.last_confirmed if options.last is None else options.last
     if not 0 <= options.first <= last + 1 or last > view.last_confirmed:
@@ -61,6 +63,22 @@ async def read_ledger(cluster: Cluster, options: argparse.Namespace, out: Out) -
         else:
             out.say(text, entry=entry_id, bytes=len(entry))
     return 0
+
+
+def _password(options: argparse.Namespace) -> bytes:
+    """Without the end of its line; a ledger's password may be any other bytes."""
+    if options.password is not None:
+        return os.fsencode(options.password)
+    if options.password_stdin:
+        found = sys.stdin.buffer.read()
+    elif options.password_file is not None:
+        try:
+            found = Path(options.password_file).read_bytes()
+        except OSError as error:
+            raise CliError(f"--password-file {options.password_file}: {error.strerror}") from error
+    else:
+        return os.environb.get(b"LEDGER_PASSWORD", b"")
+    return found.removesuffix(b"\n").removesuffix(b"\r")
 
 
 async def verify_ledger(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
