@@ -3,6 +3,7 @@
 A strategy ranks brokers by a score (usage, or messages, or bytes), says how much of it a broker
 should give, and asks ``Plan.move`` bundle by bundle. The plan refuses what no strategy may do:
 
+- a broker that was part of a move which its reports don't show yet;
 - a bundle that moved within the grace period, is moving, is pinned to a broker or excluded;
 - the only bundle of a broker, or more bundles than a round may move;
 - a broker whose report is old, that is draining, outside of the isolation policy, worse for the
@@ -42,6 +43,7 @@ class Standing:
     rate: float
     throughput: float
     bundles: int
+    rests: bool  # neither source nor target of another move now
     given: int = 0  # bundles it loses in this round
 
     @property
@@ -73,6 +75,7 @@ class Plan:
                 broker.rate,
                 broker.throughput,
                 len(broker.bundles | broker.placed.keys()),
+                broker.rests(now_s),
             )
             for name, broker in state.brokers.items()
             if placement.is_fresh(broker, now_s) and not broker.load.draining
@@ -91,6 +94,10 @@ class Plan:
     def ranked(self) -> list[Standing]:
         """By score, lowest first."""
         return [self.standings[name] for _, name in self._order]
+
+    def rested(self) -> list[Standing]:
+        """Those that may take part in moves."""
+        return [each for each in self.ranked() if not each.rests]
 
     def average(self, standing: Standing) -> float:
         """Moving average of usage; moves of this round are in it."""
@@ -162,11 +169,11 @@ class Plan:
         Returns:
             None: it stays.
         """
-        if self.is_full or source.bundles - 1 < 1:
+        if self.is_full or source.rests or source.bundles - 1 < 1:
             return None
         if target is None:
             target = self._lowest(bundle, source, part)
-        elif not self._fits(target, source, part) or not self._may_serve(bundle, target):
+        elif not self._fits(target, source, part) or not self._takes_part(bundle, target):
             target = None
         if target is None:
             return None
@@ -192,7 +199,7 @@ class Plan:
             or net <= 0
             or target.score + net > source.score - net + _ROUNDING
             or source.score - net >= 0.75 * source.score
-            or not (self._may_serve(large, target) and self._may_serve(small, source))
+            or not (self._takes_part(large, target) and self._takes_part(small, source))
         ):
             return False
         self._decide(large, source, target, large_part, reason)
@@ -205,13 +212,16 @@ class Plan:
             target = self.standings[name]
             if not self._fits(target, source, part):
                 return None  # nor does any that stands higher
-            if (apart is None or name in apart) and self._may_serve(bundle, target):
+            if (apart is None or name in apart) and self._takes_part(bundle, target):
                 return target
         return None
 
     @staticmethod
     def _fits(target: Standing, source: Standing, part: float) -> bool:
         return target is not source and target.score + part <= source.score - part + _ROUNDING
+
+    def _takes_part(self, bundle: str, target: Standing) -> bool:
+        return not target.rests and self._may_serve(bundle, target)
 
     def _may_serve(self, bundle: str, target: Standing) -> bool:
         load = self._state.bundles[bundle]

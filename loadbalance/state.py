@@ -1,9 +1,10 @@
 """What the leader believes of the cluster: reports, windows, and what it decided since. Pure.
 
-A report is late by nature: a bundle that was placed or moved shows in it only after a while. Until
-then the leader counts with what it expects (``Expected``): both sides of a move carry its load as
-a guess, until a report that was made ``SETTLE_S`` after it, or until that long has passed since
-the report that showed the bundle come or gone (a larger change would have been reported).
+A report is late by nature: a bundle that was placed or moved shows in it only after a while, and
+nobody knows how much of it shows. Until then the leader counts with what it expects: what the
+broker said before, and the bundle's load as a guess (``Expected``). It goes by reports again once
+one was made ``SETTLE_S`` after the decision, or after twice that time if a report has shown the
+bundle come or gone (a larger change would have been reported).
 
 Time is the leader's own, from a clock that never jumps; a report's age is told by the shell.
 """
@@ -60,21 +61,26 @@ class BrokerState:
     reported_long_rate: float = 0.0  # of those, over a long time
     placed: dict[str, float] = field(default_factory=dict)  # to come, not reported: since when
     expected: dict[str, Expected] = field(default_factory=dict)  # by bundle
-    total: Expected = field(default_factory=Expected)  # of ``expected``
+    total: Expected = field(default_factory=Expected)  # of ``expected``, and what it adds to:
+    base: tuple[float, float, float] = (0.0, 0.0, 0.0)  # usage, rate, throughput
     moved_s: float = -math.inf  # when a move from or to it was decided last
 
     @property
     def usage(self) -> float:
         """As reported, and what came or went since; so are the others."""
-        return max(0.0, self.reported_usage + self.total.usage)
+        if not self.expected:
+            return self.reported_usage
+        return max(0.0, self.base[0] + self.total.usage)
 
     @property
     def rate(self) -> float:
-        return max(0.0, self.load.rate + self.total.rate)
+        return max(0.0, self.base[1] + self.total.rate) if self.expected else self.load.rate
 
     @property
     def throughput(self) -> float:
-        return max(0.0, self.load.throughput + self.total.throughput)
+        if not self.expected:
+            return self.load.throughput
+        return max(0.0, self.base[2] + self.total.throughput)
 
     @property
     def long_rate(self) -> float:
@@ -86,12 +92,32 @@ class BrokerState:
 
     def average_at(self, now_s: float, history: float) -> float:
         """Moving average of usage, as if sampled every five seconds, and what came or went."""
-        return max(0.0, self.settled_average(now_s, history) + self.total.usage)
+        average = self.settled_average(now_s, history)
+        return max(0.0, average + self.usage - self.reported_usage)
+
+    def rests(self, now_s: float) -> bool:
+        """Whether it was part of a move that its reports don't show yet."""
+        shown = self.made_s >= self.moved_s + SETTLE_S or now_s >= self.moved_s + 2 * SETTLE_S
+        return not shown
 
     def settled_average(self, now_s: float, history: float) -> float:
         """The same without what isn't reported. Between two reports usage is as in the first."""
         kept: float = history ** max(0.0, (now_s - self.made_s) / _SAMPLING_S)
         return self.reported_usage + (self.average - self.reported_usage) * kept
+
+    def expect(self, bundle: str, change: Expected) -> None:
+        if not self.expected:
+            self._begin()
+        self.expected[bundle] = change
+        self.total.add(change)
+
+    def _begin(self) -> None:
+        self.base = (self.reported_usage, self.load.rate, self.load.throughput)
+
+    def settled(self) -> None:
+        """Some of what was expected is in the last report."""
+        self._begin()
+        self.sum_up()
 
     def sum_up(self) -> None:
         """From the parts, so that no error of rounding stays."""
@@ -169,13 +195,17 @@ class ClusterState:
         if not broker.expected and not broker.placed:
             return
         stats, settled_s = broker.load.stats, broker.made_s - SETTLE_S
+        before = len(broker.expected)
         for name, each in list(broker.expected.items()):
             shown = (name in broker.bundles) == each.comes
             if each.since_s <= settled_s or (shown and each.since_s <= now_s - 2 * SETTLE_S):
                 del broker.expected[name]
             elif (name in stats) == each.comes:
                 each.long_rate = 0.0
-        broker.sum_up()
+        if len(broker.expected) < before:
+            broker.settled()
+        else:
+            broker.sum_up()
         for name in [key for key, since_s in broker.placed.items() if since_s <= settled_s]:
             del broker.placed[name]  # it never came
             self._set_owner(name, self._reporter_of(name))
@@ -213,14 +243,12 @@ class ClusterState:
             self._forget(giver, bundle)
             shown = long_rate if bundle in giver.load.stats else 0.0
             goes = Expected(-usage, -rate, -throughput, -shown, -load.topics, now_s, False)
-            giver.expected[bundle] = goes
-            giver.total.add(goes)
+            giver.expect(bundle, goes)
             giver.moved_s = now_s
         if (taker := self.brokers.get(target)) is not None:
             self._forget(taker, bundle)
             comes = Expected(usage, rate, throughput, long_rate, load.topics, now_s)
-            taker.expected[bundle] = comes
-            taker.total.add(comes)
+            taker.expect(bundle, comes)
             if giver is not None:
                 taker.moved_s = now_s
             taker.placed[bundle] = now_s

@@ -27,7 +27,7 @@ class AvgShedder:
 
     def run(self, plan: Plan) -> Iterator[None]:
         plan.rank(lambda standing: standing.usage)
-        ranked = plan.ranked()
+        ranked = plan.rested()
         for counts in (self._low, self._high):
             for gone in counts.keys() - plan.standings.keys():
                 del counts[gone]

@@ -64,7 +64,8 @@ class TransferShedder:
         self._hits += 1
         if self._hits <= plan.config.load_balancer_shedding_condition_hit_count_threshold:
             return
-        rested = [each for each in ranked if not _rests(plan, each)]
+        delay_s = plan.config.load_balance_shedding_delay_in_seconds
+        rested = [each for each in plan.rested() if plan.now_s >= each.state.moved_s + delay_s]
         yield from _pair_off(plan, rested, spread)
 
 
@@ -83,11 +84,6 @@ def _pair_off(plan: Plan, ranked: list[Standing], spread: _Spread) -> Iterator[N
             low += 1
         high -= 1  # a source that can't give anything doesn't use up its partner
         yield
-
-
-def _rests(plan: Plan, standing: Standing) -> bool:
-    state = standing.state
-    return state.made_s < state.moved_s + plan.config.load_balance_shedding_delay_in_seconds
 
 
 def _is_uneven(plan: Plan, high: Standing, low: Standing, spread: _Spread) -> bool:

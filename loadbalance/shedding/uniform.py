@@ -49,7 +49,9 @@ def _even_out(
     plan: Plan, size: Callable[[BundleLoad], float], least: float, what: str
 ) -> Iterator[None]:
     """From the highest broker that can give something."""
-    ranked = plan.ranked()
+    ranked = plan.rested()
+    if not ranked:
+        return
     target = ranked[0]
     for source in reversed(ranked):
         amount = (source.score - target.score) * plan.config.max_unload_percentage
