@@ -214,6 +214,16 @@ def main() -> None:
     million_holes("random half of 4,000,000 entries", CursorImage((0, 0), holes, {}, {}))
     one = {0: BitMap(range(1, 2_000_000, 2))}
     million_holes("one ledger of 2,000,000 entries", CursorImage((0, 0), one, {}, {}))
+    for few in (9, 16, 64):
+        size = LEDGER_ENTRIES // few
+        holes = {
+            n: BitMap(rng.sample(range(1, LEDGER_ENTRIES), size)) for n in range(1_000_000 // size)
+        }
+        million_holes(f"random one in {few}", CursorImage((0, 0), holes, {}, {}))
+    regular = {0: BitMap(range(1, 9_000_000, 9))}
+    million_holes("every ninth of 9,000,000 entries", CursorImage((0, 0), regular, {}, {}))
+    holes = {n: BitMap(range(1, LEDGER_ENTRIES)) - gaps for n, gaps in holes.items()}
+    million_holes("all but one in 64", CursorImage((0, 0), holes, {}, {}))
     sets = {0: dict.fromkeys(range(100000), 11)}
     million_holes("100,000 partly acked batches", CursorImage((0, 0), {}, sets, {}))
 

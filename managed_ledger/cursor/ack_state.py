@@ -28,6 +28,7 @@ BATCH_WORDS_MAX: Final = 4096
 
 _WORD_MASK: Final = (1 << 64) - 1
 _SIGN_BIT: Final = 1 << 63
+_SET_BYTES: Final = 14  # stored of a batch of up to 64 messages
 
 
 class LedgerPositions(Protocol):
@@ -309,6 +310,17 @@ class AckState:
             total += figures["n_bytes_array_containers"]
             total += figures["n_bytes_run_containers"] + figures["n_bytes_bitset_containers"]
         return total
+
+    @property
+    def work(self) -> int:
+        """About what encoding everything takes, as `cursor_format.work_of` counts it."""
+        return 2 * self.acked_above + _SET_BYTES * self.batch_set_count
+
+    @property
+    def changed_work(self) -> int:
+        """The same of the next increment."""
+        entries = sum(map(len, self._changed_acked.values()))
+        return 2 * entries + _SET_BYTES * sum(map(len, self._changed_batches.values()))
 
     def ranges(self, ranges_max: int) -> list[tuple[Position, Position]]:
         """The first runs of acknowledged entries above mark-delete, as (before first, last)."""

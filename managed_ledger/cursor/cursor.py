@@ -381,7 +381,7 @@ class Cursor:
         self._is_busy = True
         self._take_waiting()
         if self._must_write or not self._writer.append(self._on_appended):
-            self._run(self._writer.persist)
+            self._run(partial(self._writer.persist, whole=self._must_write))
 
     def _on_appended(self, error: LedgerError | None) -> None:
         if error is None:

@@ -3,12 +3,15 @@
 One record is one entry of a cursor ledger, or the ``state`` of a metadata node. It has a header and
 sections. A snapshot is one or more records (chunks), the last of which is marked; an increment is
 one record and means: apply me to what the records before me say.
+
+Work that grows with the state is done in slices, one for each step of a generator here; shells do
+other things in between.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -17,13 +20,19 @@ from pyroaring import BitMap
 
 from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
 from managed_ledger.cursor.errors import CursorFormatError
+from managed_ledger.cursor.packed_runs import edges_of, pack_runs, runs_in, unpack_runs
 from managed_ledger.position import Position
 
 MAGIC: Final = 0xC5
 VERSION: Final = 1
+VERSION_PACKED: Final = 2
+"""Of a record with packed runs; the others are written as before, for releases that don't know any.
+"""
 CHUNK_BYTES_MAX: Final = 512 << 10
 """Largest record written; readers accept any length."""
 NO_BASE: Final = -1
+SLICE_WORK_MAX: Final = 32 << 10
+"""Work (`work_of`) of a slice: about a millisecond."""
 
 _HEADER: Final = struct.Struct(">BBBBIq")  # magic, version, kind, flags, chunk, base
 _SECTION: Final = struct.Struct(">BI")  # type, bytes
@@ -35,7 +44,10 @@ _PROPERTY: Final = struct.Struct(">IQ")  # name bytes, value modulo 2**64; the n
 _WORD_MASK: Final = (1 << 64) - 1
 
 _LAST_CHUNK: Final = 1  # flag
-_BITMAP_SPAN: Final = 1 << 21  # entry ids per bitmap section: at most 264 KiB of bitmap
+_PIECE_ENTRIES: Final = 8192  # of a bitmap, at least; a piece is then at most 16 KiB
+_PACKED_EDGES: Final = 32 << 10  # two a run: what a section of packed runs holds, or little more
+_PACKED_PIECES_MAX: Final = 512
+_PACKED_BYTES_MIN: Final = 512  # fewer bytes of bitmaps stay what they are
 _SETS_PER_SECTION: Final = 2048
 _SETS_BYTES_MAX: Final = CHUNK_BYTES_MAX // 2
 
@@ -51,6 +63,10 @@ class Section(IntEnum):
     ACKED = 2
     BATCH_SETS = 3
     PROPERTIES = 4
+    RUNS = 5
+
+
+_RUNS: Final = Section.RUNS
 
 
 @dataclass(slots=True)
@@ -71,12 +87,16 @@ class Record:
 
 def encode_increment(increment: CursorImage, base: int) -> list[bytes]:
     """Records, normally one; each is complete in itself."""
+    return seal_increment(list(body_sections(increment)), increment, base)
+
+
+def seal_increment(body: list[bytes], increment: CursorImage, base: int) -> list[bytes]:
+    """`encode_increment`, of the increment's `body_sections`."""
     sections = [_mark_delete_section(increment.mark_delete)]
     if increment.properties is not None:
         sections.extend(_properties_sections(increment.properties))
-    sections.extend(body_sections(increment))
-    header = _HEADER.pack(MAGIC, VERSION, Kind.INCREMENT, 0, 0, base)
-    return [b"".join((header, *chunk)) for chunk in _packed(sections)]
+    sections.extend(body)
+    return [_record(Kind.INCREMENT, 0, 0, base, chunk) for chunk in _packed(sections)]
 
 
 def encode_snapshot(image: CursorImage, base: int) -> list[bytes]:
@@ -96,34 +116,50 @@ def seal_snapshot(
     chunks = list(_packed([*body, *tail]))
     last = len(chunks) - 1
     return [
-        b"".join(
-            (
-                _HEADER.pack(
-                    MAGIC, VERSION, Kind.SNAPSHOT, _LAST_CHUNK if n == last else 0, n, base
-                ),
-                *chunk,
-            )
-        )
+        _record(Kind.SNAPSHOT, _LAST_CHUNK if n == last else 0, n, base, chunk)
         for n, chunk in enumerate(chunks)
     ]
 
 
 def encode_node_state(image: CursorImage) -> bytes:
-    """One record of any length with the bitmaps and batch sets; the node itself holds the rest."""
-    header = _HEADER.pack(MAGIC, VERSION, Kind.NODE, _LAST_CHUNK, 0, NO_BASE)
-    return b"".join((header, *body_sections(image)))
+    """`seal_node_state` of an image that isn't large."""
+    return seal_node_state(list(body_sections(image)))
+
+
+def seal_node_state(body: list[bytes]) -> bytes:
+    """One record of any length with bitmaps and batch sets (`body_sections`), empty when there are
+    none; the node itself holds the rest.
+    """
+    return _record(Kind.NODE, _LAST_CHUNK, 0, NO_BASE, body) if body else b""
+
+
+def work_of(section: bytes) -> int:
+    """What it costs to make a section or to read it, in bytes of a bitmap or of batch sets that
+    cost as much.
+    """
+    if section[0] == _RUNS:
+        return 2 * runs_in(section, _SECTION.size)
+    return len(section)
 
 
 def body_sections(image: CursorImage) -> Iterator[bytes]:
-    """Bitmaps and batch sets as sections; each one is less than a millisecond of work, so that a
-    caller with a large live image can do other things in between.
+    """Bitmaps and batch sets as sections. None is much more than `SLICE_WORK_MAX` of `work_of`, so
+    that a caller with a large live image can do other things in between.
     """
     # Sets first: an entry that is completed in between then has its bit in a later bitmap. The
     # other way round it could be in neither, and durably acknowledged indexes would come back.
     for ledger_id, sets in image.batch_sets.items():
         yield from _batch_sections(ledger_id, sets)
-    for ledger_id, entries in image.acked.items():
-        yield from _bitmap_sections(ledger_id, entries)
+    yield from _acked_sections(image.acked)
+
+
+def _record(kind: Kind, flags: int, chunk: int, base: int, sections: list[bytes]) -> bytes:
+    version = VERSION
+    for section in sections:
+        if section[0] == _RUNS:
+            version = VERSION_PACKED
+    header = _HEADER.pack(MAGIC, version, kind, flags, chunk, base)
+    return b"".join((header, *sections))
 
 
 def _section(kind: Section, *parts: bytes) -> bytes:
@@ -144,30 +180,80 @@ def _properties_sections(properties: dict[str, int]) -> list[bytes]:
     return [_section(Section.PROPERTIES, *parts)]
 
 
-def _bitmap_sections(ledger_id: int, entries: BitMap) -> Iterator[bytes]:
-    if not entries:
-        return  # a live bitmap that mark-delete swallowed since the image was taken
-    prefix = _LEDGER.pack(ledger_id)
-    if entries.max() - entries.min() < _BITMAP_SPAN:
-        entries.run_optimize()
-        yield _section(Section.ACKED, prefix, entries.serialize())
-        return
-    first = entries.min() // _BITMAP_SPAN * _BITMAP_SPAN
-    while entries and first <= entries.max():
-        part = entries & BitMap(range(first, min(first + _BITMAP_SPAN, ENTRY_END)))
-        if part:
-            part.run_optimize()
-            yield _section(Section.ACKED, prefix, part.serialize())
-        first += _BITMAP_SPAN
+def _acked_sections(acked: Mapping[int, BitMap]) -> Iterator[bytes]:
+    """Each piece as the bitmap that it is, or many that are better told as runs as those."""
+    if len(acked) == 1:  # as in most increments, of which there is one each write
+        [(ledger_id, entries)] = acked.items()
+        if 2 * len(entries) < _PACKED_BYTES_MIN:
+            if entries:
+                entries.run_optimize()
+                yield _bitmap_section(ledger_id, entries)
+            return
+    sparse: list[tuple[int, BitMap]] = []
+    instead: list[bytes] = []
+    edge_count = 0
+    for ledger_id, entries in acked.items():
+        for piece in _pieces(entries):
+            piece.run_optimize()
+            section = _bitmap_section(ledger_id, piece)
+            edges = edges_of(piece)
+            # Six bits a run or less are about what packing comes to, at a hundred times the cost.
+            if piece.max() == ENTRY_END - 1 or 8 * len(section) <= 3 * len(edges):
+                yield section
+                continue
+            sparse.append((ledger_id, edges))
+            instead.append(section)
+            edge_count += len(edges)
+            if edge_count >= _PACKED_EDGES or len(sparse) >= _PACKED_PIECES_MAX:
+                yield from _smaller(sparse, instead)
+                sparse, instead, edge_count = [], [], 0
+    yield from _smaller(sparse, instead)
+
+
+def _smaller(sparse: list[tuple[int, BitMap]], instead: list[bytes]) -> list[bytes]:
+    size = sum(map(len, instead))
+    if size >= _PACKED_BYTES_MIN:
+        packed = _section(Section.RUNS, pack_runs(sparse))
+        if len(packed) < size:
+            return [packed]
+    return instead
+
+
+def _pieces(entries: BitMap) -> Iterator[BitMap]:
+    """A bitmap in parts of a bounded size, ascending. The bitmap is a live one: between two parts
+    it may get entries, or lose its first ones, or all.
+    """
+    first = 0
+    while entries and entries.max() >= first:
+        index = entries.rank(first - 1) if first else 0
+        low = entries[index]
+        end = (low | 0xFFFF) + 1  # of the bitmap's own container, which has 8 KiB at most
+        count = entries.rank(end - 1) - index
+        if max(count, _PIECE_ENTRIES) >= len(entries):
+            yield entries
+            return
+        if count < _PIECE_ENTRIES:
+            piece = entries[index : index + _PIECE_ENTRIES]
+        else:
+            piece = entries & BitMap(range(low, end))
+        first = piece.max() + 1
+        yield piece
+
+
+def _bitmap_section(ledger_id: int, entries: BitMap) -> bytes:
+    return _section(Section.ACKED, _LEDGER.pack(ledger_id), entries.serialize())
 
 
 def _batch_sections(ledger_id: int, sets: dict[int, int]) -> Iterator[bytes]:
     """Columns: entry ids, word counts, words."""
-    items = list(sets.items())  # the live dict may change between two sections
+    ids = list(sets)  # the live dict may change between two sections
     start = 0
-    while start < len(items):
+    while start < len(ids):
         entries, counts, words, words_bytes = [], [], [], 0
-        for entry_id, mask in items[start : start + _SETS_PER_SECTION]:
+        for entry_id in ids[start : start + _SETS_PER_SECTION]:
+            start += 1
+            if (mask := sets.get(entry_id)) is None:
+                continue  # acknowledged as a whole since
             size = (mask.bit_length() + 63) // 64
             entries.append(entry_id)
             counts.append(size)
@@ -175,7 +261,8 @@ def _batch_sections(ledger_id: int, sets: dict[int, int]) -> Iterator[bytes]:
             words_bytes += size * 8
             if words_bytes > _SETS_BYTES_MAX:
                 break
-        start += len(entries)
+        if not entries:
+            continue
         yield _section(
             Section.BATCH_SETS,
             _SETS.pack(ledger_id, len(entries)),
@@ -209,21 +296,52 @@ def decode_record(payload: bytes | memoryview, where: str) -> Record:
     Raises:
         CursorFormatError: not a record, an unknown version, or lengths that don't add up.
     """
+    slices = decode_slices(payload, where)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            record: Record = end.value
+            return record
+
+
+def decode_slices(payload: bytes | memoryview, where: str) -> Generator[None, None, Record]:
+    """`decode_record` in slices of `SLICE_WORK_MAX` or little more, for a caller with other things
+    to do in between.
+    """
     data = bytes(payload)
+    record, work = _decode_header(data, where), 0
+    for section, start, end in _sections_in(data, where):
+        try:
+            _decode_section(record, section, data[start:end])
+            work += work_of(data[start - _SECTION.size : end])
+        except (struct.error, ValueError, IndexError) as error:
+            raise CursorFormatError(f"{where}: section {section} at {start}: {error}") from error
+        if work >= SLICE_WORK_MAX:
+            work = 0
+            yield
+    return record
+
+
+def _decode_header(data: bytes, where: str) -> Record:
     if len(data) < _HEADER.size:
         raise CursorFormatError(f"{where}: {len(data)} bytes are too short for a record")
     magic, version, kind, flags, chunk, base = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise CursorFormatError(f"{where}: magic {magic:#04x} is not a cursor record's")
-    if version != VERSION:
+    if version not in (VERSION, VERSION_PACKED):
         raise CursorFormatError(
-            f"{where}: format version {version} is unknown, this release reads {VERSION}"
+            f"{where}: format version {version} is unknown, "
+            f"this release reads {VERSION} and {VERSION_PACKED}"
         )
     if kind not in _KINDS:
         raise CursorFormatError(f"{where}: unknown record kind {kind}")
-    record = Record(
-        Kind(kind), chunk, bool(flags & _LAST_CHUNK), base, CursorImage((-1, -1)), False
-    )
+    image = CursorImage((-1, -1))
+    return Record(Kind(kind), chunk, bool(flags & _LAST_CHUNK), base, image, False)
+
+
+def _sections_in(data: bytes, where: str) -> Iterator[tuple[int, int, int]]:
+    """Type, start and end of each section's body."""
     offset = _HEADER.size
     while offset < len(data):
         if offset + _SECTION.size > len(data):
@@ -235,12 +353,8 @@ def decode_record(payload: bytes | memoryview, where: str) -> Record:
                 f"{where}: section {section} at offset {offset} has {size} bytes, "
                 f"{len(data) - offset} are left"
             )
-        try:
-            _decode_section(record, section, data[offset : offset + size])
-        except (struct.error, ValueError, IndexError) as error:
-            raise CursorFormatError(f"{where}: section {section} at {offset}: {error}") from error
+        yield section, offset, offset + size
         offset += size
-    return record
 
 
 _KINDS: Final = frozenset(Kind)
@@ -253,8 +367,10 @@ def _decode_section(record: Record, section: int, body: bytes) -> None:
         record.has_mark_delete = True
     elif section == Section.ACKED:
         (ledger_id,) = _LEDGER.unpack_from(body)
-        entries = BitMap.deserialize(body[_LEDGER.size :])
-        image.acked[ledger_id] = image.acked.get(ledger_id, BitMap()) | entries
+        _unite(image, ledger_id, BitMap.deserialize(body[_LEDGER.size :]))
+    elif section == Section.RUNS:
+        for ledger_id, entries in unpack_runs(body):
+            _unite(image, ledger_id, entries)
     elif section == Section.BATCH_SETS:
         _decode_batch_sets(image, body)
     elif section == Section.PROPERTIES:
@@ -262,6 +378,14 @@ def _decode_section(record: Record, section: int, body: bytes) -> None:
     else:
         # Sections carry acknowledgements: skipping one would silently redeliver or lose them.
         raise ValueError("unknown section type")
+
+
+def _unite(image: CursorImage, ledger_id: int, entries: BitMap) -> None:
+    known = image.acked.get(ledger_id)
+    if known is None:
+        image.acked[ledger_id] = entries
+    else:
+        known |= entries  # in place: a ledger may come in a thousand pieces
 
 
 def _decode_batch_sets(image: CursorImage, body: bytes) -> None:

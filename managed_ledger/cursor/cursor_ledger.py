@@ -58,12 +58,19 @@ class CursorLedger:
         if self.error is not None:
             asyncio.get_running_loop().call_soon(self._finish, self.error)
 
-    def on_snapshot_written(self, records: int, size: int) -> None:
-        self.base = self._last_entry + 1 - records
-        self.snapshot_bytes, self.increment_bytes, self.increments = size, 0, 0
+    def on_written(self, records: list[bytes], *, is_snapshot: bool) -> None:
+        """What was appended last is durable."""
+        size = sum(map(len, records))
+        if is_snapshot:
+            self.base = self._last_entry + 1 - len(records)
+            self.snapshot_bytes, self.increment_bytes, self.increments = size, 0, 0
+        else:
+            self.increments += len(records)
+            self.increment_bytes += size
 
-    async def append_snapshot(self, records: list[bytes]) -> None:
-        """
+    async def append_all(self, records: list[bytes], *, is_snapshot: bool) -> None:
+        """A whole snapshot, or an increment; durable when this returns.
+
         Raises:
             LedgerError: perhaps not written; the ledger is dead.
         """
@@ -84,7 +91,7 @@ class CursorLedger:
             # The records may be there or not, and the caller's state doesn't say which.
             self.error = self.error or LedgerClosedError(f"ledger {self.ledger_id}: cancelled")
             raise
-        self.on_snapshot_written(len(records), sum(map(len, records)))
+        self.on_written(records, is_snapshot=is_snapshot)
 
     async def close(self) -> None:
         """Ends the ledger at its last record.

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 
 from bookkeeper.errors import BookkeeperError, NoSuchLedgerError
-from managed_ledger.cursor.cursor_format import Replay, decode_record, first_entry_to_read
+from managed_ledger.cursor.cursor_format import (
+    Record,
+    Replay,
+    decode_slices,
+    first_entry_to_read,
+)
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode
 from managed_ledger.errors import OpenFailedError
@@ -53,12 +59,25 @@ async def _read_ledger(ledger: LedgerView, where: str, ledger_id: int) -> Cursor
         return None
     place = f"{where}, ledger {ledger_id} entry "
     run = await reader.read(last, last, _READ_BYTES_MAX, 0)
-    record = decode_record(run.bodies[0], f"{place}{last}")
+    record = await _decoded(run.bodies[0], f"{place}{last}")
     entry_id = first_entry_to_read(last, record, f"{place}{last}")
     replay = Replay()
     while entry_id <= last:
         run = await reader.read(entry_id, last, _READ_BYTES_MAX, 0)
         for body in run.bodies:
-            replay.on_record(decode_record(body, f"{place}{entry_id}"), f"{place}{entry_id}")
+            record = await _decoded(body, f"{place}{entry_id}")
+            replay.on_record(record, f"{place}{entry_id}")
             entry_id += 1
     return replay.image(f"{place}{last}")
+
+
+async def _decoded(payload: bytes | memoryview, where: str) -> Record:
+    """`decode_record`, which gives way to others now and then when the record is a large one."""
+    slices = decode_slices(payload, where)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            record: Record = end.value
+            return record
+        await asyncio.sleep(0)

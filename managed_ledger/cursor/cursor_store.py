@@ -18,7 +18,7 @@ from typing import Final
 
 import orjson
 
-from managed_ledger.cursor.cursor_format import decode_node_state, encode_node_state
+from managed_ledger.cursor.cursor_format import decode_node_state
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
 from managed_ledger.ledger_view import LedgerView
@@ -63,16 +63,6 @@ class CursorNode:
         image = decode_node_state(self.state, where) if self.state else CursorImage((-1, -1))
         image.mark_delete, image.properties = self.mark_delete, dict(self.properties)
         return image
-
-
-def node_state(image: CursorImage) -> bytes | None:
-    """The ``state`` for a node; None when it would be too large for one."""
-    if not image.acked and not image.batch_sets:
-        return b""
-    if sum(map(len, image.batch_sets.values())) * 14 > STATE_BYTES_MAX:
-        return None  # known without encoding
-    state = encode_node_state(image)
-    return state if len(state) <= STATE_BYTES_MAX else None
 
 
 def encode_node(node: CursorNode, writer: str) -> bytes:

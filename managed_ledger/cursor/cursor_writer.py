@@ -28,17 +28,22 @@ from typing import Final
 
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.errors import BookkeeperError, LedgerError
+from managed_ledger.cursor import cursor_store
 from managed_ledger.cursor.ack_state import AckState
 from managed_ledger.cursor.cursor_format import (
+    SLICE_WORK_MAX,
     body_sections,
     encode_increment,
     encode_node_state,
     encode_snapshot,
+    seal_increment,
+    seal_node_state,
     seal_snapshot,
+    work_of,
 )
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.cursor_ledger import CursorLedger
-from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore, node_state
+from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore
 from managed_ledger.cursor.errors import CursorFencedError, CursorWriteError
 from managed_ledger.leaks import cursor_metadata
 from managed_ledger.ledger_view import LedgerView
@@ -52,8 +57,8 @@ INCREMENTS_MAX: Final = 1024
 """Increments after a snapshot: what a recovery has to read and apply."""
 INCREMENT_BYTES_MIN: Final = 16 << 10
 """A snapshot isn't due for its bytes before so many bytes of increments."""
-QUICK_SNAPSHOT_BYTES_MAX: Final = 64 << 10
-"""Up to this estimate a snapshot is encoded at once, above it in pieces."""
+QUICK_WORK_MAX: Final = SLICE_WORK_MAX
+"""Up to this estimate what is written is encoded at once, above it in slices."""
 ROTATION_RETRY_ENTRIES: Final = 1000
 """After a failed rotation the old ledger takes so many more entries before the next attempt."""
 
@@ -108,30 +113,22 @@ class CursorWriter:
         ledger = self._ledger
         if ledger is None or not ledger.is_alive or self._rotation_due(ledger):
             return False
-        is_snapshot = ledger.increments >= INCREMENTS_MAX or ledger.increment_bytes > max(
-            INCREMENT_BYTES_MIN, ledger.snapshot_bytes
-        )
-        if not is_snapshot:
-            increment = self._state.take_increment()
-            records = encode_increment(increment, ledger.base)
-            mark_delete = increment.mark_delete
-        elif ledger.snapshot_bytes + ledger.increment_bytes <= QUICK_SNAPSHOT_BYTES_MAX:
-            image = self._state.image()
-            self._state.mark_stored()
-            records = encode_snapshot(image, ledger.base)
-            mark_delete = image.mark_delete
-        else:
+        is_snapshot, state = self._snapshot_due(ledger), self._state
+        if (state.work if is_snapshot else state.changed_work) > QUICK_WORK_MAX:
             return False
-        size = sum(map(len, records))
+        if is_snapshot:
+            image = state.image()
+            state.mark_stored()
+            records = encode_snapshot(image, ledger.base)
+        else:
+            image = state.take_increment()
+            records = encode_increment(image, ledger.base)
+        mark_delete = image.mark_delete
 
         def appended(error: LedgerError | None) -> None:
             if error is None:
                 self.stored_mark_delete = mark_delete
-                if is_snapshot:
-                    ledger.on_snapshot_written(len(records), size)
-                else:
-                    ledger.increments += len(records)
-                    ledger.increment_bytes += size
+                ledger.on_written(records, is_snapshot=is_snapshot)
             done(error)
 
         ledger.append(records, appended)
@@ -139,8 +136,12 @@ class CursorWriter:
 
     # -- the ways that wait ----------------------------------------------------------------------
 
-    async def persist(self) -> None:
-        """Make the state as of now durable: a large snapshot, a new ledger, or else the node.
+    async def persist(self, *, whole: bool) -> None:
+        """Make the state as of now durable: what changed or all of it, in the ledger or a new one,
+        or else in the node.
+
+        Args:
+            whole: what is stored lacks something, so that an increment isn't enough.
 
         Raises:
             CursorFencedError: another owner has the cursor.
@@ -149,10 +150,12 @@ class CursorWriter:
         """
         old = self._ledger
         try:
-            if old is not None and old.is_alive and not self._rotation_due(old):
+            if old is None or not old.is_alive or self._rotation_due(old):
+                await self._switch()
+            elif whole or self._snapshot_due(old):
                 await self._write_snapshot(old)
             else:
-                await self._switch()
+                await self._write_increment(old)
             return
         except CursorFencedError:
             raise
@@ -177,12 +180,11 @@ class CursorWriter:
         """
         _log.warning("cursor %s of %s falls back: %s", self._name, self._view.name, cause)
         try:
-            image = self._state.image()
-            if (state := node_state(image)) is None:
+            self._state.mark_stored()
+            if (state := await self._node_state()) is None:
                 await self._switch()
             else:
-                self._state.mark_stored()
-                await self._write_node(image, state)
+                await self._write_node(self._state.image(), state)
         except CursorFencedError:
             raise
         except (BookkeeperError, MetadataError) as error:
@@ -201,7 +203,8 @@ class CursorWriter:
         ledger = self._ledger
         if ledger is not None and ledger.is_alive:
             try:
-                await ledger.append_snapshot(encode_snapshot(image, ledger.base))
+                records = encode_snapshot(image, ledger.base)
+                await ledger.append_all(records, is_snapshot=True)
                 self.stored_mark_delete = image.mark_delete
                 return
             except BookkeeperError as error:
@@ -273,6 +276,11 @@ class CursorWriter:
     def _where(self) -> str:
         return f"cursor {self._name} of {self._view.name}"
 
+    def _snapshot_due(self, ledger: CursorLedger) -> bool:
+        return ledger.increments >= INCREMENTS_MAX or ledger.increment_bytes > max(
+            INCREMENT_BYTES_MIN, ledger.snapshot_bytes
+        )
+
     def _rotation_due(self, ledger: CursorLedger) -> bool:
         if ledger.entries < self._rotation_entries_min:
             return False
@@ -321,19 +329,43 @@ class CursorWriter:
         self._rotation_entries_min = 0
 
     async def _write_snapshot(self, ledger: CursorLedger) -> None:
-        """Encodes in pieces, so that a large state doesn't hold the loop."""
         self._state.mark_stored()
-        body, size = [], 0
-        for section in body_sections(self._state.image()):
-            body.append(section)
-            size += len(section)
-            if size > QUICK_SNAPSHOT_BYTES_MAX:
-                size = 0
-                await asyncio.sleep(0)
+        body = await self._body(self._state.image())
+        assert body is not None
         mark_delete = self._state.mark_delete
         records = seal_snapshot(body, mark_delete, self._state.properties, ledger.base)
-        await ledger.append_snapshot(records)
+        await ledger.append_all(records, is_snapshot=True)
         self.stored_mark_delete = mark_delete
+
+    async def _write_increment(self, ledger: CursorLedger) -> None:
+        increment = self._state.take_increment()
+        body = await self._body(increment)
+        assert body is not None
+        await ledger.append_all(seal_increment(body, increment, ledger.base), is_snapshot=False)
+        self.stored_mark_delete = increment.mark_delete
+
+    async def _node_state(self) -> bytes | None:
+        """Bitmaps and batch sets for the node; None: too large for one. What is acknowledged
+        meanwhile may be in it or not, so mark-delete has to be looked at after this.
+        """
+        body = await self._body(self._state.image(), cursor_store.STATE_BYTES_MAX)
+        return None if body is None else seal_node_state(body)
+
+    async def _body(self, image: CursorImage, bytes_max: int | None = None) -> list[bytes] | None:
+        """Sections, made in slices, so that a large state doesn't hold the loop; None: they are
+        more bytes.
+        """
+        body, work, size = [], 0, 0
+        for section in body_sections(image):
+            body.append(section)
+            size += len(section)
+            if bytes_max is not None and size > bytes_max:
+                return None
+            work += work_of(section)
+            if work >= SLICE_WORK_MAX:
+                work = 0
+                await asyncio.sleep(0)
+        return body
 
     def _node_for(self, image: CursorImage, state: bytes, ledger_id: int) -> CursorNode:
         return CursorNode(
@@ -364,10 +396,9 @@ class CursorWriter:
         self._delete_garbage()
 
     async def _close(self, is_changed: bool) -> None:
-        image = self._state.image()
-        if (state := node_state(image)) is not None:
+        if (state := await self._node_state()) is not None:
             try:
-                await self._put_node(self._node_for(image, state, NO_LEDGER))
+                await self._put_node(self._node_for(self._state.image(), state, NO_LEDGER))
                 return
             except CursorFencedError:
                 raise

@@ -297,7 +297,7 @@ def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(cursor_format, "CHUNK_BYTES_MAX", 60)
         monkeypatch.setattr(cursor_store, "STATE_BYTES_MAX", 100)
         monkeypatch.setattr(cursor_writer, "INCREMENTS_MAX", 3)
-        monkeypatch.setattr(cursor_writer, "QUICK_SNAPSHOT_BYTES_MAX", 8)
+        monkeypatch.setattr(cursor_writer, "QUICK_WORK_MAX", 8)
         monkeypatch.setattr(cursor_writer, "SLICE_WORK_MAX", 1)
         monkeypatch.setattr(cursor_format, "SLICE_WORK_MAX", 1)
         monkeypatch.setattr(cursor_format, "_PACKED_BYTES_MIN", 0)

@@ -191,6 +191,68 @@ async def test_a_large_state_gets_its_snapshots_in_pieces(monkeypatch: pytest.Mo
     assert again.acked_above == cursor.acked_above
 
 
+@pytest.mark.parametrize("step", [2, 40])
+@pytest.mark.parametrize("start", [1, 1_000_001, 3_900_001])
+async def test_acknowledgements_between_the_slices_of_a_snapshot(step: int, start: int) -> None:
+    """Ahead of what is encoded, behind it, and mark-delete moves over both."""
+    log = FakeLog({1: 4_000_000})
+    cursor = await opened(log)
+    cursor.ack([(1, entry) for entry in range(0, 4_000_000, step)])
+    await cursor.flush()
+    log.config = ManagedLedgerConfig(cursor_ledger_entries_max=1)
+    cursor.ack([(1, start)])  # begins a snapshot, in a new ledger
+    write = asyncio.ensure_future(cursor.flush())
+    acked = [start]
+    while not write.done():
+        await asyncio.sleep(0)
+        if len(log.bookkeeper.writers) == 2:
+            log.config = ManagedLedgerConfig()  # what follows are increments
+        acked += [acked[-1] + 2 * step, (acked[-1] + 1_234_567) % 3_999_999]
+        cursor.ack([(1, acked[-2]), (1, acked[-1])])
+        if len(acked) == 15:
+            cursor.ack_cumulative((1, start + 50_000))
+    assert len(acked) > 20, "not in slices"
+    await cursor.flush()
+    assert len(log.bookkeeper.writers) == 2
+    again = await reopened(log)
+    assert again.mark_delete == cursor.mark_delete
+    assert again.acked_in(1, 0, 4_000_000) == cursor.acked_in(1, 0, 4_000_000)
+
+
+async def test_a_large_increment_is_written_in_slices() -> None:
+    log = FakeLog({1: 9_000_000})
+    cursor = await opened(log)
+    cursor.ack([(1, 5)])
+    await cursor.flush()
+    [ledger] = log.storage.ledgers.values()
+    for first in (7, 8):
+        cursor.ack([(1, entry) for entry in range(first, 9_000_000, 30)])
+        write = asyncio.ensure_future(cursor.flush())
+        turns = 0
+        while not write.done():
+            await asyncio.sleep(0)
+            turns += 1
+            cursor.ack([(1, 9 + 30 * turns)])
+        assert turns > 15, "not in slices"
+    await cursor.flush()
+    kinds = [decode_record(body, "test").kind for body in ledger.bodies]
+    assert kinds[:2] == [Kind.SNAPSHOT, Kind.INCREMENT]
+    again = await reopened(log)
+    assert again.acked_in(1, 0, 9_000_000) == cursor.acked_in(1, 0, 9_000_000)
+
+
+async def test_a_large_increment_whose_write_fails_is_not_forgotten() -> None:
+    log = FakeLog({1: 9_000_000})
+    cursor = await opened(log)
+    cursor.ack([(1, 5)])
+    await cursor.flush()
+    log.storage.recover(node_of(log).ledger_id, log.faults.rng)  # the next append fails
+    cursor.ack([(1, entry) for entry in range(7, 9_000_000, 30)])
+    await cursor.flush()
+    again = await reopened(log)
+    assert again.acked_in(1, 0, 9_000_000) == cursor.acked_in(1, 0, 9_000_000)
+
+
 async def test_ledgers_that_could_not_be_deleted_are_deleted_later() -> None:
     log = FakeLog({1: 100}, config=ManagedLedgerConfig(cursor_ledger_entries_max=1))
     cursor = await opened(log)
