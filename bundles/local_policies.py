@@ -5,6 +5,7 @@ don't use are kept as they are. Boundaries are written once, create-only, and af
 with the version they were read with, so that no stale view overwrites newer ones.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,12 @@ from metadata.store import CREATE_ONLY, MetadataStore
 LOCAL_POLICIES_ROOT = "/admin/local-policies"
 POLICIES_ROOT = "/admin/policies"
 ANTI_AFFINITY_GROUP = "namespaceAntiAffinityGroup"  # Pulsar's name of the field
+_HEARTBEAT = re.compile(r"pulsar/[^/]+:\d+")
+
+
+def is_heartbeat(namespace: str) -> bool:
+    """Whether it is a broker's own, ``pulsar/host:port``: one bundle, and no policies."""
+    return _HEARTBEAT.fullmatch(namespace) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class BundleFactory:
         Raises:
             InvalidBundleError: what is stored doesn't partition the hash space.
         """
+        if is_heartbeat(namespace):
+            return NamespaceBundles.equal_parts(namespace, 1)
         path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
         while True:
             if (local := await self._local.get(path)) is not None:
@@ -165,6 +174,8 @@ class BundleFactory:
 
     def bundles_nowait(self, namespace: str) -> NamespaceBundles | None:
         """From memory; None when they have to be read or aren't stored."""
+        if is_heartbeat(namespace):
+            return NamespaceBundles.equal_parts(namespace, 1)
         local = self._local.get_nowait(f"{LOCAL_POLICIES_ROOT}/{namespace}")
         return None if local is None else local.value.bundles
 

@@ -19,7 +19,7 @@ from fastapi import Depends, Request
 from broker.errors import BrokerError, ServiceNotReadyError
 from broker.http.errors import ApiError
 from broker.http.topic_access import each
-from broker.service.peers import ANSWER_S, PeerCall, topic_path
+from broker.service.peers import ANSWER_S, Peer, PeerCall, topic_path
 from bundles.ownership import OWNERS_ROOT
 
 if TYPE_CHECKING:
@@ -200,6 +200,24 @@ class FanOut:
                 return _Answer(bundle, error=error)
 
         return Answers(await each(list(ranges), ask), "bundles")
+
+    async def brokers(self, here: Callable[[], Awaitable[T]], call: PeerCall) -> Answers[T]:
+        """Ask every live broker, this one by ``here``. Raises MetadataError."""
+        service = self._service
+
+        async def ask(name: str) -> _Answer[T] | None:
+            try:
+                if name == service.broker_id:
+                    return _Answer(name, await here())
+                if (found := await service.cluster_members.find(name)) is None:
+                    return None  # it has left
+                peer = Peer.of(found)
+                return _Answer(name, await service.peers.ask(peer, call, until_s=self._until_s))
+            except Exception as error:
+                return _Answer(name, error=error)
+
+        found = await each(await service.cluster_members.ids(), ask)
+        return Answers((answer for answer in found if answer is not None), "brokers")
 
     async def owned_by_others(self, namespace: str) -> list[str]:
         """Ranges of the bundles that other brokers own. Raises MetadataError."""

@@ -12,15 +12,25 @@ from broker.http.messages import OutgoingMessage, encode_single
 from broker.http.publisher import Publisher
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import EXCLUSIVE, SubscribeRequest
+from bundles.local_policies import is_heartbeat
 from managed_ledger.position import LATEST
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["HEALTH_TOPIC", "HealthCheckError", "check_round_trip"]
+__all__ = ["HealthCheckError", "check_round_trip", "is_health_topic"]
 
-HEALTH_TOPIC = TopicName.parse("persistent://pulsar/system/healthcheck")
+_LOCAL_NAME = "healthcheck"
 _BUFFER_BYTES = 1024 * 1024
+
+
+def health_topic(service: BrokerService) -> TopicName:
+    """In the broker's own namespace, which no other broker serves."""
+    return TopicName.parse(f"persistent://pulsar/{service.broker_id}/{_LOCAL_NAME}")
+
+
+def is_health_topic(name: TopicName) -> bool:
+    return name.local == _LOCAL_NAME and is_heartbeat(name.namespace)
 
 
 class HealthCheckError(Exception):
@@ -41,7 +51,7 @@ class _Ticket:
 
 
 async def check_round_trip(service: BrokerService) -> None:
-    """Write a message to the health topic and wait until a reader of the end sees it.
+    """Write a message to this broker's health topic and wait until a reader of its end sees it.
 
     Raises:
         HealthCheckError: a step failed. The caller sets the time limit.
@@ -59,8 +69,12 @@ async def check_round_trip(service: BrokerService) -> None:
 
     feed = Feed(service, on_ready, lost.set, _BUFFER_BYTES)
     publisher: Publisher | None = None
-    step = "subscribe"
+    topic = health_topic(service)
+    step = "load the topic"
     try:
+        # Whatever the policies say of topics that are made by use.
+        await service.loader.load(topic, create=True, forced=True)
+        step = "subscribe"
         request = SubscribeRequest(
             subscription=f"health-{secrets.token_hex(5)}",
             sub_type=EXCLUSIVE,
@@ -68,11 +82,11 @@ async def check_round_trip(service: BrokerService) -> None:
             durable=False,
             start_position=LATEST,
         )
-        await feed.open(HEALTH_TOPIC, request, remote="127.0.0.1:0", client_version="health")
+        await feed.open(topic, request, remote="127.0.0.1:0", client_version="health")
         feed.add_credit(100)
         step = "publish"
         publisher = await Publisher.open(
-            service, HEALTH_TOPIC, "", remote="127.0.0.1:0", client_version="health"
+            service, topic, "", remote="127.0.0.1:0", client_version="health"
         )
         ticket = _Ticket()
         message = OutgoingMessage(token, 0)

@@ -9,8 +9,9 @@
     BROKER     the broker that the path names: 307
     OWNERS     the asked broker, which asks the owners of all bundles of the namespace (fan_out.py)
 
-Nobody is sent round in circles: a request is sent to whom the ownership node names, never on a
-guess, and who is named there serves it.
+Nobody is sent round in circles: a request goes to whom the ownership node names, who serves it, or
+to whom the leader has chosen to own what nobody does; who is asked so, by ``authoritative=true``,
+takes it and asks nobody again.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
 
-from broker.http.dependencies import make_namespace, make_topic_name
+from broker.errors import BrokerError
+from broker.http.dependencies import flag, make_namespace, make_topic_name
 from broker.http.errors import ApiError, RedirectError
 from broker.http.raw_path import form_decode
 from broker.http.redirects import location_at
+from broker.service.peers import Peer
 from bundles.errors import BundleError
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
-    from bundles.lookup import BrokerLookup
 
 __all__ = ["Place", "place_of", "send_to_owner"]
 
@@ -68,7 +70,10 @@ _TABLE: Final = tuple(
         (_ANY, r"/topics/.*", Place.LOADED),
         ("PUT|DELETE", _TOPIC, Place.TOPIC),
         (_ANY, rf"{_TOPIC}/({_OPERATIONS})", Place.TOPIC),
-        # Partitions, policies, permissions: documents, and what fans out in any case.
+        # Whether a volatile topic exists is known to its broker only.
+        (_GET, rf"{_TOPIC}/partitions", Place.TOPIC),
+        (_ANY, rf"{_TOPIC}/permissions(/.*)?", Place.TOPIC),
+        # Partitions, policies: documents, and what fans out in any case.
         (_ANY, rf"{_TOPIC}/.*", Place.HERE),
         (_GET, r"/admin/v2/non-persistent/\{tenant\}/\{namespace\}/\{bundle\}", Place.BUNDLE),
         (_GET, _DOMAIN, Place.OWNERS),
@@ -119,21 +124,26 @@ async def send_to_owner(request: Request) -> None:
     try:
         match place:
             case Place.TOPIC:
-                owner = await _owner_of_topic(service, names)
+                is_chosen = flag(request.query_params.get("authoritative"))
+                owner = await _owner_of_topic(service, names, is_chosen=is_chosen)
             case Place.BUNDLE:
-                namespace = make_namespace(names["tenant"], names["namespace"])
-                owner = await service.peers.other_owner(
-                    f"{namespace}/{form_decode(names['bundle'])}"
-                )
+                owner = await _owner_of_bundle(service, names)
             case _:
                 owner = await _named_broker(service, form_decode(names["broker"]))
-    except (BundleError, MetadataError, ValueError):
+    except (BrokerError, BundleError, MetadataError, ValueError):
         return  # the route itself finds out, and says it better
     if owner is not None and (location := location_at(owner, request)) is not None:
         raise RedirectError(location)
 
 
-async def _owner_of_topic(service: BrokerService, names: dict[str, str]) -> BrokerLookup | None:
+async def _owner_of_topic(
+    service: BrokerService, names: dict[str, str], *, is_chosen: bool
+) -> Peer | None:
+    """Who serves it, or is to; None: this broker.
+
+    Args:
+        is_chosen: who sent the request here says that this broker is to take what nobody owns.
+    """
     domain = names.get("domain", "persistent")
     topic = make_topic_name(domain, names["tenant"], names["namespace"], names["topic"])
     full = str(topic)
@@ -141,13 +151,24 @@ async def _owner_of_topic(service: BrokerService, names: dict[str, str]) -> Brok
         return None
     if await service.partitions(topic) is not None:
         return None
-    return await service.peers.other_owner(await service.bundles.bundle_of(full))
+    if not await service.resources.namespace_exists(topic.namespace):
+        return None  # made-up names are not to be owned
+    if not is_chosen:
+        return await service.peers.owner_of(topic)
+    found = await service.peers.other_owner(await service.bundles.bundle_of(full))
+    return None if found is None else Peer.of(found)
 
 
-async def _named_broker(service: BrokerService, broker: str) -> BrokerLookup | None:
+async def _owner_of_bundle(service: BrokerService, names: dict[str, str]) -> Peer | None:
+    namespace = make_namespace(names["tenant"], names["namespace"])
+    found = await service.peers.other_owner(f"{namespace}/{form_decode(names['bundle'])}")
+    return None if found is None else Peer.of(found)
+
+
+async def _named_broker(service: BrokerService, broker: str) -> Peer | None:
     if broker == service.broker_id:
         return None
     found = await service.cluster_members.find(broker)
     if found is None:
         raise ApiError(404, f"Broker id '{broker}' not found in available brokers.")
-    return found
+    return Peer.of(found)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from broker.http.dependencies import make_topic_name
 from broker.http.errors import ApiError
 from broker.http.raw_path import form_decode
-from broker.service.peers import busy_bundle
+from broker.service.peers import Peer, as_authoritative, busy_bundle
 from bundles.errors import BundleBusyError, BundleError
 from metadata.errors import MetadataError
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from broker.service.broker_service import BrokerService
-    from bundles.lookup import BrokerLookup
 
 __all__ = ["location_at", "redirection", "require_owner"]
 
@@ -51,12 +50,12 @@ async def redirection(request: Request, error: Exception) -> Response | None:
         return None  # what was wrong first is told
     if owner is None:  # it is changing hands right now
         return None
-    if (location := location_at(owner, request)) is None:
+    if (location := location_at(Peer.of(owner), request)) is None:
         return None
     return Response(status_code=307, headers={"Location": location})
 
 
-def location_at(owner: BrokerLookup, request: Request, path: str | None = None) -> str | None:
+def location_at(owner: Peer, request: Request, path: str | None = None) -> str | None:
     """The same request at another broker; None: it doesn't serve this scheme.
 
     Args:
@@ -68,7 +67,8 @@ def location_at(owner: BrokerLookup, request: Request, path: str | None = None) 
     here = urlsplit(str(request.url))
     raw: bytes = request.scope.get("raw_path") or here.path.encode()
     path = path or raw.partition(b"?")[0].decode("latin-1")
-    return base.rstrip("/") + path + (f"?{here.query}" if here.query else "")
+    query = as_authoritative(here.query) if owner.is_chosen else here.query
+    return base.rstrip("/") + path + (f"?{query}" if query else "")
 
 
 async def _bundle_of(service: BrokerService, request: Request) -> str:

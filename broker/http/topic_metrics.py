@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.http.health import HEALTH_TOPIC
+from broker.http.health import is_health_topic
 from broker.http.ledger_metrics import (
     NO_LEDGER,
     LedgerPeriod,
@@ -122,7 +122,6 @@ _NO_LATENCIES: Final = (0,) * 10
 _LOGICAL_SIZE: Final = _SUMMED.index("pulsar_storage_logical_size")
 EVICTIONS: Final = "backlog_quota_exceeded_evictions_total"
 _QUOTA_TYPES: Final = {SIZE: "size", AGE: "time"}
-_HEALTH: Final = str(HEALTH_TOPIC)
 _BOUND: Final = 32
 """Subscriptions, consumers or producers of one topic that are looked at in one step."""
 
@@ -177,7 +176,7 @@ class TopicMetrics:
         service = self._service
         for name, topic in list(service.topics.items()):
             # http-api trap 29: the topic of health checks never counts.
-            if name == _HEALTH or service.topics.get(name) is not topic:
+            if is_health_topic(topic.name) or service.topics.get(name) is not topic:
                 continue
             yield from self._add_topic(topic)
             yield

@@ -19,7 +19,7 @@ from bundles.splitting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from broker.service.broker_service import BrokerService
     from broker.service.topic import Topic
@@ -64,13 +64,10 @@ async def fullest_bundle(service: BrokerService, bundles: NamespaceBundles) -> H
     return max(bundles.ranges, key=lambda each: (counts[each], each.upper - each.lower))
 
 
-def busiest_bundle(service: BrokerService, bundles: NamespaceBundles) -> HashRange | None:
-    """The bundle with the most bytes a second, in and out; None when nothing flows."""
-    loads = dict.fromkeys(bundles.ranges, 0.0)
-    for topic in _loaded(service, bundles.namespace):
-        loads[bundles.range_of(str(topic.name))] += _load_of(topic).bytes
-    busiest = max(bundles.ranges, key=lambda each: loads[each])
-    return busiest if loads[busiest] > 0 else None
+def busiest_bundle(bundles: NamespaceBundles, loads: Mapping[str, float]) -> HashRange | None:
+    """The bundle with the most bytes a second, by range; None when nothing flows."""
+    busiest = max(bundles.ranges, key=lambda each: loads.get(str(each), 0.0))
+    return busiest if loads.get(str(busiest), 0.0) > 0 else None
 
 
 async def split_points(

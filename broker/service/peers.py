@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ import orjson
 from broker.errors import BrokerError, ServiceNotReadyError
 from bundles.errors import BundleBusyError, BundleError
 from bundles.lookup import BrokerLookup
-from bundles.ownership import OWNERS_ROOT
+from bundles.ownership import OWNERS_ROOT, Redirect
 
 if TYPE_CHECKING:
     import httpx
@@ -35,6 +35,7 @@ __all__ = [
     "PeerRefusedError",
     "PeerUnreachableError",
     "Peers",
+    "as_authoritative",
     "busy_bundle",
     "topic_path",
 ]
@@ -69,6 +70,10 @@ class PeerUnreachableError(ServiceNotReadyError):
 class _MovedError(ServiceNotReadyError):
     """What was asked for isn't served there any more; nothing was done."""
 
+    def __init__(self, broker: str, location: str) -> None:
+        super().__init__(f"Broker {broker} says that another one is to be asked")
+        self.location = location
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -76,10 +81,12 @@ class Peer:
 
     http_url: str | None
     http_url_tls: str | None
+    is_chosen: bool = field(default=False, compare=False)
+    """It is to own what it is asked about, and doesn't yet."""
 
     @classmethod
-    def of(cls, lookup: BrokerLookup) -> Peer:
-        return cls(lookup.http_url, lookup.http_url_tls)
+    def of(cls, lookup: BrokerLookup, *, is_chosen: bool = False) -> Peer:
+        return cls(lookup.http_url, lookup.http_url_tls, is_chosen)
 
     @property
     def name(self) -> str:
@@ -104,6 +111,12 @@ def topic_path(name: TopicName, tail: str = "") -> str:
     """Path of a topic's calls; ``tail``: what follows, encoded, with its slash."""
     parts = (name.domain, *name.namespace.split("/"), name.local)
     return "/admin/v2/" + "/".join(quote(part, safe="") for part in parts) + tail
+
+
+def as_authoritative(query: str) -> str:
+    """An encoded query that tells a broker to take what nobody owns, without asking the leader."""
+    kept = [each for each in query.split("&") if each and not each.startswith("authoritative=")]
+    return "&".join((*kept, "authoritative=true"))
 
 
 def busy_bundle(error: BaseException) -> str | None:
@@ -137,7 +150,7 @@ class Peers:
         return None if owner == service.bundles.broker else owner
 
     async def owner_of(self, name: TopicName) -> Peer | None:
-        """Who serves a topic; None: this broker, which takes what nobody serves.
+        """Who serves a topic, or is to, if nobody does; None: this broker, which takes it.
 
         Raises:
             ServiceNotReadyError: it can't be told now.
@@ -146,12 +159,41 @@ class Peers:
         if bundles.owns_nowait(str(name)):
             return None
         try:
-            found = await bundles.lookup(str(name))
+            found = await bundles.lookup(str(name), authoritative=False)
         except BundleError as error:
             raise ServiceNotReadyError(str(error)) from error
         if found is None:
             raise ServiceNotReadyError(f"Nobody serves {name} now")
-        return None if found.broker == bundles.broker else Peer.of(found.broker)
+        if isinstance(found, Redirect) and not found.authoritative:
+            return await self._chosen_by(Peer.of(found.broker), name)
+        if found.broker == bundles.broker:
+            return None
+        return Peer.of(found.broker, is_chosen=isinstance(found, Redirect))
+
+    async def _chosen_by(self, leader: Peer, name: TopicName) -> Peer | None:
+        """Whom the leader wants to serve a topic that nobody serves; None: this broker."""
+        path = topic_path(name).replace("/admin/v2/", "/lookup/v2/topic/", 1)
+        try:
+            found = await self.ask(leader, PeerCall("GET", path, "authoritative=false"))
+        except _MovedError as error:
+            return await self._at(error.location)
+        except PeerRefusedError:
+            return None  # a topic that clients couldn't make: nobody else would take it
+        peer = Peer(found.get("httpUrl"), found.get("httpUrlTls"))
+        return None if peer == Peer.of(self._service.bundles.broker) else peer
+
+    async def _at(self, location: str) -> Peer | None:
+        """The broker of an address; None: this one, or nobody that we know."""
+        members = self._service.cluster_members
+        for broker_id in await members.ids():
+            if broker_id == self._service.broker_id:
+                continue
+            if (found := await members.find(broker_id)) is not None:
+                peer = Peer.of(found, is_chosen=True)
+                for url in (peer.http_url, peer.http_url_tls):
+                    if url and location.startswith(url.rstrip("/") + "/"):
+                        return peer
+        return None
 
     async def on_owner(
         self,
@@ -224,7 +266,8 @@ class Peers:
         import httpx
 
         access = self._access_now()
-        url = access.url_of(peer) + call.path + (f"?{call.query}" if call.query else "")
+        query = as_authoritative(call.query) if peer.is_chosen else call.query
+        url = access.url_of(peer) + call.path + (f"?{query}" if query else "")
         headers = {"Accept": "application/json", **await access.headers(CALLER.get())}
         body = None
         if call.body is not None:
@@ -252,7 +295,7 @@ class Peers:
     def _value_of(self, peer: Peer, answer: httpx.Response) -> Any:
         status = answer.status_code
         if 300 <= status < 400:
-            raise _MovedError(f"Broker {peer.name} says that another one is to be asked")
+            raise _MovedError(peer.name, answer.headers.get("location", ""))
         try:
             value = orjson.loads(answer.content) if answer.content else None
         except orjson.JSONDecodeError as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.errors import BrokerMetadataError, NamespaceNotFoundError
 from broker.policies.effective import Policies
 from broker.service.resources import POLICIES, TOPIC_POLICIES, topic_of_policies
+from bundles.local_policies import is_heartbeat
 from metadata.errors import MetadataError
 from metadata.store import EventType, SessionEvent
 
@@ -82,6 +83,8 @@ class PolicyFeed:
         """
         resources = self._service.resources
         if (policies := await resources.policies(name.namespace)) is None:
+            if is_heartbeat(name.namespace):
+                return self.defaults
             raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
         return policies.with_topic(await self._own(name))
 

@@ -22,24 +22,19 @@ router = APIRouter(prefix="/admin/v2", tags=["brokers"])
 HEALTH_TIMEOUT_S = 30.0
 
 
-def broker_id(service: BrokerService) -> str:
-    """``host:port`` of the web address, as lists and statistics name a broker."""
-    return service.broker_id
-
-
 @router.get(
     "/brokers",
     summary="Active brokers as host:port of their web address",
     responses={200: {"content": {"application/json": {"example": ["127.0.0.1:8080"]}}}},
 )
 async def list_brokers(service: Service) -> Response:
-    return JsonResponse([broker_id(service)])
+    return JsonResponse(await service.cluster_members.ids())
 
 
 @router.get(
     "/brokers/health",
     response_class=TextResponse,
-    summary="Writes a message and reads it back; `ok` when it came",
+    summary="Writes a message to a topic of this broker's own and reads it back; `ok` when it came",
     responses={
         200: {"content": {"text/plain": {"example": "ok"}}},
         503: {"description": "The round trip failed; `reason` says where"},
@@ -94,12 +89,14 @@ async def version(service: Service) -> Response:
                     }
                 }
             }
-        }
+        },
+        404: {"description": "None is elected just now"},
     },
 )
 async def leader(service: Service) -> Response:
-    url = service.web_url or service.web_url_tls
-    return JsonResponse({"serviceUrl": url, "brokerId": broker_id(service)})
+    if (found := await service.cluster_members.leader()) is None:
+        raise ApiError(404, "Couldn't find leader broker")
+    return JsonResponse(found)
 
 
 @router.get(
@@ -209,7 +206,7 @@ async def list_cluster_brokers(
     cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
 ) -> Response:
     # Pulsar's broker doesn't look at the name either: every cluster lists its own brokers.
-    return JsonResponse([broker_id(service)])
+    return JsonResponse(await service.cluster_members.ids())
 
 
 @router.get(
@@ -229,6 +226,7 @@ async def list_cluster_brokers(
                 }
             }
         },
+        307: {"description": "Another broker: ask itself"},
         404: {"description": "No such broker"},
     },
 )
@@ -237,9 +235,8 @@ async def owned_namespaces(
     cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
     broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"])],
 ) -> Response:
-    name = form_decode(broker)
-    if name != broker_id(service):
-        raise ApiError(404, f"Broker id '{name}' not found in available brokers.")
+    if (name := form_decode(broker)) != service.broker_id:  # else sent there: places.py
+        raise ApiError(503, f"Broker {name} can't be asked by this scheme, or just now")
     # Isolation policies would make some of them controlled; this broker's cluster has none.
     status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
     return JsonResponse(dict.fromkeys(sorted(service.bundles.owned_bundles), status))

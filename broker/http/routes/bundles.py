@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from broker.http.dependencies import (
     Authoritative,
@@ -19,19 +19,22 @@ from broker.http.dependencies import (
     flag,
     json_body,
 )
-from broker.http.errors import ApiError
+from broker.http.errors import ApiError, RedirectError
+from broker.http.fan_out import FanOut, Spread
 from broker.http.raw_path import form_decode
-from broker.http.redirects import require_owner
+from broker.http.redirects import location_at, require_owner
 from broker.http.responses import JsonResponse, no_content
 from broker.protocol.topic_name import TopicName
 from broker.service.bundle_load import (
     busiest_bundle,
     fullest_bundle,
+    loads_by_bundle,
     namespace_bundles,
     split_points,
     topics_of_bundle,
 )
-from bundles.errors import BundleError, InvalidBundleError
+from broker.service.peers import Peer, PeerCall
+from bundles.errors import BundleBusyError, BundleError, InvalidBundleError
 from bundles.hash_ranges import HashRange, topic_hash
 from bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS
 
@@ -113,8 +116,10 @@ async def unload_bundle(
     },
 )
 async def split_bundle(
+    request: Request,
     service: Service,
     namespace: Namespace,
+    spread: Spread,
     bundle: Annotated[
         str,
         Path(
@@ -138,7 +143,8 @@ async def split_bundle(
                 "Unsupported namespace bundle split algorithm, supported algorithms are "
                 f"[{', '.join(SPLIT_ALGORITHMS)}]",
             )
-        found = await _find(service, bundles, form_decode(bundle))
+        found = await _find(service, spread, bundles, form_decode(bundle))
+        await _send_to_owner(request, service, f"{namespace}/{found}")
         points = await split_points(service, bundles, found, algorithm, positions or ())
         names = await service.bundles.split(namespace, found, points)
         if flag(unload):
@@ -147,15 +153,46 @@ async def split_bundle(
     return no_content()
 
 
-async def _find(service: BrokerService, bundles: NamespaceBundles, text: str) -> HashRange:
+async def _find(
+    service: BrokerService, spread: FanOut, bundles: NamespaceBundles, text: str
+) -> HashRange:
     if text == "LARGEST":
         return await fullest_bundle(service, bundles)
     if text == "HOT":
-        busiest = busiest_bundle(service, bundles)
+        busiest = busiest_bundle(bundles, await _traffic(service, spread, bundles))
         if busiest is None:
             raise ApiError(404, "Bundle range HOT not found")
         return busiest
     return bundles.find(text)
+
+
+async def _traffic(
+    service: BrokerService, spread: FanOut, bundles: NamespaceBundles
+) -> dict[str, float]:
+    """Bytes a second, in and out, of a namespace's bundles by range."""
+
+    async def here() -> dict[str, Any]:
+        return {"lastStats": await loads_by_bundle(service)}
+
+    call = PeerCall("GET", "/admin/v2/broker-stats/load-report")
+    loads: dict[str, float] = {}
+    for report in (await spread.brokers(here, call)).check().values:
+        for name, stats in report["lastStats"].items():
+            namespace, _, found = name.rpartition("/")
+            if namespace == bundles.namespace:
+                sum_ = stats["msgThroughputIn"] + stats["msgThroughputOut"]
+                loads[found] = loads.get(found, 0.0) + sum_
+    return loads
+
+
+async def _send_to_owner(request: Request, service: BrokerService, bundle: str) -> None:
+    """Raises RedirectError: to the bundle by its range, whatever word was used for it."""
+    if (owner := await service.peers.other_owner(bundle)) is None:
+        return
+    path = f"/admin/v2/namespaces/{bundle}/split"
+    if (location := location_at(Peer.of(owner), request, path)) is None:
+        raise BundleBusyError(bundle)
+    raise RedirectError(location)
 
 
 @router.get(

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Response
 
-from broker.errors import BrokerError, SubscriptionNotFoundError
+from broker.errors import BrokerError, SubscriptionNotFoundError, TopicNotFoundError
 from broker.http.dependencies import Authoritative, Namespace, Service, SubscriptionName
 from broker.http.errors import ApiError
+from broker.http.fan_out import FanOut, Spread
+from broker.http.namespace_topics import topics_everywhere
 from broker.http.responses import no_content
 from broker.http.topic_access import each, loaded, require_bundle, require_namespace
 from broker.protocol.topic_name import TopicName
 from broker.service import subscription_admin
 from broker.service.broker_service import BrokerService
+from broker.service.peers import PeerCall, PeerRefusedError, topic_path
 from broker.service.persistent_subscription import PersistentSubscription
-from broker.service.topic import Topic as LoadedTopic
 
 __all__ = ["router"]
 
@@ -25,6 +28,7 @@ router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["na
 logger = logging.getLogger(__name__)
 
 _REPLICATOR_PREFIX = "pulsar.repl"
+_NOT_FOUND = 404
 _NAMESPACE: dict[int | str, dict[str, Any]] = {404: {"description": "No such namespace"}}
 _BUNDLE: dict[int | str, dict[str, Any]] = {
     **_NAMESPACE,
@@ -33,79 +37,137 @@ _BUNDLE: dict[int | str, dict[str, Any]] = {
 _Bundle = Annotated[str, Path(description="Hash range", examples=["0x00000000_0x40000000"])]
 
 
-async def _topics(service: BrokerService, namespace: str, bundle: str | None) -> list[TopicName]:
+async def _topics(
+    service: BrokerService, spread: FanOut, namespace: str, bundle: str | None
+) -> list[TopicName]:
     """The topics, persistent ones loaded or not, users' and the broker's own.
 
     Raises:
         ApiError: 404 no such namespace, 412 no such bundle.
     """
     await require_namespace(service, namespace, "Namespace not found")
+    if bundle is None:
+        return [
+            TopicName.parse(name)
+            for name in await topics_everywhere(service, spread, namespace, "all")
+        ]
+    await require_bundle(service, namespace, bundle)
+    bundle_of = (await service.bundles.bundles(namespace)).bundle_of
     names = await service.list_topics(namespace, "all")
-    if bundle is not None:
-        await require_bundle(service, namespace, bundle)
-        bundle_of = (await service.bundles.bundles(namespace)).bundle_of
-        names = [name for name in names if bundle_of(name).endswith("/" + bundle)]
-    return [TopicName.parse(name) for name in names]
+    return [TopicName.parse(name) for name in names if bundle_of(name).endswith("/" + bundle)]
 
 
 async def _clear(
-    service: BrokerService, namespace: str, bundle: str | None, subscription: str | None
+    service: BrokerService,
+    spread: FanOut,
+    namespace: str,
+    bundle: str | None,
+    subscription: str | None,
 ) -> None:
     """Every subscription of that name, or simply every one, is set to its topic's end."""
+    names = await _topics(service, spread, namespace, bundle)
+    if bundle is not None:
+        await each(names, lambda name: _clear_topic(service, name, subscription))
+        return
+    bundle_of = (await service.bundles.bundles(namespace)).bundle_of
+    by_range: dict[str, list[TopicName]] = {}
+    for name in names:
+        by_range.setdefault(bundle_of(str(name)).rpartition("/")[2], []).append(name)
 
-    async def clear(name: TopicName) -> None:
-        try:
-            topic = await loaded(service, name)
-        except ApiError:
-            return  # deleted meanwhile
-        found = list(topic.subscriptions.values())
-        if subscription is not None:
-            one = topic.subscriptions.get(subscription)
-            found = [] if one is None else [one]
-        for one in found:
-            if isinstance(one, PersistentSubscription):
-                await subscription_admin.clear_backlog(one)
+    async def here(found: str) -> None:
+        await each(by_range[found], lambda name: _clear_topic(service, name, subscription))
 
-    await each(await _topics(service, namespace, bundle), clear)
+    of_one = "" if subscription is None else "/" + quote(subscription, safe="")
+    answers = await spread.bundles(
+        namespace, by_range, here, method="POST", tail=f"/clearBacklog{of_one}"
+    )
+    answers.check()
+
+
+async def _clear_topic(service: BrokerService, name: TopicName, subscription: str | None) -> None:
+    try:
+        topic = await loaded(service, name)
+    except ApiError:
+        return  # deleted meanwhile
+    found = list(topic.subscriptions.values())
+    if subscription is not None:
+        one = topic.subscriptions.get(subscription)
+        found = [] if one is None else [one]
+    for one in found:
+        if isinstance(one, PersistentSubscription):
+            await subscription_admin.clear_backlog(one)
 
 
 async def _unsubscribe(
-    service: BrokerService, namespace: str, bundle: str | None, subscription: str
+    service: BrokerService,
+    spread: FanOut,
+    namespace: str,
+    bundle: str | None,
+    subscription: str,
 ) -> None:
     """Delete the subscription wherever it is; refused as a whole while it has consumers."""
     if subscription.startswith(_REPLICATOR_PREFIX):
         raise ApiError(412, "Cannot unsubscribe a replication cursor")
+    names = await _topics(service, spread, namespace, bundle)
+    users = await each(names, lambda name: _consumers(service, spread, name, subscription))
+    if any(users):
+        raise ApiError(412, "Subscription has active connected consumers")
+    having = [name for name, count in zip(names, users, strict=True) if count is not None]
 
-    async def load(name: TopicName) -> LoadedTopic | None:
+    async def delete(name: TopicName) -> BrokerError | None:
+        try:
+            await _delete(service, spread, name, subscription)
+        except BrokerError as error:  # the others are to be deleted all the same
+            logger.warning("%s: unsubscribing %s: %s", name, subscription, error)
+            return error
+        return None
+
+    for error in await each(having, delete):
+        if error is not None:
+            raise error
+
+
+async def _consumers(
+    service: BrokerService, spread: FanOut, name: TopicName, subscription: str
+) -> int | None:
+    """How many the subscription has on a topic; None: it isn't there."""
+
+    async def here() -> int | None:
         try:
             topic = await loaded(service, name)
         except ApiError:
             return None
-        return topic if subscription in topic.subscriptions else None
-
-    topics = [
-        topic
-        for topic in await each(await _topics(service, namespace, bundle), load)
-        if topic is not None
-    ]
-    for topic in topics:
         one = topic.subscriptions.get(subscription)
-        if one is not None and one.consumers:
-            raise ApiError(412, "Subscription has active connected consumers")
+        return None if one is None else len(one.consumers)
 
-    async def delete(topic: LoadedTopic) -> BrokerError | None:
-        try:
-            await topic.delete_subscription(subscription)
-        except SubscriptionNotFoundError:
-            return None  # somebody was faster
-        except BrokerError as error:  # the others are to be deleted all the same
-            logger.warning("%s: unsubscribing %s: %s", topic.name, subscription, error)
-            return error
-        return None
+    call = PeerCall("GET", topic_path(name, "/stats"), "excludePublishers=true")
+    try:
+        found = await spread.on_owner(name, here, call)
+    except PeerRefusedError as error:
+        if error.http_status == _NOT_FOUND:
+            return None
+        raise
+    if isinstance(found, dict):  # TopicStats of another broker
+        found = found["subscriptions"].get(subscription)
+        return None if found is None else len(found["consumers"])
+    return found
 
-    for error in await each(topics, delete):
-        if error is not None:
-            raise error
+
+async def _delete(
+    service: BrokerService, spread: FanOut, name: TopicName, subscription: str
+) -> None:
+    async def here() -> None:
+        topic = await service.get_topic(name, create=False)
+        await topic.delete_subscription(subscription)
+
+    tail = "/subscription/" + quote(quote(subscription, safe=""), safe="")
+    try:
+        await spread.on_owner(name, here, PeerCall("DELETE", topic_path(name, tail)))
+    except (SubscriptionNotFoundError, TopicNotFoundError):
+        pass  # somebody was faster
+    except PeerRefusedError as error:
+        if error.http_status != _NOT_FOUND:
+            raise
 
 
 @router.post(
@@ -115,9 +177,9 @@ async def _unsubscribe(
     responses=_NAMESPACE,
 )
 async def clear_namespace(
-    service: Service, namespace: Namespace, authoritative: Authoritative = None
+    service: Service, namespace: Namespace, spread: Spread, authoritative: Authoritative = None
 ) -> Response:
-    await _clear(service, namespace, None, None)
+    await _clear(service, spread, namespace, None, None)
     return no_content()
 
 
@@ -131,9 +193,10 @@ async def clear_namespace_subscription(
     service: Service,
     namespace: Namespace,
     subscription: SubscriptionName,
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
-    await _clear(service, namespace, None, subscription)
+    await _clear(service, spread, namespace, None, subscription)
     return no_content()
 
 
@@ -147,9 +210,10 @@ async def unsubscribe_namespace(
     service: Service,
     namespace: Namespace,
     subscription: SubscriptionName,
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
-    await _unsubscribe(service, namespace, None, subscription)
+    await _unsubscribe(service, spread, namespace, None, subscription)
     return no_content()
 
 
@@ -160,9 +224,13 @@ async def unsubscribe_namespace(
     responses=_BUNDLE,
 )
 async def clear_bundle(
-    service: Service, namespace: Namespace, bundle: _Bundle, authoritative: Authoritative = None
+    service: Service,
+    namespace: Namespace,
+    bundle: _Bundle,
+    spread: Spread,
+    authoritative: Authoritative = None,
 ) -> Response:
-    await _clear(service, namespace, bundle, None)
+    await _clear(service, spread, namespace, bundle, None)
     return no_content()
 
 
@@ -177,9 +245,10 @@ async def clear_bundle_subscription(
     namespace: Namespace,
     bundle: _Bundle,
     subscription: SubscriptionName,
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
-    await _clear(service, namespace, bundle, subscription)
+    await _clear(service, spread, namespace, bundle, subscription)
     return no_content()
 
 
@@ -194,7 +263,8 @@ async def unsubscribe_bundle(
     namespace: Namespace,
     bundle: _Bundle,
     subscription: SubscriptionName,
+    spread: Spread,
     authoritative: Authoritative = None,
 ) -> Response:
-    await _unsubscribe(service, namespace, bundle, subscription)
+    await _unsubscribe(service, spread, namespace, bundle, subscription)
     return no_content()

@@ -16,17 +16,23 @@ from broker.http.dependencies import (
     flag,
 )
 from broker.http.errors import ApiError
+from broker.http.fan_out import Spread
+from broker.http.namespace_topics import (
+    delete_namespace_with_topics,
+    delete_topics,
+    forget_namespace,
+    release_everywhere,
+    topics_everywhere,
+)
 from broker.http.policy_access import JsonBody, namespace_policies, require_local
 from broker.http.responses import JsonResponse, no_content
 from broker.http.routes.bundles import bundle_errors
 from broker.http.routes.namespace_content import check_clusters
-from broker.http.routes.tenants import delete_namespace_with_topics
 from broker.http.topic_access import user_topics
 from broker.policies.documents import parse_namespace
 from broker.policies.quotas import QUOTA_SCHEMA, QUOTAS
 from broker.policies.table import POLICIES
 from broker.policies.values import Names
-from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 from bundles.errors import InvalidBundleError
 from bundles.hash_ranges import NamespaceBundles
@@ -161,6 +167,7 @@ def _bundles(service: BrokerService, namespace: str, bundles: Any, policies: dic
 async def delete_namespace(
     service: Service,
     namespace: Namespace,
+    spread: Spread,
     force: Annotated[str | None, Query(description="Also its topics")] = None,
     authoritative: Authoritative = None,
 ) -> Response:
@@ -169,9 +176,9 @@ async def delete_namespace(
     if flag(force):
         if not service.config.force_delete_namespace_allowed:
             raise ApiError(405, "Broker doesn't allow forced deletion of namespaces")
-        await delete_namespace_with_topics(service, namespace)
+        await delete_namespace_with_topics(service, spread, namespace)
         return no_content()
-    topics = await service.list_topics(namespace, "all")
+    topics = await topics_everywhere(service, spread, namespace, "all")
     users = user_topics(topics)
     partitioned = [
         *await service.resources.partitioned_topics(namespace),
@@ -180,10 +187,8 @@ async def delete_namespace(
     if users or partitioned:
         raise ApiError(409, "Cannot delete non empty namespace")
     try:
-        for name in topics:
-            await service.delete_topic(TopicName.parse(name), force=True)
-        await service.resources.delete_namespace(namespace)
-        await service.bundles.release_namespace(namespace)  # a later one may have other bundles
+        await delete_topics(service, spread, topics)
+        await forget_namespace(service, spread, namespace)
     except NamespaceNotFoundError as error:
         raise ApiError(404, f"Namespace {namespace} does not exist.") from error
     return no_content()
@@ -199,6 +204,7 @@ async def delete_namespace(
 async def list_topics(
     service: Service,
     namespace: Namespace,
+    spread: Spread,
     mode: Annotated[str | None, Query(description="PERSISTENT, NON_PERSISTENT or ALL")] = None,
     includeSystemTopic: Annotated[
         str | None, Query(description="`true`: system topics too")
@@ -208,7 +214,7 @@ async def list_topics(
     kind = _MODES.get(mode or "PERSISTENT")
     if kind is None:
         raise ApiError(404, f"mode {mode!r:.50} is none of PERSISTENT, NON_PERSISTENT, ALL")
-    names = await service.list_topics(namespace, kind)
+    names = await topics_everywhere(service, spread, namespace, kind)
     if not flag(includeSystemTopic):
         names = user_topics(names)
     return JsonResponse(names)
@@ -238,8 +244,8 @@ async def get_bundles(service: Service, namespace: Namespace) -> Response:
 
 
 @router.put("/{tenant}/{namespace}/unload", status_code=204, summary="Unload all its topics")
-async def unload(service: Service, namespace: Namespace) -> Response:
+async def unload(service: Service, namespace: Namespace, spread: Spread) -> Response:
     if not await service.resources.namespace_exists(namespace):
         raise ApiError(404, "Namespace not found")
-    await service.bundles.release_namespace(namespace)
+    await release_everywhere(service, spread, namespace)
     return no_content()

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from broker.errors import AlreadyExistsError, PreconditionFailedError, TenantNotFoundError
 from broker.http.dependencies import Service, Tenant, body_doc, flag, json_body
 from broker.http.errors import ApiError
+from broker.http.fan_out import Spread
+from broker.http.namespace_topics import delete_namespace_with_topics
 from broker.http.responses import JsonResponse, no_content
 from broker.protocol.topic_name import valid_namespace_part
 from broker.service.broker_service import BrokerService
@@ -91,6 +93,7 @@ async def update_tenant(service: Service, tenant: Tenant, info: Info) -> Respons
 async def delete_tenant(
     service: Service,
     tenant: Tenant,
+    spread: Spread,
     force: Annotated[str | None, Query(description="Also its namespaces and topics")] = None,
 ) -> Response:
     resources = service.resources
@@ -98,7 +101,7 @@ async def delete_tenant(
         if not service.config.force_delete_tenant_allowed:
             raise ApiError(405, "Broker doesn't allow forced deletion of tenants")
         for namespace in await resources.namespaces(tenant):
-            await delete_namespace_with_topics(service, namespace)
+            await delete_namespace_with_topics(service, spread, namespace)
     try:
         await resources.delete_tenant(tenant)
     except TenantNotFoundError as error:
@@ -106,19 +109,6 @@ async def delete_tenant(
     except PreconditionFailedError as error:
         raise ApiError(409, "The tenant still has active namespaces") from error
     return no_content()
-
-
-async def delete_namespace_with_topics(service: BrokerService, namespace: str) -> None:
-    """Forced deletion: partitioned topics, topics, then the namespace."""
-    from broker.protocol.topic_name import TopicName
-
-    for domain in ("persistent", "non-persistent"):
-        for name in await service.resources.partitioned_topics(namespace, domain):
-            await service.delete_partitioned_topic(TopicName.parse(name), force=True)
-    for name in await service.list_topics(namespace, "all"):
-        await service.delete_topic(TopicName.parse(name), force=True)
-    await service.resources.delete_namespace(namespace)
-    await service.bundles.release_namespace(namespace)  # a later one may have other bundles
 
 
 async def _check_removed_clusters(service: BrokerService, tenant: str, allowed: set[str]) -> None:

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from broker.errors import AlreadyExistsError, TopicNotFoundError
 from broker.http.dependencies import Authoritative, Namespace, Service, Topic, flag, json_body
 from broker.http.errors import ApiError
-from broker.http.fan_out import FanOut, Spread
+from broker.http.fan_out import Spread
+from broker.http.namespace_topics import topics_everywhere
 from broker.http.responses import JsonResponse, no_content
 from broker.http.topic_access import (
     NAMESPACE,
@@ -26,7 +27,7 @@ from broker.http.topic_access import (
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 
-__all__ = ["router", "topics_everywhere"]
+__all__ = ["router"]
 
 router = APIRouter(tags=["topics"])
 
@@ -59,28 +60,6 @@ async def list_topics(
     if bundle is not None:
         names = await _in_bundle(service, namespace, names, bundle)
     return JsonResponse(names)
-
-
-async def topics_everywhere(
-    service: BrokerService, spread: FanOut, namespace: str, mode: str
-) -> list[str]:
-    """As ``list_topics`` of the service, with the volatile topics that others have loaded."""
-    names = await service.list_topics(namespace, mode)
-    if mode == "persistent":
-        return names
-
-    async def here(bundle: str) -> list[str]:
-        return []  # it has come back meanwhile, or nobody owns it
-
-    answers = await spread.bundles(
-        namespace,
-        await spread.owned_by_others(namespace),
-        here,
-        method="GET",
-        tail="",
-        root="/admin/v2/non-persistent",
-    )
-    return sorted({*names, *(name for some in answers.check().values for name in some)})
 
 
 async def _in_bundle(
