@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.advertised_listeners import address_of, parse_listeners
+from broker.auth.without_effect import without_effect
 from broker.service.access_control import AccessControl
 from broker.service.cluster_documents import ClusterDocuments
 from broker.service.cluster_members import ClusterMembers
@@ -240,6 +241,8 @@ class BrokerService:
         self._sweeper.start()
         if self.authenticator is not None:
             self.authenticator.start()
+        elif warning := without_effect(self.config):
+            logger.warning("%s", warning)
         self.ready = True
         logger.info("broker %s serves %s", self.broker_id, self.cluster)
 

@@ -1,0 +1,33 @@
+"""Settings that say who may come in, where nobody is asked: mistakes to be told of at the start."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from broker.config import BrokerConfig, key_of
+
+__all__ = ["without_effect"]
+
+_SWITCH: Final = "authentication_enabled"
+_BEGIN: Final = ("authentication_", "authenticate_", "token_", "basic_auth_", "open_id_")
+_OTHERS: Final = frozenset({"anonymous_user_role", "proxy_roles", "super_user_roles"})
+
+
+def without_effect(config: BrokerConfig) -> str:
+    """What to warn of; "": nothing.
+
+    Whoever names keys means them to be asked for; one forgotten line, and everybody gets in.
+    """
+    if config.authentication_enabled:
+        return ""
+    given = [
+        key_of(each.name)
+        for each in dataclasses.fields(config)
+        if (each.name.startswith(_BEGIN) or each.name in _OTHERS)
+        and each.name != _SWITCH
+        and getattr(config, each.name) not in (each.default, "")
+    ]
+    if not given:
+        return ""
+    return f"{', '.join(given)}: without effect, because authenticationEnabled is not true"
