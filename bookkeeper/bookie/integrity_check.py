@@ -3,6 +3,11 @@
 It ends limbo, ledger by ledger (storage.md 5.10), and runs when an operator wants it. Where it is
 needs no notes: a ledger that is done is out of limbo, and the others are looked at again after a
 restart.
+
+A repair names its target in the metadata when the target has acknowledged everything. Should the
+target lose it before that, its check would find itself in no metadata, and limbo would be over when
+the repair goes on. So ledgers that were locked for repair when the check began stay in limbo until
+that lock has ended: then the metadata either names this bookie, or that repair never will.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,6 +74,8 @@ class IntegrityCheck:
         self._checked = 0
         self._unresolved: dict[int, str] = {}
         self._open: list[int] = []  # in limbo, and a writer may be at work
+        # Locks of repairs that may count copies which are lost; None: not looked yet.
+        self._repairs: Mapping[int, bytes] | None = None
 
     def start(self, *, by_itself: bool = True) -> None:
         """Begin if the bookie is in limbo; else, or not ``by_itself``, wait to be asked."""
@@ -138,6 +145,7 @@ class IntegrityCheck:
         self._unresolved, self._open = {}, []
         began_s = asyncio.get_running_loop().time()
         try:
+            await self._look_at_repairs()  # before any metadata
             async for ids in self._peers.ledger_ids():
                 for start in range(0, len(ids), _BATCH):
                     await self._check_all(ids[start : start + _BATCH], full=full)
@@ -150,6 +158,13 @@ class IntegrityCheck:
             return await self._finish()
         finally:
             self._running = False
+
+    async def _look_at_repairs(self) -> None:
+        if self._repairs:
+            now = await self._peers.repairs()
+            self._repairs = {id_: v for id_, v in self._repairs.items() if now.get(id_) == v}
+        elif self._repairs is None:
+            self._repairs = await self._peers.repairs()
 
     async def _check_local(self) -> None:
         """Ledgers in limbo that the metadata no longer lists were deleted."""
@@ -233,6 +248,8 @@ class IntegrityCheck:
             why = await self._fill(metadata, doubtful=doubtful)
             if why:
                 return why
+        if doubtful and self._repairs and ledger_id in self._repairs:
+            return "a repair of it began before the loss, and may count on what is lost"
         # Open still, and read after the loss: no recovery had begun, so nobody had fenced it here,
         # and its last entries are elsewhere.
         storage.clear_limbo(ledger_id, fenced=metadata.state is LedgerState.CLOSED)

@@ -6,7 +6,7 @@ A narrow door, so that a bookie needs no ledger client: whoever runs it hands on
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -55,6 +55,13 @@ class Peers(Protocol):
         """Fence the ledger's writer and close it. Raises: LedgerError, MetadataError: later."""
         ...
 
+    async def repairs(self) -> Mapping[int, bytes]:
+        """Ledgers under repair, and what tells this repair from a later one. Raises: MetadataError.
+
+        One that ended is missed only after its changes of metadata show.
+        """
+        ...
+
 
 class Recover(Protocol):
     """``client.async_ledger_recovery.recover_ledger`` with all but the ledger given."""
@@ -63,15 +70,25 @@ class Recover(Protocol):
 
 
 class LedgerPeers:
-    """``Peers`` by way of a pool of bookies."""
+    """``Peers`` by way of a pool of bookies.
+
+    Args:
+        repairs: ``UnderReplicationStore.repairs``, in the session of ``ledgers``.
+    """
 
     def __init__(
-        self, bookie_id: str, ledgers: LedgerStore, pool: BookiePool, recover: Recover
+        self,
+        bookie_id: str,
+        ledgers: LedgerStore,
+        pool: BookiePool,
+        recover: Recover,
+        repairs: Callable[[], Awaitable[Mapping[int, bytes]]],
     ) -> None:
         self._bookie_id = bookie_id
         self._ledgers = ledgers
         self._pool = pool
         self._recover = recover
+        self._repairs = repairs
 
     async def ledger_ids(self) -> AsyncIterator[Sequence[int]]:
         async for found in self._ledgers.ranges():
@@ -83,6 +100,9 @@ class LedgerPeers:
 
     async def recover(self, metadata: LedgerMetadata) -> LedgerMetadata:
         return await self._recover(metadata.ledger_id)
+
+    async def repairs(self) -> Mapping[int, bytes]:
+        return await self._repairs()
 
     async def fetch(self, metadata: LedgerMetadata, first: int, end: int) -> Fetched:
         segment = metadata.segment_of(first)

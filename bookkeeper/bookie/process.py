@@ -164,10 +164,14 @@ class BookieProcess:
         stack.push_async_callback(collector.close)
         collector.start(settings.gc_wait_time / 1000)
         self._pages.collector = collector
-        await self._start_upkeep(stack, store, ledgers)
+        await self._start_upkeep(stack, store, ledgers, locks)
 
     async def _start_upkeep(
-        self, stack: AsyncExitStack, store: MetadataStore, ledgers: LedgerStore
+        self,
+        stack: AsyncExitStack,
+        store: MetadataStore,
+        ledgers: LedgerStore,
+        locks: UnderReplicationStore,
     ) -> None:
         """Scrub and repair; the other bookies are reached as any client would reach them."""
         settings, bookie = self.settings, self.bookie
@@ -184,7 +188,7 @@ class BookieProcess:
         async def recover(ledger_id: int) -> LedgerMetadata:
             return await recover_ledger(ledger_id, ledgers, pool, placement, rng, config)
 
-        peers = LedgerPeers(bookie.bookie_id, ledgers, pool, recover)
+        peers = LedgerPeers(bookie.bookie_id, ledgers, pool, recover, locks.repairs)
         upkeep = Upkeep(bookie, peers, settings.upkeep())
         stack.push_async_callback(upkeep.close)
         upkeep.start()

@@ -6,7 +6,7 @@
     +-- UnreadableEntryError       no replica gave an intact copy: the marker stays
     +-- NoTargetError              there is no other bookie for a slot
     +-- TargetFailedError          the bookie that was to get the copies failed
-    +-- FragmentChangedError       another client changed the segment meanwhile: look again
+    +-- FragmentChangedError       the segment or the target changed meanwhile: look again
     +-- RepairStoppedError         lock lost, auto-recovery switched off, or the worker closes
     +-- BookieRegisteredError      decommission of a bookie that still runs
 """
@@ -37,7 +37,8 @@ class TargetFailedError(ReplicationError):
 
 
 class FragmentChangedError(ReplicationError):
-    """Another client changed the segment that was copied: nothing was written, look again."""
+    """Another client changed the segment that was copied, or the target was started again: nothing
+    was written, look again."""
 
 
 class RepairStoppedError(ReplicationError):

@@ -1,9 +1,9 @@
-"""Which bookies are registered now, be they writable or read-only."""
+"""Which bookies are registered now, be they writable or read-only, and since which start."""
 
 from __future__ import annotations
 
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
-from metadata.paths import decode_name
+from bookkeeper.service_info import AVAILABLE_PATH, COOKIES_PATH, READ_ONLY_NAME, READ_ONLY_PATH
+from metadata.paths import decode_name, encode_name
 from metadata.store import MetadataStore
 
 
@@ -20,3 +20,15 @@ async def read_registered(store: MetadataStore) -> frozenset[str]:
     names.update(await store.children(AVAILABLE_PATH))
     names.discard(READ_ONLY_NAME)
     return frozenset(map(decode_name, names))
+
+
+async def read_start(store: MetadataStore, bookie_id: str) -> tuple[int, bytes] | None:
+    """What is equal as long as the bookie hasn't been started again: its cookie; None: it has none.
+
+    A bookie that lost something has been, before it answers anything.
+
+    Raises:
+        MetadataError: the store can't tell.
+    """
+    found = await store.get(f"{COOKIES_PATH}/{encode_name(bookie_id)}")
+    return None if found is None else (found.stat.version, found.value)

@@ -4,13 +4,17 @@ What is written are the original packets, byte for byte, with recovery adds (the
 closed). The metadata changes once, when every copy is confirmed, by one compare-and-set of one slot
 of one segment, and only while the repair still has its lock: a bookie that collects what it holds
 too much of takes the same lock, so it can't drop the copies in between.
+
+Nor must the target have been started again since it was asked what it holds: it may have lost it.
+One that is so in the very moment of the write keeps the ledger in limbo as long as that lock is
+held, and then finds itself named (``bookie/integrity_check.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -73,6 +77,7 @@ class Replicator:
     """Copies for all repairs of one worker.
 
     Args:
+        started: reads what changes when a bookie is started again.
         throttle: shared, so that all of them together keep the limit.
         location: ``/zone/upgrade-domain`` of this process; near sources are preferred.
     """
@@ -85,8 +90,10 @@ class Replicator:
         throttle: Throttle,
         config: ReplicationConfig,
         figures: ReplicationFigures,
+        started: Callable[[str], Awaitable[object]],
         location: str = "",
     ) -> None:
+        self._started = started
         self._ledgers, self._bookies, self._placement = ledgers, bookies, placement
         self._throttle, self._config, self._figures = throttle, config, figures
         self._location = location
@@ -138,10 +145,13 @@ class Replicator:
             NoSuchLedgerError: it was deleted meanwhile. MetadataError: the store failed.
         """
         assert fragment.is_closed
+        start = await self._started(target)
         missing, rotten = await self._lacking(fragment, slot, target, check)
         await self.fill(metadata, fragment, slot, target, missing, check)
         if rotten and await self._examine(fragment, target, rotten, check) != (Answer.GOOD, []):
             raise TargetFailedError(target, "it keeps damaged copies")
+        if await self._started(target) != start:
+            raise FragmentChangedError(f"{target} was started again, and may have lost copies")
         stored = await self._ledgers.update(
             fragment.ledger_id,
             lambda current: _with_target(current, fragment, slot, target, check),

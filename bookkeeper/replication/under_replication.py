@@ -374,6 +374,17 @@ class UnderReplicationStore:
         lock.end()
         return None
 
+    async def repairs(self) -> dict[int, bytes]:
+        """Ledgers that somebody has locked now; the value tells one lock from the next."""
+        prefix = f"{self._root}/locks/urL"
+        locks: dict[int, bytes] = {}
+        for name in await self._store.children(f"{self._root}/locks"):
+            digits = name.removeprefix("urL")
+            found = await self._store.get(prefix + digits) if digits.isdigit() else None
+            if found is not None:
+                locks[int(digits)] = found.value
+        return locks
+
     def _forget_lock(self, lock: MarkerLock) -> None:
         if self._locks.get(lock.path) is lock:
             del self._locks[lock.path]

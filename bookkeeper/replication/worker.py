@@ -25,7 +25,7 @@ from bookkeeper.replication.figures import ReplicationFigures
 from bookkeeper.replication.held_bookies import read_held_bookies
 from bookkeeper.replication.ledger_checker import LedgerChecker
 from bookkeeper.replication.ledger_repair import LedgerRepair, Outcome, Progress, Verdict
-from bookkeeper.replication.registrations import read_registered
+from bookkeeper.replication.registrations import read_registered, read_start
 from bookkeeper.replication.replicator import Replicator
 from bookkeeper.replication.throttle import Throttle
 from bookkeeper.replication.under_replication import UnderReplicationStore
@@ -91,6 +91,7 @@ class ReplicationWorker:
             Throttle(self._config.bytes_per_s),
             self._config,
             self.figures,
+            partial(read_start, store),
             location,
         )
         self._repair = LedgerRepair(

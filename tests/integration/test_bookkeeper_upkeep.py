@@ -28,6 +28,7 @@ from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import LedgerRecoveryError, UnknownLedgerStateError
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from bookkeeper.packet import PACKET_HEADER_BYTES
+from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.transport import AddRequest
 from bookkeeper.transport_grpc.connector import BookieConnector
 from tests.integration.bookie_node import Node, add
@@ -63,7 +64,8 @@ class Cluster(Network):
                 ledger_id, self.ledgers, pool, RandomPlacement(rng), rng, ClientConfig()
             )
 
-        peers = LedgerPeers(bookie_id, self.ledgers, pool, recover)
+        locks = UnderReplicationStore(self.store, lambda: 0)
+        peers = LedgerPeers(bookie_id, self.ledgers, pool, recover, locks.repairs)
         self.upkeeps[bookie_id] = Upkeep(served.bookie, peers, CONFIG)
         return served
 

@@ -15,7 +15,7 @@ from bookkeeper.replication.decommission import decommission, recover_bookies, w
 from bookkeeper.replication.figures import ReplicationFigures
 from bookkeeper.replication.ledger_checker import LedgerChecker
 from bookkeeper.replication.ledger_repair import LedgerRepair
-from bookkeeper.replication.registrations import read_registered
+from bookkeeper.replication.registrations import read_registered, read_start
 from bookkeeper.replication.replicator import Replicator
 from bookkeeper.replication.throttle import Throttle
 from bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
@@ -143,7 +143,7 @@ async def recover(cluster: Cluster, options: argparse.Namespace, out: Out) -> in
             Throttle(config.bytes_per_s),
             config,
             figures,
-            "",
+            partial(read_start, cluster.store),
         ),
         rng=cluster.rng,
         config=config,

@@ -392,7 +392,12 @@ class Judge:
     def _check_newcomer(
         self, history: LedgerHistory, metadata: LedgerMetadata, slot: int, host: str, span: range
     ) -> None:
-        missing = self.missing(metadata, slot, host, span)
+        machine, missing = self.machines[host], self.missing(metadata, slot, host, span)
+        if missing and machine.knows_its_loss(history.ledger_id):
+            # It lost them between its answer and the write, which nobody can rule out. It denies
+            # nothing, and isn't done before it has got them again.
+            self.count("state: named after it lost its copies")
+            missing = [e for e in missing if not machine.promises.is_spoilt(history.ledger_id, e)]
         self.check(
             not missing,
             f"29: {host} came into {span} of ledger {history.ledger_id} without {missing}",

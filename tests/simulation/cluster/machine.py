@@ -373,6 +373,13 @@ class BookieMachine:
                 f"15, 21: {self.host} forgot the fence of ledger {ledger_id}",
             )
 
+    def knows_its_loss(self, ledger_id: int) -> bool:
+        """Of this ledger it says no "no", or it can't be asked before it has found out."""
+        if self.bookie is None:
+            return self.is_damaged
+        state = self.storage.ledgers.get(ledger_id)
+        return self.storage.is_unknown(ledger_id) if state is None else state.limbo
+
     def _is_gone(self, ledger_id: int) -> bool:
         """Its metadata was deleted: nobody can write to it."""
         return ledger_path(ledger_id) not in self._server.nodes

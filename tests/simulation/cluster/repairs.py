@@ -137,7 +137,7 @@ class Repairs:
 
         upkeep = Upkeep(
             bookie,
-            LedgerPeers(host, ledgers, pool, recover),
+            LedgerPeers(host, ledgers, pool, recover, locks.repairs),
             UpkeepConfig(
                 scrub_enabled=self.scrubs,
                 scrub=ScrubConfig(interval_s=2.0, bytes_per_s=0, first_s=0.5),

@@ -26,7 +26,7 @@ from bookkeeper.replication.errors import BookieRegisteredError
 from bookkeeper.replication.figures import ReplicationFigures
 from bookkeeper.replication.ledger_checker import LedgerChecker
 from bookkeeper.replication.ledger_repair import LedgerRepair
-from bookkeeper.replication.registrations import read_registered
+from bookkeeper.replication.registrations import read_registered, read_start
 from bookkeeper.replication.replicator import Replicator
 from bookkeeper.replication.throttle import Throttle
 from tests.unit.bookkeeper.replication.cluster import Cluster, until, virtual
@@ -251,7 +251,10 @@ def repair_of(cluster: Cluster, bookies: set[str], **config: float) -> LedgerRep
         cluster.pool,
         placement,
         LedgerChecker(cluster.pool, random.Random(1), settings),
-        Replicator(cluster.ledgers, cluster.pool, placement, Throttle(0), settings, figures),
+        Replicator(
+            *(cluster.ledgers, cluster.pool, placement, Throttle(0), settings, figures),
+            partial(read_start, cluster.store),
+        ),
         rng=random.Random(1),
         config=settings,
         client_config=ClientConfig(),
