@@ -195,6 +195,11 @@ class Bookie:
             self._lac_watch.on_end(ledger_id)
             self.read_ahead.forget(ledger_id)
 
+    def on_ledger_emptied(self, ledger_id: int) -> None:
+        """Others hold this one now."""
+        self._deferred.forget(ledger_id)
+        self.read_ahead.forget(ledger_id)
+
     def _refusal(self, request: AddRequest) -> int:
         if self.error is not None:
             return codes.IO_ERROR

@@ -149,7 +149,7 @@ class GarbageCollector:
                     return GarbageReport()
                 if state.listed_s > listed_before_s or not storage.empty(ledger_id):
                     return GarbageReport()
-                self._bookie.read_ahead.forget(ledger_id)
+                self._bookie.on_ledger_emptied(ledger_id)
                 try:
                     await self._run(empty_steps(storage, [ledger_id], report))
                 finally:

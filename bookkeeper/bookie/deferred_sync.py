@@ -3,16 +3,22 @@
 A writer of such adds relies on nothing but ``force``. Its danger is a bookie that was started again
 in between: it has lost entries that it acknowledged, has nothing left to sync, and would say OK. So
 the bookie remembers, as long as it runs, from which entry on it acknowledged early; it vouches for
-no entry below that.
+no entry below that. It forgets ledgers that are deleted or emptied, and of very many those that
+were idle longest (nobody tells it when a ledger is closed): who then asks is told that it can't
+vouch for anything, as after a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Final
 
 from bookkeeper import codes
 from bookkeeper.transport import AddRequest
+
+LEDGERS_MAX: Final = 100_000  # remembered; some 20 MB
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +34,8 @@ class DeferredAdds:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._first: dict[int, int] = {}  # ledger -> lowest entry acknowledged early since we run
+        # Ledger -> lowest entry acknowledged early since we run; who was idle longest comes first.
+        self._first: OrderedDict[int, int] = OrderedDict()
         self._newest: dict[int, _Unsynced] = {}  # ledger -> the last add that isn't durable yet
 
     def stand_in(self, request: AddRequest) -> AddRequest:
@@ -57,8 +64,7 @@ class DeferredAdds:
         if early:
             request, stand_in.answered = stand_in.answered, None
             assert request is not None
-            first = request.entry_ids[0]
-            self._first[ledger_id] = min(first, self._first.get(ledger_id, first))
+            self._note(ledger_id, request.entry_ids[0])
             self._loop.call_soon(request.done, request, codes.OK)
 
     async def force(self, ledger_id: int, first: int) -> int:
@@ -73,8 +79,19 @@ class DeferredAdds:
         return await done
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger was deleted."""
+        """The ledger was deleted, or belongs to other bookies now."""
         self._first.pop(ledger_id, None)
+
+    def _note(self, ledger_id: int, first: int) -> None:
+        """An entry was acknowledged, or is durable and will be."""
+        known = self._first
+        known[ledger_id] = min(first, known.get(ledger_id, first))
+        known.move_to_end(ledger_id)
+        while len(known) > LEDGERS_MAX:
+            idle = next((id_ for id_ in known if id_ not in self._newest), ledger_id)
+            if idle == ledger_id:
+                return  # the others wait for the disk: no more than the journal may queue
+            del known[idle]
 
     def _on_durable(self, request: AddRequest, code: int) -> None:
         assert isinstance(request, _Unsynced)
@@ -84,9 +101,7 @@ class DeferredAdds:
         if request.answered is not None:
             # It is durable, but a force that names it must not be told that we know nothing.
             if code == codes.OK:
-                first = request.entry_ids[0]
-                known = self._first.get(request.ledger_id, first)
-                self._first[request.ledger_id] = min(first, known)
+                self._note(request.ledger_id, request.entry_ids[0])
             request.answered.done(request.answered, code)
         for done in request.waiting:
             if not done.done():

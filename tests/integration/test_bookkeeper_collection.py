@@ -354,7 +354,7 @@ async def close_ledger(ledgers: LedgerStore, *bookies: str, closed: bool = True)
 
 
 async def test_only_closed_ledgers_that_name_others_are_emptied(
-    tmp_path: Path, store: MetadataStore
+    tmp_path: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node(tmp_path / "b1", store)
     bookie = await node.start()
@@ -372,8 +372,11 @@ async def test_only_closed_ledgers_that_name_others_are_emptied(
     collector = GarbageCollector(bookie, ledgers, over_replicated=known)
     lock = await locks.lock(repaired)
     assert lock is not None
+    dropped: list[int] = []
+    monkeypatch.setattr(bookie._deferred, "forget", dropped.append)
     assert (await collector.empty_over_replicated()).ledgers_dropped == 1
     assert [i for i in held if bookie.storage.ledgers[i].last_entry < 0] == [moved]
+    assert dropped == [moved], "who acknowledged early forgets it, too"
     reply = await bookie.read_entries(moved, 0, 10, 1 << 20)
     assert reply.packets == []
     assert await add(bookie, moved, [10]) == codes.FENCED, "a writer that was paused all the time"

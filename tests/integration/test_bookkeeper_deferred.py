@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from bookkeeper import codes
+from bookkeeper.bookie import deferred_sync
 from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.storage.memory_file_system import Call, MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
@@ -21,7 +23,7 @@ from bookkeeper.transport_grpc.bookie_server import BookieServer
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from metadata.embedded import EmbeddedMetadataStore
-from tests.integration.bookie_node import KEY, Node, request
+from tests.integration.bookie_node import KEY, Node, Registry, request
 from tests.integration.bookkeeper_network import eventually
 
 LEDGER = 7
@@ -83,13 +85,13 @@ class Machine:
             await self._closers.pop()()  # type: ignore[misc]  # both give coroutines
         await self.bookie.close()
 
-    async def add(self, first: int, count: int = 1) -> int:
+    async def add(self, first: int, count: int = 1, ledger_id: int = LEDGER) -> int:
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def on_done(_request: AddRequest, code: int) -> None:
             answer.set_result(code)
 
-        deferred = request(LEDGER, range(first, first + count), body, on_done)
+        deferred = request(ledger_id, range(first, first + count), body, on_done)
         deferred.deferred_sync = True
         self.client.add_entries(deferred)
         return await answer
@@ -195,6 +197,45 @@ async def test_fenced_ledgers_take_no_deferred_adds(machine: Machine) -> None:
     await machine.client.read_lac(LEDGER, fence=True, master_key=KEY)
     assert await machine.add(1) == codes.FENCED
     assert await machine.client.force(LEDGER, 0, master_key=KEY) == codes.OK
+
+
+async def test_a_deleted_ledger_is_forgotten(machine: Machine) -> None:
+    for ledger_id in (1, 2):
+        assert await machine.add(0, ledger_id=ledger_id) == codes.OK
+        assert await machine.client.force(ledger_id, 0, master_key=KEY) == codes.OK
+    assert (await GarbageCollector(machine.bookie, Registry(2)).collect()).ledgers_dropped == 1
+    assert list(machine.bookie._deferred._first) == [2]
+    assert await machine.client.force(2, 0, master_key=KEY) == codes.OK
+    assert await machine.client.force(1, 0, master_key=KEY) == codes.NO_LEDGER
+
+
+async def test_of_very_many_ledgers_the_idle_ones_are_forgotten(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody says that a ledger was closed: what is kept of them must be bounded all the same."""
+    monkeypatch.setattr(deferred_sync, "LEDGERS_MAX", 3)
+    known = machine.bookie._deferred._first
+    for ledger_id in range(10):
+        assert await machine.add(0, ledger_id=ledger_id) == codes.OK
+        assert await machine.client.force(ledger_id, 0, master_key=KEY) == codes.OK
+    assert await machine.add(1, ledger_id=7) == codes.OK  # still written to
+    assert await machine.client.force(7, 0, master_key=KEY) == codes.OK
+    assert await machine.add(0, ledger_id=10) == codes.OK
+    assert await machine.client.force(10, 0, master_key=KEY) == codes.OK
+    assert set(known) == {7, 9, 10}
+    # As after a restart: it can't vouch for them, but goes on with what comes.
+    assert await machine.client.force(8, 0, master_key=KEY) == codes.UNKNOWN_LEDGER_STATE
+    assert await machine.add(1, ledger_id=8) == codes.OK
+    assert await machine.client.force(8, 1, master_key=KEY) == codes.OK
+    machine.stop_disk()
+    for ledger_id in range(20, 25):  # none of these is durable: all of them are needed
+        assert await machine.add(0, ledger_id=ledger_id) == codes.OK
+    forces = [
+        asyncio.create_task(machine.client.force(ledger_id, 0, master_key=KEY))
+        for ledger_id in range(22, 25)
+    ]
+    machine.let_disk_work()
+    assert await asyncio.gather(*forces) == [codes.OK] * 3
 
 
 async def test_a_writer_faster_than_the_disk_waits_for_it(
