@@ -34,6 +34,9 @@ ENVIRONMENT_PREFIXES: Final = (
     *("AUTORECOVERY_", "MAGNETAR_AUTORECOVERY_"),
 )
 _MIB: Final = 1024 * 1024
+# Longer is a mistake: most keys beside it are in milliseconds. To wait for hours is what
+# lostBookieRecoveryDelay is for.
+_ZONE_SETTLE_S_MAX: Final = 600.0
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -68,7 +71,7 @@ class AutoRecoverySettings(GateKeys):
     # --- zones (own keys)
     zone_low_watermark: float = 0.5
     zone_high_watermark: float = 0.65
-    zone_settle_time: float = 15.0  # s
+    zone_settle_time: float = 15.0  # s, at most _ZONE_SETTLE_S_MAX
     zone_lost_bookies_min: int = 2
     zone_auto_return: bool = True
     zone_down_scope: str = "cluster"  # what a lost zone switches off; or "zone": its own repair
@@ -151,6 +154,11 @@ class AutoRecoverySettings(GateKeys):
         for key, value in times.items():
             if not (math.isfinite(value) and value >= 0):
                 raise AutoRecoverySettingsError(f"{key}={value}: not a time in seconds")
+        if self.zone_settle_time > _ZONE_SETTLE_S_MAX:
+            raise AutoRecoverySettingsError(
+                f"zoneSettleTime={self.zone_settle_time:g}: it is in seconds, and "
+                f"{_ZONE_SETTLE_S_MAX:g} at most"
+            )
         if self.zone_down_scope not in ("cluster", "zone"):
             raise AutoRecoverySettingsError(
                 f"zoneDownScope={self.zone_down_scope}: cluster or zone"

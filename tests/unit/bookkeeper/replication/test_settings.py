@@ -76,6 +76,13 @@ def test_what_makes_no_sense_is_refused(key: str, value: str) -> None:
         AutoRecoverySettings.load({key: value})
 
 
+def test_a_settle_time_in_milliseconds_is_noticed() -> None:
+    """15000 would let every loss wait for four hours."""
+    with pytest.raises(AutoRecoverySettingsError, match=r"zoneSettleTime=15000: it is in seconds"):
+        AutoRecoverySettings.load({"zoneSettleTime": "15000"})
+    assert AutoRecoverySettings.load({"zoneSettleTime": "600"}).auditor().zones.settle_ms == 600_000
+
+
 def test_a_process_with_nothing_to_do_is_refused() -> None:
     with pytest.raises(AutoRecoverySettingsError, match="nothing to do"):
         AutoRecoverySettings.load({"replicationWorkers": "0", "auditorEnabled": "false"})
