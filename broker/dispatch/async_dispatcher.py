@@ -67,6 +67,10 @@ class AsyncDispatcher:
         self._scheduled = False
         self._closed = False
         self._reading: asyncio.Task[None] | None = None
+        self.reading: ReadRequest | None = None
+        """What is being read from storage; what the cache holds is read at once."""
+        self.is_waiting = False
+        """Whether consumers could take more than there is: the next entry goes to them."""
         self._retry_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
@@ -104,7 +108,7 @@ class AsyncDispatcher:
         if self._closed:
             return
         core, ledger, bytes_max = self._core, self._ledger, self._limits.turn_bytes_max
-        sent = 0
+        sent, self.is_waiting = 0, False
         # Effects of the calls that led to this turn (who is active) come before its messages.
         self._perform()
         while self._reading is None and (request := core.next_read()) is not None:
@@ -126,8 +130,10 @@ class AsyncDispatcher:
             elif position > ledger.last_confirmed:
                 core.on_nothing(request, position)
                 if not request.replay:
+                    self.is_waiting = True
                     break  # the topic wakes us when there is more
             else:
+                self.reading = request
                 self._reading = self._loop.create_task(self._read(request, position, bytes_max))
         self._arm_timer()
 
@@ -162,15 +168,17 @@ class AsyncDispatcher:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # storage trouble passes or the topic is closed: try again
+            self.reading = None
             self._retry_later(error, position)
             return
-        self._reading = None
+        self._reading = self.reading = None
         if self._closed:
             return
         self._retry_ms = 0
         if batch is None:
             self._core.on_nothing(request, position)
             if not request.replay:
+                self.is_waiting = True
                 return  # nothing readable yet: the topic wakes us
         else:
             self._dispatch(request, batch)

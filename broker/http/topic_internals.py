@@ -34,7 +34,9 @@ _RANGES_MAX: Final = 1000
 
 
 def volatile_internal_stats(topic: Topic) -> dict[str, Any]:
-    """PersistentTopicInternalStats of a topic that stores nothing: which subscriptions it has."""
+    """PersistentTopicInternalStats of a topic that stores nothing: what was published, and which
+    subscriptions it has. The zeros are true: no ledger, no cursor, nothing read.
+    """
     cursor = {
         "waitingReadOp": False,
         "pendingReadOps": 0,
@@ -48,7 +50,7 @@ def volatile_internal_stats(topic: Topic) -> dict[str, Any]:
         "subscriptionHavePendingReplayRead": False,
     }
     return {
-        "entriesAddedCounter": 0,
+        "entriesAddedCounter": topic.entries_in,
         "numberOfEntries": 0,
         "totalSize": 0,
         "currentLedgerEntries": 0,
@@ -113,16 +115,18 @@ def _cursor(
     ledger: ManagedLedger, cursor: Cursor, subscription: Subscription | None
 ) -> dict[str, Any]:
     backlog, position = cursor.backlog, cursor.first_unacked()
+    waiting, reading = False, None
     if isinstance(subscription, PersistentSubscription):
         position = subscription.read_position
+        waiting, reading = subscription.is_waiting, subscription.reading
     cursor_ledger, last_entry = cursor.ledger_position
     connected = subscription is not None and bool(subscription.consumers)
-    waiting = connected and position > ledger.last_confirmed
+    replaying = reading is not None and reading.replay
     return {
         "markDeletePosition": format_position(cursor.mark_delete),
         "readPosition": format_position(position),
         "waitingReadOp": waiting,
-        "pendingReadOps": 0,
+        "pendingReadOps": int(reading is not None),  # of storage; the cache answers at once
         # Entries this owner saw, without those that wait: negative at the start, as in Pulsar.
         "messagesConsumedCounter": ledger.entries_added - backlog,
         "cursorLedger": cursor_ledger,
@@ -130,15 +134,15 @@ def _cursor(
         "individuallyDeletedMessages": format_ranges(
             cursor.ranges(_RANGES_MAX), cursor.range_count
         ),
-        "lastLedgerSwitchTimestamp": iso_time(cursor.last_active_ms),
+        "lastLedgerSwitchTimestamp": iso_time(cursor.ledger_since_ms),
         "state": "Closed" if cursor.is_closed else "NoLedger" if cursor_ledger < 0 else "Open",
         "active": connected,
         "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(
             cursor.mark_delete, position
         ),
         "totalNonContiguousDeletedMessagesRange": cursor.range_count,
-        "subscriptionHavePendingRead": waiting,
-        "subscriptionHavePendingReplayRead": False,
+        "subscriptionHavePendingRead": waiting or (reading is not None and not replaying),
+        "subscriptionHavePendingReplayRead": replaying,
         "properties": dict(cursor.properties),
     }
 

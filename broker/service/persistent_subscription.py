@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from bookkeeper.errors import LedgerError
 from broker.dispatch.async_dispatcher import AsyncDispatcher
 from broker.dispatch.key_shared import KeySharedDispatcher
-from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive
+from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher, remaining_messages
 from broker.errors import PersistenceError, SubscriptionFencedError, TopicBusyError
@@ -571,6 +571,16 @@ class PersistentSubscription(Subscription):
         core = self._core
         position = None if core is None else core.read_position
         return self.cursor.first_unacked() if position is None else position
+
+    @property
+    def reading(self) -> ReadRequest | None:
+        """What its dispatcher is reading from storage."""
+        return None if self._dispatcher is None else self._dispatcher.reading
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its consumers could take more than there is."""
+        return self._dispatcher is not None and self._dispatcher.is_waiting
 
     @property
     def is_exclusive(self) -> bool:

@@ -133,6 +133,11 @@ class Cursor:
         """Cursor ledger and its last entry; (-1, -1) while the metadata node holds the position."""
         return (-1, -1) if self._writer is None else self._writer.ledger_position
 
+    @property
+    def ledger_since_ms(self) -> int:
+        """Since when positions go where they go: to this cursor ledger, or to the node."""
+        return 0 if self._writer is None else self._writer.ledger_since_ms
+
     def ranges(self, ranges_max: int) -> list[tuple[Position, Position]]:
         """The first runs of acknowledged entries above mark-delete, as (before first, last)."""
         return self._state.ranges(ranges_max)

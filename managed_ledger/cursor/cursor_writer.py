@@ -102,6 +102,12 @@ class CursorWriter:
         ledger = self._ledger
         return (-1, -1) if ledger is None else (ledger.ledger_id, ledger.entries - 1)
 
+    @property
+    def ledger_since_ms(self) -> int:
+        """When the ledger that is appended to was made, or the node was last written instead."""
+        ledger = self._ledger
+        return self.node.last_active_ms if ledger is None else ledger.created_ms
+
     # -- the quick way ---------------------------------------------------------------------------
 
     def append(self, done: Callable[[LedgerError | None], None]) -> bool:

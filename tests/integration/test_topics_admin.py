@@ -543,6 +543,33 @@ def ours(external_server: tuple[str, str] | None) -> None:
         pytest.skip("differs from Pulsar on purpose")
 
 
+def test_internal_statistics_say_whether_a_cursor_waits(
+    admin: httpx.Client, client: pulsar.Client, namespace: str
+) -> None:
+    topic, path = f"persistent://{namespace}/t", f"/persistent/{namespace}/t"
+    consumer = client.subscribe(topic, "s", receiver_queue_size=3)
+
+    def is_waiting(waiting: bool) -> bool:
+        figures = admin.get(f"{path}/internalStats").json()
+        cursor = figures["cursors"]["s"]
+        assert cursor["subscriptionHavePendingReplayRead"] is False
+        return (
+            figures["waitingCursorsCount"],
+            cursor["waitingReadOp"],
+            cursor["pendingReadOps"],
+            cursor["subscriptionHavePendingRead"],
+        ) == (int(waiting), waiting, 0, waiting)
+
+    eventually(lambda: is_waiting(True), "three messages could be taken")
+    send(client, topic, 5)
+    eventually(lambda: is_waiting(False), "its queue is full")
+    for _ in range(5):
+        consumer.acknowledge(consumer.receive(30_000))
+    eventually(lambda: is_waiting(True), "all is read")
+    consumer.close()
+    eventually(lambda: is_waiting(False), "nobody is there")
+
+
 @pytest.mark.usefixtures("ours")
 def test_truncate_frees_storage_at_once(
     admin: httpx.Client, client: pulsar.Client, namespace: str

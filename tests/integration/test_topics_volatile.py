@@ -47,6 +47,7 @@ def test_figures_of_a_topic_in_use(client: pulsar.Client, path: str, name: str) 
     assert bare["subscriptions"]["s"]["backlogSize"] == 0
     internal = httpx.get(f"{path}/internalStats").json()
     assert (internal["numberOfEntries"], list(internal["cursors"])) == (0, ["s"])
+    assert internal["entriesAddedCounter"] == 1
     assert httpx.get(f"{path}/subscriptions").json() == ["s"]
     assert httpx.put(f"{path}/subscription/s/properties", json={"a": "b"}).is_success
     assert httpx.get(f"{path}/subscription/s/properties").json() == {"a": "b"}

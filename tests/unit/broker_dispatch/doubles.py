@@ -36,6 +36,8 @@ class MemoryLedger:
         self.cached = True
         self.reads = 0
         self.fail_reads = 0
+        self.may_read = asyncio.Event()
+        self.may_read.set()
         for ledger_id, size in enumerate(ledger_sizes, 10):
             self.ledgers[ledger_id] = []
             for _ in range(size):
@@ -100,6 +102,7 @@ class MemoryLedger:
     async def read(self, position: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
         self.reads += 1
         await asyncio.sleep(0)
+        await self.may_read.wait()
         if self.fail_reads:
             self.fail_reads -= 1
             raise OSError("no bookie answers")

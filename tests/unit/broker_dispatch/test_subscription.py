@@ -96,6 +96,57 @@ async def test_a_failing_read_is_tried_again() -> None:
     assert bench.ledger.reads == 2
 
 
+@pytest.mark.parametrize("sub_type", [EXCLUSIVE, SHARED])
+async def test_what_waits_and_what_is_being_read(sub_type: int) -> None:
+    """What internal statistics show of a cursor's reads."""
+    bench = Bench([3])
+    subscription, ledger = bench.subscription, bench.ledger
+
+    def state() -> tuple[bool, bool]:
+        return subscription.is_waiting, subscription.reading is not None
+
+    assert state() == (False, False), "nobody is there"
+    consumer, sink = await bench.consumer(sub_type)
+    await settle()
+    assert state() == (False, False), "nobody asked for anything"
+    ledger.cached = False
+    ledger.may_read.clear()
+    subscription.flow(consumer, 10)
+    await until(lambda: state() == (False, True))
+    assert subscription.reading is not None
+    assert not subscription.reading.replay
+    ledger.may_read.set()
+    await until(lambda: len(sink.got) == 3)
+    await settle()
+    assert state() == (True, False), "7 more could be taken"
+    subscription.flow(consumer, -7)  # as if they were
+    ledger.append()
+    subscription.on_appended()
+    await settle()
+    assert state() == (False, False), "what is there may not be sent"
+    subscription.remove_consumer(consumer)
+    assert state() == (False, False)
+
+
+async def test_a_read_that_is_repeated_and_one_that_failed() -> None:
+    bench = Bench([3])
+    subscription, ledger = bench.subscription, bench.ledger
+    consumer, sink = await bench.consumer(SHARED, permits=3)
+    assert len(sink.got) == 3
+    ledger.cached, ledger.fail_reads = False, 1
+    ledger.may_read.clear()
+    subscription.redeliver(consumer, None)
+    subscription.flow(consumer, 3)
+    await until(lambda: subscription.reading is not None)
+    assert subscription.reading is not None
+    assert subscription.reading.replay
+    ledger.may_read.set()
+    await until(lambda: subscription.reading is None)
+    assert ledger.fail_reads == 0
+    await until(lambda: len(sink.got) == 6)
+    assert subscription.reading is None
+
+
 async def test_nothing_is_sent_to_a_full_sink() -> None:
     bench = Bench([5])
     consumer, sink = await bench.consumer(SHARED)
