@@ -10,10 +10,12 @@ from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.errors import NoSuchLedgerError
 from bookkeeper.ledger_metadata import LedgerState
 from bookkeeper.packet import PACKET_HEADER_BYTES
+from bookkeeper.replication.under_replication import UnderReplicationStore
 from tests.simulation.cluster.judge import LedgerHistory, owners
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.nodes import Process
 from tests.simulation.cluster.owners import FAILURES, Owner
+from tests.simulation.cluster.repairs import SETTLE_MS
 from tests.simulation.cluster.world import EXPLICIT_LAC_MS, Member, patiently
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Healed:
         process = self.cluster.process("last")
         await self.cluster.run_in(process, self._check_ledgers(process))
         await self._check_space()
+        operator = self.cluster.process("operator")
+        await self.cluster.run_in(operator, self._let_zones_be_copied(operator))
         await self._check_data()
 
     async def _restart_bookies(self) -> None:
@@ -189,6 +193,19 @@ class Healed:
                 return
             await asyncio.sleep(0.5)
         self.check_that(False, f"L5: deleted ledgers are kept: {kept}")
+
+    async def _let_zones_be_copied(self, process: Process) -> None:
+        """A zone that lost a bookie for good while it was down never reaches the high watermark.
+
+        It takes somebody who knows (storage.md 7.7): as long as nobody says so nothing is copied.
+        """
+        if self.scenario.dead is None or not self.scenario.has_auto_recovery:
+            return
+        await asyncio.sleep(4 * SETTLE_MS / 1000)
+        store = UnderReplicationStore(self.cluster.member(process).store, lambda: 0)
+        if not await store.is_enabled():
+            self.cluster.recorder.count("state: an operator lets a zone be copied")
+            await store.enable()
 
     async def _check_data(self) -> None:
         """L3: every copy that should exist does, and is sound; no marker is left."""

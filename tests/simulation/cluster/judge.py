@@ -302,10 +302,20 @@ class Judge:
             for slot, host in enumerate(segment.bookies):
                 if host in named:
                     missing = self.missing(metadata, slot, host, range(segment.first_entry, end))
+                    missing = [e for e in missing if not self._is_restored(host, ledger_id, e)]
                     self.check(
                         not missing,
                         f"30: the marker of ledger {ledger_id} is gone, {host} has no {missing}",
                     )
+
+    def _is_restored(self, host: str, ledger_id: int, entry_id: int) -> bool:
+        """It is in memory, and limbo lasts, over restarts, until it is durable."""
+        machine = self.machines[host]
+        return (
+            machine.is_up
+            and machine.knows_its_loss(ledger_id)
+            and machine.read(ledger_id, entry_id) is not None
+        )
 
     def _end_looked_at(
         self, history: LedgerHistory, metadata: LedgerMetadata, segment: Segment
