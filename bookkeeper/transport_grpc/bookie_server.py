@@ -32,6 +32,7 @@ from bookkeeper.transport_grpc.errors import FrameError
 from bookkeeper.transport_grpc.read_frames import decode_read_request, encode_read_reply
 
 _log = logging.getLogger(__name__)
+_grpc_log: Final = logging.getLogger("grpc._cython.cygrpc")
 
 _REPLY_BYTES_MAX: Final = 8 * 1024 * 1024  # packets beyond the first one stop here
 _WAIT_S_MAX: Final = 300.0
@@ -40,6 +41,12 @@ _CLOSE_GRACE_S: Final = 0.2
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
+
+
+def _is_fit_to_log(record: logging.LogRecord) -> bool:
+    """gRPC has a traceback for each header that isn't UTF-8, with its value: as many as strangers
+    like, and what they show as credentials is in them."""
+    return not str(record.msg).startswith("Invalid encoding on")
 
 
 class BookieServer:
@@ -65,6 +72,7 @@ class BookieServer:
         self._reads = ByteGate(config.read_bytes_max)
         self._adds = AddService(config)
         self._admissions = None if gate is None else Admissions(gate)
+        _grpc_log.addFilter(_is_fit_to_log)  # once, however many servers there are
         self._server = grpc.aio.server(
             interceptors=None if self._admissions is None else (self._admissions,),
             options=config.server_options(),

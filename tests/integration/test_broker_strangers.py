@@ -14,7 +14,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jwt
@@ -114,7 +114,7 @@ def _open_sockets(server: StandaloneProcess) -> int:
     return sum(line.split()[1].endswith(ours) and line.split()[3] == "01" for line in lines)
 
 
-def _bad_token(rng: random.Random) -> str:
+def bad_token(rng: random.Random) -> str:
     """Like a good one, and not good."""
     head, body, signature = GOOD.split(".")
     match rng.randrange(6):
@@ -143,7 +143,7 @@ def _connect_frame(rng: random.Random) -> bytes:
     connect.auth_method_name = method
     connect.auth_data = rng.choice(
         (
-            _bad_token(rng).encode(),
+            bad_token(rng).encode(),
             b"alice:password-of-alice",
             b"",
             rng.randbytes(rng.choice((1, 60, 20_000))),
@@ -151,7 +151,7 @@ def _connect_frame(rng: random.Random) -> bytes:
     )
     if rng.random() < 0.3:
         connect.original_principal = rng.choice(("alice", "proxy", ""))
-        connect.original_auth_data = _bad_token(rng)
+        connect.original_auth_data = bad_token(rng)
         connect.original_auth_method = "token"
     if rng.random() < 0.2:
         connect.proxy_version = "1"
@@ -189,7 +189,7 @@ def binary_bytes(rng: random.Random) -> bytes:
     return _connect_frame(rng) + _other_frame(rng)
 
 
-def _exchange(port: int, data: bytes, rng: random.Random) -> bytes:
+def exchange(port: int, data: bytes, rng: random.Random) -> bytes:
     """Send it, perhaps in pieces; what came back until the broker closed, or for a moment."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), LIMIT_S) as client:
@@ -211,7 +211,7 @@ def test_nobody_gets_in_by_the_binary_port(server: StandaloneProcess, seed: int)
     rng, deadline, count = random.Random(seed), time.monotonic() + HOSTILE_S, 0
     while count < SESSIONS and time.monotonic() < deadline:
         count += 1
-        answer = _exchange(server.port, binary_bytes(rng), rng)
+        answer = exchange(server.port, binary_bytes(rng), rng)
         for command, _ in FrameReader().feed(answer):
             assert command.type in (pb.BaseCommand.ERROR, pb.BaseCommand.PONG), command
             if command.type == pb.BaseCommand.ERROR:
@@ -220,15 +220,15 @@ def test_nobody_gets_in_by_the_binary_port(server: StandaloneProcess, seed: int)
     assert count > 10
 
 
-def http_bytes(rng: random.Random) -> bytes:
-    path = rng.choice(PATHS) + rng.choice(("", "/", "?token=" + _bad_token(rng)[:300], "%00", "//"))
+def http_bytes(rng: random.Random, paths: Sequence[str] = PATHS) -> bytes:
+    path = rng.choice(paths) + rng.choice(("", "/", "?token=" + bad_token(rng)[:300], "%00", "//"))
     method = rng.choice(
         ("GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "FOO")
     )
     basic = base64.b64encode(b"alice:password-of-alice").decode()
     authorization = rng.choice(
         (
-            f"Bearer {_bad_token(rng)[:6000]}",
+            f"Bearer {bad_token(rng)[:6000]}",
             f"Basic {basic}",
             "Basic %%%",
             "Bearer",
@@ -272,7 +272,7 @@ def test_nobody_gets_in_by_the_web_port(server: StandaloneProcess, seed: int) ->
     while count < SESSIONS and time.monotonic() < deadline:
         count += 1
         data = http_bytes(rng)
-        answer = _exchange(server.web_port, data, rng)
+        answer = exchange(server.web_port, data, rng)
         if answer:
             status = int(answer.split(b" ", 2)[1])
             target = data.split(b" ", 2)[1] if data.count(b" ") > 1 else b""
