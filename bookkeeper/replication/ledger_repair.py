@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -38,6 +38,7 @@ from bookkeeper.replication.errors import (
 from bookkeeper.replication.figures import ReplicationFigures
 from bookkeeper.replication.fragments import Fragment, Run, entry_bytes
 from bookkeeper.replication.ledger_checker import Finding, LedgerChecker, Problem
+from bookkeeper.replication.repair_report import RepairReport
 from bookkeeper.replication.replicator import Replicator
 from bookkeeper.replication.under_replication import Marker, MarkerLock, UnderReplicationStore
 from metadata.errors import MetadataError
@@ -79,11 +80,13 @@ class Progress:
     Attributes:
         attempts: that ended without success, for the pause.
         segment, since_s: the open segment whose writer has been given time, and since when.
+        report: what was done so far.
     """
 
     attempts: int = 0
     segment: Segment | None = None
     since_s: float = 0.0
+    report: RepairReport = field(default_factory=RepairReport)
 
 
 class _WaitError(ReplicationError):
@@ -277,12 +280,14 @@ class _Attempt:
         """Give a bookie that is there what it lacks; its place in the metadata stays."""
         runs = await self._lacking(fragment, finding)
         await self._shared.replicator.fill(
-            metadata, fragment, finding.slot, finding.bookie, runs, self._check
+            *(metadata, fragment, finding.slot, finding.bookie, runs, self._check),
+            self._progress.report,
         )
         # Whether that helped, the next round tells; a second time it is replaced.
         self._filled.add((fragment.first_entry, finding.slot))
         self._worked = True
         self._shared.figures.members_filled += 1
+        self._progress.report.on_filled(fragment.first_entry, finding.bookie)
 
     async def _lacking(self, fragment: Fragment, finding: Finding) -> list[Run]:
         """All of it, while the finding may rest on a few probes."""
@@ -322,7 +327,7 @@ class _Attempt:
                 await shared.markers.plan(self._ledger_id, *place, target)
             try:
                 stored = await shared.replicator.replace(
-                    metadata, fragment, slot, target, self._check
+                    metadata, fragment, slot, target, self._check, self._progress.report
                 )
             except TargetFailedError as error:
                 self._failed.add(error.bookie)
@@ -397,6 +402,7 @@ class _Attempt:
         except BookkeeperError as error:
             return ReplicationError(f"it can't be closed: {error}")
         shared.figures.ledgers_recovered += 1
+        self._progress.report.on_closed()
         self._worked = True
         self._progress.segment = None
         return None

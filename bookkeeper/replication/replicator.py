@@ -48,6 +48,7 @@ from bookkeeper.replication.fragments import (
     subtract_runs,
 )
 from bookkeeper.replication.ledger_checker import gather_all
+from bookkeeper.replication.repair_report import RepairReport
 from bookkeeper.replication.replica_reader import (
     Answer,
     examine_replica,
@@ -134,10 +135,18 @@ class Replicator:
         return target
 
     async def replace(
-        self, metadata: LedgerMetadata, fragment: Fragment, slot: int, target: str, check: Check
+        self,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        slot: int,
+        target: str,
+        check: Check,
+        report: RepairReport,
     ) -> LedgerMetadata:
         """Give ``target`` everything ``slot`` owns, then its place. REQUIRES: a closed fragment.
 
+        Args:
+            report: is told what was done.
         Returns:
             The metadata as stored.
         Raises:
@@ -147,7 +156,7 @@ class Replicator:
         assert fragment.is_closed
         start = await self._started(target)
         missing, rotten = await self._lacking(fragment, slot, target, check)
-        await self.fill(metadata, fragment, slot, target, missing, check)
+        await self.fill(metadata, fragment, slot, target, missing, check, report)
         if rotten and await self._examine(fragment, target, rotten, check) != (Answer.GOOD, []):
             raise TargetFailedError(target, "it keeps damaged copies")
         if await self._started(target) != start:
@@ -157,6 +166,7 @@ class Replicator:
             lambda current: _with_target(current, fragment, slot, target, check),
         )
         self._figures.members_replaced += 1
+        report.on_replaced(fragment.first_entry, fragment.bookies[slot], target)
         return stored.metadata
 
     async def _lacking(
@@ -200,6 +210,7 @@ class Replicator:
         target: str,
         runs: Iterable[Run],
         check: Check,
+        report: RepairReport,
     ) -> None:
         """Copy ``runs``, which ``slot`` owns, to ``target``; all are durable there on return.
 
@@ -217,10 +228,10 @@ class Replicator:
                 await self._throttle.take(byte_count)
                 check()
                 if len(writes) == _WRITES_MAX:
-                    await self._finish(target, writes.popleft(), check)
+                    await self._finish(target, writes.popleft(), check, report)
                 writes.append(self._send(target, fragment.ledger_id, key, ids, packets))
             while writes:
-                await self._finish(target, writes.popleft(), check)
+                await self._finish(target, writes.popleft(), check, report)
         except UnreadableEntryError:
             self._figures.unreadable_entries += 1
             raise
@@ -248,7 +259,7 @@ class Replicator:
         self._bookies.client(target).add_entries(request)
         return _Write(request, code)
 
-    async def _finish(self, target: str, write: _Write, check: Check) -> None:
+    async def _finish(self, target: str, write: _Write, check: Check, report: RepairReport) -> None:
         """Wait for the answer; a target without room is asked again, a few times."""
         pause_s = _BUSY_PAUSE_S
         for _ in range(_BUSY_ATTEMPTS):
@@ -271,6 +282,7 @@ class Replicator:
             raise TargetFailedError(target, codes.code_name(code))
         self._figures.entries_copied += len(write.request.entry_ids)
         self._figures.bytes_copied += write.request.body_bytes
+        report.on_copied(len(write.request.entry_ids), write.request.body_bytes)
 
 
 class _Source:

@@ -36,6 +36,7 @@ from metadata.store import EventType, MetadataEvent, MetadataStore, Watch
 
 _STORE_RETRY_S: Final = 1.0
 _BOOKIE_SETTLES_S: Final = 1.0  # from a registration until the pool of bookies knows of it
+_REASONS_MAX: Final = 20  # told of one ledger: a text that is new each time would fill the log
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +44,9 @@ _log = logging.getLogger(__name__)
 class _Ledger:
     """A marked ledger that this worker has looked at."""
 
+    began_s: float
     progress: Progress = field(default_factory=Progress)
+    told: set[str] = field(default_factory=set)  # reasons why it waits, in the log by now
     due_s: float = 0.0
     needs_bookie: bool = False
     is_locked: bool = False  # by another worker
@@ -286,9 +289,9 @@ class ReplicationWorker:
         self._wake.set()
 
     async def _work(self, ledger_id: int) -> None:
-        ledger = self._known.setdefault(ledger_id, _Ledger())
-        ledger.is_locked = ledger.lock_ended = False
         began_s = self._now()
+        ledger = self._known.setdefault(ledger_id, _Ledger(began_s))
+        ledger.is_locked = ledger.lock_ended = False
         try:
             outcome = await self._repair.run(ledger_id, ledger.progress)
         except MetadataError as error:
@@ -306,6 +309,9 @@ class ReplicationWorker:
             case Verdict.CLEARED:
                 self._known.pop(ledger_id, None)
                 self.figures.repair.record((now - began_s) * 1000)
+                report = ledger.progress.report
+                if report.steps:
+                    _log.info("%s", report.text(ledger_id, now - ledger.began_s))
             case Verdict.BUSY:
                 # Until the lock ends; which it may have done already.
                 pause_s = 0 if ledger.lock_ended else config.backoff_max_s
@@ -314,12 +320,14 @@ class ReplicationWorker:
                 self._wait_until(ledger_id, ledger, now + config.backoff_min_s)
             case Verdict.WAITING:
                 self.figures.failures += outcome.until_s is None
+                if outcome.reason not in ledger.told and len(ledger.told) < _REASONS_MAX:
+                    ledger.told.add(outcome.reason)
+                    _log.info("ledger %d waits: %s", ledger_id, outcome.reason)
                 if outcome.until_s is not None:
                     self._wait_until(ledger_id, ledger, outcome.until_s)
                     return
                 pause_s = config.backoff_min_s * 2 ** min(ledger.progress.attempts, 30)
                 ledger.progress.attempts += 1
-                _log.info("ledger %d waits: %s", ledger_id, outcome.reason)
                 self._wait_until(ledger_id, ledger, now + min(pause_s, config.backoff_max_s))
 
     def _wait_until(self, ledger_id: int, ledger: _Ledger, due_s: float) -> None:
