@@ -245,6 +245,26 @@ async def test_one_has_the_lock(
     assert await other.lock(7) is None
 
 
+async def test_repairs_under_way_are_told_apart(
+    store: EmbeddedMetadataStore, markers: UnderReplicationStore
+) -> None:
+    """By who waits for those of before to end: the next one of the same ledger is another."""
+    assert await markers.repairs() == {}
+    lock = await markers.lock(7)
+    assert lock is not None
+    assert await markers.lock(70_000) is not None
+    first = await UnderReplicationStore(store.new_session(), lambda: 0).repairs()
+    assert sorted(first) == [7, 70_000]
+    assert await markers.repairs() == first
+    await lock.release()
+    assert sorted(await markers.repairs()) == [70_000]
+    assert await markers.lock(7) is not None
+    again = await markers.repairs()
+    assert sorted(again) == [7, 70_000]
+    assert again[7] != first[7]
+    assert again[70_000] == first[70_000]
+
+
 @pytest.mark.parametrize("done", [True, False])
 async def test_a_lock_whose_answer_was_lost(markers: UnderReplicationStore, done: bool) -> None:
     markers._store.lose = done  # type: ignore[attr-defined]
