@@ -15,6 +15,7 @@ from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.tls import TlsFiles
 from broker.bookie_choice import bookie_health, placement_config
 from broker.config import ConfigError
+from broker.service.load_sharing import LoadSharing
 from broker.standalone import Standalone, run_node
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from bookkeeper.client.placement import Placement
     from broker.config import BrokerConfig
+    from broker.service.broker_service import BrokerService
     from metadata.store import MetadataStore
 
 __all__ = ["ClusterBroker", "run"]
@@ -65,6 +67,11 @@ class ClusterBroker(Standalone):
 
     def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:
         return config  # brokers must share it: nobody but an operator knows such a place
+
+    def _share_load(self, service: BrokerService) -> None:
+        from broker.http.app import product_version  # loaded already, before the store was opened
+
+        service.sharing = LoadSharing(service, product_version())
 
     def give_up_waiting(self) -> None:
         """Nothing of ours waits for a disk."""

@@ -135,6 +135,7 @@ class Standalone:
         stack.push_async_callback(ledgers.close)
         self.service = service = BrokerService(config, store, ledgers)
         service.bookie = self._own_bookie
+        self._share_load(service)
         stack.push_async_callback(service.close)
         await self._listen(stack, service)
 
@@ -172,6 +173,9 @@ class Standalone:
             return config
         place = config.data_path.absolute() / "offloaded"
         return dataclasses.replace(config, file_system_uri=place.as_uri())
+
+    def _share_load(self, service: BrokerService) -> None:
+        """There is nobody to share it with."""
 
     def give_up_waiting(self) -> None:
         """The end is near: what waits for space on the disk won't get it."""

@@ -154,6 +154,16 @@ class OwnershipService:
         answer = await self.lookup(topic_name, read_only=True)
         return None if answer is None else answer.broker
 
+    async def owner_of_bundle(self, bundle: str) -> BrokerLookup | None:
+        """As its node says, be it this broker or another one; None: nobody.
+
+        Raises:
+            InvalidBundleError: what is there names no broker.
+            BundleNotReadyError: this broker's session is lost.
+        """
+        found = await self._read(bundle)
+        return None if found is None else BrokerLookup.decode(found[0])
+
     async def acquire(self, topic_name: str) -> Ownership:
         """Makes this broker the owner of the topic's bundle; at once when it is already.
 

@@ -114,7 +114,7 @@ class BalancerConfig:
         """Raises InvalidSettingError: an unknown strategy, or a number out of its range."""
         strategy_name(self.load_balancer_load_shedding_strategy, SHEDDERS)
         strategy_name(self.load_balancer_load_placement_strategy, PLACEMENTS)
-        for each in fields(self):
+        for each in fields(BalancerConfig):  # those of a broker, which inherits them, are its own
             value = getattr(self, each.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise InvalidSettingError(f"{each.name}: {value}")

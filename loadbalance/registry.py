@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 
     from loadbalance.model import BrokerLoad, Weights
 
-__all__ = ["BROKERS_ROOT", "BrokerRegistry"]
+__all__ = ["BROKERS_ROOT", "BrokerRegistry", "StoredReport"]
 
 logger = logging.getLogger(__name__)
 
 BROKERS_ROOT: Final = "/loadbalance/brokers"
 _AGAIN_S: Final = 1.0
+
+
+class StoredReport(NamedTuple):
+    load: BrokerLoad
+    modified_ms: int  # by the store's clock
 
 
 class BrokerRegistry:
@@ -98,6 +103,14 @@ class BrokerRegistry:
         Raises:
             MetadataError: the store can't tell.
         """
+        return {name: report.load for name, report in (await self.reports()).items()}
+
+    async def reports(self) -> dict[str, StoredReport]:
+        """The same, with the time when they were stored.
+
+        Raises:
+            MetadataError: the store can't tell.
+        """
         names = self._names
         if names is None:
             changes = self._changes
@@ -106,7 +119,7 @@ class BrokerRegistry:
                 self._names = names
         found = {name: await self._loads.get(f"{BROKERS_ROOT}/{name}") for name in names}
         return {
-            name: each.value
+            name: StoredReport(each.value, each.stat.modified_ms)
             for name, each in found.items()
             if each is not None and each.value is not None
         }

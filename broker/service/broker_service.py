@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from broker.auth.authenticator import Authenticator
     from broker.config import BrokerConfig
     from broker.protocol.topic_name import TopicName
+    from broker.service.load_sharing import LoadSharing
     from broker.service.topic import Topic
     from managed_ledger.factory import ManagedLedgerFactory
     from metadata.store import MetadataStore
@@ -94,6 +95,8 @@ class BrokerService:
     service_url_tls = web_url_tls = ""  # "": not served over TLS
     bookie: Bookie | None = None
     """The one in this process, for its metrics; None: bookies are elsewhere."""
+    sharing: LoadSharing | None = None
+    """With the other brokers of a cluster; None: this one serves alone."""
 
     def __init__(
         self,
@@ -236,6 +239,7 @@ class BrokerService:
             self.store,
             self._own_lookup(),
             unload=self.unload_bundle,
+            choose=None if self.sharing is None else self.sharing.choose,
             default_bundle_count=self.config.default_number_of_namespace_bundles,
         )
         self._sweeper.start()
@@ -243,7 +247,9 @@ class BrokerService:
             self.authenticator.start()
         elif warning := without_effect(self.config):
             logger.warning("%s", warning)
-        self.ready = True
+        self.ready = True  # before others send clients here
+        if self.sharing is not None:
+            await self.sharing.start()
         logger.info("broker %s serves %s", self.broker_id, self.cluster)
 
     def _own_lookup(self) -> BrokerLookup:
@@ -269,9 +275,14 @@ class BrokerService:
             server.close()
         self._sweeper.close()
         self.watchers.close()
+        if was_ready and self.sharing is not None:
+            await self.sharing.leave()  # what is unloaded from now on goes to others
+            await self.bundles.close()  # each bundle as soon as its own topics are closed
         await self.loader.close()
         if was_ready:
             await self.bundles.close()
+            if self.sharing is not None:
+                await self.sharing.close()
         for connection in list(self.connections):
             connection.close("broker is stopping")
         for task in list(self._tasks):
@@ -292,6 +303,8 @@ class BrokerService:
         self.config = config
         self.publish_buffer_max = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
         await self.policies.config_changed(config)
+        if self.sharing is not None:
+            self.sharing.reconfigure(config)
 
     def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a task of the broker; its errors are logged."""
@@ -397,8 +410,9 @@ class BrokerService:
         # A copy: topics come and go while boundaries are read.
         loaded = list(self.topics)
         names = [name for name in loaded if await self.bundles.bundle_of(name) == bundle]
+        heir = self.bundles.heir(bundle)
         results = await asyncio.gather(
-            *(self.loader.unload(name) for name in names), return_exceptions=True
+            *(self.loader.unload(name, heir) for name in names), return_exceptions=True
         )
         for name, result in zip(names, results, strict=True):
             if isinstance(result, Exception):

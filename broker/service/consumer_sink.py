@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.service.assigned_broker import assign_broker
 from broker.service.delivery import MessageFrames
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class BinaryConsumerSink:
         command.close_consumer.request_id = _NO_REQUEST
         if consumer.reconnect_url:
             command.close_consumer.assignedBrokerServiceUrl = consumer.reconnect_url
+        if (heir := consumer.subscription.topic.heir) is not None:
+            assign_broker(command.close_consumer, heir)
         connection.send(command)
 
     async def check_liveness(self) -> bool:

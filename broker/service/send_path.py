@@ -19,6 +19,7 @@ from broker.errors import BrokerError, TopicFencedError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_head import FLAG_CHUNK, FLAG_ENCRYPTED, FLAG_TRANSACTION, make_head
 from broker.protocol.framing import MalformedFrameError
+from broker.service.assigned_broker import assign_broker
 from broker.service.producer import TOO_LARGE, Producer, PublishBatch
 
 if TYPE_CHECKING:
@@ -347,6 +348,8 @@ class SendPath:
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer.producer_id
         command.close_producer.request_id = _NO_ID
+        if (heir := producer.topic.heir) is not None:
+            assign_broker(command.close_producer, heir)
         connection.send(command)
 
     def forget(self, producer: Producer) -> None:

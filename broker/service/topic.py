@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from broker.service.consumer import Consumer, ConsumerSink, SubscribeRequest
     from broker.service.producer import ProducerRequest, PublishBatch
     from broker.service.subscription import Subscription
+    from bundles.lookup import BrokerLookup
 
 __all__ = ["RESERVED_SUBSCRIPTIONS", "Topic"]
 
@@ -59,6 +60,8 @@ class Topic(ABC):
     """A loaded topic. One loop owns it; only its own methods change it."""
 
     persistent: bool = False
+    heir: BrokerLookup | None = None
+    """Where its clients find it again, once it is closed; None: they look it up."""
 
     def __init__(self, service: BrokerService, name: TopicName, policies: Policies) -> None:
         self.service = service
@@ -403,9 +406,15 @@ class Topic(ABC):
         """Whether clients or durable subscriptions hold it."""
         return bool(self.subscriptions) or any(True for _ in self.registry)
 
-    async def close(self) -> None:
-        """Unload: fence, disconnect all clients, flush cursors, close storage."""
+    async def close(self, heir: BrokerLookup | None = None) -> None:
+        """Unload: fence, disconnect all clients, flush cursors, close storage.
+
+        Args:
+            heir: the broker that gets the topic; clients are sent there.
+        """
         self.fenced = self.closing = True
+        if heir is not None and not heir.advertised_listeners:
+            self.heir = heir  # else we'd have to know by which listener a client came
         # First the receipts, then CLOSE_PRODUCER: what is stored isn't sent again.
         await self._settle()
         self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from broker.policies.effective import Policies
     from broker.service.broker_service import BrokerService
     from broker.service.topic import Topic
+    from bundles.lookup import BrokerLookup
 
 __all__ = ["TopicLoader"]
 
@@ -252,9 +253,13 @@ class TopicLoader:
 
     # --- leaving
 
-    async def unload(self, full: str) -> None:
-        """Close a loaded topic and forget it; joins an unload under way."""
-        await self._leave(full, delete=False)
+    async def unload(self, full: str, heir: BrokerLookup | None = None) -> None:
+        """Close a loaded topic and forget it; joins an unload under way.
+
+        Args:
+            heir: the broker that gets it; clients are sent there.
+        """
+        await self._leave(full, delete=False, heir=heir)
 
     async def delete(self, full: str) -> None:
         """Delete a loaded topic and forget it.
@@ -267,11 +272,11 @@ class TopicLoader:
             raise TopicFencedError(f"Topic {full} is being closed")
         await self._leave(full, delete=True)
 
-    async def _leave(self, full: str, *, delete: bool) -> None:
+    async def _leave(self, full: str, *, delete: bool, heir: BrokerLookup | None = None) -> None:
         if (task := self._unloading.get(full)) is None:
             if (topic := self._topics.get(full)) is None:
                 return
-            task = self._service.loop.create_task(self._close(full, topic, delete))
+            task = self._service.loop.create_task(self._close(full, topic, delete, heir))
             self._unloading[full] = task
 
             def done(task: asyncio.Task[None]) -> None:
@@ -282,9 +287,11 @@ class TopicLoader:
             task.add_done_callback(done)
         await asyncio.shield(task)
 
-    async def _close(self, full: str, topic: Topic, delete: bool) -> None:
+    async def _close(
+        self, full: str, topic: Topic, delete: bool, heir: BrokerLookup | None
+    ) -> None:
         try:
-            await (topic.delete() if delete else topic.close())
+            await (topic.delete() if delete else topic.close(heir))
             # A partition's schema and policies are its siblings' as well: they go with the
             # partitioned topic.
             if delete and not topic.name.is_partition:

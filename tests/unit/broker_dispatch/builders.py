@@ -37,6 +37,7 @@ class FakeTopic:
         self.name = TopicName.parse(name)
         self.persistent = self.name.is_persistent
         self.terminated = False
+        self.heir = None
         self.subscriptions: dict[str, Any] = {}
         self.forgotten: list[str] = []
         self.rate_limits = TopicRates(cast("Any", self))

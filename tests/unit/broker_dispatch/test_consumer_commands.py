@@ -40,7 +40,7 @@ class FakeConnection:
         self.topic = BenchTopic(bench)
         self.service = self
         self.remote, self.client_version, self.protocol_version = "127.0.0.1:9", "Pulsar-CPP", 21
-        self.role = None
+        self.role = self.access = None
         self.closed, self.writable = False, True
         self.consumers: dict[int, Any] = {}
         self.on_writable: dict[object, Callable[[], None]] = {}
@@ -50,7 +50,7 @@ class FakeConnection:
         self.written: list[bytes] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def get_topic(self, name: TopicName, *, create: bool) -> BenchTopic:
+    async def get_topic(self, name: TopicName, *, create: bool, acquire: bool) -> BenchTopic:
         if not create:
             raise TopicNotFoundError(f"{name} is absent")
         return self.topic

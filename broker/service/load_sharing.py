@@ -1,0 +1,195 @@
+"""How this broker shares the work of its cluster: ``loadbalance`` and ``bundles`` put together.
+
+It chooses brokers for bundles that nobody owns, moves bundles to them by orders (bundles/orders.py)
+and measures this broker's load. A process that serves alone has none of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from broker.errors import BrokerError
+from broker.service.bundle_load import split_points
+from broker.service.load_report import load_report
+from bundles.errors import BundleError, BundleNotReadyError
+from bundles.lookup import BrokerLookup
+from bundles.orders import BundleOrders, Order
+from bundles.ownership import Redirect
+from loadbalance.documents import broker_load_of
+from loadbalance.manager import LoadManager, NoCandidateError
+from loadbalance.model import ResourceUsage
+from loadbalance.office import Actions
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
+    from loadbalance.config import BalancerConfig
+    from loadbalance.model import BrokerLoad, Move, Split
+
+__all__ = ["LoadSharing"]
+
+logger = logging.getLogger(__name__)
+
+_WALK_S: Final = 60.0
+"""How often all loaded topics are looked at: their rates change no faster."""
+_ORDER_S: Final = 90.0
+"""Until an order without an answer is taken back: more than unloading may take."""
+_NAME_GRACE_S: Final = 5.0
+
+
+class LoadSharing:
+    """Life: construct, ``start`` once the service has its URLs, ``leave``, ``close``."""
+
+    def __init__(self, service: BrokerService, version: str) -> None:
+        self._service, self._version = service, version
+        self.manager = LoadManager(
+            service.store,
+            service.cluster,
+            service.config,
+            self._measure,
+            Actions(self._move, self._split_elsewhere, self._bundle_count),
+        )
+        self.orders: BundleOrders
+        self._walked: BrokerLoad | None = None
+        self._walked_s = 0.0
+
+    async def start(self) -> None:
+        """Be a candidate for bundles, and for the lead.
+
+        Raises:
+            MetadataError: the store can't tell, or another broker has this one's web address.
+        """
+        service = self._service
+        self.orders = BundleOrders(
+            *(service.store, service.bundles, service.broker_id), self.find, self._split
+        )
+        session_s = service.config.metadata_store_session_timeout_millis / 1000
+        await self.manager.start(session_s + _NAME_GRACE_S)
+
+    async def leave(self) -> None:
+        """Get no more bundles; those that are here stay until the service gives them up."""
+        await self.manager.leave()
+
+    async def close(self) -> None:
+        await self.orders.close()
+        await self.manager.close()
+
+    def reconfigure(self, config: BalancerConfig) -> None:
+        self.manager.reconfigure(config)
+
+    # --- whose bundle it is
+
+    async def choose(self, bundle: str) -> Redirect | None:
+        """Whom to ask about a bundle that nobody owns; None: this broker shall own it.
+
+        Raises:
+            BundleNotReadyError: no broker may own it now, or that can't be told.
+        """
+        try:
+            referral = await self.manager.choose(bundle, self.orders.promised_to(bundle))
+        except (NoCandidateError, MetadataError) as error:
+            raise BundleNotReadyError(bundle, str(error)) from error
+        if referral is None:
+            return None
+        return Redirect(bundle, _lookup_of(referral.broker), referral.authoritative)
+
+    async def find(self, broker_id: str) -> BrokerLookup | None:
+        """A live broker; None: it isn't live. Raises MetadataError."""
+        load = (await self.manager.registry.live()).get(broker_id)
+        return None if load is None else _lookup_of(load)
+
+    async def give_away(self, bundle: str, destination: str) -> bool:
+        """Unload an owned bundle to another live broker; whether it left.
+
+        Raises:
+            MetadataError: the store can't tell.
+        """
+        order = Order(bundle, self._service.broker_id, destination)
+        return await self.orders.give(order, _ORDER_S)
+
+    # --- what a leader orders
+
+    async def _move(self, move: Move) -> bool:
+        order = Order(move.bundle, move.source, move.target or "")
+        try:
+            return await self.orders.give(order, _ORDER_S)
+        except BundleError as error:
+            logger.warning("%s: %s", order, error)
+            return False
+
+    async def _split_elsewhere(self, split: Split) -> bool:
+        order = Order(split.bundle, split.owner, algorithm=split.algorithm, unload=split.unload)
+        try:
+            await self.orders.give(order, _ORDER_S)
+            namespace = split.bundle.rpartition("/")[0]
+            return split.bundle not in (await self._service.bundles.bundles(namespace)).names
+        except (BundleError, MetadataError) as error:
+            logger.warning("%s: %s", order, error)
+            return False
+
+    async def _bundle_count(self, namespace: str) -> int | None:
+        try:
+            return len(await self._service.bundles.bundles(namespace))
+        except BundleError:
+            return None
+
+    async def _split(self, bundle: str, algorithm: str, unload: bool) -> None:
+        """A bundle of this broker's."""
+        service = self._service
+        namespace, _, name = bundle.rpartition("/")
+        bundles = await service.bundles.bundles(namespace)
+        found = bundles.find(name)
+        try:
+            points = await split_points(service, bundles, found, algorithm, ())
+        except BrokerError as error:
+            raise BundleNotReadyError(bundle, str(error)) from error
+        parts = await service.bundles.split(namespace, found, points)
+        self.manager.reporter.report_soon()
+        if unload and len(parts) > 1:
+            for part in parts:
+                await service.bundles.release(part)
+
+    # --- this broker's load
+
+    async def _measure(self) -> BrokerLoad:
+        service = self._service
+        now_s = service.loop.time()
+        if self._walked is None or now_s - self._walked_s >= _WALK_S:
+            document = await load_report(service, service.host_usage, self._version)
+            self._walked = broker_load_of(service.broker_id, document)
+            self._walked_s = now_s
+            load = self._walked
+        else:
+            host = service.host_usage.sample()
+            load = replace(
+                self._walked,
+                cpu=ResourceUsage(**host["cpu"]),
+                memory=ResourceUsage(**host["memory"]),
+                bandwidth_in=ResourceUsage(**host["bandwidthIn"]),
+                bandwidth_out=ResourceUsage(**host["bandwidthOut"]),
+                last_update_ms=service.clock(),
+                topics=len(service.topics),
+                bundles=sorted(service.bundles.owned_bundles),
+            )
+        # As the nodes of its bundles name it, so that both can be compared.
+        own = service.bundles.broker
+        return replace(
+            load,
+            web_service_url=own.http_url or "",
+            web_service_url_tls=own.http_url_tls or "",
+            pulsar_service_url=own.broker_url or "",
+            pulsar_service_url_tls=own.broker_url_tls or "",
+            advertised_listeners=own.advertised_listeners,
+        )
+
+
+def _lookup_of(load: BrokerLoad) -> BrokerLookup:
+    return BrokerLookup(
+        load.pulsar_service_url or None,
+        load.pulsar_service_url_tls or None,
+        load.web_service_url or None,
+        load.web_service_url_tls or None,
+        load.advertised_listeners,
+    )

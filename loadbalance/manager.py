@@ -1,0 +1,173 @@
+"""One broker's part in the sharing of work: it is registered, reports, and may lead.
+
+| who | what |
+|---|---|
+| every broker | ``BrokerRegistry``, ``LoadReporter``, a candidate in ``BrokerElection`` |
+| the leader | an ``Office``: where bundles go that nobody owns, moves, splits |
+| anybody, while nobody leads | an ``Office`` for what it is asked itself |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from loadbalance.errors import InvalidDocumentError
+from loadbalance.leader import BrokerElection, LeaderBroker
+from loadbalance.model import Weights
+from loadbalance.office import Office
+from loadbalance.policy_reader import PolicyReader
+from loadbalance.registry import BrokerRegistry
+from loadbalance.reporter import LoadReporter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from loadbalance.config import BalancerConfig
+    from loadbalance.model import BrokerLoad
+    from loadbalance.office import Actions
+    from metadata.store import MetadataStore
+
+__all__ = ["LoadManager", "NoCandidateError", "Referral"]
+
+logger = logging.getLogger(__name__)
+
+
+class NoCandidateError(Exception):
+    """No broker may own the bundle now, or that can't be told; ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Referral:
+    """Whom to ask about a bundle that nobody owns.
+
+    Attributes:
+        authoritative: that broker shall own it; else it is the leader and shall choose.
+    """
+
+    broker: BrokerLoad
+    authoritative: bool
+
+
+class LoadManager:
+    """Life: construct, ``start``, ``leave`` (no new bundles come), ``close``."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        cluster: str,
+        config: BalancerConfig,
+        measure: Callable[[], Awaitable[BrokerLoad]],
+        actions: Actions,
+    ) -> None:
+        """
+        Args:
+            measure: this broker's load of now.
+            actions: what this broker can order when it leads.
+        """
+        self.config = config
+        self.registry = BrokerRegistry(store, Weights.of(config))
+        self.reporter = LoadReporter(self.registry, lambda: self.config, measure)
+        self._store, self._measure, self._actions = store, measure, actions
+        self._policies = PolicyReader(store, cluster)
+        self._election: BrokerElection | None = None
+        self._office: Office | None = None
+        self._leading: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
+        self._broker_id = ""
+
+    async def start(self, wait_s: float) -> None:
+        """Be a candidate for bundles and for the lead.
+
+        Args:
+            wait_s: for a former broker of the same name but other URLs to go.
+        Raises:
+            LockBusyError: it stays. MetadataError: the store can't tell.
+        """
+        load = await self._measure()
+        self._broker_id = load.broker_id
+        await self.registry.register(load, wait_s)
+        me = LeaderBroker(load.broker_id, load.web_service_url or load.web_service_url_tls)
+        self._election = BrokerElection(self._store, me, self._on_leading)
+        await self._election.start()
+        self._reporting = asyncio.get_running_loop().create_task(self.reporter.run())
+
+    async def leave(self) -> None:
+        """Lead no more and get no more bundles; those that are here stay."""
+        for task in (self._reporting, self._leading):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
+        await self.registry.close()
+        if self._election is not None:
+            await self._election.close()
+
+    async def close(self) -> None:
+        await self.leave()
+        self._policies.close()
+
+    def reconfigure(self, config: BalancerConfig) -> None:
+        """Go on with other settings; a leader begins its judgement anew."""
+        if config == self.config:
+            return
+        self.config, self._office = config, None
+        if self.is_leader:
+            self._begin_to_lead()
+
+    @property
+    def is_leader(self) -> bool:
+        return self._election is not None and self._election.is_leader
+
+    async def leader(self) -> LeaderBroker | None:
+        """Who leads; None: nobody just now. Raises MetadataError."""
+        return None if self._election is None else await self._election.leader()
+
+    async def choose(self, bundle: str, promised_to: str | None = None) -> Referral | None:
+        """Whom to ask about a bundle that nobody owns; None: this broker shall own it.
+
+        Followers name the leader. The leader, or whoever is asked while there is none, decides.
+
+        Args:
+            promised_to: the broker that the bundle is on its way to.
+        Raises:
+            NoCandidateError: retriable. MetadataError: the store can't tell.
+        """
+        if not self.config.load_balancer_enabled:
+            return None
+        live = await self.registry.live()
+        if promised_to in live:
+            return self._referral(live[promised_to])
+        leader = None if self.is_leader else await self.leader()
+        # One that isn't registered can't be reached: decide without it.
+        if leader is not None and leader.broker_id != self._broker_id and leader.broker_id in live:
+            return Referral(live[leader.broker_id], False)
+        if self._office is None:
+            self._office = self._new_office()
+        try:
+            chosen = await self._office.place(bundle)
+        except InvalidDocumentError as error:
+            raise NoCandidateError(str(error)) from error
+        if chosen is None or (load := (await self.registry.live()).get(chosen)) is None:
+            raise NoCandidateError("no broker is available to own it")
+        return self._referral(load)
+
+    def _referral(self, load: BrokerLoad) -> Referral | None:
+        return None if load.broker_id == self._broker_id else Referral(load, True)
+
+    def _new_office(self) -> Office:
+        return Office(self._store, self.registry, self._policies, self.config)
+
+    def _on_leading(self, leading: bool) -> None:
+        self._office = None  # who led meanwhile knows better
+        if leading:
+            self._begin_to_lead()
+        elif self._leading is not None:
+            self._leading.cancel()
+
+    def _begin_to_lead(self) -> None:
+        if self._leading is not None:
+            self._leading.cancel()
+        self._office = office = self._new_office()
+        self._leading = asyncio.get_running_loop().create_task(office.lead(self._actions))
