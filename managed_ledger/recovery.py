@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.errors import LedgerError, NoSuchLedgerError
+from bookkeeper.ledger_metadata import LedgerMetadata
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerNotFoundError, OpenFailedError
 from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
@@ -27,9 +29,14 @@ from managed_ledger.list_store import ListStore
 from metadata.errors import BadVersionError, MetadataError
 from metadata.store import CREATE_ONLY, MetadataStore
 
-CLAIM_ATTEMPTS = 5
+CLAIM_FAILURES_MAX = 5
+CLAIM_REFUSALS_MAX = 30
+"""An owner that doesn't know yet that it is fenced may go on trimming its list for a while."""
 NOBODY = "nobody"
 """In the place of a token: there was no list."""
+
+Ends: TypeAlias = dict[int, LedgerMetadata]
+"""Ledgers that were found closed, which is for ever; by id."""
 
 
 async def claim_list(
@@ -51,9 +58,10 @@ async def claim_list(
             time was faster; retry later.
         ManagedLedgerFormatError: the stored list is damaged.
     """
-    cause: Exception | None = None
     earlier: str | None = None  # whom this open takes the log from
-    for _ in range(CLAIM_ATTEMPTS):
+    ends: Ends = {}
+    failures = refusals = 0
+    while True:
         try:
             stored = await store.get(path)
             if stored is None:
@@ -67,14 +75,19 @@ async def claim_list(
                     return ListStore(store, path, token, info, version)
                 if info.owner != (earlier := earlier or info.owner):
                     raise OpenFailedError(f"{path}: another owner opened it meanwhile")
-                info = await recover_ledgers(client, info, config, now_ms)
+                info = await recover_ledgers(client, info, config, now_ms, ends)
             info = replace(info, owner=token)
             written = await store.put(path, encode_info(info), version)
-        except (BadVersionError, MetadataError) as error:
-            cause = error
-            continue
-        return ListStore(store, path, token, info, written.stat.version)
-    raise OpenFailedError(f"{path}: no claim in {CLAIM_ATTEMPTS} attempts: {cause}") from cause
+        except BadVersionError as error:
+            refusals += 1
+            if refusals == CLAIM_REFUSALS_MAX:
+                raise OpenFailedError(f"{path}: its owner goes on writing it: {error}") from error
+        except MetadataError as error:
+            failures += 1
+            if failures == CLAIM_FAILURES_MAX:
+                raise OpenFailedError(f"{path}: can't be claimed: {error}") from error
+        else:
+            return ListStore(store, path, token, info, written.stat.version)
 
 
 async def recover_ledgers(
@@ -82,8 +95,12 @@ async def recover_ledgers(
     info: ManagedLedgerInfo,
     config: ManagedLedgerConfig,
     now_ms: Callable[[], int],
+    ends: Ends,
 ) -> ManagedLedgerInfo:
     """The list with the definite end of every ledger.
+
+    Args:
+        ends: those known by an earlier attempt; grows.
 
     Raises:
         OpenFailedError: a ledger can't be recovered now. It stays listed.
@@ -92,19 +109,19 @@ async def recover_ledgers(
         if ledger.closed_ms:
             continue  # recorded only after its metadata said CLOSED, which is for ever
         ledger_id = ledger.ledger_id
-        try:
-            reader = await client.open_ledger(ledger_id, config.password, recover=True)
-        except LedgerError as error:
-            # "No such ledger" may also be a bookie's word; only the metadata settles it.
-            if (
-                isinstance(error, NoSuchLedgerError)
-                and await client.read_ledger_metadata(ledger_id) is None
-            ):
-                info = info.forget([ledger_id])
-                continue
-            raise OpenFailedError(f"ledger {ledger_id} can't be recovered: {error}") from error
-        metadata = reader.metadata
-        info = info.with_closed(
-            ledger_id, metadata.last_entry + 1, metadata.length, max(1, now_ms())
-        )
+        if ledger_id not in ends:
+            try:
+                reader = await client.open_ledger(ledger_id, config.password, recover=True)
+            except LedgerError as error:
+                # "No such ledger" may also be a bookie's word; only the metadata settles it.
+                if (
+                    isinstance(error, NoSuchLedgerError)
+                    and await client.read_ledger_metadata(ledger_id) is None
+                ):
+                    info = info.forget([ledger_id])
+                    continue
+                raise OpenFailedError(f"ledger {ledger_id} can't be recovered: {error}") from error
+            ends[ledger_id] = reader.metadata
+        end = ends[ledger_id]
+        info = info.with_closed(ledger_id, end.last_entry + 1, end.length, max(1, now_ms()))
     return info.without_empty()

@@ -282,7 +282,7 @@ def the_cursor_node_is_not_written_by_the_next_owner(plant: Plant) -> None:
 def the_cursor_node_is_taken_without_a_condition(plant: Plant) -> None:
     async def claim(self: Any) -> Any:
         if (node := await self.read()) is not None:
-            stored = await self._store.put(self.path, encode_node(node, self.writer), None)
+            stored = await self._view.store.put(self.path, encode_node(node, self.writer), None)
             self._version, self._seen = stored.stat.version, self.writer
         return node
 

@@ -175,22 +175,29 @@ class Broker:
         """Retries until it owns the log, as a broker does for its clients."""
         while True:
             try:
-                self.log = await self.factory.open(NAME, self.config)
+                return await self.open_once()
             except (ManagedLedgerError, LedgerError, MetadataError):
                 await self.simulator.sleep_ms(100)
-                continue
-            self.log.on_fenced = self._on_fenced
-            try:
-                if self.config.retention_ms == 0:
-                    await self.log.open_cursor("sub", EARLIEST)
-            except (ManagedLedgerError, LedgerError, MetadataError):
-                await self.log.close()
-                self.is_fenced = False
-                continue
-            return self.log
 
-    def acknowledge(self) -> None:
-        """Somewhere between what is acknowledged and the end, as a consumer does."""
+    async def open_once(self) -> ManagedLedger:
+        """Raises what the factory, and the log when it is asked for its cursor, do."""
+        self.log = await self.factory.open(NAME, self.config)
+        self.log.on_fenced = self._on_fenced
+        try:
+            if self.config.retention_ms == 0:
+                await self.log.open_cursor("sub", EARLIEST)
+        except (ManagedLedgerError, LedgerError, MetadataError):
+            await self.log.close()
+            self.is_fenced = False
+            raise
+        return self.log
+
+    def acknowledge(self, *, singly: bool | None = None) -> None:
+        """Somewhere between what is acknowledged and the end, as a consumer does.
+
+        Args:
+            singly: one entry only, or all up to it; by default either.
+        """
         log, rng, world = self.log, self.simulator.rng, self.world
         assert log is not None
         cursor = log.cursors.get("sub")
@@ -200,7 +207,7 @@ class Broker:
         position = log.position_after(cursor.mark_delete, rng.randint(1, steps))
         if not log.is_valid(position):
             return
-        is_single = rng.random() < 0.5
+        is_single = rng.random() < 0.5 if singly is None else singly
 
         def stored(error: BaseException | None) -> None:
             if error is not None or not self.node.alive:
