@@ -27,5 +27,12 @@ class EntryBatch:
         """Entry id of the last entry of the batch."""
         return self.first + len(self.heads) - 1
 
+    def from_entry(self, entry_id: int) -> EntryBatch:
+        """The part from that entry on; itself if it begins there. REQUIRES: it holds the entry."""
+        skipped = entry_id - self.first
+        if not skipped:
+            return self
+        return EntryBatch(self.ledger_id, entry_id, self.heads[skipped:], self.bodies[skipped:])
+
     def __len__(self) -> int:
         return len(self.heads)

@@ -66,6 +66,71 @@ async def test_identical_reads_are_joined_and_outlive_a_cancelled_one(
     assert len(cluster.connections[-1].reads) == 1
 
 
+async def test_readers_that_catch_up_together_cost_one_read_of_each_range(
+    cluster: Cluster,
+) -> None:
+    """A dozen subscriptions at different entries of the same old ledger, all at once."""
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    appends = Appends(log)
+    appends.send(*[b"%05d" % i for i in range(3000)])
+    await appends.settle()
+    await log.close()
+    log = await cluster.factory().open(NAME, CONFIG)
+    start = 37  # the distance between two of them, which share no request
+
+    async def catch_up(number: int) -> None:
+        begin = number * start
+        found = await read_all(log, appends.acked[begin][0], entries_max=10)
+        assert found == appends.acked[begin:]
+
+    await asyncio.gather(*map(catch_up, range(12)))
+    reads = [first for first, _ in cluster.connections[-1].reads]
+    # 512 entries each, which all of them wait for.
+    assert len(reads) <= 3000 // READ_AHEAD_ENTRIES_MAX + 2
+    assert len(set(reads)) == len(reads)
+
+
+async def test_a_new_read_ends_where_another_begins(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    appends = Appends(log)
+    appends.send(*[b"%05d" % i for i in range(400)])
+    await appends.settle()
+    await log.close()
+    log = await cluster.factory().open(NAME, CONFIG)
+    batches = await asyncio.gather(
+        *(log.read(appends.acked[i][0], 1000, 1 << 20) for i in (300, 200, 350, 100))
+    )
+    assert sorted(cluster.connections[-1].reads) == [(100, 100), (200, 100), (300, 100)]
+    assert [None if x is None else (x.first, x.last) for x in batches] == [
+        *((300, 399), (200, 299), (350, 399), (100, 199))
+    ]
+
+
+async def test_a_reader_behind_an_entry_that_can_t_be_read_goes_on_alone(
+    cluster: Cluster,
+) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    appends = Appends(log)
+    appends.send(*[b"%05d" % i for i in range(10)])
+    await appends.settle()
+    await log.close()
+    log = await cluster.factory().open(NAME, CONFIG)
+    ledger_id, _ = appends.acked[0][0]
+    cluster.bookie.corrupt(ledger_id, 0)
+    results = await asyncio.gather(
+        log.read((ledger_id, 0), 5, 1 << 20),
+        log.read((ledger_id, 4), 5, 1 << 20),
+        return_exceptions=True,
+    )
+    assert isinstance(results[0], LedgerError)
+    assert not isinstance(results[1], BaseException)
+    assert results[1] is not None
+    assert results[1].bodies == [x for _, x in appends.acked[4:9]]
+
+
 async def test_a_failing_read_is_told_and_tried_again(
     cold: tuple[Cluster, ManagedLedger, Appends],
 ) -> None:
