@@ -68,7 +68,10 @@ _DESCRIPTION = """\
 The HTTP interface of Magnetar, compatible with Apache Pulsar's admin API v2, lookup, REST produce
 and WebSocket API; REST consume is Magnetar's own.
 
-Errors are JSON objects with the single field `reason`. Writes without a result answer 204."""
+Errors are JSON objects with the single field `reason`. Writes without a result answer 204.
+
+In a cluster a call about a topic or a bundle may be answered 307, with the same address at the
+broker that serves it; calls over many of them are answered 503 while one of those is silent."""
 
 
 def product_version() -> str:

@@ -117,7 +117,7 @@ Topic = Annotated[TopicName, Depends(_topic)]
 SubscriptionName = Annotated[str, Depends(_subscription)]
 Authoritative = Annotated[
     str | None,
-    Query(description="Accepted for Pulsar's clients; this broker answers either way"),
+    Query(description="`true`: the asked broker takes what none owns, as one that was chosen"),
 ]
 
 

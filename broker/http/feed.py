@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import BrokerError
 from broker.http.chunks import EXPIRE_MS, ChunkAssembler, SharedBytes
@@ -25,7 +25,8 @@ from broker.http.messages import (
     messages_of,
     open_entry,
 )
-from broker.service.consumer import Consumer, SubscribeRequest
+from broker.http.remote_consumer import RemoteConsumer
+from broker.service.peer_link import PeerLinks
 from broker.service.persistent_subscription import PersistentSubscription
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from broker.protocol import pulsar_api_pb2 as pb
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
+    from broker.service.consumer import Consumer, SubscribeRequest
     from managed_ledger.entry_batch import EntryBatch
     from managed_ledger.position import Position
 
@@ -89,7 +91,7 @@ class _Source:
         self.partition = partition
         self.remote = remote
         self.client_version = client_version
-        self.consumer: Consumer | None = None
+        self.consumer: Any = None  # Consumer, or RemoteConsumer, which has the same face
         self.gone = False  # its consumer was closed, by us or by the broker
         self.end_of_topic = False
         self.topic_name = ""
@@ -192,6 +194,7 @@ class Feed:
         self._ended: asyncio.Event | None = None  # made when somebody waits
         self.ready = _NOTHING  # replaced before anything is added: a deque takes 760 bytes
         self._sources: list[_Source] = []
+        self._links: PeerLinks | None = None  # to the brokers of topics that aren't served here
         self._by_partition: dict[int, _Source] = {}
         # With several topics partition numbers don't tell them apart; ledgers belong to one.
         self._by_ledger: dict[int, _Source] | None = None
@@ -228,13 +231,41 @@ class Feed:
                 for index, one in enumerate(parts):
                     source = _Source(self, index if count else -1, remote, client_version)
                     source.topic_name = str(one)
-                    topic = await self._service.get_topic(one, create=True)
-                    self._sources.append(source)
                     self._by_partition[source.partition] = source
-                    source.consumer = await topic.subscribe(replace(request), source)
+                    self._sources.append(source)
+                    source.consumer = await self._subscribe(one, request, source, create=True)
         except BaseException:
             self.close()
             raise
+
+    async def _subscribe(
+        self, name: TopicName, request: SubscribeRequest, source: _Source, *, create: bool
+    ) -> Any:
+        """The consumer, where the topic is served."""
+        if (owner := await self._service.peers.serving(name)) is None:
+            topic = await self._service.get_topic(name, create=create)
+            return await topic.subscribe(replace(request), source)
+        if self._links is None:
+            self._links = PeerLinks(self._service)
+
+        def on_entry(
+            ledger_id: int, entry_id: int, body: bytes, count: int, words: Sequence[int] | None
+        ) -> None:
+            if not self.closed:
+                self.add_entry(source, ledger_id, entry_id, body, count, words)
+                self.announce()
+
+        def on_closed() -> None:
+            source.consumer, source.gone = None, True
+            self.lost(source)
+
+        def on_end_of_topic() -> None:
+            source.end_of_topic = True
+
+        link = await self._links.to(owner)
+        consumer = RemoteConsumer(link, name, on_entry, on_closed, on_end_of_topic)
+        await consumer.subscribe(request)
+        return consumer
 
     async def add_topic(
         self, name: TopicName, request: SubscribeRequest, *, remote: str, client_version: str
@@ -249,8 +280,7 @@ class Feed:
             self._by_ledger = {}
         source = _Source(self, name.partition_index, remote, client_version)
         source.topic_name = str(name)
-        topic = await self._service.get_topic(name, create=False)
-        consumer = await topic.subscribe(replace(request), source)
+        consumer = await self._subscribe(name, request, source, create=False)
         if self.closed:
             consumer.subscription.remove_consumer(consumer)
         elif source.gone:  # closed again before we heard of it
@@ -426,6 +456,8 @@ class Feed:
     def announce(self) -> None:
         if self.buffered_bytes >= self.buffer_bytes_max:
             self._paused = True
+            if self._links is not None:
+                self._links.pause()
         self._on_ready()
 
     def take(self, count_max: int) -> list[Delivery]:
@@ -440,6 +472,8 @@ class Feed:
         self.buffered_bytes -= sum(len(d.message.payload) + 64 for d in deliveries)
         if self._paused and self.buffered_bytes <= self.buffer_bytes_max // 2:
             self._paused = False
+            if self._links is not None:
+                self._links.resume()
             for source in self._sources:
                 if source.consumer is not None:
                     source.consumer.on_writable()
@@ -487,6 +521,8 @@ class Feed:
         if source is None or source.consumer is None:
             return UNKNOWN
         subscription, position = source.consumer.subscription, (ledger_id, entry_id)
+        if isinstance(subscription, RemoteConsumer):
+            return UNACKED  # its broker knows; to acknowledge twice does no harm
         if not isinstance(subscription, PersistentSubscription):
             return UNKNOWN
         beyond = size >= 0 and index >= max(size, 1)  # of the batch that the id claims
@@ -636,6 +672,8 @@ class Feed:
             if (consumer := source.consumer) is not None:
                 source.consumer = None
                 consumer.subscription.remove_consumer(consumer)
+        if self._links is not None:
+            self._links.close()
         self.ready.clear()
         self.buffered_bytes = 0
 

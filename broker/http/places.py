@@ -5,6 +5,8 @@
                refuses, or asks the brokers of the partitions (fan_out.py)
     LOADED     the same for routes that load their topic first of all: they learn it from that, and
                need no look-up of their own (redirects.py)
+    HOME       the broker that serves the topic of that name, or would if it had no partitions: it
+               has the sessions of REST consumers, so that each call of one finds it: 307
     BUNDLE     the owner of the bundle in the path: 307
     BROKER     the broker that the path names: 307
     OWNERS     the asked broker, which asks the owners of all bundles of the namespace (fan_out.py)
@@ -33,6 +35,7 @@ from bundles.errors import BundleError
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
+    from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
 __all__ = ["Place", "place_of", "send_to_owner"]
@@ -42,6 +45,7 @@ class Place(Enum):
     HERE = auto()
     TOPIC = auto()
     LOADED = auto()
+    HOME = auto()
     BUNDLE = auto()
     BROKER = auto()
     OWNERS = auto()
@@ -67,6 +71,7 @@ _TABLE: Final = tuple(
     (frozenset(methods.split("|")), re.compile(template), place)
     for methods, template, place in (
         (_GET, r"/(metrics|status\.html|ready|openapi\.json|docs.*|)", Place.HERE),
+        (_ANY, r"/topics/.*/subscription/.*", Place.HOME),
         (_ANY, r"/topics/.*", Place.LOADED),
         ("PUT|DELETE", _TOPIC, Place.TOPIC),
         (_ANY, rf"{_TOPIC}/({_OPERATIONS})", Place.TOPIC),
@@ -109,6 +114,9 @@ def place_of(method: str, template: str) -> Place | None:
     return None
 
 
+_SENT: Final = frozenset({Place.TOPIC, Place.HOME, Place.BUNDLE, Place.BROKER})
+
+
 async def send_to_owner(request: Request) -> None:
     """In front of every route, behind its authorization.
 
@@ -117,15 +125,18 @@ async def send_to_owner(request: Request) -> None:
     """
     scope = request.scope
     place = place_of(scope["method"], scope["route"].path)
-    if place not in (Place.TOPIC, Place.BUNDLE, Place.BROKER):
+    if place not in _SENT:
         return
     service: BrokerService = scope["app"].state.service
     names: dict[str, str] = scope["path_params"]
     try:
         match place:
-            case Place.TOPIC:
+            case Place.TOPIC | Place.HOME:
                 is_chosen = flag(request.query_params.get("authoritative"))
-                owner = await _owner_of_topic(service, names, is_chosen=is_chosen)
+                topic = _topic(names)
+                if place is Place.TOPIC and await _is_partitioned(service, topic):
+                    return
+                owner = await _owner_of_topic(service, topic, is_chosen=is_chosen)
             case Place.BUNDLE:
                 owner = await _owner_of_bundle(service, names)
             case _:
@@ -136,20 +147,27 @@ async def send_to_owner(request: Request) -> None:
         raise RedirectError(location)
 
 
+def _topic(names: dict[str, str]) -> TopicName:
+    """Raises ApiError: 404, 412."""
+    domain = names.get("domain", "persistent")
+    return make_topic_name(domain, names["tenant"], names["namespace"], names["topic"])
+
+
+async def _is_partitioned(service: BrokerService, topic: TopicName) -> bool:
+    # Loaded topics have no partitions, and are what is asked about most.
+    return str(topic) not in service.topics and await service.partitions(topic) is not None
+
+
 async def _owner_of_topic(
-    service: BrokerService, names: dict[str, str], *, is_chosen: bool
+    service: BrokerService, topic: TopicName, *, is_chosen: bool
 ) -> Peer | None:
     """Who serves it, or is to; None: this broker.
 
     Args:
         is_chosen: who sent the request here says that this broker is to take what nobody owns.
     """
-    domain = names.get("domain", "persistent")
-    topic = make_topic_name(domain, names["tenant"], names["namespace"], names["topic"])
     full = str(topic)
     if full in service.topics or service.bundles.owns_nowait(full):
-        return None
-    if await service.partitions(topic) is not None:
         return None
     if not await service.resources.namespace_exists(topic.namespace):
         return None  # made-up names are not to be owned

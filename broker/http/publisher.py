@@ -1,4 +1,4 @@
-"""A topic by the name a client knows: one local producer, or one per partition with key routing."""
+"""A topic by the name a client knows: one producer, or one per partition with key routing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import secrets
 from typing import TYPE_CHECKING
 
 from broker.http.local_producer import LocalProducer, java_string_hash
+from broker.http.remote_producer import RemoteProducer
+from broker.service.peer_link import PeerLinks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
     from broker.service.schemas.definition import SchemaDefinition
+
+_Producer = LocalProducer | RemoteProducer
 
 __all__ = ["Publisher", "generated_name"]
 
@@ -25,11 +29,11 @@ def generated_name(service: BrokerService, kind: str) -> str:
 
 
 class Publisher:
-    """Local producers of a topic's partitions (one, with index -1, when it has none)."""
+    """Producers of a topic's partitions (one, with index -1, when it has none)."""
 
     def __init__(
         self,
-        producers: list[LocalProducer],
+        producers: list[_Producer],
         partitioned: bool,
         producer_name: str,
         *,
@@ -42,6 +46,7 @@ class Publisher:
         self._round_robin = round_robin
         self._hash_key = hash_key
         self._schema: SchemaDefinition | None = None
+        self._links: PeerLinks | None = None
         self._turn = itertools.count(secrets.randbelow(len(producers)))
         self._single = next(self._turn) % len(producers)
 
@@ -57,10 +62,12 @@ class Publisher:
         round_robin: bool = True,
         hash_key: Callable[[str], int] = java_string_hash,
         schema: SchemaDefinition | None = None,
+        single_here: bool = False,
     ) -> Publisher:
-        """Register on the topic or on all its partitions.
+        """Register on the topic or on all its partitions, whichever brokers serve them.
 
         Args:
+            single_here: a topic without partitions must be this broker's.
             producer_name: empty: one is generated.
             round_robin: messages without a key take turns; else one partition by chance.
             schema: of the messages; None: raw bytes.
@@ -71,23 +78,33 @@ class Publisher:
         producer_name = producer_name or generated_name(service, "http")
         count = await service.partitions_for_client(name, create=True)
         names = [name.partition(index) for index in range(count)] if count else [name]
-        producers: list[LocalProducer] = []
+        links = PeerLinks(service)
+        producers: list[_Producer] = []
+
+        async def register(one: TopicName) -> _Producer:
+            owner = None if single_here and not count else await service.peers.serving(one)
+            if owner is not None:
+                link = await links.to(owner)
+                return await RemoteProducer.open(
+                    link, one, producer_name, generated=generated, schema=schema
+                )
+            return await LocalProducer.open(
+                service,
+                one,
+                producer_name,
+                generated=generated,
+                remote=remote,
+                client_version=client_version,
+                schema=schema,
+            )
+
         try:
             for one in names:
-                producers.append(  # noqa: PERF401 - the finished ones are closed when one fails
-                    await LocalProducer.open(
-                        service,
-                        one,
-                        producer_name,
-                        generated=generated,
-                        remote=remote,
-                        client_version=client_version,
-                        schema=schema,
-                    )
-                )
+                producers.append(await register(one))  # noqa: PERF401 - closed when one fails
         except BaseException:
             for producer in producers:
                 producer.close()
+            links.close()
             raise
         publisher = cls(
             producers,
@@ -96,7 +113,7 @@ class Publisher:
             round_robin=round_robin,
             hash_key=hash_key,
         )
-        publisher._schema = schema
+        publisher._schema, publisher._links = schema, links
         return publisher
 
     async def schema_version(self, schema: SchemaDefinition | None) -> int | None:
@@ -149,3 +166,5 @@ class Publisher:
     def close(self) -> None:
         for producer in self.producers:
             producer.close()
+        if self._links is not None:
+            self._links.close()

@@ -22,6 +22,7 @@ from broker.service.schemas.values import KeyValueCodec, ValueCodecError
 
 if TYPE_CHECKING:
     from broker.http.local_producer import Entry, LocalProducer
+    from broker.http.remote_producer import RemoteProducer
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
@@ -112,7 +113,7 @@ class _PartitionTicket:
         self._call.count_down(count)
 
 
-async def _may_publish(producer: LocalProducer) -> bool:
+async def _may_publish(producer: LocalProducer | RemoteProducer) -> bool:
     """Wait for the topic's publish rate; False: not within the time of an answer."""
     try:
         await asyncio.wait_for(producer.ready(), ANSWER_TIMEOUT_S)
@@ -184,6 +185,7 @@ class RestPublishers:
                     remote="127.0.0.1:0",
                     client_version="REST",
                     schema=schema.definition,
+                    single_here=True,  # else the client is sent to its broker
                 )
             )
         )

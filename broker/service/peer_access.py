@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from broker.auth.authenticator import Authenticator
     from broker.config import BrokerConfig
     from broker.service.peers import Peer
+    from bundles.lookup import BrokerLookup
 
 __all__ = ["PeerAccess"]
 
@@ -49,6 +50,16 @@ class PeerAccess:
             )
         return url.rstrip("/")
 
+    def binary_url_of(self, peer: BrokerLookup) -> str:
+        """The same for the binary protocol. Raises ServiceNotReadyError."""
+        url = peer.broker_url_tls if self._over_tls else peer.broker_url
+        if not url:
+            raise ServiceNotReadyError(
+                f"Broker {peer.http_url or peer.http_url_tls} can't be asked: it has no binary port"
+                f" for brokerClientTlsEnabled={str(self._over_tls).lower()}"
+            )
+        return url
+
     def tls_context(self) -> ssl.SSLContext | bool:
         """Raises ServiceNotReadyError: a certificate can't be used."""
         if not self._over_tls:
@@ -74,6 +85,21 @@ class PeerAccess:
         except (CliError, BrokerError) as error:
             raise ServiceNotReadyError(f"{_SETTING}: {error}") from error
         return headers
+
+    async def login(self, caller: str | None) -> tuple[tuple[str, bytes], str | None]:
+        """The same for CONNECT: method and data; for whom we speak, as a proxy.
+
+        Raises:
+            ServiceNotReadyError: the credentials can't be read.
+        """
+        if not self._access.plugin:
+            return ("", b""), None
+        try:
+            data = await asyncio.to_thread(self._access.data)
+            original = caller if caller is not None and await self._is_proxy() else None
+            return (self._access.method, data), original
+        except (CliError, BrokerError) as error:
+            raise ServiceNotReadyError(f"{_SETTING}: {error}") from error
 
     async def _is_proxy(self) -> bool:
         """Whether our own role must say for whom it speaks; brokers share their settings."""

@@ -8,7 +8,9 @@ between. So no answer of a broker sends our credentials anywhere: a ``Location``
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -195,6 +197,29 @@ class Peers:
                         return peer
         return None
 
+    async def serving(self, name: TopicName) -> BrokerLookup | None:
+        """The broker that a client connects to for a topic; None: this one.
+
+        Nobody serves it: whoever is chosen takes it first.
+
+        Raises:
+            ServiceNotReadyError, PeerRefusedError.
+        """
+        service = self._service
+        if str(name) in service.topics:
+            return None
+        for _ in range(_MOVES_MAX):
+            if (peer := await self.owner_of(name)) is None:
+                return None
+            if peer.is_chosen:
+                path = topic_path(name).replace("/admin/v2/", "/lookup/v2/topic/", 1)
+                with suppress(_MovedError):
+                    await self.ask(peer, PeerCall("GET", path))
+            found = await self.other_owner(await service.bundles.bundle_of(str(name)))
+            if found is not None:
+                return found
+        raise ServiceNotReadyError(f"{name} is just changing its broker: ask again")
+
     async def on_owner(
         self,
         name: TopicName,
@@ -265,7 +290,7 @@ class Peers:
         """
         import httpx
 
-        access = self._access_now()
+        access = self.access
         query = as_authoritative(call.query) if peer.is_chosen else call.query
         url = access.url_of(peer) + call.path + (f"?{query}" if query else "")
         headers = {"Accept": "application/json", **await access.headers(CALLER.get())}
@@ -312,7 +337,9 @@ class Peers:
             )
         raise PeerRefusedError(peer.name, status, reason or f"Broker {peer.name} answers {status}")
 
-    def _access_now(self) -> PeerAccess:
+    @property
+    def access(self) -> PeerAccess:
+        """How this broker proves who it is."""
         if self._access is None:
             from broker.service.peer_access import PeerAccess  # only in clusters
 
@@ -323,6 +350,8 @@ class Peers:
         if self._client is None:
             import httpx
 
+            # A line for each call would tell what the other broker's log of calls tells as well.
+            logging.getLogger("httpx").setLevel(logging.WARNING)
             self._client = httpx.AsyncClient(
                 verify=access.tls_context(),
                 timeout=httpx.Timeout(None, connect=_CONNECT_S),  # the whole: see ``ask``

@@ -38,6 +38,8 @@ __all__ = ["TopicLoader"]
 
 logger = logging.getLogger(__name__)
 
+_LOOKS_MAX = 3
+
 
 class TopicLoader:
     """Owner of ``service.topics``."""
@@ -132,7 +134,7 @@ class TopicLoader:
             try:
                 await (bundles.acquire(full) if acquire else bundles.require(full))
                 topic = await self._open(name, create, forced, properties)
-                if not bundles.owns_nowait(full) or self._closed:
+                if not await self._still_owned(full) or self._closed:
                     await topic.close()
                     raise ServiceNotReadyError(f"The bundle of {full} is being unloaded")
             except BundleError as error:
@@ -150,6 +152,22 @@ class TopicLoader:
         self._service.figures.topic_load.record((perf_counter() - began_s) * 1000)
         self._service.policies.registered(topic, changes)
         return topic
+
+    async def _still_owned(self, full: str) -> bool:
+        """Whether a topic that was just opened may be served here.
+
+        That it isn't known may only mean that the boundaries have to be read again. Nothing is
+        waited for after the look at memory, so the bundle can't go before the topic is found.
+        """
+        bundles = self._service.bundles
+        for _ in range(_LOOKS_MAX):
+            if bundles.owns_nowait(full):
+                return True
+            try:
+                await bundles.require(full)
+            except BundleError:
+                return False
+        return bundles.owns_nowait(full)
 
     async def _open(
         self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None

@@ -94,14 +94,29 @@ async def unload_bundle(
         str | None, Query(description="host:port of the broker that is to take it")
     ] = None,
 ) -> Response:
-    if destinationBroker and destinationBroker != service.broker_id:
+    if destinationBroker and destinationBroker not in await service.cluster_members.ids():
         raise ApiError(409, "Not allowed unload namespace bundle to inactive destination broker")
     with bundle_errors():
         bundles = await namespace_bundles(service, namespace)
         name = f"{namespace}/{bundles.find(bundle)}"
         await require_owner(service, name)
-        await service.bundles.release(name)
+        if destinationBroker and destinationBroker != service.broker_id:
+            await _give_away(service, name, destinationBroker)
+        else:
+            await service.bundles.release(name)
     return no_content()
+
+
+async def _give_away(service: BrokerService, bundle: str, destination: str) -> None:
+    """Its clients are sent there. A bundle that nobody owns stays nobody's.
+
+    Raises:
+        ApiError: 503 it has stayed here.
+    """
+    if bundle not in service.bundles.owned_bundles:
+        return
+    if service.sharing is None or not await service.sharing.give_away(bundle, destination):
+        raise ApiError(503, f"Bundle {bundle} could not be given to broker {destination}")
 
 
 @router.put(

@@ -35,6 +35,11 @@ def test_every_route_has_a_place() -> None:
         ("PUT", TOPIC + "/partitions", Place.HERE),
         ("GET", TOPIC + "/retention", Place.HERE),
         ("POST", "/topics/{domain}/{tenant}/{namespace}/{topic}", Place.LOADED),
+        (
+            "POST",
+            "/topics/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}/ack",
+            Place.HOME,
+        ),
         ("PUT", NAMESPACE + "/{bundle}/unload", Place.BUNDLE),
         ("POST", NAMESPACE + "/{bundle}/clearBacklog/{subscription}", Place.BUNDLE),
         ("PUT", NAMESPACE + "/unload", Place.OWNERS),
