@@ -55,9 +55,13 @@ def audit(scope: Scope, status: int, request_id: str) -> None:
         "request": request_id,
         "address": f"{client[0]}:{client[1]}" if client else "unknown",
     }
+    speaks_for = ""
+    if (original := scope["state"].get("original_role")) is not None:
+        fields["original_role"] = one_value(original)
+        speaks_for = " original_role=%(original_role)s"
     logger.info(
-        "role=%(role)s method=%(method)s path=%(path)s status=%(status)d request=%(request)s"
-        " address=%(address)s",
+        f"role=%(role)s{speaks_for} method=%(method)s path=%(path)s status=%(status)d"
+        " request=%(request)s address=%(address)s",
         fields,
         extra={"fields": fields},
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["Answers", "FanOut", "Spread", "status_of"]
+__all__ = ["Answer", "Answers", "FanOut", "Spread", "status_of"]
 
 T = TypeVar("T")
 
@@ -38,7 +38,9 @@ _TAIL_AT: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer(Generic[T]):
+class Answer(Generic[T]):
+    """Of one part: a value, or the error in its place."""
+
     name: str  # of the partition, or the bundle
     value: T | Any = None
     error: Exception | None = None
@@ -54,7 +56,7 @@ def status_of(error: Exception) -> int:
 class Answers(Generic[T]):
     """What became of each part."""
 
-    def __init__(self, answers: Iterable[_Answer[T]], parts: str) -> None:
+    def __init__(self, answers: Iterable[Answer[T]], parts: str) -> None:
         self._answers, self._parts = list(answers), parts
 
     def __len__(self) -> int:
@@ -142,11 +144,11 @@ class FanOut:
         service = self._service
         skips = count is None
         if count is None and (count := await service.partitions(topic)) is None:
-            return Answers([_Answer(str(topic), await one(topic))], "topics")
+            return Answers([Answer(str(topic), await one(topic))], "topics")
         same = self.same_call(body)
         tail = "/" + "/".join(same.path.split("/")[_TAIL_AT:])
 
-        async def ask(index: int) -> _Answer[T] | None:
+        async def ask(index: int) -> Answer[T] | None:
             part = topic.partition(index)
             asked = same.about(topic_path(part, tail)) if call is None else call(part)
 
@@ -161,8 +163,8 @@ class FanOut:
                     return None
                 value = await service.peers.on_owner(part, here, asked, until_s=self._until_s)
             except Exception as error:  # told, or raised again, by whoever asks for the answers
-                return _Answer(str(part), error=error)
-            return None if value is _ABSENT else _Answer(str(part), value)
+                return Answer(str(part), error=error)
+            return None if value is _ABSENT else Answer(str(part), value)
 
         found = await each(range(count), ask)
         return Answers((answer for answer in found if answer is not None), "partitions")
@@ -189,15 +191,15 @@ class FanOut:
             tail: of the call about one bundle, behind it; encoded, with its slash.
         """
 
-        async def ask(bundle: str) -> _Answer[T]:
+        async def ask(bundle: str) -> Answer[T]:
             call = PeerCall(method, f"{root}/{quote(namespace)}/{bundle}{tail}")
             try:
                 value = await self._service.peers.on_bundle_owner(
                     f"{namespace}/{bundle}", lambda: one(bundle), call, until_s=self._until_s
                 )
-                return _Answer(bundle, value)
+                return Answer(bundle, value)
             except Exception as error:
-                return _Answer(bundle, error=error)
+                return Answer(bundle, error=error)
 
         return Answers(await each(list(ranges), ask), "bundles")
 
@@ -205,16 +207,16 @@ class FanOut:
         """Ask every live broker, this one by ``here``. Raises MetadataError."""
         service = self._service
 
-        async def ask(name: str) -> _Answer[T] | None:
+        async def ask(name: str) -> Answer[T] | None:
             try:
                 if name == service.broker_id:
-                    return _Answer(name, await here())
+                    return Answer(name, await here())
                 if (found := await service.cluster_members.find(name)) is None:
                     return None  # it has left
                 peer = Peer.of(found)
-                return _Answer(name, await service.peers.ask(peer, call, until_s=self._until_s))
+                return Answer(name, await service.peers.ask(peer, call, until_s=self._until_s))
             except Exception as error:
-                return _Answer(name, error=error)
+                return Answer(name, error=error)
 
         found = await each(await service.cluster_members.ids(), ask)
         return Answers((answer for answer in found if answer is not None), "brokers")

@@ -338,7 +338,9 @@ def test_rest_publishes_and_consumes_at_every_broker(cluster: Cluster, topic: st
         sent += texts
     assert backlogs(cluster, topic) == {"one": 60, "two": 60}
     session = f"{path}/subscription/one"
-    names, received, tokens = set(), [], []
+    names = set()
+    received: list[str] = []
+    tokens: list[str] = []
     while len(received) < len(sent):  # each call at another broker
         answer = cluster.any().get(f"{session}/messages", params={"consumer": "c", "max": 7})
         assert answer.status_code == 200, answer.text
@@ -382,7 +384,7 @@ def test_sockets_are_served_at_every_broker(
                 receipt = json.loads(producer.recv(WAIT_S))
                 assert (receipt["result"], receipt["context"]) == ("ok", str(index))
                 sent.add(payload)
-            received = set()
+            received: set[str] = set()
             while received != sent:
                 message = json.loads(consumer.recv(WAIT_S))
                 received.add(message["payload"])
