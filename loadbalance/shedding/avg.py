@@ -7,9 +7,10 @@ the same round, so a cluster of any size is even after a few.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from loadbalance.model import BundleLoad
 from loadbalance.plan import Plan, Standing
 from loadbalance.shedding.shedder import rate_of, throughput_of
 
@@ -69,17 +70,25 @@ class AvgShedder:
 
 
 def _even_out(plan: Plan, source: Standing, target: Standing, reason: str) -> None:
-    config = plan.config
-    by_rate = (source.rate - target.rate) * config.max_unload_percentage
-    if by_rate > config.min_unload_message:
-        left, size = by_rate, rate_of
-    else:
-        left = (source.throughput - target.throughput) * config.max_unload_percentage
-        if left <= config.min_unload_message_throughput:
-            return
-        size = throughput_of
+    left, size = _amount(plan, source, target)
     for its, bundle in plan.movable(source, size):
         if its <= left and not plan.is_full:
             part = plan.bundle_usage(bundle, source)
             if plan.move(bundle, source, part, reason, target) is not None:
                 left -= its
+
+
+def _amount(
+    plan: Plan, source: Standing, target: Standing
+) -> tuple[float, Callable[[BundleLoad], float]]:
+    """How much goes, and in what it is measured; 0.0 where it isn't worth it."""
+    config, fraction = plan.config, plan.config.max_unload_percentage
+    messages = (source.rate - target.rate) * fraction
+    if messages > config.min_unload_message:
+        return messages, rate_of
+    volume = (source.throughput - target.throughput) * fraction
+    if volume <= config.min_unload_message_throughput:
+        # Not in Pulsar: a small machine may be full with less traffic than a large one that is
+        # idle. What the difference of usage is in bytes, if they are what fills it.
+        volume = source.throughput * (source.score - target.score) / source.score * fraction
+    return (volume if volume > config.min_unload_message_throughput else 0.0), throughput_of

@@ -1,0 +1,343 @@
+"""The world: what is true, what the store holds, who leads, and what the balancer does to it.
+
+Time goes in ticks. In each, traffic changes, brokers write reports if the product says that they
+are due, leaders hear them (late, perhaps never), and once a minute a leader has its round. A moved
+bundle is served by nobody until its unload has ended; then a lookup asks the leader for an owner.
+
+All chance comes from one generator, so a seed is one run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from loadbalance.balancer import Balancer
+from loadbalance.config import BalancerConfig
+from loadbalance.model import BrokerLoad, BundleLoad, BundleStats, Move, ResourceUsage, Weights
+from loadbalance.policies import Policies
+from loadbalance.reporting import report_due
+from tests.simulation.balancer.loads import Load
+
+__all__ = ["Leader", "SimBroker", "World", "WorldConfig"]
+
+TICK_S = 20.0
+ROUND_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorldConfig:
+    """How large it is, and what goes wrong: rates of each move, each report."""
+
+    brokers: int = 20
+    bundles: int = 1000
+    bundles_per_namespace: int = 32
+    message_bytes: float = 1000.0
+    mixed_hardware: bool = False
+    move_s_max: float = 20.0
+    move_failure: float = 0.0
+    report_delay_s_max: float = 0.0
+    report_loss: float = 0.0
+
+
+@dataclass(slots=True)
+class SimBroker:
+    name: str
+    capacity: float  # bytes a second at 100 %
+    base: float = 0.04  # usage by itself
+    bundles: set[int] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    draining: bool = False
+    silent: bool = False  # its reports get lost
+    nic_limit: float = -1.0
+    written: BrokerLoad | None = None  # what the store holds
+    written_s: float = 0.0
+
+    def usage(self, rate: list[float], message_bytes: float) -> float:
+        return self.base + sum(rate[each] for each in self.bundles) * message_bytes / self.capacity
+
+
+@dataclass(slots=True)
+class Leader:
+    """One term in office: a balancer, and what it has heard."""
+
+    balancer: Balancer
+    next_round_s: float
+    next_averages_s: float
+    inbox: list[tuple[float, int, BrokerLoad, float]] = field(default_factory=list)  # heap
+
+
+class World:
+    """Invariant: a bundle is in at most one broker's ``bundles``; ``owner`` says in whose."""
+
+    def __init__(self, config: WorldConfig, settings: BalancerConfig, seed: int) -> None:
+        self.config, self.settings, self.rng = config, settings, random.Random(seed)
+        self.now_s = 0.0
+        self.brokers: dict[str, SimBroker] = {}
+        self.namespace_count = -(-config.bundles // config.bundles_per_namespace)
+        self.names = [self._bundle_name(number) for number in range(config.bundles)]
+        self.index = {name: number for number, name in enumerate(self.names)}
+        self.rate = [0.0] * config.bundles
+        self.owner: list[SimBroker | None] = [None] * config.bundles
+        self.policies = Policies()
+        self.leaders: list[Leader] = []
+        self.moved: list[tuple[float, int, str, str]] = []  # when, bundle, source, target
+        self.counters: Counter[str] = Counter()
+        self.history: list[dict[str, float]] = []  # a row for each round
+        self.on_move: Callable[[World, Leader, Move], None] | None = None
+        self.on_place: Callable[[World, Leader, str, str], None] | None = None
+        self.clock_jump_s = 0.0  # of the brokers' own clocks
+        # The store: what leaders leave to those after them.
+        self.resting: dict[str, float] = {}  # bundle: since when
+        self.averages: dict[str, BundleLoad] = {}
+        self._weights = Weights.of(settings)
+        self._ending: list[tuple[float, int, int, Move, Leader, bool]] = []  # heap of moves
+        self._sequence = 0
+
+    def _bundle_name(self, number: int) -> str:
+        count = self.config.bundles_per_namespace
+        width = 0xFFFFFFFF // count
+        lower = number % count * width
+        return f"t/n{number // count}/0x{lower:08x}_0x{lower + width:08x}"
+
+    def namespace_of(self, bundle: int) -> int:
+        return bundle // self.config.bundles_per_namespace
+
+    # --- brokers and leaders
+
+    def add_broker(self, name: str, capacity: float = 100e6) -> SimBroker:
+        if self.config.mixed_hardware:
+            capacity *= self.rng.choice((0.5, 1.0, 2.0))
+        broker = self.brokers[name] = SimBroker(name, capacity)
+        self.write_report(broker)
+        return broker
+
+    def seat(self) -> None:
+        """Gives every bundle to some broker, as if long ago: no lookups, no reports yet."""
+        names = list(self.brokers)
+        for bundle in range(len(self.names)):
+            self.give(bundle, self.brokers[self.rng.choice(names)])
+
+    @property
+    def moving_count(self) -> int:
+        return len(self._ending)
+
+    def kill(self, name: str) -> None:
+        """Its nodes vanish; its bundles are looked up in the next tick."""
+        for bundle in list(self.brokers[name].bundles):
+            self.give(bundle, None)
+        del self.brokers[name]
+        for leader in self.leaders:
+            leader.inbox = [each for each in leader.inbox if each[2].broker_id != name]
+            heapq.heapify(leader.inbox)
+            leader.balancer.on_broker_gone(name)
+
+    def drain(self, name: str) -> None:
+        """An orderly end: its node goes first, then its bundles, then itself."""
+        self.counters["drained"] += len(self.brokers[name].bundles)
+        self.kill(name)
+
+    def elect(self) -> Leader:
+        """A new leader reads what the store holds; one before is gone (see ``leaders``)."""
+        balancer = Balancer(self.settings, random.Random(self.rng.randrange(1 << 30)))
+        balancer.on_policies(self.policies)
+        for name, load in self.averages.items():
+            balancer.restore(name, load)
+        ages_s = {name: self.now_s - since_s for name, since_s in self.resting.items()}
+        balancer.restore_resting(ages_s, self.now_s)
+        for broker in self.brokers.values():
+            if broker.written is not None:
+                balancer.on_report(broker.written, self.now_s, self.now_s - broker.written_s)
+        leader = Leader(balancer, self.now_s + ROUND_S, self.now_s + 900)
+        self.leaders = [leader]
+        self.counters["elections"] += 1
+        return leader
+
+    def set_policies(self, policies: Policies) -> None:
+        self.policies = policies
+        for leader in self.leaders:
+            leader.balancer.on_policies(policies)
+
+    # --- time
+
+    def run(self, load: Load, duration_s: float, each: Callable[[], None] | None = None) -> None:
+        end_s = self.now_s + duration_s
+        while self.now_s < end_s:
+            self.tick(load)
+            if each is not None:
+                each()
+
+    def tick(self, load: Load) -> None:
+        self.now_s += TICK_S
+        load.apply(self)
+        self._end_moves()
+        self._look_up()
+        for broker in list(self.brokers.values()):
+            self._report_if_due(broker)
+        for leader in list(self.leaders):
+            self._hear(leader)
+            if leader.next_round_s <= self.now_s:
+                leader.next_round_s += ROUND_S
+                self._round(leader)
+
+    def calm(self) -> None:
+        """From now on nothing goes wrong by itself."""
+        self.config = replace(
+            self.config, move_failure=0.0, report_delay_s_max=0.0, report_loss=0.0
+        )
+
+    # --- reports
+
+    def _report_if_due(self, broker: SimBroker) -> None:
+        age_s = self.now_s - broker.written_s
+        now = self._figures(broker)
+        if report_due(broker.written, age_s, now, self.settings, self._weights):
+            self.write_report(broker)
+
+    def _figures(self, broker: SimBroker) -> BrokerLoad:
+        config = self.config
+        rate = sum([self.rate[each] for each in broker.bundles])
+        usage = broker.base + rate * config.message_bytes / broker.capacity
+        served = 1.0 if usage <= 1.0 else (1.0 - broker.base) / (usage - broker.base)
+        usage = min(1.0, max(0.0, usage + self.rng.uniform(-0.02, 0.02)))
+        return BrokerLoad(
+            broker.name,
+            cpu=ResourceUsage(usage * 800, 800),
+            bandwidth_in=ResourceUsage(rate * config.message_bytes, broker.nic_limit),
+            msg_rate_in=rate * served,
+            msg_throughput_in=rate * served * config.message_bytes,
+            last_update_ms=int((self.now_s + self.clock_jump_s) * 1000),
+            topics=len(broker.bundles),
+            bundles=sorted(broker.names),
+            draining=broker.draining,
+        )
+
+    def write_report(self, broker: SimBroker) -> None:
+        load = self._figures(broker)
+        size = self.config.message_bytes
+        wanted = sum([self.rate[each] for each in broker.bundles])
+        served = load.msg_rate_in / wanted if wanted else 1.0
+        for bundle in broker.bundles:
+            rate = self.rate[bundle] * served
+            load.stats[self.names[bundle]] = BundleStats(rate, 0.0, rate * size, 0.0, topics=1)
+        self.counters["reports"] += 1
+        if broker.silent or self.rng.random() < self.config.report_loss:
+            self.counters["reports lost"] += 1
+            return
+        broker.written, broker.written_s = load, self.now_s
+        for leader in self.leaders:
+            self._sequence += 1
+            heard_s = self.now_s + self.rng.uniform(0, self.config.report_delay_s_max)
+            heapq.heappush(leader.inbox, (heard_s, self._sequence, load, self.now_s))
+
+    def _hear(self, leader: Leader) -> None:
+        while leader.inbox and leader.inbox[0][0] <= self.now_s:
+            _, _, load, made_s = heapq.heappop(leader.inbox)
+            if load.broker_id in self.brokers:
+                leader.balancer.on_report(load, self.now_s, self.now_s - made_s)
+
+    # --- rounds
+
+    def _round(self, leader: Leader) -> None:
+        now_s = self.now_s
+        for move in leader.balancer.round(now_s):
+            if move is None:
+                continue
+            self.counters["decided"] += 1
+            # As the shell does: the note is in the store before the order leaves, by
+            # compare-and-set, so that a second leader sees it.
+            since_s = self.resting.get(move.bundle)
+            grace_s = self.settings.load_balancer_shedding_grace_period_minutes * 60
+            if since_s is not None and now_s - since_s < grace_s:
+                leader.balancer.on_move_failed(move, now_s)
+                self.counters["moves refused"] += 1
+                continue
+            self.resting[move.bundle] = now_s
+            self._order(leader, move)
+        if leader.next_averages_s <= now_s:
+            leader.next_averages_s += 900
+            self.averages = leader.balancer.averages()
+        self._note(leader)
+
+    def _order(self, leader: Leader, move: Move) -> None:
+        if self.on_move is not None:
+            self.on_move(self, leader, move)
+        bundle = self.index[move.bundle]
+        owner = self.owner[bundle]
+        fails = (
+            owner is None
+            or owner.name != move.source
+            or self.rng.random() < self.config.move_failure
+        )
+        if fails:
+            self.counters["moves failed"] += 1
+            leader.balancer.on_move_failed(move, self.now_s)
+            return
+        self._sequence += 1
+        end_s = self.now_s + self.rng.uniform(0, self.config.move_s_max)
+        self.moved.append((self.now_s, bundle, move.source, str(move.target)))
+        self.counters["moves"] += 1
+        heapq.heappush(self._ending, (end_s, self._sequence, bundle, move, leader, True))
+        self.give(bundle, None)
+
+    def _end_moves(self) -> None:
+        while self._ending and self._ending[0][0] <= self.now_s:
+            _, _, bundle, move, leader, _ = heapq.heappop(self._ending)
+            leader.balancer.on_moved(move, self.now_s)
+            target = self.brokers.get(str(move.target))
+            if target is not None and not target.draining:
+                self.give(bundle, target)  # told to the clients with the close
+
+    def _look_up(self) -> None:
+        """Clients ask for what nobody serves, in no order."""
+        moving = {each[2] for each in self._ending}
+        asked = [n for n, owner in enumerate(self.owner) if owner is None and n not in moving]
+        self.rng.shuffle(asked)
+        for bundle in asked:
+            if not self.leaders:
+                return
+            leader = self.rng.choice(self.leaders)
+            chosen = leader.balancer.place(self.names[bundle], self.now_s)
+            if chosen is None or chosen not in self.brokers:
+                self.counters["lookups unanswered"] += 1
+                continue
+            self.counters["placed"] += 1
+            if self.on_place is not None:
+                self.on_place(self, leader, self.names[bundle], chosen)
+            self.give(bundle, self.brokers[chosen])
+
+    def give(self, bundle: int, broker: SimBroker | None) -> None:
+        """Who serves it now; None: nobody, until it is looked up."""
+        name, before = self.names[bundle], self.owner[bundle]
+        if before is not None:
+            before.bundles.discard(bundle)
+            before.names.discard(name)
+        self.owner[bundle] = broker
+        if broker is not None:
+            broker.bundles.add(bundle)
+            broker.names.add(name)
+
+    # --- figures
+
+    def usages(self) -> list[float]:
+        """True ones, without the limit of 100 %."""
+        size = self.config.message_bytes
+        return [each.usage(self.rate, size) for each in self.brokers.values()]
+
+    def _note(self, leader: Leader) -> None:
+        usages = self.usages()
+        mean = sum(usages) / len(usages)
+        variance = sum((usage - mean) ** 2 for usage in usages) / len(usages)
+        row: dict[str, Any] = {
+            "minute": self.now_s / 60,
+            "mean": mean,
+            "highest": max(usages),
+            "lowest": min(usages),
+            "deviation": variance**0.5,
+            "moves": self.counters["moves"],
+        }
+        self.history.append(row)
