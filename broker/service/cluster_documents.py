@@ -127,15 +127,15 @@ class ClusterDocuments:
         default = await self._read(f"{_QUOTAS}/default") or DEFAULT_QUOTA
         if bundle is None:
             return default
-        return await self._read(f"{_QUOTAS}/{bundle}") or default
+        return await self._read(_quota(bundle)) or default
 
     async def put_quota(self, bundle: str | None, quota: Document) -> None:
-        path = f"{_QUOTAS}/default" if bundle is None else f"{_QUOTAS}/{bundle}"
+        path = f"{_QUOTAS}/default" if bundle is None else _quota(bundle)
         await self._store.put(path, orjson.dumps(quota))
 
     async def delete_quota(self, bundle: str) -> bool:
         """Whether there was one."""
-        return await self._delete(f"{_QUOTAS}/{bundle}")
+        return await self._delete(_quota(bundle))
 
     # --- documents
 
@@ -160,6 +160,10 @@ class ClusterDocuments:
 
 def _domains(cluster: str) -> str:
     return f"{_CLUSTERS}/{encode_name(cluster)}/failureDomain"
+
+
+def _quota(bundle: str) -> str:
+    return f"{_QUOTAS}/namespace/{bundle}"  # where the leader looks for it
 
 
 def _isolation(cluster: str) -> str:
