@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check audit bench bench-admin simulate fuzz fuzz-login interop-clients format clean
+.PHONY: help setup standalone test check audit bench bench-admin simulate simulate-balancer chaos fuzz fuzz-login interop-clients format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -59,6 +59,13 @@ simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: seeds of the cluster 
 	MAGNETAR_SEEDS=$$(( $(SEEDS) < 2000 ? $(SEEDS) : 2000 )) MAGNETAR_SEED=$(or $(SEED),0) \
 		$(BIN)/python -m pytest tests/simulation -n 2 --deselect tests/simulation/test_cluster.py \
 		--ignore tests/simulation/test_planted_bugs.py
+
+simulate-balancer: $(STAMP)  ## make simulate-balancer [SEED=N]: 1,000 brokers, each strategy; hours. Curves in docs/
+	$(BIN)/python -m tests.simulation.balancer.run --seed $(or $(SEED),0) --plots docs/load-balancing
+
+chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster of processes, by its history nothing is lost
+	MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),100) MAGNETAR_CHAOS_SEED=$(or $(SEED),$$(date +%s)) \
+		$(BIN)/python -m pytest tests/integration/test_cluster_failover.py -k random_kills -s
 
 fuzz: $(STAMP)  ## make fuzz [EXAMPLES=N] [SEED=N] [ONLY=part of a path]: random HTTP requests
 	MAGNETAR_FUZZ_EXAMPLES=$(or $(EXAMPLES),100) MAGNETAR_FUZZ_SEED=$(or $(SEED),$$(date +%s)) \
