@@ -326,7 +326,7 @@ class AsyncLedgerWriter:
             code = await client.force(self.ledger_id, effect.first, master_key=self._master_key)
         except BookkeeperError:
             code = codes.UNAVAILABLE
-        self._core.on_forced(effect.slot, code)
+        self._core.on_forced(effect, code)
         self._run_soon()
 
     def _is_backlogged(self) -> bool:

@@ -19,12 +19,14 @@ from bookkeeper.client.quorum_adds import Batch, QuorumAdds
 class ForceLedger:
     """Ask ``bookie`` to make durable what it acknowledged from ``first`` on.
 
-    Answer: ``LedgerWriter.on_forced``.
+    Answer: ``LedgerWriter.on_forced`` with this effect. ``number`` tells the rounds apart: a slow
+    bookie's answer may come when the next force is under way, of which it knows nothing.
     """
 
     slot: int
     bookie: str
     first: int
+    number: int
 
 
 @dataclass(slots=True)
@@ -32,12 +34,14 @@ class _Round:
     """One force.
 
     Attributes:
+        number: of this force.
         target, length: the last entry that it confirms, and the payload bytes up to it.
         wanted: batches and their acks when the force was sent.
         forced: bit set of the slots that said OK.
         waiting: slots that haven't answered.
     """
 
+    number: int
     target: int
     length: int
     wanted: list[tuple[Batch, int]]
@@ -57,6 +61,7 @@ class ForceRounds:
         self.forced_length = 0
         self._unforced: deque[Batch] = deque()
         self._round: _Round | None = None
+        self._rounds = 0  # so far
 
     @property
     def is_running(self) -> bool:
@@ -72,20 +77,22 @@ class ForceRounds:
         wanted = [(b, b.acks) for b in self._unforced if b.end - 1 <= adds.last_confirmed]
         if not wanted:
             return []
+        self._rounds += 1
         sends = [
-            ForceLedger(slot, bookie, first)
+            ForceLedger(slot, bookie, first, self._rounds)
             for slot, bookie in enumerate(adds.bookies)
             if (first := _first_held(wanted, slot, adds)) is not None
         ]
         self._round = _Round(
-            *(adds.last_confirmed, adds.confirmed_length, wanted, 0, {s.slot for s in sends}),
+            *(self._rounds, adds.last_confirmed, adds.confirmed_length),
+            *(wanted, 0, {sent.slot for sent in sends}),
         )
         return sends
 
-    def on_answer(self, slot: int, is_ok: bool, adds: QuorumAdds) -> bool | None:
+    def on_answer(self, sent: ForceLedger, is_ok: bool, adds: QuorumAdds) -> bool | None:
         """A bookie answered: True: ``last_forced`` moved; False: it never can; None: wait."""
-        current = self._round
-        if current is None or slot not in current.waiting:
+        current, slot = self._round, sent.slot
+        if current is None or sent.number != current.number or slot not in current.waiting:
             return None
         current.waiting.discard(slot)
         if is_ok:

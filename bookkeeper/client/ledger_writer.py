@@ -201,11 +201,11 @@ class LedgerWriter:
         self._effects += sends
         return bool(sends)
 
-    def on_forced(self, slot: int, code: int) -> None:
-        """A bookie answered a force."""
+    def on_forced(self, sent: ForceLedger, code: int) -> None:
+        """A bookie answered a force; answers to earlier ones are ignored."""
         if self.error is not None or self._forces is None:
             return
-        moved = self._forces.on_answer(slot, code == codes.OK, self._adds)
+        moved = self._forces.on_answer(sent, code == codes.OK, self._adds)
         if moved:
             self._effects.append(Confirmed(self._forces.last_forced))
         elif moved is False:

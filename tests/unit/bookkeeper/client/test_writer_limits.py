@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,10 +173,11 @@ def test_only_force_confirms() -> None:
     assert (w.core.last_written, w.core.last_confirmed) == (1, -1)
     w.append()
     assert decode_header(w.request("A", 2).heads[0]).lac == -1  # nobody may read 0 and 1
-    assert forced(w) == [ForceLedger(0, "A", 0), ForceLedger(1, "B", 0)]
-    w.core.on_forced(0, codes.OK)
+    to_a, to_b = forced(w)
+    assert [to_a, to_b] == [ForceLedger(0, "A", 0, 1), ForceLedger(1, "B", 0, 1)]
+    w.core.on_forced(to_a, codes.OK)
     assert w.core.take_effects() == []
-    w.core.on_forced(1, codes.OK)
+    w.core.on_forced(to_b, codes.OK)
     assert w.core.take_effects() == [Confirmed(1)]
     w.append()
     assert decode_header(w.request("A", 3).heads[0]).lac == 1
@@ -187,12 +190,13 @@ def test_a_force_counts_only_bookies_that_had_acknowledged_before_it() -> None:
     w.append()
     w.answer("A", 0)
     w.answer("B", 0)
-    assert [send.bookie for send in forced(w)] == ["A", "B"]
+    to_a, to_b = forced(w)
+    assert (to_a.bookie, to_b.bookie) == ("A", "B")
     w.answer("C", 0)  # too late for this force
-    w.core.on_forced(0, codes.OK)
-    w.core.on_forced(2, codes.OK)  # an answer to nothing
+    w.core.on_forced(to_a, codes.OK)
+    w.core.on_forced(replace(to_a, slot=2, bookie="C"), codes.OK)  # an answer to nothing
     assert w.core.take_effects() == []
-    w.core.on_forced(1, codes.UNAVAILABLE)
+    w.core.on_forced(to_b, codes.UNAVAILABLE)
     (effect,) = w.core.take_effects()
     assert isinstance(effect, Failed)
     assert w.core.last_confirmed == -1
@@ -203,11 +207,35 @@ def test_a_force_can_do_without_one_that_is_not_needed() -> None:
     w.append()
     for bookie in "ABC":
         w.answer(bookie, 0)
-    assert len(forced(w)) == 3
-    w.core.on_forced(0, codes.UNKNOWN_LEDGER_STATE)  # it was started again, and has lost it
-    w.core.on_forced(1, codes.OK)
-    w.core.on_forced(2, codes.OK)
+    to_a, to_b, to_c = forced(w)
+    w.core.on_forced(to_a, codes.UNKNOWN_LEDGER_STATE)  # it was started again, and has lost it
+    w.core.on_forced(to_b, codes.OK)
+    w.core.on_forced(to_c, codes.OK)
     assert w.core.take_effects() == [Confirmed(0)]
+
+
+@pytest.mark.parametrize("late", [codes.OK, codes.UNKNOWN_LEDGER_STATE])
+def test_a_late_answer_to_the_force_before_counts_for_nothing(late: int) -> None:
+    """C knows nothing of the second force: with A it would confirm what only A has on disk."""
+    w = make(3, 3, 2, WriteConfig(), deferred=True)
+    w.append()
+    for bookie in "ABC":
+        w.answer(bookie, 0)
+    to_a, to_b, to_c = forced(w)
+    w.core.on_forced(to_a, codes.OK)
+    w.core.on_forced(to_b, codes.OK)
+    assert w.core.take_effects() == [Confirmed(0)]
+    w.append()
+    for bookie in "ABC":
+        w.answer(bookie, 1)
+    again = forced(w)
+    w.core.on_forced(again[0], codes.OK)
+    w.core.on_forced(to_c, late)  # of the first one
+    assert w.core.take_effects() == []
+    w.core.on_forced(again[1], codes.UNAVAILABLE)
+    assert w.core.take_effects() == []  # nor does it stand in C's way
+    w.core.on_forced(again[2], codes.OK)
+    assert w.core.take_effects() == [Confirmed(1)]
 
 
 def test_force_asks_each_bookie_from_its_first_unforced_entry_on() -> None:
@@ -215,9 +243,10 @@ def test_force_asks_each_bookie_from_its_first_unforced_entry_on() -> None:
     w.append(4)
     for bookie in "ABC":
         w.answer(bookie, 0)
-    assert [(s.bookie, s.first) for s in forced(w)] == [("A", 0), ("B", 0), ("C", 1)]
-    for slot in range(3):
-        w.core.on_forced(slot, codes.OK)
+    sends = forced(w)
+    assert [(s.bookie, s.first) for s in sends] == [("A", 0), ("B", 0), ("C", 1)]
+    for send in sends:
+        w.core.on_forced(send, codes.OK)
     w.append(1)  # 4: BC
     w.answer("B", 4)
     w.answer("C", 4)
@@ -242,7 +271,7 @@ def test_a_failed_bookie_ends_a_deferred_writer() -> None:
     assert isinstance(effect, Failed)
     assert isinstance(effect.error, WriteFailedError)
     assert not w.core.begin_force()
-    w.core.on_forced(0, codes.OK)
+    w.core.on_forced(ForceLedger(0, "A", 0, 1), codes.OK)
     assert w.core.take_effects() == []
 
 
