@@ -21,6 +21,7 @@ from bookkeeper.bookie import cookie, index_format, open_bookie, scrub
 from bookkeeper.bookie import ledger_storage as storages
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.current_metadata import CurrentMetadata
+from bookkeeper.bookie.deferred_sync import DeferredAdds
 from bookkeeper.bookie.flush import replace_runs
 from bookkeeper.bookie.integrity_check import IntegrityCheck
 from bookkeeper.bookie.ledger_state import LedgerState as StoredState
@@ -28,6 +29,7 @@ from bookkeeper.bookie.upkeep import Upkeep
 from bookkeeper.client import async_ledger_recovery as recoveries
 from bookkeeper.client import async_ledger_writer as writers
 from bookkeeper.client import client, ledger_reader, quorum
+from bookkeeper.client.force_rounds import ForceRounds
 from bookkeeper.client.ledger_recovery import LedgerRecovery, Phase, ReplaceBookies
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.ledger_writer import LedgerWriter
@@ -37,6 +39,7 @@ from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds
 from bookkeeper.ledger_metadata import LedgerState, Segment, with_segment
 from bookkeeper.replication import ledger_repair
 from bookkeeper.replication import replicator as replicators
+from bookkeeper.replication.ledger_checker import LedgerChecker
 from bookkeeper.replication.replicator import Replicator
 from bookkeeper.replication.zones import Zones
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
@@ -409,6 +412,35 @@ def any_disk_will_do(plant: Plant) -> None:
     old = plant.set(cookie, "check_cookie", check)
 
 
+# Deferred adds
+
+
+@bug(CLUSTER, "storage.md 2.4: a bookie vouches for what it lost in a restart")
+def a_restarted_bookie_vouches(plant: Plant) -> None:
+    async def force(self: Any, ledger_id: int, first: int) -> int:
+        self._first[ledger_id] = min(first, self._first.get(ledger_id, first))
+        return int(await old(self, ledger_id, first))
+
+    old = plant.set(DeferredAdds, "force", force)
+
+
+@bug(CLUSTER, "storage.md 2.4: a force that doesn't wait for the disk")
+def a_force_does_not_wait(plant: Plant) -> None:
+    async def force(self: Any, ledger_id: int, first: int) -> int:
+        return codes.OK
+
+    plant.set(DeferredAdds, "force", force)
+
+
+@bug(CLUSTER, "found here: a late answer counts for the next force")
+def late_answers_to_forces_count(plant: Plant) -> None:
+    def on_answer(self: Any, sent: Any, is_ok: bool, adds: Any) -> Any:
+        number = 0 if self._round is None else self._round.number
+        return old(self, replace(sent, number=number), is_ok, adds)
+
+    old = plant.set(ForceRounds, "on_answer", on_answer)
+
+
 # Repairs
 
 
@@ -418,6 +450,14 @@ def markers_are_cleared_unrepaired(plant: Plant) -> None:
         return await self._clear(marker)
 
     plant.set(ledger_repair._Attempt, "_round", clear)
+
+
+@bug(CLUSTER, "storage.md 7.4: an open segment isn't compared")
+def who_came_back_is_believed(plant: Plant) -> None:
+    async def behind(self: Any, metadata: Any, named: Any) -> list[Any]:
+        return []
+
+    plant.set(LedgerChecker, "behind", behind)
 
 
 @bug(CLUSTER, "storage.md 7.4: copied before it is listed")

@@ -37,6 +37,8 @@ REACHED = (
     "state: recovered above what was acknowledged",
     "state: started in limbo",
     "answer: read UNKNOWN_LEDGER_STATE",
+    "answer: force UNKNOWN_LEDGER_STATE",
+    "state: forced",
 )
 
 

@@ -25,6 +25,8 @@ QUICK = (
     "a_restart_forgets_fences",
     "no_limbo",
     "any_disk_will_do",
+    "a_restarted_bookie_vouches",
+    "a_force_does_not_wait",
     "the_target_is_listed_first",
 )
 

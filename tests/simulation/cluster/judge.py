@@ -144,15 +144,32 @@ class Judge:
             request.recovery or not was_fenced,
             f"15: {machine.host} took an add of ledger {ledger_id} after it was fenced",
         )
-        promises = machine.promises
-        held = promises.entries[ledger_id]
-        spoilt = promises.spoilt.get(ledger_id)
-        for entry_id, head, body in zip(
-            request.entry_ids, request.heads, request.bodies, strict=True
-        ):
-            held[entry_id] = head + body
-            if spoilt is not None:
-                spoilt.discard(entry_id)
+        packets = {
+            entry_id: head + body
+            for entry_id, head, body in zip(
+                request.entry_ids, request.heads, request.bodies, strict=True
+            )
+        }
+        if request.deferred_sync:  # acknowledged, and maybe only in memory
+            machine.promises.early[ledger_id].update(packets)
+        else:
+            self._on_promised(machine, ledger_id, packets)
+
+    def _on_promised(
+        self, machine: BookieMachine, ledger_id: int, packets: dict[int, bytes]
+    ) -> None:
+        machine.promises.entries[ledger_id].update(packets)
+        spoilt = machine.promises.spoilt.get(ledger_id)
+        if spoilt is not None:
+            spoilt.difference_update(packets)
+
+    def on_forced(
+        self, machine: BookieMachine, ledger_id: int, early: dict[int, bytes], code: int
+    ) -> None:
+        """A bookie answers a force; ``early``: what it vouches for if it says OK."""
+        self.count(f"answer: force {codes.code_name(code)}")
+        if code == codes.OK:
+            self._on_promised(machine, ledger_id, early)
 
     def on_fenced(self, machine: BookieMachine, ledger_id: int) -> None:
         machine.promises.fences.add(ledger_id)

@@ -65,12 +65,17 @@ class MachineJudge(Protocol):
         self, machine: BookieMachine, request: AddRequest, code: int, was_fenced: bool
     ) -> None: ...
 
+    def on_forced(
+        self, machine: BookieMachine, ledger_id: int, early: dict[int, bytes], code: int
+    ) -> None: ...
+
 
 class Promises:
     """What a bookie said it has. It holds over restarts, unless the test took it away.
 
     Attributes:
         entries: ledger -> entry -> packet, acknowledged as durable.
+        early: the same of deferred adds, in this life, and no promise before a force.
         fences: ledgers it said to be fenced.
         spoilt: ledger -> entries whose copy here the test destroyed.
         rotten: those of them that merely can't be read: nobody knows before somebody tries.
@@ -78,6 +83,7 @@ class Promises:
 
     def __init__(self) -> None:
         self.entries: dict[int, dict[int, bytes]] = defaultdict(dict)
+        self.early: dict[int, dict[int, bytes]] = defaultdict(dict)
         self.fences: set[int] = set()
         self.spoilt: dict[int, set[int]] = defaultdict(set)
         self.rotten: set[tuple[int, int]] = set()
@@ -156,6 +162,7 @@ class BookieMachine:
         process.clock_rate = self.clock_rate
         process.clock_offset_ms = self.clock_offset_ms
         process.on_power_loss = self._on_power_loss
+        self.promises.early.clear()
         self.refusal = None
         self._task = process.context.run(self._loop.create_task, self._open(process))
         return self._task
@@ -392,9 +399,10 @@ class _DataWatch:
         storage = bookie.storage
         self._machine, self._bookie, self._judge = machine, bookie, judge
         self._drops: Counter[int] = Counter()  # ledger -> how often it was forgotten or emptied
-        self._add = bookie.add_entries
+        self._add, self._force = bookie.add_entries, bookie.force
         self._forget, self._empty = storage.forget, storage.empty
         bookie.add_entries = self.add_entries  # type: ignore[method-assign]
+        bookie.force = self.force  # type: ignore[method-assign]
         storage.forget = self.forget  # type: ignore[method-assign]
         storage.empty = self.empty  # type: ignore[method-assign]
 
@@ -413,11 +421,21 @@ class _DataWatch:
         request.done = done
         self._add(request)
 
+    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
+        machine, drops = self._machine, self._drops[ledger_id]
+        early = machine.promises.early.get(ledger_id, {})
+        vouched = {entry_id: packet for entry_id, packet in early.items() if entry_id >= first}
+        code = await self._force(ledger_id, first, master_key=master_key)
+        if machine.bookie is self._bookie and drops == self._drops[ledger_id]:
+            self._judge.on_forced(machine, ledger_id, vouched, code)
+        return code
+
     def forget(self, ledger_id: int, deleted_at_s: int) -> None:
         self._judge.on_forgotten(self._machine, ledger_id)
         self._drops[ledger_id] += 1
         promises = self._machine.promises
         promises.entries.pop(ledger_id, None)
+        promises.early.pop(ledger_id, None)
         promises.fences.discard(ledger_id)
         self._forget(ledger_id, deleted_at_s)
 
@@ -428,6 +446,7 @@ class _DataWatch:
         self._judge.on_forgotten(self._machine, ledger_id)
         self._drops[ledger_id] += 1
         self._machine.promises.entries.pop(ledger_id, None)
+        self._machine.promises.early.pop(ledger_id, None)
         return True
 
 

@@ -65,7 +65,8 @@ class Owner:
     async def _write_one(self, member: Member) -> None:
         scenario, rng = self.scenario, self.scenario.rng
         password = b"secret" if scenario.has("passwords") else b""
-        config = LedgerConfig(*scenario.triple(), password=password)
+        deferred = scenario.defers and scenario.deferred_rng.random() < 0.6
+        config = LedgerConfig(*scenario.triple(), password=password, deferred_sync=deferred)
         writer = await member.client.create_ledger(config)
         history = self.cluster.judge.history(writer.ledger_id)
         history.password = password
@@ -73,14 +74,50 @@ class Owner:
         scenario.histories.append(history)
         self.left.append(history)
         writer.on_confirmed = lambda upto: self.cluster.judge.on_confirmed(history, upto)
+        if deferred and not scenario.repairs.scrubs:  # as for other slow disks
+            for host in writer.metadata.last_segment.bookies:
+                if scenario.deferred_rng.random() < 0.5:  # so that more waits for it
+                    self.cluster.machines[host].process.disk_ms_max = 200.0
         for _ in range(rng.randrange(2, 14)):
             if writer.error is not None or self.appends <= 0:
                 break
             self.appends -= 1
             self._append(writer, history)
             await asyncio.sleep(rng.choice([0.0, 0.001, 0.02, 0.2, 0.4]))
+            if deferred and scenario.deferred_rng.random() < 0.3:
+                await self._force(writer)
+        if deferred:
+            while writer.error is None and writer.last_confirmed < writer.next_entry - 1:
+                await self._force(writer)
+                await asyncio.sleep(0.02)
         if rng.random() < 0.6 and writer.error is None:
             await self._close(writer, history)
+
+    async def _force(self, writer: AsyncLedgerWriter) -> None:
+        """Deferred adds: only what this answers was promised to us (``Judge.on_confirmed``)."""
+        written = writer.last_written
+        if self.scenario.chaos and self.scenario.deferred_rng.random() < 0.3:
+            await self._restart_a_member(writer)
+        durable = await writer.force()
+        self.cluster.recorder.count("state: forced", durable > -1)
+        self.cluster.judge.check(
+            durable >= written, f"force: ledger {writer.ledger_id}: up to {durable}, not {written}"
+        )
+
+    async def _restart_a_member(self, writer: AsyncLedgerWriter) -> None:
+        """It comes back without what it had only in memory, and is asked to vouch for it."""
+        dice, machines = self.scenario.deferred_rng, self.cluster.machines
+        machine = machines[dice.choice(writer.metadata.last_segment.bookies)]
+        if not machine.is_up or not machine.wants_to_run:
+            return
+        self.cluster.recorder.count("fault: bookie killed before a force")
+        machine.stop(power=dice.random() < 0.5)
+        for _ in range(20):
+            if not machine.process.alive and machine.wants_to_run and machine.refusal is None:
+                machine.start()
+            await asyncio.sleep(0.05)
+            if machine.is_up:
+                return
 
     def _append(self, writer: AsyncLedgerWriter, history: LedgerHistory) -> None:
         rng = self.scenario.rng

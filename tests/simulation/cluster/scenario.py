@@ -56,6 +56,9 @@ class ClusterScenario:
         self.dead: BookieMachine | None = None  # for good
         self.repairs = Repairs(self.cluster, scrubs=self._destroyed == "bits")
         self.has_auto_recovery = self.rng.random() < 0.6
+        # Dice of its own: seeds without deferred adds are the runs they were before there were any.
+        self.deferred_rng = random.Random(2 * simulator.seed + 1)
+        self.defers = self.deferred_rng.random() < 0.3
 
     @property
     def living(self) -> list[BookieMachine]:
