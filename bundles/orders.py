@@ -5,7 +5,7 @@ so that nobody has to read it. Its source, the owner of the bundle, carries it o
 doesn't own the bundle forgets it. So two leaders, or a leader that was deposed, can do no harm:
 a bundle leaves its owner by the owner's hand alone. The node goes when it is done, or can't be.
 
-No HTTP call between brokers, and so no credentials for it: docs/decisions/0025.
+No HTTP call between brokers, and so no credentials for it: docs/decisions/0028.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ class BundleOrders:
                 await self._ownership.release(order.bundle)
             elif (heir := await self._find(order.destination)) is None:
                 _log.warning("its destination is gone: %s", order)
-            else:
-                await self._ownership.release(order.bundle, heir)
+            elif not await self._ownership.release(order.bundle, heir):
+                heir = None  # it goes to another one
         except (BundleError, MetadataError) as error:
             _log.warning("not carried out: %s: %s", order, error)
             heir = None
@@ -183,7 +183,10 @@ class BundleOrders:
             await self._end(order)
 
     async def _receive(self, order: Order, gone: asyncio.Event) -> None:
-        await self._ownership.expect(order.bundle, gone)
+        giver = None
+        with suppress(MetadataError):  # without it, the end of the order ends the wait
+            giver = await self._find(order.source)
+        await self._ownership.expect(order.bundle, gone, giver)
         await self._end(order)
 
     async def _end(self, order: Order) -> None:

@@ -265,21 +265,26 @@ class OwnershipService:
         """Who gets a bundle that is being unloaded here, as far as it is known."""
         return self._heirs.get(bundle)
 
-    def expect(self, bundle: str, given_up: asyncio.Event) -> "asyncio.Task[None]":
+    def expect(
+        self, bundle: str, given_up: asyncio.Event, giver: BrokerLookup | None = None
+    ) -> "asyncio.Task[None]":
         """Take a bundle as soon as its owner gives it up; clients who come early wait for it.
 
         Args:
             given_up: once set, the bundle doesn't come.
+            giver: owns it; if another broker does, it doesn't come. None: whoever owns it.
         Returns:
             Ends when the bundle is owned here, or doesn't come.
         """
         if (task := self._expected.get(bundle)) is None:
-            task = asyncio.get_running_loop().create_task(self._expect(bundle, given_up))
+            task = asyncio.get_running_loop().create_task(self._expect(bundle, given_up, giver))
             self._expected[bundle] = task
             task.add_done_callback(lambda _: self._expected.pop(bundle))
         return task
 
-    async def _expect(self, bundle: str, given_up: asyncio.Event) -> None:
+    async def _expect(
+        self, bundle: str, given_up: asyncio.Event, giver: BrokerLookup | None
+    ) -> None:
         news = asyncio.Event()
         watches = (
             self._store.watch(_path(bundle), lambda _: news.set()),
@@ -293,6 +298,9 @@ class OwnershipService:
                 try:
                     await self._acquire(bundle)
                     return
+                except BundleBusyError:
+                    if await self._went_elsewhere(bundle, giver):
+                        return
                 except (BundleError, MetadataError) as error:
                     _log.debug("bundle %s is on its way: %s", bundle, error)
                 with suppress(TimeoutError):  # of troubles without an event
@@ -303,7 +311,15 @@ class OwnershipService:
             for watch in watches:
                 watch.close()
 
-    async def release(self, bundle: str, heir: BrokerLookup | None = None) -> None:
+    async def _went_elsewhere(self, bundle: str, giver: BrokerLookup | None) -> bool:
+        try:
+            owner = await self.owner_of_bundle(bundle)
+        except (BundleError, MetadataError) as error:
+            _log.debug("bundle %s is on its way: %s", bundle, error)
+            return False
+        return None not in (owner, giver) and owner not in (giver, self.broker)
+
+    async def release(self, bundle: str, heir: BrokerLookup | None = None) -> bool:
         """Unloads a bundle: no new topics, close the loaded ones, then give up the node.
 
         The node goes also when closing the topics fails: the next owner fences their ledgers.
@@ -311,10 +327,12 @@ class OwnershipService:
 
         Args:
             heir: expects the bundle; clients are sent there.
+        Returns:
+            False: there was nothing to do, or it is being released already, perhaps to another.
         """
         owned = self._owned.get(bundle)
         if owned is None or owned.unloading:
-            return
+            return False
         owned.unloading = True
         if heir is not None:
             self._heirs[bundle] = heir
@@ -327,6 +345,7 @@ class OwnershipService:
             finally:
                 if self._owned.get(bundle) is owned:
                     del self._owned[bundle]
+        return True
 
     async def release_namespace(self, namespace: str) -> None:
         """Unloads all bundles of a namespace that are owned here."""

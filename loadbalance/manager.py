@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from loadbalance.config import BalancerConfig
 from loadbalance.errors import InvalidDocumentError
 from loadbalance.leader import BrokerElection, LeaderBroker
 from loadbalance.model import Weights
@@ -25,7 +26,6 @@ from loadbalance.reporter import LoadReporter
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from loadbalance.config import BalancerConfig
     from loadbalance.model import BrokerLoad
     from loadbalance.office import Actions
     from metadata.store import MetadataStore
@@ -110,9 +110,14 @@ class LoadManager:
 
     def reconfigure(self, config: BalancerConfig) -> None:
         """Go on with other settings; a leader begins its judgement anew."""
-        if config == self.config:
+        before, self.config = self.config, config
+        # A broker's whole configuration may be this one's subclass: its other settings don't count.
+        if all(
+            getattr(config, each.name) == getattr(before, each.name)
+            for each in fields(BalancerConfig)
+        ):
             return
-        self.config, self._office = config, None
+        self._office = None
         if self.is_leader:
             self._begin_to_lead()
 
