@@ -12,6 +12,7 @@ from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.errors import LedgerClosedError, LedgerError, LedgerFencedError
 from bookkeeper.ledger_metadata import LedgerMetadata
+from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
 from managed_ledger.append_core import (
     AppendCore,
     AppendDone,
@@ -62,6 +63,7 @@ class AppendPath:
     """
 
     __slots__ = (
+        "_charged",
         "_has_moved",
         "_log",
         "_reporting",
@@ -84,6 +86,7 @@ class AppendPath:
         self._tasks: frozenset[asyncio.Task[None]] = NOTHING
         self._reporting: list[Done] | None = None  # what is being reported, and grows meanwhile
         self._has_moved = False
+        self._charged = 0  # what the process's budget knows of what is pending here
         self._waiters: list[asyncio.Future[None]] = []
         # Ledgers whose close or its record in the list failed, with the end if it is known: the
         # sweep tries again.
@@ -93,6 +96,7 @@ class AppendPath:
         """See `ManagedLedger.append`."""
         core = self.core
         batch = core.append(heads, bodies, on_done, self._log.now_ms())
+        self._charge()
         if batch is not None:
             self._write(core.current, batch)
         elif core.refusal is not None:
@@ -124,11 +128,19 @@ class AppendPath:
                         assert_never(effect)
             if done := core.take_done():
                 self._report(done)
+        self._charge()
         if self._waiters:
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(None)
             self._waiters.clear()
+
+    def _charge(self) -> None:
+        core = self.core
+        charge = core.pending_bytes + ENTRY_OVERHEAD_BYTES * core.pending_entries
+        if charge != self._charged:
+            change, self._charged = charge - self._charged, charge
+            self._log.budget.change(change)
 
     async def wait_change(self, timeout_s: float) -> bool:
         """Waits until the core may have changed; False when nothing did in time."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
+from managed_ledger.append_budget import AppendBudget
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor.errors import CursorFencedError
 from managed_ledger.entry_cache import EntryCache
@@ -45,6 +46,8 @@ class FactoryConfig:
 
     cache_sweep_s: float = 5.0
     """Pause between looks at idle cached entries, while there are any."""
+    append_bytes_max: int = 256 << 20
+    """Bytes that may be appended and unconfirmed before those who append should pause."""
     ledger_sweep_s: float = 60.0
     """Pause between looks at what is due by age: the only timer of an idle process."""
 
@@ -70,6 +73,8 @@ class ManagedLedgerFactory:
         offloaders: Iterable[LedgerOffloader] = (),
     ) -> None:
         self.cache = cache
+        self.append_budget = AppendBudget(config.append_bytes_max)
+        """Of all logs together: who appends a lot goes by it."""
         self._client = client
         self._store = store
         self._config = config
@@ -170,8 +175,8 @@ class ManagedLedgerFactory:
         client, store, clock = self._client, self._store, self._clock
         lists = await claim_list(client, store, path, token, config, clock)
         log = ManagedLedger(
-            *(name, path, client, store, self.cache, config, clock, lists),
-            *(self._on_closed, self._offloading),
+            *(name, path, client, store, self.cache, self.append_budget, config, clock),
+            *(lists, self._on_closed, self._offloading),
         )
         try:
             await log.load_cursors()

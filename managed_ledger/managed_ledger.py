@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
 from managed_ledger import ending
+from managed_ledger.append_budget import AppendBudget
 from managed_ledger.append_core import AppendDone, AppendState
 from managed_ledger.append_path import AppendPath
 from managed_ledger.config import ManagedLedgerConfig
@@ -73,6 +74,7 @@ class ManagedLedger:
         "_on_closed",
         "_reads",
         "appends",
+        "budget",
         "cache",
         "client",
         "config",
@@ -101,6 +103,7 @@ class ManagedLedger:
         client: BookKeeperClient,
         store: MetadataStore,
         cache: EntryCache,
+        budget: AppendBudget,
         config: ManagedLedgerConfig,
         now_ms: Callable[[], int],
         lists: ListStore,
@@ -112,6 +115,7 @@ class ManagedLedger:
         self.client = client
         self.store = store
         self.cache = cache
+        self.budget = budget
         self.config = config
         self.now_ms = now_ms
         self.lists = lists

@@ -85,6 +85,7 @@ class LocalProducer:
         self.on_closed: Callable[[], None] | None = None
         self.in_flight = 0  # entries published and not answered
         self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
+        self._is_paused = False  # for the process's publish buffer
         self._line: deque[asyncio.Future[None]] = deque()  # calls that wait for them
         self._topic: Topic | None = None
         self._producer: Producer | None = None
@@ -124,6 +125,7 @@ class LocalProducer:
             )
         )
         self._topic = topic
+        service.pause_if_full(self)  # or a call that opens its own would never wait
         return self
 
     @property
@@ -153,7 +155,7 @@ class LocalProducer:
     @property
     def held(self) -> bool:
         """Whether a publish limit is exceeded: call `ready` before the next `publish`."""
-        return bool(self._over_rate) and not self.closed
+        return (self._is_paused or bool(self._over_rate)) and not self.closed
 
     async def ready(self) -> None:
         """Wait until a call may publish; calls go on one after the other, as they came."""
@@ -187,6 +189,7 @@ class LocalProducer:
             self._publish_checked(topic, producer, entries, ticket)
         else:
             self._publish(topic, producer, entries, ticket)
+        topic.service.pause_if_full(self)
         if self._line:
             self._wake_next()
 
@@ -259,8 +262,18 @@ class LocalProducer:
         self._over_rate.discard(limit)
         self._wake_next()
 
+    def pause_for_process(self) -> None:
+        """Too many bytes of the process wait for storage."""
+        self._is_paused = True
+
+    def resume_for_process(self) -> None:
+        self._is_paused = False
+        self._wake_next()
+
     def _release_all(self) -> None:
         """Nothing is published any more: whoever waits is told so by `publish`."""
+        if self._topic is not None:
+            self._topic.service.forget_publisher(self)
         for limit in self._over_rate:
             limit.leave(self)
         self._over_rate.clear()

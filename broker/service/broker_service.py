@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from bookkeeper.bookie.bookie import Bookie
     from broker.auth.authenticator import Authenticator
     from broker.config import BrokerConfig
+    from broker.http.local_producer import LocalProducer
     from broker.protocol.topic_name import TopicName
     from broker.service.load_sharing import LoadSharing
     from broker.service.topic import Topic
@@ -136,11 +137,11 @@ class BrokerService:
         self.watchers = TopicListWatchers(self)
         self.shared_buffer = SharedBuffer()
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
+        ledgers.append_budget.on_relief = self._resume_publishers
         self.publish_buffer_max = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
         self.connection_in_flight_max = min(
             _CONNECTION_IN_FLIGHT_BYTES, max(1, self.publish_buffer_max // 2)
         )
-        self.publish_in_flight_bytes = 0
         self.publish_throttle = broker_publish_throttle(config, self.loop)
         """Of everything that is published here; None: no limit."""
         self.dispatch_throttle = broker_dispatch_throttle(config, self.loop)
@@ -149,7 +150,7 @@ class BrokerService:
         self.connections: set[Connection] = set()
         self._quota, self.waiting_room, self.rooms = _doors_of(config)
         self._connections_per_ip: Counter[str] = Counter()
-        self._paused: set[Connection] = set()  # for the process's publish buffer
+        self._paused: set[Connection | LocalProducer] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[asyncio.Server | Doorstep | TlsListener] = []
         self._sweeper = Sweeper(self)
@@ -347,20 +348,35 @@ class BrokerService:
         if not self._connections_per_ip[connection.ip]:
             del self._connections_per_ip[connection.ip]
 
-    def publish_in_flight(self, connection: Connection, charge: int) -> None:
-        """Published bytes went on their way; pauses the connection when there are too many."""
-        self.publish_in_flight_bytes += charge
-        if self.publish_in_flight_bytes > self.publish_buffer_max:
-            self._paused.add(connection)
-            connection.pause_for_process()
+    @property
+    def publish_buffer_max(self) -> int:
+        """Bytes published and not yet stored beyond which publishers pause, all together."""
+        return self.ledgers.append_budget.bytes_max
 
-    def publish_settled(self, charge: int) -> None:
-        """They were answered; everybody reads again at half of the limit."""
-        self.publish_in_flight_bytes -= charge
-        if self._paused and self.publish_in_flight_bytes <= self.publish_buffer_max // 2:
-            paused, self._paused = self._paused, set()
-            for connection in paused:
-                connection.resume_for_process()
+    @publish_buffer_max.setter
+    def publish_buffer_max(self, value: int) -> None:
+        self.ledgers.append_budget.bytes_max = value
+
+    @property
+    def publish_in_flight_bytes(self) -> int:
+        """Bytes published and not yet stored."""
+        return self.ledgers.append_budget.in_flight
+
+    def pause_if_full(self, publisher: Connection | LocalProducer) -> None:
+        """After it has published: it stops when too many bytes wait for storage."""
+        if self.ledgers.append_budget.must_pause():
+            self._paused.add(publisher)
+            publisher.pause_for_process()
+
+    def _resume_publishers(self) -> None:
+        """Everybody goes on at half of the limit."""
+        paused, self._paused = self._paused, set()
+        for publisher in paused:
+            publisher.resume_for_process()
+
+    def forget_publisher(self, publisher: LocalProducer) -> None:
+        """It publishes nothing more."""
+        self._paused.discard(publisher)
 
     def next_producer_name(self) -> str:
         """A name no other producer of the cluster has."""

@@ -21,18 +21,17 @@ from broker.protocol.entry_head import FLAG_CHUNK, FLAG_ENCRYPTED, FLAG_TRANSACT
 from broker.protocol.framing import MalformedFrameError
 from broker.service.assigned_broker import assign_broker
 from broker.service.producer import TOO_LARGE, Producer, PublishBatch
+from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.service.connection import Connection
 
-__all__ = ["ENTRY_OVERHEAD_BYTES", "SendPath"]
+__all__ = ["SendPath"]
 
 logger = logging.getLogger(__name__)
 
-ENTRY_OVERHEAD_BYTES: Final = 256
-"""Charged per entry in flight on top of its bytes: what its objects cost in memory."""
 RECENTLY_CLOSED_MS: Final = 30_000
 """SENDs that crossed our CLOSE_PRODUCER are ignored this long (wire-protocol 4.5, trap 28)."""
 
@@ -211,12 +210,12 @@ class SendPath:
             batch.producer.sent += count
         connection.in_flight_bytes += charge
         service = connection.service
-        service.publish_in_flight(connection, charge)
         if connection.in_flight_bytes > service.connection_in_flight_max:
             connection.pause_reading(_PAUSED_CONNECTION)
         for batch in batches.values():
             if batch.sequence_ids:
                 batch.producer.topic.publish(batch.producer, batch)
+        service.pause_if_full(connection)
 
     # --- answers
 
@@ -263,7 +262,6 @@ class SendPath:
             charge = batch.entry_bytes + ENTRY_OVERHEAD_BYTES * entries
             connection.in_flight_bytes -= charge
             service = connection.service
-            service.publish_settled(charge)
             if connection.in_flight_bytes <= service.connection_in_flight_max // 2:
                 connection.resume_reading(_PAUSED_CONNECTION)
         if producer.on_settled is not None and producer.sent == producer.answered:

@@ -47,6 +47,7 @@ CORES = [
     "managed_ledger/ledger_list.py",
     "managed_ledger/sizes.py",
     "managed_ledger/append_core.py",
+    "managed_ledger/append_budget.py",
     *(f"managed_ledger/offload/{name}.py" for name in ("context", "choosing", "copy_format")),
     *(f"managed_ledger/offload/{name}.py" for name in ("config", "places", "figures")),
     "bundles/hash_ranges.py",
