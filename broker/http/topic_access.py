@@ -37,14 +37,12 @@ __all__ = [
     "MessageIdBody",
     "check_properties",
     "each",
-    "find_everywhere",
     "find_subscription",
     "loaded",
     "message_id",
     "no_subscription",
     "not_found",
     "partitioned_metadata",
-    "parts_of",
     "persistent",
     "require_bundle",
     "require_existing",
@@ -166,25 +164,6 @@ async def persistent(
     return topic
 
 
-async def parts_of(service: BrokerService, name: TopicName) -> list[LoadedTopic]:
-    """The loaded topic, or the existing partitions of a partitioned one.
-
-    Raises:
-        ApiError: 404 no such topic.
-    """
-    count = await service.partitions(name)
-    if count is None:
-        return [await loaded(service, name)]
-
-    async def load(index: int) -> LoadedTopic | None:
-        part = name.partition(index)
-        if (topic := service.topics.get(str(part))) is not None:
-            return topic
-        return await loaded(service, part) if await service.topic_exists(part) else None
-
-    return [found for found in await each(range(count), load) if found is not None]
-
-
 def no_subscription(subscription: str, topic: TopicName) -> ApiError:
     return ApiError(404, f"Subscription {subscription} not found for topic {topic}")
 
@@ -194,23 +173,6 @@ def find_subscription(topic: LoadedTopic, subscription: str) -> Subscription:
     found = topic.subscriptions.get(subscription)
     if found is None:
         raise no_subscription(subscription, topic.name)
-    return found
-
-
-async def find_everywhere(
-    service: BrokerService, name: TopicName, subscription: str
-) -> list[Subscription]:
-    """The subscription on the topic, or on every partition that has it.
-
-    Raises:
-        ApiError: 404 none has it, or no such topic.
-    """
-    parts = await parts_of(service, name)
-    found = [
-        part.subscriptions[subscription] for part in parts if subscription in part.subscriptions
-    ]
-    if not found:
-        raise no_subscription(subscription, name)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import socket
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_S: Final = 30.0
 _PROTOCOL_VERSION: Final = 21
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, and questions without an answer: the link ends after a minute."""
 _Answer = pb.BaseCommand
 
 
@@ -195,6 +198,8 @@ class PeerLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+        if (sock := transport.get_extra_info("socket")) is not None:
+            _notice_lost_machines(sock)
         if self.closed:
             self._transport.close()
 
@@ -267,6 +272,14 @@ class PeerLink(asyncio.Protocol):
                 future.set_exception(error)
         elif error is not None and not self._hello.done():
             self._hello.set_exception(error)
+
+
+def _notice_lost_machines(sock: socket.socket) -> None:
+    """Whoever only waits for messages wouldn't learn that the other machine lost its power."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE.items():
+        if (number := getattr(socket, option, None)) is not None:  # not on every system
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 class PeerLinks:
