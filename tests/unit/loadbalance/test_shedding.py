@@ -277,6 +277,16 @@ def test_avg_pairs_all_brokers_in_one_round() -> None:
     assert set(ends(moves(it, 60.0))) == {(f"a{n}:1", f"b{n}:1") for n in range(4)}
 
 
+def test_avg_goes_by_usage_where_machines_differ() -> None:
+    """A small machine is full with less traffic than a large one that is idle."""
+    small = {bundle(number): 2 * MIB for number in range(10)}
+    large = {bundle(100 + number): 4 * MIB for number in range(10)}
+    it = made(AVG, report("small:1", 0.9, small), report("large:1", 0.2, large))
+    rounds(it, 1)
+    # 20 MiB * (0.9 - 0.2) / 0.9 * 0.2 = 3.1 MiB: one bundle
+    assert ends(moves(it, 60.0)) == [("small:1", "large:1")]
+
+
 # --- TransferShedder
 
 
@@ -367,6 +377,16 @@ def test_a_broker_alone_or_with_one_bundle_keeps_it(strategy: str) -> None:
     assert rounds(it, 12) == [[]] * 12
 
 
+@pytest.mark.parametrize("strategy", [OVERLOAD, AVG, TRANSFER])
+def test_the_only_bundle_stays_though_its_average_is_small_yet(strategy: str) -> None:
+    """What it carries over the last ten reports is a small part of what it carries now."""
+    it = made(strategy, report("a:1", 0.05, {bundle(1): 9 * MIB}), report("b:1", 0.05, {}))
+    for _ in range(20):
+        it.on_report(report("a:1", 0.05, {bundle(1): 9 * MIB}), 0.0)
+    it.on_report(report("a:1", 0.95, {bundle(1): 300 * MIB}), 1.0)
+    assert rounds(it, 12, 10.0) == [[]] * 12
+
+
 @pytest.mark.parametrize("strategy", ALL)
 def test_a_giant_bundle_is_not_sent_around(strategy: str) -> None:
     """F27: wherever it is, its broker is the hot one."""
@@ -417,9 +437,14 @@ def test_a_new_leader_lets_moved_bundles_rest(strategy: str) -> None:
     ages_s = old.resting(200.0)
     assert ages_s
     assert all(0 <= age_s <= 200.0 for age_s in ages_s.values())
-    new.restore_resting(ages_s, 5000.0)
-    later = {each.bundle for found in rounds(new, 20, 5000.0) for each in found}
+    new.restore_resting(ages_s, 300.0)
+    bare = made(strategy, *reports)
+    later, unaware = (
+        {each.bundle for found in rounds(leader, 20, 300.0) for each in found}
+        for leader in (new, bare)
+    )
     assert later.isdisjoint(ages_s)
+    assert not unaware.isdisjoint(ages_s)
 
 
 @pytest.mark.parametrize("strategy", ALL)
