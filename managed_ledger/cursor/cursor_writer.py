@@ -208,6 +208,7 @@ class CursorWriter:
         """
         ledger = self._ledger
         if ledger is not None and ledger.is_alive:
+            await self._lower_node(image.mark_delete)
             try:
                 records = encode_snapshot(image, ledger.base)
                 await ledger.append_all(records, is_snapshot=True)
@@ -382,6 +383,22 @@ class CursorWriter:
             self._view.now_ms(),
             state,
         )
+
+    async def _lower_node(self, mark_delete: Position) -> None:
+        """The node's position is the last resort if the ledger is lost: it must not be ahead of
+        what a reset is about to write there, or what is to come again would be skipped.
+
+        Raises:
+            CursorFencedError.
+        """
+        if mark_delete >= self.node.mark_delete:
+            return
+        try:
+            await self._put_node(replace(self.node, mark_delete=mark_delete, state=b""))
+        except CursorFencedError:
+            raise
+        except MetadataError as error:  # only together with a lost ledger it would matter
+            _log.warning("%s: a reset isn't in the node: %s", self._where, error)
 
     async def _write_node(self, image: CursorImage, state: bytes) -> None:
         """Position and state into the node, which then names no ledger."""

@@ -6,7 +6,9 @@ Whatever happens, for every acknowledged batch index (storage.md 10.1, 37 to 39)
 - nothing is acknowledged after a recovery that no client ever acknowledged;
 - the node names an existing cursor ledger with a durable snapshot, or holds the position itself;
 - once another owner has loaded the cursor, the earlier one makes nothing durable any more;
-- whoever takes the node without having the log's list doesn't fence the one that has it.
+- whoever takes the node without having the log's list doesn't fence the one that has it;
+- a cursor ledger that is lost takes the cursor back to the position in the node, not behind it, and
+  nothing is skipped.
 
 A seed replays exactly: ``MAGNETAR_SEED=17 MAGNETAR_SEEDS=1 pytest``.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -112,6 +114,7 @@ class World:
         self.ever = frozenset[Index]()
         self.maybe_resets: list[Acked] = []  # failed resets, any of which may have been stored
         self.is_resetting = False
+        self.lost = set[int]()  # cursor ledgers
         self.sessions = 0
         self.tasks: list[asyncio.Future[Any]] = []
 
@@ -131,7 +134,7 @@ class World:
     def check_node(self) -> None:
         for value, _ in self.nodes.nodes.values():
             node, _ = decode_node(value, "node")
-            if node.ledger_id != NO_LEDGER:
+            if node.ledger_id != NO_LEDGER and node.ledger_id not in self.lost:
                 assert node.ledger_id in self.storage.ledgers, "the node names a deleted ledger"
                 assert self.storage.ledgers[node.ledger_id].confirmed >= 0, "no snapshot yet"
 
@@ -236,8 +239,24 @@ class World:
         for _ in range(self.rng.choice([0, 0, 1, 5, 30])):
             await asyncio.sleep(0)
 
+    def lose_the_ledger(self) -> None:
+        """Its metadata are gone for good: somebody deleted it, with no owner alive."""
+        assert self.current is not None
+        self.current.log.faults.is_dead = True
+        self.nodes.apply_late(self.rng)
+        for value, _ in self.nodes.nodes.values():
+            node, _ = decode_node(value, "node")
+            if node.ledger_id != NO_LEDGER:
+                self.storage.ledgers.pop(node.ledger_id, None)  # or it is lost already
+                self.lost.add(node.ledger_id)
+                passed = [x for x in self.log.all_positions() if x <= node.mark_delete]
+                self.durable = frozenset((*x, n) for x in passed for n in range(BATCH))
+                self.maybe_resets.clear()
+
     async def generation(self) -> None:
         """An owner loads the cursor and works until it dies, closes, or is overtaken."""
+        if self.current is not None and self.rng.random() < 0.1:
+            self.lose_the_ledger()
         stale = self.current
         if self.rng.random() < 0.3:  # the cursor ledger can't be read for a while
             self.storage.is_unavailable = True
@@ -290,19 +309,27 @@ class World:
         await cancel_all_tasks()
 
 
+def tiny_limits(change: Callable[[object, str, Any], object]) -> None:
+    """Chunked snapshots, frequent ones, all in many slices, states too large for a node.
+
+    Args:
+        change: of an attribute: ``monkeypatch.setattr`` fits.
+    """
+    change(cursor_format, "CHUNK_BYTES_MAX", 60)
+    change(cursor_format, "SLICE_WORK_MAX", 1)
+    change(cursor_format, "_PACKED_BYTES_MIN", 0)
+    change(cursor_format, "_SETS_PER_SECTION", 2)
+    change(cursor_store, "STATE_BYTES_MAX", 100)
+    change(cursor_writer, "INCREMENTS_MAX", 3)
+    change(cursor_writer, "QUICK_WORK_MAX", 8)
+    change(cursor_writer, "SLICE_WORK_MAX", 1)
+    change(cursor_writer, "ROTATION_RETRY_ENTRIES", 3)
+
+
 @pytest.fixture(params=["usual", "tiny limits"])
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny limits: chunked snapshots, frequent snapshots, states too large for a node."""
     if request.param == "tiny limits":
-        monkeypatch.setattr(cursor_format, "CHUNK_BYTES_MAX", 60)
-        monkeypatch.setattr(cursor_store, "STATE_BYTES_MAX", 100)
-        monkeypatch.setattr(cursor_writer, "INCREMENTS_MAX", 3)
-        monkeypatch.setattr(cursor_writer, "QUICK_WORK_MAX", 8)
-        monkeypatch.setattr(cursor_writer, "SLICE_WORK_MAX", 1)
-        monkeypatch.setattr(cursor_format, "SLICE_WORK_MAX", 1)
-        monkeypatch.setattr(cursor_format, "_PACKED_BYTES_MIN", 0)
-        monkeypatch.setattr(cursor_format, "_SETS_PER_SECTION", 2)
-        monkeypatch.setattr(cursor_writer, "ROTATION_RETRY_ENTRIES", 3)
+        tiny_limits(monkeypatch.setattr)
 
 
 async def scripted(world: World, faults: Faults) -> None:
