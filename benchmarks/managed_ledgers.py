@@ -1,11 +1,13 @@
 """Managed ledgers on a real bookie and metadata on disk, in one process; a part each:
 
+    python -m benchmarks.managed_ledgers costs                   an append, a tail read; no bookie
     python -m benchmarks.managed_ledgers idle [--count 10000]    memory of idle logs, opening them
     python -m benchmarks.managed_ledgers topics [--count 10000]  of a whole standalone process
     python -m benchmarks.managed_ledgers cold [--mb 256]         reads of what no cache holds
-    python -m benchmarks.managed_ledgers holes                   a cursor with 1,000,000 of them
+    python -m benchmarks.managed_ledgers holes                   cursors with 1,000,000 of them
+    python -m benchmarks.managed_ledgers all --json FILE         each in a process, then a table
 
-What an append and a tail read cost per entry is ``benchmarks.micro.managed_ledger``.
+``--json FILE`` adds a line for each figure; ``table --json FILE`` prints them as Markdown.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
+import orjson
 import psutil
+from pyroaring import BitMap
 
+from benchmarks.micro import managed_ledger as micro
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
@@ -36,6 +41,8 @@ from bookkeeper.client.pool import BookiePool
 from bookkeeper.storage.os_file_system import OsFileSystem
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor.cursor import Cursor
+from managed_ledger.cursor.cursor_format import encode_snapshot
+from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
@@ -51,6 +58,22 @@ AT_ONCE = 256
 UNACKED_BYTES_MAX = 8 << 20
 SETTLE_S = 10.0
 """What a server may need to let go of what the requests left behind."""
+
+
+class Report:
+    """Prints figures, and adds them to a file if there is one."""
+
+    def __init__(self, path: Path | None, part: str) -> None:
+        self._path, self._part = path, part
+
+    def __call__(self, what: str, value: float, unit: str) -> None:
+        print(f"{self._part:7} {what:55} {value:12,.2f} {unit}", flush=True)
+        if self._path is not None:
+            line = {"part": self._part, "what": what, "value": round(value, 4), "unit": unit}
+            with self._path.open("ab") as out:
+                out.write(
+                    orjson.dumps({**line, "at_ms": now_ms()}, option=orjson.OPT_APPEND_NEWLINE)
+                )
 
 
 class Site:
@@ -111,7 +134,7 @@ async def append_one(log: ManagedLedger, size: int = 100) -> None:
     await done
 
 
-async def idle_stage(stage: str, folder: Path, count: int) -> None:
+async def idle_stage(told: Report, stage: str, folder: Path, count: int) -> None:
     """One process's life: it makes and writes the logs and dies, or opens them and closes."""
     site = Site(folder)
     await site.start()
@@ -130,8 +153,8 @@ async def idle_stage(stage: str, folder: Path, count: int) -> None:
     def report(what: str, seconds: float) -> None:
         for _ in range(40):
             broker.cache.sweep()
-        each = (resident_bytes() - base) / count
-        print(f"{what:45} {seconds:6.2f} s  {each:7,.0f} bytes each", flush=True)
+        told(f"{count} logs {what}: resident memory each", (resident_bytes() - base) / count, "B")
+        told(f"{count} logs {what}: time", seconds, "s")
 
     for number in range(AT_ONCE):  # code has run, threads and files are there
         await append_one(await broker.open(f"public/default/persistent/{stage}-{number}", CONFIG))
@@ -145,16 +168,17 @@ async def idle_stage(stage: str, folder: Path, count: int) -> None:
     await site.stop()
 
 
-def idle(count: int) -> None:
-    print(f"{count} logs with a cursor each; resident memory above the start's")
+def idle(count: int, json: Path | None) -> None:
+    """Each log has a cursor; resident memory above the start's."""
     with tempfile.TemporaryDirectory(prefix="magnetar-logs-") as folder:
         for stage in ("make", "a kill", "a clean end"):
             command = [sys.executable, "-m", "benchmarks.managed_ledgers", "idle"]
             command += ["--count", str(count), "--stage", stage, "--folder", folder]
+            command += [] if json is None else ["--json", str(json)]
             subprocess.run(command, check=True)
 
 
-def topics(count: int) -> None:
+def topics(told: Report, count: int) -> None:
     """By HTTP: a topic is made, subscribed to, and loaded by asking for its statistics."""
     paths = [f"/admin/v2/persistent/public/default/idle-{n}" for n in range(count)]
     with (
@@ -171,7 +195,8 @@ def topics(count: int) -> None:
             took = asyncio.run(request_all(process.admin_url, paths, create=create))
             time.sleep(SETTLE_S)
             each = (process.resident_bytes() - base) / count
-            print(f"{count} topics {what}: {took:.1f} s, {each:,.0f} bytes each", flush=True)
+            told(f"{count} topics {what}: resident memory each", each, "B")
+            told(f"{count} topics {what}: time", took, "s")
             process.stop()
             if create:
                 process.start()
@@ -193,7 +218,7 @@ async def request_all(url: str, paths: list[str], *, create: bool) -> float:
     return time.perf_counter() - began
 
 
-async def cold(mb: int) -> None:
+async def cold(told: Report, mb: int) -> None:
     with tempfile.TemporaryDirectory(prefix="magnetar-cold-") as folder:
         site = Site(Path(folder))
         await site.start()
@@ -213,11 +238,8 @@ async def cold(mb: int) -> None:
                 total += sum(map(len, batch.bodies))
                 position = (batch.ledger_id, batch.last + 1)
             seconds = time.perf_counter() - began
-            print(
-                f"{size:6} B: {total / seconds / 1e6:7.1f} MB/s, "
-                f"{count / seconds:9,.0f} entries/s, {seconds / count * 1e6:6.2f} us per entry",
-                flush=True,
-            )
+            told(f"entries of {size} B: payload", total / seconds / 1e6, "MB/s")
+            told(f"entries of {size} B: time of each", seconds / count * 1e6, "us")
         await site.stop()
 
 
@@ -243,39 +265,83 @@ async def fill(log: ManagedLedger, size: int, per_append: int, total: int) -> No
         await moved.wait()
 
 
-async def holes() -> None:
-    """Every second of 2,000,000 entries is acknowledged; what storing that as a whole takes."""
+async def costs(told: Report) -> None:
+    """Of the managed ledger alone: ledgers confirm at the end of the tick, and keep nothing."""
+    store = EmbeddedMetadataStore.open(None)
+    factory = micro.make_factory(store)
+    config = ManagedLedgerConfig(ledger_entries_max=10**9, ledger_bytes_max=10**15)
+    for size in (100, 1024):
+        for per_append in (1, 8, 64):
+            log = await factory.open(f"t/n/persistent/{size}-{per_append}", config)
+            cost = await micro.append_cost(log, per_append, bytes(size))
+            told(f"append of {per_append} entries of {size} B: each", cost, "us")
+            await log.close()
+    log = await factory.open("t/n/persistent/read", config)
+    await log.open_cursor("reader", EARLIEST)
+    await micro.append_cost(log, 8, bytes(1024))
+    for entries_max in (1, 10, 100):
+        cost = micro.read_cost(log, entries_max)
+        told(f"tail read of {entries_max} entries of 1 KiB: each", cost, "us")
+    await factory.close()
+    await store.close()
+
+
+LEDGER = 50_000
+HOLES = 1_000_000
+
+
+def patterns() -> dict[str, dict[int, BitMap]]:
+    """What is acknowledged, a million runs of it, by ledgers of the usual size."""
+    rng = random.Random(7)
+    found: dict[str, dict[int, BitMap]] = {}
+    for few in (2, 9):
+        each = LEDGER // few
+        ledgers = range(1, HOLES // each + 1)
+        found[f"one in {few}"] = {n: BitMap(range(1, LEDGER, few)) for n in ledgers}
+    for few in (9, 16, 64):
+        each = LEDGER // few
+        ledgers = range(1, HOLES // each + 1)
+        found[f"one in {few}, at random"] = {
+            n: BitMap(rng.sample(range(1, LEDGER), each)) for n in ledgers
+        }
+    found["all but one in 64, at random"] = {
+        n: BitMap(range(1, LEDGER)) - gaps for n, gaps in found["one in 64, at random"].items()
+    }
+    return found
+
+
+async def holes(told: Report) -> None:
+    """What storing a million holes as a whole takes, durably and with a new cursor ledger."""
     with tempfile.TemporaryDirectory(prefix="magnetar-holes-") as folder:
         site = Site(Path(folder))
         await site.start()
         # Each write begins a new cursor ledger, and so is a snapshot of everything.
         config = dataclasses.replace(CONFIG, cursor_ledger_entries_max=1)
-        log = await site.broker().open("public/default/persistent/holes", config)
-        log.ledgers = LedgerList((n, 50_000) for n in range(1, 41))  # of which nothing is read
-        cursor = await log.open_cursor("sub", EARLIEST)
-        for ledger_id in range(1, 41):
-            cursor.ack([(ledger_id, n) for n in range(1, 50_000, 2)])
-        await cursor.flush()
-        times: list[float] = []
-        for number in range(0, 20, 2):
-            began = time.perf_counter()
-            cursor.ack([(20, 25_000 + number)])
+        for number, (name, acked) in enumerate(patterns().items()):
+            log = await site.broker().open(f"public/default/persistent/{number}", config)
+            log.ledgers = LedgerList((n, LEDGER) for n in range(1, max(acked) + 2))  # never read
+            cursor = await log.open_cursor("sub", EARLIEST)
+            for ledger_id, entries in acked.items():
+                cursor.ack([(ledger_id, entry) for entry in entries])
+                await asyncio.sleep(0)
             await cursor.flush()
-            times.append((time.perf_counter() - began) * 1000)
-        size = cursor.bitmap_bytes
-        held = await longest_pause(cursor)
-        print(
-            f"{cursor.acked_above:,} holes, {size / 1e6:.2f} MB of bitmaps; stored durably, with a "
-            f"new ledger, in {min(times):.1f} to {max(times):.1f} ms; the loop was held for "
-            f"{held:.1f} ms at most"
-        )
-        await log.close()
+            times, pauses = [], []
+            for entry in range(5):
+                began = time.perf_counter()
+                cursor.ack([(max(acked) + 1, 2 * entry + 1)])
+                pauses.append(await longest_pause(cursor))
+                times.append((time.perf_counter() - began) * 1000)
+            size = sum(map(len, encode_snapshot(CursorImage((0, 0), acked), -1)))
+            told(f"{name}: bytes of a snapshot", size, "B")
+            told(f"{name}: stored, best of five", min(times), "ms")
+            told(f"{name}: stored, worst of five", max(times), "ms")
+            told(f"{name}: longest pause of the loop meanwhile", max(pauses), "ms")
+            await log.close()
         await site.stop()
 
 
 async def longest_pause(cursor: Cursor) -> float:
     """Milliseconds between two turns of the loop while a snapshot is written."""
-    cursor.ack([(30, 30_000)])
     storing = asyncio.ensure_future(cursor.flush())
     longest, last = 0.0, time.perf_counter()
     while not storing.done():
@@ -284,24 +350,63 @@ async def longest_pause(cursor: Cursor) -> float:
     return longest * 1000
 
 
+PARTS = ("costs", "idle", "topics", "cold", "holes")
+
+
+def all_parts(options: argparse.Namespace) -> None:
+    """Each in a process of its own, so that none has another's memory."""
+    command = [sys.executable, "-m", "benchmarks.managed_ledgers"]
+    shared = ["--count", str(options.count), "--mb", str(options.mb), "--json", str(options.json)]
+    for part in PARTS:
+        subprocess.run([*command, part, *shared], check=True)
+    print_table(options.json)
+
+
+def print_table(path: Path) -> None:
+    """As Markdown; of a figure that was taken more than once the lowest and the highest."""
+    figures: dict[tuple[str, str, str], list[float]] = {}
+    for line in path.read_bytes().splitlines():
+        row = orjson.loads(line)
+        figures.setdefault((row["part"], row["what"], row["unit"]), []).append(row["value"])
+    print("| part | what | figure |\n|---|---|---|")
+    for (part, what, unit), values in figures.items():
+        shown = " to ".join(dict.fromkeys(map(figure_text, (min(values), max(values)))))
+        print(f"| {part} | {what} | {shown} {unit} |")
+
+
+def figure_text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.managed_ledgers")
-    parser.add_argument("part", choices=["idle", "topics", "cold", "holes"])
+    parser.add_argument("part", choices=[*PARTS, "all", "table"])
     parser.add_argument("--count", type=int, default=10_000, help="logs or topics")
     parser.add_argument("--mb", type=int, default=256, help="of each size to read")
+    parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.stage:
-        asyncio.run(idle_stage(options.stage, options.folder, options.count))
-    elif options.part == "idle":
-        idle(options.count)
-    elif options.part == "cold":
-        asyncio.run(cold(options.mb))
-    elif options.part == "holes":
-        asyncio.run(holes())
-    else:
-        topics(options.count)
+    told = Report(options.json, options.part)
+    match options.part:
+        case "all" | "table" if options.json is None:
+            parser.error("all and table need --json FILE")
+        case "all":
+            all_parts(options)
+        case "table":
+            print_table(options.json)
+        case "idle" if options.stage:
+            asyncio.run(idle_stage(told, options.stage, options.folder, options.count))
+        case "idle":
+            idle(options.count, options.json)
+        case "cold":
+            asyncio.run(cold(told, options.mb))
+        case "holes":
+            asyncio.run(holes(told))
+        case "costs":
+            asyncio.run(costs(told))
+        case _:
+            topics(told, options.count)
 
 
 if __name__ == "__main__":
