@@ -17,12 +17,23 @@ TOPIC = "persistent://public/default/history"
 WINDOW = 64
 
 
+def client_of(url: str) -> RawClient:
+    """Connected to the one broker there is, which has taken the topic's bundle."""
+    client = RawClient(url)
+    try:
+        client.look_up(TOPIC)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
 class Producer(threading.Thread):
     """Sends 0, 1, 2, ... over one connection until it breaks; remembers every receipt."""
 
     def __init__(self, url: str, first: int, payload_bytes: int) -> None:
         super().__init__()
-        self._client = RawClient(url)
+        self._client = client_of(url)
         self._payload_bytes = payload_bytes
         self.next_number = first
         self.receipts: dict[int, Position] = {}
@@ -57,7 +68,7 @@ class Consumer(threading.Thread):
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        self._client = RawClient(url)
+        self._client = client_of(url)
         self.seen: list[tuple[Position, int]] = []
         self.confirmed: Position = (-1, -1)
         answer = self._client.subscribe(
@@ -112,7 +123,7 @@ def check_consumer(consumer: Consumer, confirmed: Position, consumed: dict[Posit
 def read_all(url: str, last: Position) -> dict[Position, int]:
     """Everything a new subscription from the earliest message reads, up to ``last``."""
     history: dict[Position, int] = {}
-    with RawClient(url) as client:
+    with client_of(url) as client:
         answer = client.subscribe(
             TOPIC,
             "auditor",
@@ -149,7 +160,7 @@ def check_history(history: dict[Position, int], acknowledged: dict[int, Position
 
 def check_cursor(url: str, confirmed: Position, history: dict[Position, int]) -> None:
     expected = min(position for position in history if position > confirmed)
-    with RawClient(url) as client:
+    with client_of(url) as client:
         client.subscribe(TOPIC, "worker")
         client.flow(1)
         position, _ = client.receive_message()

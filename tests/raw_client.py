@@ -137,6 +137,25 @@ class RawClient:
         self.send(command)
         return self.expect(pb.BaseCommand.CONNECTED)[0].connected
 
+    def look_up(self, topic: str, wait_s: float = 60.0) -> str:
+        """URL of who serves it, as this broker says once it can tell."""
+        command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
+        command.lookupTopic.topic, command.lookupTopic.authoritative = topic, False
+        deadline = time.monotonic() + wait_s
+        while True:
+            command.lookupTopic.request_id = request_id = next(self.request_ids)
+            self.send(command)
+            answer, _ = self.wait_for(
+                lambda c, wanted=request_id: c.lookupTopicResponse.request_id == wanted  # type: ignore[misc]
+            )
+            found = answer.lookupTopicResponse
+            if found.response == pb.CommandLookupTopicResponse.Connect:
+                return str(found.brokerServiceUrl)
+            if found.response == pb.CommandLookupTopicResponse.Redirect:
+                command.lookupTopic.authoritative = found.authoritative
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
+
     def create_producer(
         self, topic: str, producer_id: int = 1, **fields: object
     ) -> pb.CommandProducerSuccess | pb.CommandError:

@@ -28,10 +28,11 @@ from tests.history import (
     check_consumer,
     check_cursor,
     check_history,
+    client_of,
     read_all,
     wait_for_receipts,
 )
-from tests.raw_client import Position, RawClient
+from tests.raw_client import Position
 from tests.zookeeper_process import ZooKeeperProcess
 
 TOPIC = "persistent://public/default/history"
@@ -131,7 +132,7 @@ def test_history_survives_what_happens_to_processes(
     url: str, zookeeper: ZooKeeperProcess, bookies: list[BookieProcess], broker: BrokerProcess
 ) -> None:
     """All are killed, bookies paused, too: no receipt is lost, nothing changes place."""
-    with RawClient(broker.service_url) as keeper:  # holds back trimming, never acknowledges
+    with client_of(broker.service_url) as keeper:  # holds back trimming, never acknowledges
         keeper.subscribe(TOPIC, "keeper")
     story = _Story(broker)
     story.begin()
@@ -234,7 +235,7 @@ def _wait_until_served(url: str) -> None:
     """The killed broker's bundles are its own until its session ends."""
 
     def served() -> bool:
-        with RawClient(url) as client:
+        with client_of(url) as client:
             return isinstance(client.create_producer(TOPIC), pb.CommandProducerSuccess)
 
     poll(served, "the topic is not served again")
