@@ -254,8 +254,9 @@ class ClusterScenario:
         for store in cluster.stores():
             store.connect()
         spare = len(cluster.machines) - max(triple[0] for triple in self._triples)
-        if self.has("a death") and not self._destroyed and spare > 0:
-            self.dead = self.rng.choice([m for m in cluster.machines.values() if m.wants_to_run])
+        running = [m for m in cluster.machines.values() if m.wants_to_run]
+        if self.has("a death") and not self._destroyed and spare > 0 and running:
+            self.dead = self.rng.choice(running)
             self.dead.wants_to_run = False
             self.dead.stop(power=True)
             cluster.recorder.count("fault: a bookie died for good")
