@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -35,3 +37,31 @@ class TestStore(StoreConformance):
 
 class TestRecipes(RecipesConformance):
     pass
+
+
+class Written:
+    """A transport whose writes are counted."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.count = 0
+
+    def write(self, data: bytes) -> None:
+        self.count += 1
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+async def test_requests_of_one_turn_of_the_loop_are_one_write(new_session: NewSession) -> None:
+    store = await new_session()
+    assert isinstance(store, ZooKeeperStore)
+    await store.put("/batch", b"")
+    written = Written(store._link._transport)
+    store._link._transport = written  # type: ignore[assignment] # stands in for it
+    names = [f"/batch/{number}" for number in range(100)]
+    await asyncio.gather(*(store.put(name, name.encode(), -1) for name in names))
+    found = await asyncio.gather(*(store.get(name) for name in names))
+    assert [each and each.value for each in found] == [name.encode() for name in names]
+    assert written.count < 10  # 200 requests; a ping may come between
