@@ -19,6 +19,7 @@ from asyncio import base_events
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
 T = TypeVar("T")
@@ -316,7 +317,8 @@ class Simulator:
 
 def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    return f"at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    # The file's name alone: results are committed, and name no path of the machine they ran on.
+    return f"at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 @dataclass(slots=True)
