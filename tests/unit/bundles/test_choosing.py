@@ -33,13 +33,6 @@ class Chosen(Broker):
 
 
 @pytest.fixture
-async def base() -> EmbeddedMetadataStore:
-    store = EmbeddedMetadataStore.open(None)
-    await store.put("/admin/policies/t/n", b"{}")
-    return store
-
-
-@pytest.fixture
 async def a(base: EmbeddedMetadataStore) -> Chosen:
     return Chosen(base, "a")
 

@@ -40,13 +40,6 @@ class Member(Chosen):
 
 
 @pytest.fixture
-async def base() -> EmbeddedMetadataStore:
-    store = EmbeddedMetadataStore.open(None)
-    await store.put("/admin/policies/t/n", b"{}")
-    return store
-
-
-@pytest.fixture
 async def members(base: EmbeddedMetadataStore) -> AsyncIterator[list[Member]]:
     live: dict[str, BrokerLookup] = {}
     made = [Member(base, name, live) for name in "abc"]

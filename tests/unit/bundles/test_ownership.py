@@ -43,13 +43,6 @@ class Broker:
 
 
 @pytest.fixture
-async def base() -> EmbeddedMetadataStore:
-    store = EmbeddedMetadataStore.open(None)
-    await store.put("/admin/policies/t/n", b"{}")
-    return store
-
-
-@pytest.fixture
 async def a(base: EmbeddedMetadataStore) -> Broker:
     return Broker(base, "a")
 

@@ -1,0 +1,14 @@
+"""What the tests of bundles share."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.embedded import EmbeddedMetadataStore
+
+
+@pytest.fixture
+async def base() -> EmbeddedMetadataStore:
+    store = EmbeddedMetadataStore.open(None)
+    await store.put("/admin/policies/t/n", b"{}")
+    return store
