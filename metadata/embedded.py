@@ -5,6 +5,7 @@ sessions can share one store, as several brokers share a ZooKeeper: ``new_sessio
 """
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -93,6 +94,20 @@ class EmbeddedMetadataStore(MetadataStore):
     @property
     def session_id(self) -> str:
         return self._session_id
+
+    @property
+    def session_key(self) -> str:
+        return self._session_id
+
+    async def end_session(self, key: str) -> None:
+        self._check()
+        if not re.fullmatch("[0-9a-f]+-[0-9]+", key):
+            raise ValueError(f"not a key of an embedded session: {key!r}")
+        await self.expire_session(key)
+        for store in list(self._shared.stores):
+            if store._session_id == key:
+                store.lose_session()
+                store.begin_session()
 
     async def get(self, path: str) -> Versioned | None:
         self._check(path)

@@ -150,6 +150,24 @@ class MetadataStore(ABC):
     @abstractmethod
     def session_id(self) -> str: ...
 
+    @property
+    @abstractmethod
+    def session_key(self) -> str:
+        """Whoever has it can end this session by ``end_session``; new when ``session_id`` is."""
+
+    @abstractmethod
+    async def end_session(self, key: str) -> None:
+        """Ends any process's session, as its own ``close`` would: for one that is known to be dead.
+
+        Its ephemeral nodes are gone when this returns. A holder that lives can change nothing any
+        more, hears SESSION_LOST soon, not at once, and begins another session. One that has ended
+        before: success.
+
+        Raises:
+            ValueError: not a key of this kind of store.
+            StoreUnreachableError: it may have ended; ask again.
+        """
+
     @abstractmethod
     async def close(self) -> None:
         """Ends the session: its ephemeral nodes are deleted. Closing twice is harmless."""

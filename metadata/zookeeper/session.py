@@ -152,6 +152,23 @@ class SessionCore:
         self._effects: list[Effect] = []
         self._contact = self._sent_at = self._received_at = self._handshake_until = 0.0
 
+    @classmethod
+    def of_condemned(cls, timeout_s: float, session_id: int, password: bytes) -> "SessionCore":
+        """Of a session that another process has: the first connection ends it (``is_buried``)."""
+        core = cls(timeout_s, timeout_s, [], [])
+        core.lost, core._resume_id, core._password = True, session_id, password
+        return core
+
+    @property
+    def is_buried(self) -> bool:
+        """There is no session that was declared lost and may be alive."""
+        return not (self.lost and self._resume_id)
+
+    @property
+    def password(self) -> bytes:
+        """With ``session_id``: what resumes the session, or ends it."""
+        return self._password
+
     @property
     def connected(self) -> bool:
         """Requests are being answered, as far as is known."""

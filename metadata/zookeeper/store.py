@@ -19,6 +19,7 @@ from metadata.store import (
 from metadata.watches import CallbackWatch, PathWatches
 from metadata.zookeeper import wire
 from metadata.zookeeper.changes import Changes
+from metadata.zookeeper.ending import end_session
 from metadata.zookeeper.link import Link
 from metadata.zookeeper.session import Call, NodeEvent, SessionCore
 from metadata.zookeeper.settings import ZooKeeperSettings
@@ -44,7 +45,7 @@ class ZooKeeperStore(MetadataStore):
             # holds at once, and after a reconnect one request restores them all.
             watches=[wire.watch_everything_below(root)],
         )
-        self._chroot = settings.chroot
+        self._settings, self._chroot = settings, settings.chroot
         self._link = Link(settings, core, self._on_node_event, self._on_session)
         self._changes = Changes(self._link, settings.chroot, creator_only=bool(settings.digest))
         self._watches = PathWatches()
@@ -70,6 +71,22 @@ class ZooKeeperStore(MetadataStore):
     @property
     def session_id(self) -> str:
         return self._link.session_name
+
+    @property
+    def session_key(self) -> str:
+        core = self._link.core
+        return f"{self._link.session_name}-{core.password.hex()}"
+
+    async def end_session(self, key: str) -> None:
+        self._link.check_open()
+        session_id, dash, password = key.partition("-")
+        try:
+            number, secret = int(session_id, 16), bytes.fromhex(password)
+        except ValueError:
+            dash = ""
+        if not dash or not 0 < number < 1 << 64:
+            raise ValueError(f"not a key of a ZooKeeper session: {session_id}-...")
+        await end_session(self._settings, number, secret)
 
     async def get(self, path: str) -> Versioned | None:
         call = await self._read(path, wire.get_data)

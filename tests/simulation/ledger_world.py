@@ -124,6 +124,13 @@ class SimulatedStore(MetadataStore):
     def session_id(self) -> str:
         return self._node.name
 
+    @property
+    def session_key(self) -> str:
+        return self._node.name
+
+    async def end_session(self, key: str) -> None:
+        raise AssertionError("sessions of this simulation never end")
+
     async def close(self) -> None:
         return
 

@@ -299,6 +299,13 @@ class ClusterStore(MetadataStore):
     def session_id(self) -> str:
         return self._session
 
+    @property
+    def session_key(self) -> str:
+        return self._session
+
+    async def end_session(self, key: str) -> None:
+        raise AssertionError("bookies and their clients end nobody's session")
+
     async def get(self, path: str) -> Versioned | None:
         check_path(path)
         return await self._read(lambda zxid: self._get(path, zxid))

@@ -27,7 +27,14 @@ from metadata.recipes import (
     ResourceLock,
     update,
 )
-from metadata.store import VALUE_BYTES_MAX, EventType, MetadataEvent, MetadataStore
+from metadata.store import (
+    CREATE_ONLY,
+    VALUE_BYTES_MAX,
+    EventType,
+    MetadataEvent,
+    MetadataStore,
+    SessionEvent,
+)
 from tests.unit.metadata.event_log import DEADLINE_S, EventLog
 
 NewSession = Callable[[], Awaitable[MetadataStore]]
@@ -279,6 +286,36 @@ class StoreConformance:
         await mine.close()
         await log.until(lambda events: sum(each.type is DELETED for each in events) == 2)
         await seen(lambda: other.children("/e"), ["kept", "other"])
+
+    async def test_a_session_is_ended_by_whoever_has_its_key(self, new_session: NewSession) -> None:
+        """Its holder lives: what it had is gone, it hears of it, and goes on in a new session."""
+        store, ended, other = [await new_session() for _ in range(3)]
+        events = list[SessionEvent]()
+        ended.on_session_event(events.append)
+        for number, each in enumerate((store, ended, other)):
+            await each.put(f"/of-{number}", b"", ephemeral=True)
+        key, former = ended.session_key, ended.session_id
+        await store.end_session(key)
+        assert await store.get("/of-1") is None
+        await store.end_session(key)  # it has ended: nothing to be done
+
+        async def told() -> list[SessionEvent]:
+            return events
+
+        again = [SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED]
+        await seen(told, [SessionEvent.CONNECTION_LOST, SessionEvent.SESSION_LOST, *again])
+        assert ended.session_id != former
+        assert ended.session_key != key
+        assert (await ended.put("/of-1", b"", CREATE_ONLY, ephemeral=True)).stat.created_by_self
+        await store.end_session(key)  # of the former session: the new one stays
+        assert await ended.exists("/of-1")
+        assert await store.exists("/of-0")
+        assert await store.exists("/of-2")
+
+    @pytest.mark.parametrize("key", ["", "-", "x", "12", "zz-00", "12-0g", "-1-00"])
+    async def test_what_is_no_key_ends_nothing(self, store: MetadataStore, key: str) -> None:
+        with pytest.raises(ValueError, match="not a key"):
+            await store.end_session(key)
 
     async def test_an_ephemeral_node_has_no_children(self, store: MetadataStore) -> None:
         await store.put("/e", b"", ephemeral=True)
