@@ -61,7 +61,7 @@ simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: seeds of the cluster 
 		--ignore tests/simulation/test_planted_bugs.py
 
 simulate-balancer: $(STAMP)  ## make simulate-balancer [SEED=N]: 1,000 brokers, each strategy; hours. Curves in docs/
-	$(BIN)/python -m tests.simulation.balancer.run --seed $(or $(SEED),0) --plots docs/load-balancing
+	$(BIN)/python -m tests.simulation.balancer.run docs/load-balancing --seed $(or $(SEED),0)
 
 chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster of processes, by its history nothing is lost
 	MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),100) MAGNETAR_CHAOS_SEED=$(or $(SEED),$$(date +%s)) \

@@ -180,9 +180,10 @@ class Balancer:
             return
         if not self._policies_known:
             return
-        self.state.settle(now_s)
+        yield from self.state.settle(now_s)
         yield None
         plan = Plan(self.state, self._placement, config, self._at_rest(), now_s)
+        yield from plan.judge()
         self._look(plan)
         if len(plan.standings) < 2:
             return

@@ -56,8 +56,8 @@ class Placement:
         self._turn = 0
         self._policies = Policies()
         self._policy_of: dict[str, IsolationPolicy | None] = {}  # by namespace
-        self._allowed: dict[str | None, _Allowed] = {}  # by policy, of the ``_known`` brokers
-        self._known: frozenset[str] = frozenset()
+        self._allowed: dict[str | None, _Allowed] = {}  # by policy, of ``_membership``
+        self._membership = -1  # of the brokers that ``_allowed`` is about
         strategies: dict[str, _Strategy] = {
             AVG_SHEDDER: self._by_chance,
             LEAST_LONG_TERM_MESSAGE_RATE: self._least_rate,
@@ -104,17 +104,21 @@ class Placement:
 
     def _allowed_of(self, namespace: str) -> _Allowed:
         """Computed again when a broker comes or goes."""
-        live = self._state.brokers
-        if self._known != live.keys():
-            self._known = frozenset(live)
+        if self._membership != self._state.membership:
+            self._membership = self._state.membership
             self._allowed.clear()
-        policy = self._isolation_of(namespace)
-        name = None if policy is None else policy.name
+        name = self.policy_name(namespace)
         found = self._allowed.get(name)
         if found is None:
-            names = self._policies.isolation.candidates(namespace, sorted(live))
+            live = sorted(self._state.brokers)
+            names = self._policies.isolation.candidates(namespace, live)
             found = self._allowed[name] = (names, frozenset(names))
         return found
+
+    def policy_name(self, namespace: str) -> str | None:
+        """The isolation policy that governs it; None: it shares the brokers of nobody."""
+        policy = self._isolation_of(namespace)
+        return None if policy is None else policy.name
 
     def _isolation_of(self, namespace: str) -> IsolationPolicy | None:
         if namespace not in self._policy_of:
@@ -145,7 +149,7 @@ class Placement:
         return self._policies.group_of(namespace) is not None
 
     def is_isolated(self, namespace: str) -> bool:
-        return self._isolation_of(namespace) is not None
+        return self.policy_name(namespace) is not None
 
     # --- filters
 

@@ -18,7 +18,7 @@ another measure than the one that called for the move is how load is sent in cir
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +26,7 @@ from loadbalance.config import BalancerConfig
 from loadbalance.model import BundleLoad, Move, namespace_of
 from loadbalance.placement import Placement
 from loadbalance.policies import SYSTEM_NAMESPACE, pinned_broker
-from loadbalance.state import BrokerState, ClusterState
+from loadbalance.state import STEP, BrokerState, ClusterState
 
 __all__ = ["Plan", "Standing"]
 
@@ -67,21 +67,21 @@ class Plan:
         self.moves: list[Move] = []
         self._state, self._placement, self._at_rest = state, placement, at_rest
         self._history = config.load_balancer_history_resource_percentage
-        self.standings = {
-            name: Standing(
-                broker,
-                broker.usage,
-                broker.usage,
-                broker.rate,
-                broker.throughput,
-                len(broker.bundles | broker.placed.keys()),
-                broker.rests(now_s),
-            )
-            for name, broker in state.brokers.items()
-            if placement.is_fresh(broker, now_s) and not broker.load.draining
-        }
+        self._may_move: dict[str, bool] = {}  # by namespace
+        # Sorted by score. A pool: those that may take bundles of an isolation policy (None: of
+        # namespaces without one), as far as they don't rest. Else each bundle would be offered to
+        # all that rest, and after a large round half of the brokers do.
         self._order: list[tuple[float, str]] = []
-        self.rank(lambda standing: standing.usage)
+        self._pools: dict[str | None, list[tuple[float, str]]] = {}
+        self.standings: dict[str, Standing] = {}
+
+    def judge(self) -> Iterator[None]:
+        """Takes all standings, before anything else; stops after every few brokers."""
+        for number, (name, broker) in enumerate(list(self._state.brokers.items()), 1):
+            if self._placement.is_fresh(broker, self.now_s) and not broker.load.draining:
+                self.standings[name] = _standing(broker, self.now_s)
+            if not number % STEP:
+                yield
 
     # --- ranking
 
@@ -89,7 +89,8 @@ class Plan:
         """Judge by another score; moves of this round are in the figures that it may use."""
         for standing in self.standings.values():
             standing.score = score(standing)
-        self._order = sorted((each.score, name) for name, each in self.standings.items())
+        self._order = sorted([(each.score, name) for name, each in self.standings.items()])
+        self._pools.clear()
 
     def ranked(self) -> list[Standing]:
         """By score, lowest first."""
@@ -110,20 +111,22 @@ class Plan:
         self, standing: Standing, size: Callable[[BundleLoad], float]
     ) -> list[tuple[float, str]]:
         """(size, bundle) of those that a broker may lose, largest first; none of size zero."""
-        state, placed = self._state, standing.state.placed
+        loads, owners, at_rest = self._state.bundles, self._state.owners, self._at_rest
+        placed, may_move, broker = standing.state.placed, self._may_move, standing.broker
         found = []
         for name in standing.state.bundles:
-            load = state.bundles.get(name)
-            if load is None or name in self._at_rest or name in placed:
+            load = loads.get(name)
+            if load is None or name in at_rest or name in placed or owners.get(name) != broker:
                 continue
-            its = size(load)
-            if its > 0 and state.owners.get(name) == standing.broker and self._may_move(name):
+            namespace = namespace_of(name)
+            if namespace not in may_move:
+                may_move[namespace] = self._is_movable(namespace)
+            if may_move[namespace] and (its := size(load)) > 0:
                 found.append((its, name))
         found.sort(reverse=True)
         return found
 
-    def _may_move(self, bundle: str) -> bool:
-        namespace = namespace_of(bundle)
+    def _is_movable(self, namespace: str) -> bool:
         return not (
             namespace == SYSTEM_NAMESPACE
             or namespace in self.config.load_balancer_shedding_excluded_namespaces
@@ -173,7 +176,7 @@ class Plan:
             return None
         if target is None:
             target = self._lowest(bundle, source, part)
-        elif not self._fits(target, source, part) or not self._takes_part(bundle, target):
+        elif not self._fits(target, source, part) or not self._takes(bundle, target):
             target = None
         if target is None:
             return None
@@ -199,7 +202,7 @@ class Plan:
             or net <= 0
             or target.score + net > source.score - net + _ROUNDING
             or source.score - net >= 0.75 * source.score
-            or not (self._takes_part(large, target) and self._takes_part(small, source))
+            or not (self._takes(large, target) and self._takes(small, source))
         ):
             return False
         self._decide(large, source, target, large_part, reason)
@@ -207,27 +210,41 @@ class Plan:
         return True
 
     def _lowest(self, bundle: str, source: Standing, part: float) -> Standing | None:
-        apart = self._apart(bundle)
-        for _, name in self._order:
+        apart: frozenset[str] | None = None
+        for number, (_, name) in enumerate(self._pool_of(bundle)):
             target = self.standings[name]
             if not self._fits(target, source, part):
                 return None  # nor does any that stands higher
-            if (apart is None or name in apart) and self._takes_part(bundle, target):
+            if not number:
+                apart = self._apart(bundle)  # dear, and seldom asked for
+            if self._has_room(bundle, target, apart):
                 return target
         return None
+
+    def _pool_of(self, bundle: str) -> list[tuple[float, str]]:
+        namespace = namespace_of(bundle)
+        policy = self._placement.policy_name(namespace)
+        pool = self._pools.get(policy)
+        if pool is None:
+            allows, standings = self._placement.allows, self.standings
+            pool = self._pools[policy] = [
+                each
+                for each in self._order
+                if not standings[each[1]].rests and allows(namespace, each[1])
+            ]
+        return pool
 
     @staticmethod
     def _fits(target: Standing, source: Standing, part: float) -> bool:
         return target is not source and target.score + part <= source.score - part + _ROUNDING
 
-    def _takes_part(self, bundle: str, target: Standing) -> bool:
-        return not target.rests and self._may_serve(bundle, target)
+    def _takes(self, bundle: str, target: Standing) -> bool:
+        return not target.rests and self._has_room(bundle, target, self._apart(bundle))
 
-    def _may_serve(self, bundle: str, target: Standing) -> bool:
-        load = self._state.bundles[bundle]
-        broker = target.state
-        apart = self._apart(bundle)
+    def _has_room(self, bundle: str, target: Standing, apart: frozenset[str] | None) -> bool:
+        load, broker = self._state.bundles[bundle], target.state
         return (
+            # Again, though it is in the pool: policies and brokers change during a round.
             self._placement.allows(namespace_of(bundle), broker.broker)
             and (apart is None or broker.broker in apart)
             and broker.load.persistent_topics_enabled
@@ -248,16 +265,37 @@ class Plan:
         load = self._state.bundles[bundle]
         usage = self._state.usage_of(load, source.state)
         for standing, sign in ((source, -1), (target, 1)):
-            self._order.pop(bisect_left(self._order, (standing.score, standing.broker)))
-            standing.score = max(0.0, standing.score + sign * part)
+            self._rescore(standing, max(0.0, standing.score + sign * part))
             standing.usage = max(0.0, standing.usage + sign * usage)
             standing.rate = max(0.0, standing.rate + sign * load.short.rate)
             standing.throughput = max(0.0, standing.throughput + sign * load.short.throughput)
             standing.bundles += sign
-            insort(self._order, (standing.score, standing.broker))
         source.given += 1
         # At once, so that the next bundle of the same group finds this one where it will be.
         self._state.expect(bundle, source.broker, target.broker, self.now_s)
         made = Move(bundle, source.broker, target.broker, reason)
         self.moves.append(made)
         return made
+
+    def _rescore(self, standing: Standing, score: float) -> None:
+        before = (standing.score, standing.broker)
+        standing.score = score
+        for ranking in (self._order, *self._pools.values()):
+            place = bisect_left(ranking, before)
+            if place < len(ranking) and ranking[place] == before:
+                del ranking[place]
+                insort(ranking, (score, standing.broker))
+
+
+def _standing(broker: BrokerState, now_s: float) -> Standing:
+    usage = broker.usage
+    coming = sum(name not in broker.bundles for name in broker.placed)
+    return Standing(
+        broker,
+        usage,
+        usage,
+        broker.rate,
+        broker.throughput,
+        len(broker.bundles) + coming,
+        broker.rests(now_s),
+    )

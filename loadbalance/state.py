@@ -12,19 +12,21 @@ Time is the leader's own, from a clock that never jumps; a report's age is told 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from loadbalance.model import BrokerLoad, BundleLoad, Weights, namespace_of
 from loadbalance.reporting import SETTLE_S
 
-__all__ = ["BrokerState", "ClusterState", "Expected"]
+__all__ = ["STEP", "BrokerState", "ClusterState", "Expected"]
 
 _SAMPLING_S: Final = 5.0
 """Interval of the samples of which the moving average of usage is made."""
 _BYTES_OF_A_FULL_BROKER: Final = 10 * 1024 * 1024.0
 """A second; no broker is so slow that fewer of them fill it."""
+STEP: Final = 100
+"""Brokers that are looked at before others may run: some 0.2 ms."""
 _NOWHERE: Final[Mapping[str, int]] = {}
 
 
@@ -140,6 +142,7 @@ class ClusterState:
         self.bundles: dict[str, BundleLoad] = {}
         self.owners: dict[str, str] = {}
         self.spread: dict[str, dict[str, int]] = {}  # namespace -> broker -> bundles there
+        self.membership = 0  # another number whenever a broker has come or gone
         self._usage = self._throughput = 0.0  # of all brokers, as reported
 
     # --- reports
@@ -155,6 +158,7 @@ class ClusterState:
         if broker is None:
             broker = BrokerState(load.broker_id, load, usage, made_s, usage)
             self.brokers[load.broker_id] = broker
+            self.membership += 1
         else:
             self._usage -= broker.reported_usage
             self._throughput -= broker.load.throughput
@@ -210,10 +214,13 @@ class ClusterState:
             del broker.placed[name]  # it never came
             self._set_owner(name, self._reporter_of(name))
 
-    def settle(self, now_s: float) -> None:
-        """Before a round, however few reports there were."""
-        for broker in self.brokers.values():
-            self._settle(broker, now_s)
+    def settle(self, now_s: float) -> Iterator[None]:
+        """Before a round, however few reports there were; stops after every few brokers."""
+        for number, broker in enumerate(list(self.brokers.values()), 1):
+            if self.brokers.get(broker.broker) is broker:  # not gone meanwhile
+                self._settle(broker, now_s)
+            if not number % STEP:
+                yield
         self._usage = sum(each.reported_usage for each in self.brokers.values())
         self._throughput = sum(each.load.throughput for each in self.brokers.values())
 
@@ -222,6 +229,7 @@ class ClusterState:
         state = self.brokers.pop(broker, None)
         if state is None:
             return
+        self.membership += 1
         self._usage -= state.reported_usage
         self._throughput -= state.load.throughput
         for name in state.bundles:
@@ -260,7 +268,11 @@ class ClusterState:
             if name is not None and (state := self.brokers.get(name)) is not None:
                 self._forget(state, bundle)
         if self.owners.get(bundle) == target:
-            self._set_owner(bundle, self._reporter_of(bundle))
+            giver = None if source is None else self.brokers.get(source)
+            if giver is not None and bundle in giver.bundles:  # no need to ask all
+                self._set_owner(bundle, giver.broker)
+            else:
+                self._set_owner(bundle, self._reporter_of(bundle))
 
     def forget_bundles(self, names: Iterable[str]) -> None:
         """Bundles that don't exist any more: split, or of a deleted namespace."""

@@ -35,6 +35,8 @@ class Watch:
         self._last: dict[str, tuple[float, str]] = {}
         self._round: tuple[int, float] = (0, -1.0)
         self._sources: Counter[str] = Counter()
+        self._candidates: dict[str, frozenset[str]] = {}  # by namespace, for those that live
+        self._lived: tuple[object, int] = (None, -1)
         world.on_move, world.on_place = self._on_move, self._on_place
 
     def _fail(self, rule: str, what: object) -> None:
@@ -92,8 +94,15 @@ class Watch:
         self._check_isolation(world, bundle, broker)
 
     def _check_isolation(self, world: World, bundle: str, broker: str) -> None:
-        live = sorted(world.brokers)
-        if broker not in world.policies.isolation.candidates(namespace_of(bundle), live):
+        if self._lived != (world.policies, world.membership):
+            self._lived = (world.policies, world.membership)
+            self._candidates.clear()
+        namespace = namespace_of(bundle)
+        found = self._candidates.get(namespace)
+        if found is None:
+            found = frozenset(world.policies.isolation.candidates(namespace, sorted(world.brokers)))
+            self._candidates[namespace] = found
+        if broker not in found:
             self._fail("isolation", (bundle, broker))
 
     def check_books(self) -> None:

@@ -20,7 +20,7 @@ from tests.simulation.balancer.checks import Watch
 from tests.simulation.balancer.loads import Adversary, Alternating, Load, Moving, Skewed
 from tests.simulation.balancer.world import World, WorldConfig
 
-__all__ = ["LOADS", "PARTNERS", "Run", "begin", "excess", "is_even"]
+__all__ = ["CAPACITY", "LOADS", "PARTNERS", "Run", "begin", "excess", "is_even"]
 
 #: The placement that goes with each shedder, by the advice of PIP-364.
 PARTNERS: Final = {
@@ -36,7 +36,7 @@ LOADS: Final[dict[str, Callable[[int, float, random.Random], Load]]] = {
     "adversarial": Adversary,
     "alternating": Alternating,
 }
-_CAPACITY: Final = 100e6
+CAPACITY: Final = 100e6  # bytes a second of a broker
 
 
 class Run:
@@ -85,15 +85,15 @@ def begin(
     world_config = WorldConfig(brokers=brokers, bundles=bundles, **config)
     world = World(world_config, balancing, seed)
     if isinstance(load, str):
-        mean = mean_usage * _CAPACITY / world_config.message_bytes * brokers / bundles
+        mean = mean_usage * CAPACITY / world_config.message_bytes * brokers / bundles
         load = LOADS[load](bundles, mean, world.rng)
     load.apply(world)
     full = brokers - round(brokers * empty)
     for number in range(full):
-        world.add_broker(f"b{number}:8080", _CAPACITY)
+        world.add_broker(f"b{number}:8080", CAPACITY)
     world.seat()
     for number in range(full, brokers):
-        world.add_broker(f"b{number}:8080", _CAPACITY)
+        world.add_broker(f"b{number}:8080", CAPACITY)
     for broker in world.brokers.values():
         world.write_report(broker)
     world.elect()

@@ -51,6 +51,7 @@ class SimBroker:
     base: float = 0.04  # usage by itself
     bundles: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
+    in_order: list[str] | None = None  # ``names`` sorted; None: to be sorted
     draining: bool = False
     silent: bool = False  # its reports get lost
     nic_limit: float = -1.0
@@ -78,6 +79,7 @@ class World:
         self.config, self.settings, self.rng = config, settings, random.Random(seed)
         self.now_s = 0.0
         self.brokers: dict[str, SimBroker] = {}
+        self.membership = 0  # another number whenever one has come or gone
         self.namespace_count = -(-config.bundles // config.bundles_per_namespace)
         self.names = [self._bundle_name(number) for number in range(config.bundles)]
         self.index = {name: number for number, name in enumerate(self.names)}
@@ -113,6 +115,7 @@ class World:
         if self.config.mixed_hardware:
             capacity *= self.rng.choice((0.5, 1.0, 2.0))
         broker = self.brokers[name] = SimBroker(name, capacity)
+        self.membership += 1
         self.write_report(broker)
         return broker
 
@@ -131,6 +134,7 @@ class World:
         for bundle in list(self.brokers[name].bundles):
             self.give(bundle, None)
         del self.brokers[name]
+        self.membership += 1
         for leader in self.leaders:
             leader.inbox = [each for each in leader.inbox if each[2].broker_id != name]
             heapq.heapify(leader.inbox)
@@ -200,6 +204,8 @@ class World:
 
     def _figures(self, broker: SimBroker) -> BrokerLoad:
         config = self.config
+        if broker.in_order is None:
+            broker.in_order = sorted(broker.names)
         rate = sum([self.rate[each] for each in broker.bundles])
         usage = broker.base + rate * config.message_bytes / broker.capacity
         served = 1.0 if usage <= 1.0 else (1.0 - broker.base) / (usage - broker.base)
@@ -212,7 +218,7 @@ class World:
             msg_throughput_in=rate * served * config.message_bytes,
             last_update_ms=int((self.now_s + self.clock_jump_s) * 1000),
             topics=len(broker.bundles),
-            bundles=sorted(broker.names),
+            bundles=broker.in_order,
             draining=broker.draining,
         )
 
@@ -316,10 +322,12 @@ class World:
         if before is not None:
             before.bundles.discard(bundle)
             before.names.discard(name)
+            before.in_order = None
         self.owner[bundle] = broker
         if broker is not None:
             broker.bundles.add(bundle)
             broker.names.add(name)
+            broker.in_order = None
 
     # --- figures
 

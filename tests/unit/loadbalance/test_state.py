@@ -39,10 +39,10 @@ def test_a_report_that_showed_the_bundle_is_believed_after_two_minutes() -> None
     made.state.expect(bundle(1), "a:1", "b:1", 100.0)
     made.on_report(report("b:1", 0.9, {bundle(1): 100.0}), 105.0)
     b = made.state.brokers["b:1"]
-    made.state.settle(219.0)
+    list(made.state.settle(219.0))
     assert b.usage == pytest.approx(0.9)
     assert b.expected
-    made.state.settle(220.0)
+    list(made.state.settle(220.0))
     assert not b.expected
     assert not b.rests(220.0)
 
