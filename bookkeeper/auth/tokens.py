@@ -1,11 +1,13 @@
 """JSON Web Tokens: signature, times, audience, role (AuthenticationProviderToken).
 
 The library checks the signature only; what the claims say is checked here, because the time is an
-argument (a core looks at no clock).
+argument (a core looks at no clock). Forgeries don't get as far as the library: it looks at each
+character of a token, in Python, before it looks at the signature, which is 5 ms for 64 KiB.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Sequence
@@ -31,6 +33,9 @@ __all__ = [
 
 CREDENTIAL_BYTES_MAX: Final = 64 * 1024
 ROLE_LENGTH_MAX: Final = 1024
+_HEAD_BYTES_MAX: Final = 16 * 1024
+"""Of a token's header, in base64: it is read before the signature, and nothing in it is needed but
+the algorithm and the key's id."""
 _JWS: Final = PyJWS()
 
 
@@ -73,11 +78,9 @@ def header_of(token: bytes) -> dict[str, Any]:
         CredentialsError: not a token.
     """
     _check_size(token)
-    try:
-        header = _JWS.get_unverified_header(token)
-    except (PyJWTError, ValueError, RecursionError):
-        raise CredentialsError("not a JSON Web Token") from None
-    return dict(header)
+    if token.count(b".") != 2 or (header := _header(token)) is None:
+        raise CredentialsError("not a JSON Web Token")
+    return header
 
 
 def verified_claims(token: bytes, key: VerificationKey) -> dict[str, Any]:
@@ -87,6 +90,7 @@ def verified_claims(token: bytes, key: VerificationKey) -> dict[str, Any]:
         CredentialsError: not a token, or another key's, or another algorithm.
     """
     _check_size(token)
+    _refuse_forgery(token, key)
     try:
         decoded = _JWS.decode_complete(token, key.key, algorithms=key.algorithms)
         claims = json.loads(decoded["payload"])
@@ -98,6 +102,41 @@ def verified_claims(token: bytes, key: VerificationKey) -> dict[str, Any]:
     if not isinstance(claims, dict):
         raise CredentialsError("bad token: its claims are no object")
     return claims
+
+
+def _refuse_forgery(token: bytes, key: VerificationKey) -> None:
+    """The signature alone. Whatever passes is asked by the library as well, so that this can only
+    refuse; it decodes base64 as laxly as it gets, so that it refuses nothing else than forgeries.
+
+    Raises:
+        CredentialsError: not a token, or another key's, or another algorithm.
+    """
+    header = _header(token)
+    if header is None:
+        raise CredentialsError("bad token: DecodeError")
+    name = header.get("alg")
+    if not isinstance(name, str) or name not in key.algorithms:
+        raise CredentialsError("bad token: InvalidAlgorithmError")
+    signed, _, signature = token.rpartition(b".")
+    try:
+        algorithm = _JWS.get_algorithm_by_name(name)
+        good = algorithm.verify(signed, key.key, base64.urlsafe_b64decode(signature + b"=="))
+    except ValueError:  # not base64
+        good = False
+    if not good:
+        raise CredentialsError("bad token: InvalidSignatureError")
+
+
+def _header(token: bytes) -> dict[str, Any] | None:
+    """What a token's first part says; None: it isn't one."""
+    head, separator, _ = token.partition(b".")
+    if not separator or len(head) > _HEAD_BYTES_MAX:
+        return None
+    try:
+        header = json.loads(base64.urlsafe_b64decode(head + b"=="))
+    except (ValueError, RecursionError):
+        return None
+    return header if isinstance(header, dict) else None
 
 
 def _check_size(token: bytes) -> None:

@@ -18,8 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookkeeper.auth import tokens
 from bookkeeper.auth.keys import (
     PublicKey,
+    VerificationKey,
     algorithms_of,
     load_public_key,
     load_secret_key,
@@ -30,7 +32,7 @@ from broker.auth.errors import KeyFormatError
 from broker.auth.htpasswd import parse_htpasswd
 from broker.auth.openid import OpenIdProvider, parse_key_set
 from broker.auth.provider import KeysNeededError, Principal
-from broker.auth.token import TokenProvider, TokenRules
+from broker.auth.token import TokenProvider, TokenRules, header_of, verified_claims
 from broker.errors import AuthenticationError
 
 NOW_S = 1_800_000_000.0
@@ -196,6 +198,96 @@ def test_any_change_of_a_good_token_is_refused(data: st.DataObject) -> None:
         return
     # What a decoder of base64 skips, or reads alike, can't say anything else.
     assert found == Principal("alice", NOW_S + 9)
+
+
+SIGNING: dict[str, tuple[VerificationKey, Any]] = {
+    "HS256": (load_secret_key(SECRET, "key"), SECRET),
+    "HS512": (load_secret_key(SECRET, "key"), SECRET),
+    "RS256": (load_public_key(encodings(PUBLIC["rsa"])[0], "key"), RSA_KEY),
+    "PS384": (load_public_key(encodings(PUBLIC["rsa"])[0], "key"), RSA_KEY),
+    "ES256": (load_public_key(encodings(PUBLIC["ec"])[0], "key"), EC_KEY),
+    "EdDSA": (load_public_key(encodings(PUBLIC["ed"])[0], "key"), ED_KEY),
+}
+
+
+HEADERS: list[dict[str, Any]] = [
+    *({}, {"kid": "a"}, {"kid": 7}, {"b64": True}, {"b64": False, "crit": ["b64"]}),
+    *({"crit": ["x"], "x": 1}, {"x": "\ud800"}),
+]
+
+
+def by_the_library(token: bytes, key: VerificationKey) -> Any:
+    """The claims, or None."""
+    try:
+        return json.loads(jwt.PyJWS().decode(token, key.key, key.algorithms))
+    except (jwt.PyJWTError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("algorithm", SIGNING)
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_look_at_the_signature_first_changes_no_answer(
+    algorithm: str, data: st.DataObject
+) -> None:
+    """It may refuse nothing that the library takes, and let nothing through that it doesn't."""
+    key, secret = SIGNING[algorithm]
+    headers = data.draw(st.sampled_from(HEADERS))
+    head = {"alg": algorithm, "typ": "JWT", **headers}
+    text = part(head) + b"." + part({"sub": "a" * data.draw(st.integers(0, 5))})
+    signature = part(jwt.PyJWS().get_algorithm_by_name(algorithm).sign(text, secret))
+    token = bytearray(text + b"." + signature)
+    what = data.draw(st.sampled_from(["nothing", "padding", "bytes"]))
+    if what == "padding":
+        token += b"=" * data.draw(st.integers(1, 3))
+    elif what == "bytes":
+        for _ in range(data.draw(st.integers(1, 2))):
+            at = data.draw(st.integers(0, len(token) - 1))
+            token[at : at + data.draw(st.integers(0, 1))] = data.draw(
+                st.sampled_from([b"", b"=", b".", b"A", b"-", b"+", b"\n", b"\xff"])
+            )
+    try:
+        found: Any = verified_claims(bytes(token), key)
+    except AuthenticationError:
+        found = None
+    assert found == by_the_library(bytes(token), key)
+    if what == "nothing" and "crit" not in headers and headers != {"kid": 7}:
+        assert found is not None
+
+
+@pytest.mark.parametrize("algorithm", SIGNING)
+def test_the_library_is_not_asked_about_forgeries(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes 5 ms for a token of 64 KiB, which everybody who is known would wait for."""
+
+    def decode_complete(*args: object, **more: object) -> None:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(tokens._JWS, "decode_complete", decode_complete)
+    key, secret = SIGNING[algorithm]
+    heads: list[Any] = [{"alg": algorithm}, {"alg": "none"}, {"alg": None}, {"alg": ["HS256"]}]
+    for head in (*heads, {}, []):
+        for size in (0, 40_000):
+            signed = part(head) + b"." + part({"sub": "a" * size})
+            for signature in (b"", b"AAAA", part(bytes(32)), part(bytes(256)), b"\xff" * 86):
+                with pytest.raises(AuthenticationError):
+                    verified_claims(signed + b"." + signature, key)
+    for nonsense in (b"A", b"A" * 60_000, b".." * 30_000, b"[" * 20_000 + b"..", b"\xff.\xff.\xff"):
+        with pytest.raises(AuthenticationError):
+            verified_claims(nonsense, key)
+    with pytest.raises(AssertionError, match="asked"):  # a good one is
+        verified_claims(jwt.encode({"sub": "a"}, secret, algorithm).encode(), key)
+
+
+def test_what_is_read_before_the_signature_is_bounded() -> None:
+    token = jwt.encode({"sub": "a"}, SECRET, "HS256", headers={"x": "y" * 20_000}).encode()
+    with pytest.raises(AuthenticationError, match="DecodeError"):
+        verified_claims(token, load_secret_key(SECRET, "key"))
+    with pytest.raises(AuthenticationError, match="not a JSON Web Token"):
+        header_of(token)
+    usual = jwt.encode({"sub": "a"}, SECRET, "HS256", headers={"x": "y" * 8_000}).encode()
+    assert verified_claims(usual, load_secret_key(SECRET, "key")) == {"sub": "a"}
 
 
 @given(
