@@ -11,7 +11,7 @@ One object for each time in office; the shell feeds it, asks it and does what it
 | every minute | ``round``, then ``splits`` |
 | a move or a split ended | ``on_moved``, ``on_move_failed``, ``on_split``, ``on_split_failed`` |
 | every 15 minutes | ``averages``, ``averages_by_broker``: to be stored |
-| before a move is ordered | ``resting``: to be stored, for the next leader's ``restore_resting`` |
+| a note tells of bundles that leaders have moved | ``restore_resting`` |
 
 Until the policies are known nothing is placed or moved: isolation mustn't fail open. All times are
 seconds of the leader's own clock that never jumps.
@@ -80,6 +80,11 @@ class Balancer:
         self._splitting: set[str] = set()
         self._resting: dict[str, float] = {}  # bundle: until when
 
+    @property
+    def grace_s(self) -> float:
+        """How long a bundle rests after a move."""
+        return self.config.load_balancer_shedding_grace_period_minutes * 60
+
     # --- what happened
 
     def on_report(self, load: BrokerLoad, now_s: float, age_s: float = 0.0) -> None:
@@ -104,23 +109,23 @@ class Balancer:
         self.state.bundles.setdefault(bundle, load)
 
     def restore_resting(self, ages_s: Mapping[str, float], now_s: float) -> None:
-        """Bundles that leaders before moved, and how long ago, at best knowledge."""
-        grace_s = self._grace_s
+        """Bundles that leaders have moved, and how long ago. What is known already stays known."""
         for bundle, age_s in ages_s.items():
-            if age_s < grace_s:  # an age below zero (clocks jump): as if just now
-                self._resting[bundle] = now_s + grace_s - max(0.0, age_s)
+            until_s = now_s + self.grace_s - max(0.0, age_s)
+            if until_s > max(now_s, self._resting.get(bundle, now_s)):
+                self._resting[bundle] = until_s
 
     def on_moved(self, move: Move, now_s: float) -> None:
         """It is unloaded at its source."""
         if self._moving.pop(move.bundle, None) is not None:
-            self._resting[move.bundle] = now_s + self._grace_s
+            self._resting[move.bundle] = now_s + self.grace_s
 
     def on_move_failed(self, move: Move, now_s: float) -> None:
         """It is where it was. It may be tried again later."""
         if self._moving.pop(move.bundle, None) is None:
             return
         self.figures.moves_failed += 1
-        self._resting[move.bundle] = now_s + min(_FAILED_REST_S, self._grace_s)
+        self._resting[move.bundle] = now_s + min(_FAILED_REST_S, self.grace_s)
         if move.target is not None:
             self.state.take_back(move.bundle, move.source, move.target)
 
@@ -244,20 +249,7 @@ class Balancer:
             for name, broker in self.state.brokers.items()
         }
 
-    def resting(self, now_s: float) -> dict[str, float]:
-        """Bundles that moved within the grace period, or are moving, and seconds since."""
-        ages = {
-            name: max(0.0, self._grace_s - (until_s - now_s))
-            for name, until_s in self._resting.items()
-            if until_s > now_s
-        }
-        return ages | {name: now_s - since_s for name, (_, since_s) in self._moving.items()}
-
     # --- inside
-
-    @property
-    def _grace_s(self) -> float:
-        return self.config.load_balancer_shedding_grace_period_minutes * 60
 
     def _at_rest(self) -> set[str]:
         return {*self._resting, *self._moving, *self._splitting}

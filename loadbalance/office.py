@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import random
+import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,14 +23,17 @@ from loadbalance.documents import (
     quota_of,
 )
 from loadbalance.errors import InvalidDocumentError
-from loadbalance.model import BundleLoad, Move, Split
+from loadbalance.model import BundleLoad, Move, Split, namespace_of
+from loadbalance.moved_note import MovedNote, StoreClock
 from metadata.errors import MetadataError, NotFoundError
+from metadata.recipes import update
+from metadata.store import VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
     from loadbalance.config import BalancerConfig
     from loadbalance.model import BrokerLoad
     from loadbalance.policy_reader import PolicyReader
-    from loadbalance.registry import BrokerRegistry
+    from loadbalance.registry import BrokerRegistry, StoredReport
     from metadata.store import MetadataStore
 
 __all__ = ["AVERAGES_ROOT", "BUNDLE_DATA_ROOT", "Actions", "Office"]
@@ -39,9 +43,13 @@ logger = logging.getLogger(__name__)
 BUNDLE_DATA_ROOT: Final = "/loadbalance/bundle-data"
 AVERAGES_ROOT: Final = "/loadbalance/broker-time-average"
 _QUOTA_ROOT: Final = "/loadbalance/resource-quota/namespace"
-_RESTING_PATH: Final = "/loadbalance/moved-bundles"
-_MOVES_AT_ONCE: Final = 16
-_AGAIN_S: Final = 1.0
+_MOVED_PATH: Final = "/loadbalance/moved-bundles"
+_AT_ONCE: Final = 16
+"""Moves, or writes of averages."""
+_REPORTS_AT_ONCE: Final = 4
+"""Read without a pause: the first one of a broker with 100 bundles takes 0.7 ms."""
+_ORDER_WITHIN_S: Final = 240.0
+"""A move that hasn't begun by then isn't ordered: it was decided by what was true before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +81,18 @@ class Office:
         config: BalancerConfig,
         *,
         rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """
+        Args:
+            clock: seconds, never jumps; no two processes need to have the same.
+        """
         self.balancer = Balancer(config, rng or random.Random())
         self.config = config
         self._store, self._registry, self._policies = store, registry, policies
+        self._clock, self._store_clock = clock, StoreClock()
+        self._following = asyncio.Lock()  # else an older report could be told after a newer one
+        self._seen: object = None  # the reports that were told last
         self._fed: dict[str, BrokerLoad] = {}
         self._used: object = None  # the policies that the balancer knows
         self._restored: set[str] = set()  # bundles whose stored averages were looked for
@@ -90,22 +106,35 @@ class Office:
             MetadataError: the store can't tell.
             InvalidDocumentError: policies that nobody can read; nothing is placed by chance.
         """
-        policies = await self._policies.read()
-        reports = await self._registry.reports()
-        await self._restore({name for each in reports.values() for name in each.load.stats})
-        now_s = time.monotonic()
-        if policies is not self._used:
-            self._used = policies
-            self.balancer.on_policies(policies)
+        async with self._following:
+            policies = await self._policies.read()
+            if policies is not self._used:
+                self._used = policies
+                self.balancer.on_policies(policies)
+            reports = await self._registry.reports()
+            if reports is not self._seen:
+                await self._tell(reports)
+                self._seen = reports
+
+    async def _tell(self, reports: Mapping[str, StoredReport]) -> None:
         for name in self._fed.keys() - reports.keys():
             del self._fed[name]
             self.balancer.on_broker_gone(name)
-        for name, (load, modified_ms) in reports.items():
-            if self._fed.get(name) is not load:
-                # One that changes while we watch is new; another was made when it was stored.
-                age_s = 0.0 if name in self._fed else time.time() - modified_ms / 1000
-                self._fed[name] = load
-                self.balancer.on_report(load, now_s, age_s)
+        news = {
+            name: each for name, each in reports.items() if self._fed.get(name) is not each.load
+        }
+        await self._restore({bundle for each in news.values() for bundle in each.load.stats})
+        # Not by our own wall clock, nor by the brokers': they differ, by minutes if they want to.
+        for _, modified_ms in reports.values():
+            self._store_clock.see(modified_ms, self._clock())
+        for number, (name, (load, modified_ms)) in enumerate(news.items(), 1):
+            now_s = self._clock()
+            # One that changes while we watch is new; another was made when it was stored.
+            age_s = 0.0 if name in self._fed else self._store_clock.age_s(modified_ms, now_s)
+            self._fed[name] = load
+            self.balancer.on_report(load, now_s, age_s)
+            if not number % _REPORTS_AT_ONCE:
+                await asyncio.sleep(0)
 
     async def place(self, bundle: str) -> str | None:
         """The broker that is to own a bundle that nobody owns; None: none may.
@@ -115,24 +144,33 @@ class Office:
         """
         await self.follow()
         await self._restore({bundle})
-        return self.balancer.place(bundle, time.monotonic())
+        return self.balancer.place(bundle, self._clock())
 
     async def _restore(self, bundles: set[str]) -> None:
         """What leaders before have learned of bundles, or operators expect."""
-        new = sorted(bundles - self._restored)
-        self._restored.update(new)
-        for start in range(0, len(new), 100):
-            some = new[start : start + 100]
-            for name, load in zip(some, await self._gather(some), strict=True):
-                if load is not None:
-                    self.balancer.restore(name, load)
+        new: dict[str, list[str]] = {}
+        for bundle in bundles - self._restored:
+            new.setdefault(namespace_of(bundle), []).append(bundle)
+        left = sorted(new.items())
+        while left:
+            some, left = left[:_AT_ONCE], left[_AT_ONCE:]
+            names = [name for _, its in some for name in its]
+            self._restored.update(names)
+            try:
+                await asyncio.gather(*(self._restore_of(*each) for each in some))
+            except BaseException:
+                self._restored.difference_update(names)
+                raise
 
-    async def _gather(self, names: list[str]) -> list[BundleLoad | None]:
-        try:
-            return await asyncio.gather(*map(self._stored_load, names))
-        except BaseException:
-            self._restored.difference_update(names)
-            raise
+    async def _restore_of(self, namespace: str, bundles: list[str]) -> None:
+        """Of most bundles nothing is stored, so a list of those that there are comes first."""
+        stored: set[str] = set()
+        for root in (BUNDLE_DATA_ROOT, _QUOTA_ROOT):
+            names = await self._store.children(f"{root}/{namespace}")
+            stored.update(f"{namespace}/{name}" for name in names)
+        for bundle in stored.intersection(bundles):
+            if (load := await self._stored_load(bundle)) is not None:
+                self.balancer.restore(bundle, load)
 
     async def _stored_load(self, bundle: str) -> BundleLoad | None:
         for root, read in (
@@ -152,113 +190,144 @@ class Office:
 
     async def lead(self, actions: Actions) -> None:
         """Rounds of moves and splits, until it is cancelled."""
-        await self._again_until_done(self._restore_resting)
-        stored_s = time.monotonic()
+        stored_s = self._clock()
         while True:
             await asyncio.sleep(self.config.load_balancer_shedding_interval_minutes * 60)
             try:
                 await self._round(actions)
                 every_s = self.config.load_balancer_resource_quota_update_interval_minutes * 60
-                if time.monotonic() - stored_s >= every_s:
+                if self._clock() - stored_s >= every_s:
                     await self._store_averages()
-                    stored_s = time.monotonic()
+                    stored_s = self._clock()
             except (MetadataError, InvalidDocumentError) as error:
                 logger.warning("no round of load balancing: %s", error)
             except Exception:
                 logger.exception("a round of load balancing failed")
 
-    async def _again_until_done(self, step: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await step()
-                return
-            except MetadataError as error:
-                logger.info("%s", error)
-                await asyncio.sleep(_AGAIN_S)
-
     async def _round(self, actions: Actions) -> None:
+        await self._look_who_moved()
         await self.follow()
-        running: set[asyncio.Task[None]] = set()
-        try:
-            for move in self.balancer.round(time.monotonic()):
-                if move is None:
-                    await asyncio.sleep(0)
-                    continue
-                if len(running) >= _MOVES_AT_ONCE:
-                    _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                if not running:
-                    await self._store_resting()
-                running.add(asyncio.get_running_loop().create_task(self._move(move, actions)))
-            if running:
-                await asyncio.wait(running)
-            await self._split(actions)
-        finally:
-            for task in running:
-                task.cancel()
+        moves = []
+        for move in self.balancer.round(self._clock()):
+            if move is None:
+                await asyncio.sleep(0)
+            else:
+                moves.append(move)
+        if moves:
+            claimed: set[str] = set()
+            try:
+                claimed = await self._claim([move.bundle for move in moves])
+            finally:
+                for move in moves:
+                    if move.bundle not in claimed:
+                        self.balancer.on_move_failed(move, self._clock())
+            await self._carry_out([move for move in moves if move.bundle in claimed], actions)
+        await self._split(actions)
 
-    async def _move(self, move: Move, actions: Actions) -> None:
+    async def _carry_out(self, moves: Sequence[Move], actions: Actions) -> None:
+        decided_s, left = self._clock(), iter(moves)
+
+        async def one_after_the_other() -> None:
+            for move in left:  # each of them takes the next
+                moved = False
+                try:
+                    if self._clock() - decided_s < _ORDER_WITHIN_S:
+                        moved = await self._move(move, actions)
+                finally:
+                    answer = self.balancer.on_moved if moved else self.balancer.on_move_failed
+                    answer(move, self._clock())
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(_AT_ONCE, len(moves))):
+                group.create_task(one_after_the_other())
+
+    async def _move(self, move: Move, actions: Actions) -> bool:
         logger.info(
             "moving %s from %s to %s: %s", move.bundle, move.source, move.target, move.reason
         )
         try:
-            moved = await actions.move(move)
+            return await actions.move(move)
         except (MetadataError, TimeoutError) as error:
             logger.warning("%s isn't moved: %s", move.bundle, error)
-            moved = False
-        if moved:
-            self.balancer.on_moved(move, time.monotonic())
-        else:
-            self.balancer.on_move_failed(move, time.monotonic())
+        except Exception:  # one bundle's trouble isn't that of the others
+            logger.exception("%s isn't moved", move.bundle)
+        return False
 
     async def _split(self, actions: Actions) -> None:
         namespaces = {name.rpartition("/")[0] for name in self.balancer.state.owners}
         counts = {name: await actions.bundle_count(name) for name in namespaces}
-        for split in self.balancer.splits(counts.get):
-            logger.info("splitting %s at %s: %s", split.bundle, split.owner, split.reason)
-            done = False
-            try:
-                done = await actions.split(split)
-            finally:
-                if done:
-                    self.balancer.on_split(split)
-                else:
-                    self.balancer.on_split_failed(split)
+        async with asyncio.TaskGroup() as group:  # ten at most
+            for split in self.balancer.splits(counts.get):
+                group.create_task(self._split_one(split, actions))
+
+    async def _split_one(self, split: Split, actions: Actions) -> None:
+        logger.info("splitting %s at %s: %s", split.bundle, split.owner, split.reason)
+        done = False
+        try:
+            done = await actions.split(split)
+            if done:  # its parts have figures of their own
+                with contextlib.suppress(NotFoundError):
+                    await self._store.delete(f"{BUNDLE_DATA_ROOT}/{split.bundle}")
+        except (MetadataError, TimeoutError) as error:
+            logger.warning("%s isn't split: %s", split.bundle, error)
+        except Exception:  # nor is this the others' trouble
+            logger.exception("%s isn't split", split.bundle)
+        finally:
+            answer = self.balancer.on_split if done else self.balancer.on_split_failed
+            answer(split)
 
     # --- remembering
 
     async def _store_averages(self) -> None:
-        averages = self.balancer.averages()
-        for bundle, load in averages.items():
-            await self._put(f"{BUNDLE_DATA_ROOT}/{bundle}", bundle_load_document(load))
+        documents = {
+            f"{BUNDLE_DATA_ROOT}/{bundle}": bundle_load_document(load)
+            for bundle, load in self.balancer.averages().items()
+        }
         for broker, loads in self.balancer.averages_by_broker().items():
-            await self._put(f"{AVERAGES_ROOT}/{broker}", broker_average_document(loads))
+            documents[f"{AVERAGES_ROOT}/{broker}"] = broker_average_document(loads)
+        left = list(documents.items())
+        while left:
+            some, left = left[:_AT_ONCE], left[_AT_ONCE:]
+            await asyncio.gather(*(self._put(path, document) for path, document in some))
         for name in await self._store.children(AVERAGES_ROOT):
             if name not in self._fed:
                 with contextlib.suppress(NotFoundError):
                     await self._store.delete(f"{AVERAGES_ROOT}/{name}")
 
-    async def _store_resting(self) -> None:
-        now_ms = time.time() * 1000
-        ages = self.balancer.resting(time.monotonic())
-        await self._put(
-            _RESTING_PATH, {name: int(now_ms - age_s * 1000) for name, age_s in ages.items()}
-        )
+    async def _look_who_moved(self) -> None:
+        """What other leaders have moved rests here, too, and the time is that of the store."""
+        if self._store_clock.is_exact:
+            found = await self._store.get(_MOVED_PATH)
+            note = MovedNote.decode(None if found is None else found.value)
+        else:
+            note = await self._change_note(lambda note: note)
+        now_s = self._clock()
+        self.balancer.restore_resting(note.ages_s(self._store_clock.now_ms(now_s)), now_s)
 
-    async def _restore_resting(self) -> None:
-        if (node := await self._store.get(_RESTING_PATH)) is None:
-            return
-        try:
-            document = parse(_RESTING_PATH, node.value)
-        except InvalidDocumentError as error:
-            logger.warning("%s", error)
-            return
-        now_ms = time.time() * 1000
-        ages = {
-            name: (now_ms - moved_ms) / 1000
-            for name, moved_ms in document.items()
-            if isinstance(moved_ms, int)
-        }
-        self.balancer.restore_resting(ages, time.monotonic())
+    async def _claim(self, bundles: Sequence[str]) -> set[str]:
+        """Those that nobody has moved within the grace period, and that nobody will but us."""
+        claimed: list[str] = []
+
+        def enter(note: MovedNote) -> MovedNote:
+            now_ms, grace_s = self._store_clock.now_ms(self._clock()), self.balancer.grace_s
+            note, claimed[:] = note.claim(bundles, now_ms, grace_s, VALUE_BYTES_MAX)
+            return note
+
+        await self._change_note(enter)
+        if len(claimed) < len(bundles):
+            logger.info("%d moves have to wait", len(bundles) - len(claimed))
+        return set(claimed)
+
+    async def _change_note(self, change: Callable[[MovedNote], MovedNote]) -> MovedNote:
+        writer = secrets.token_hex(8)
+        found = await update(
+            self._store,
+            _MOVED_PATH,
+            lambda value: change(MovedNote.decode(value)).encode(writer),
+        )
+        assert found is not None
+        self._store_clock.learn(found.stat.modified_ms, self._clock())
+        return MovedNote.decode(found.value)
 
     async def _put(self, path: str, document: Mapping[str, Any]) -> None:
         await self._store.put(path, orjson.dumps(document))

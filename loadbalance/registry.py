@@ -19,7 +19,7 @@ from metadata.recipes import CachedValues, ResourceLock
 from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from loadbalance.model import BrokerLoad, Weights
 
@@ -49,6 +49,8 @@ class BrokerRegistry:
         self._store, self._weights = store, weights
         self._loads: CachedValues[BrokerLoad | None] = CachedValues(store, BROKERS_ROOT, _decode)
         self._names: list[str] | None = None  # None: to be read
+        self._reports: dict[str, StoredReport] | None = None  # None: something has changed
+        self._live: dict[str, BrokerLoad] = {}  # of ``_reports``
         self._changes = 0
         self._lock: ResourceLock | None = None
         self._load: BrokerLoad | None = None
@@ -97,20 +99,33 @@ class BrokerRegistry:
         self._load = load
         return written
 
-    async def live(self) -> dict[str, BrokerLoad]:
+    async def live(self) -> Mapping[str, BrokerLoad]:
         """The last report of each live broker, by broker id.
 
         Raises:
             MetadataError: the store can't tell.
         """
-        return {name: report.load for name, report in (await self.reports()).items()}
+        reports = await self.reports()
+        if reports is self._reports:
+            return self._live
+        return {name: report.load for name, report in reports.items()}
 
-    async def reports(self) -> dict[str, StoredReport]:
-        """The same, with the time when they were stored.
+    async def reports(self) -> Mapping[str, StoredReport]:
+        """The same, with the time when they were stored; the same object until one changes.
 
         Raises:
             MetadataError: the store can't tell.
         """
+        if self._reports is not None:
+            return self._reports
+        changes = self._changes
+        reports = await self._read()
+        if changes == self._changes:
+            self._reports = reports
+            self._live = {name: report.load for name, report in reports.items()}
+        return reports
+
+    async def _read(self) -> dict[str, StoredReport]:
         names = self._names
         if names is None:
             changes = self._changes
@@ -169,18 +184,20 @@ class BrokerRegistry:
 
     def _on_event(self, event: MetadataEvent) -> None:
         if event.type is not EventType.MODIFIED:
-            self._forget_names()
+            self._names = None
+        self._forget()
         if self.on_change is not None:
             self.on_change()
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
-            self._forget_names()  # events were lost meanwhile
+            self._names = None  # events were lost meanwhile
+            self._forget()
             if self.on_change is not None:
                 self.on_change()
 
-    def _forget_names(self) -> None:
-        self._names = None
+    def _forget(self) -> None:
+        self._reports = None
         self._changes += 1
 
 

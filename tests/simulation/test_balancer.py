@@ -306,18 +306,47 @@ def test_clocks_that_jump() -> None:
     assert run.watch.violations == []
 
 
-def test_two_leaders_at_the_same_time() -> None:
-    """F15: both order moves for an hour; the note in the store keeps them from moving twice."""
-    run = begin(AVG_SHEDDER)
+@pytest.mark.parametrize("strategy", SHEDDERS)
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_the_clock_of_the_store_jumps(strategy: str, jump_s: float) -> None:
+    """F30: while one leads, nothing moves twice; its own clock counts for what it has seen."""
+    run = begin(strategy, "adversarial")
+    run.hours(0.4)
+    run.world.store_jump_s = jump_s
+    run.hours(0.6)
+    assert run.moves > 0
+    assert run.watch.violations == []
+
+
+@pytest.mark.parametrize("strategy", SHEDDERS)
+@pytest.mark.parametrize("load", ["skewed", "adversarial"])
+def test_two_leaders_at_the_same_time(strategy: str, load: str) -> None:
+    """F15: both order moves for an hour; the note in the store keeps them from moving twice.
+
+    Their own clocks are days apart.
+    """
+    run = begin(strategy, load)
     old = run.world.leaders
     run.world.elect()
     run.world.leaders += old
     run.hours(1)
     assert run.moves > 0
     assert run.watch.violations == []
-    run.world.leaders = run.world.leaders[:1]
-    run.hours(2)
-    assert is_even(AVG_SHEDDER, run.world)
+    if load == "skewed":
+        run.world.leaders = run.world.leaders[:1]
+        run.hours(2)
+        assert is_even(strategy, run.world)
+
+
+@pytest.mark.parametrize("strategy", SHEDDERS)
+def test_leaders_that_follow_each_other_every_ten_minutes(strategy: str) -> None:
+    """What the ones before have moved rests, by the store's clock."""
+    run = begin(strategy, "adversarial")
+    for _ in range(12):
+        run.hours(1 / 6)
+        run.world.elect()
+    assert run.moves > 0
+    assert run.watch.violations == []
 
 
 def test_a_seed_is_one_run() -> None:

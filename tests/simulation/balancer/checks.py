@@ -55,7 +55,8 @@ class Watch:
             self._fail("target", move)
         state = leader.balancer.state
         believed = state.brokers[str(move.target)]
-        if now_s - believed.made_s > settings.load_balancer_broker_load_data_ttl_in_seconds:
+        age_s = now_s + leader.ahead_s - believed.made_s
+        if age_s > settings.load_balancer_broker_load_data_ttl_in_seconds:
             self._fail("silent target", move)
         namespace = namespace_of(move.bundle)
         if (

@@ -19,6 +19,7 @@ from typing import Any
 from loadbalance.balancer import Balancer
 from loadbalance.config import BalancerConfig
 from loadbalance.model import BrokerLoad, BundleLoad, BundleStats, Move, ResourceUsage, Weights
+from loadbalance.moved_note import MovedNote, StoreClock
 from loadbalance.policies import Policies
 from loadbalance.reporting import report_due
 from tests.simulation.balancer.loads import Load
@@ -64,11 +65,17 @@ class SimBroker:
 
 @dataclass(slots=True)
 class Leader:
-    """One term in office: a balancer, and what it has heard."""
+    """One term in office: a balancer, and what it has heard.
+
+    Its clock began elsewhere (``ahead_s``), as each process has its own; of the store's clock it
+    knows what the times of nodes tell.
+    """
 
     balancer: Balancer
+    ahead_s: float
     next_round_s: float
     next_averages_s: float
+    store_clock: StoreClock = field(default_factory=StoreClock)
     inbox: list[tuple[float, int, BrokerLoad, float]] = field(default_factory=list)  # heap
 
 
@@ -94,7 +101,8 @@ class World:
         self.on_place: Callable[[World, Leader, str, str], None] | None = None
         self.clock_jump_s = 0.0  # of the brokers' own clocks
         # The store: what leaders leave to those after them.
-        self.resting: dict[str, float] = {}  # bundle: since when
+        self.note: bytes | None = None  # of bundles that were moved
+        self.store_jump_s = 0.0  # of the store's clock
         self.averages: dict[str, BundleLoad] = {}
         self._weights = Weights.of(settings)
         self._ending: list[tuple[float, int, int, Move, Leader, bool]] = []  # heap of moves
@@ -151,12 +159,13 @@ class World:
         balancer.on_policies(self.policies)
         for name, load in self.averages.items():
             balancer.restore(name, load)
-        ages_s = {name: self.now_s - since_s for name, since_s in self.resting.items()}
-        balancer.restore_resting(ages_s, self.now_s)
+        ahead_s = self.rng.uniform(-1e6, 1e6)
+        leader = Leader(balancer, ahead_s, self.now_s + ROUND_S, self.now_s + 900)
+        leader.store_clock.learn(self.store_ms, self.now_s + ahead_s)
         for broker in self.brokers.values():
             if broker.written is not None:
-                balancer.on_report(broker.written, self.now_s, self.now_s - broker.written_s)
-        leader = Leader(balancer, self.now_s + ROUND_S, self.now_s + 900)
+                age_s = self.now_s - broker.written_s
+                balancer.on_report(broker.written, self.now_s + ahead_s, age_s)
         self.leaders = [leader]
         self.counters["elections"] += 1
         return leader
@@ -167,6 +176,11 @@ class World:
             leader.balancer.on_policies(policies)
 
     # --- time
+
+    @property
+    def store_ms(self) -> int:
+        """By the store's clock."""
+        return int(1.7e12 + (self.now_s + self.store_jump_s) * 1000)
 
     def run(self, load: Load, duration_s: float, each: Callable[[], None] | None = None) -> None:
         end_s = self.now_s + duration_s
@@ -244,26 +258,30 @@ class World:
         while leader.inbox and leader.inbox[0][0] <= self.now_s:
             _, _, load, made_s = heapq.heappop(leader.inbox)
             if load.broker_id in self.brokers:
-                leader.balancer.on_report(load, self.now_s, self.now_s - made_s)
+                leader.balancer.on_report(load, self.now_s + leader.ahead_s, self.now_s - made_s)
 
     # --- rounds
 
     def _round(self, leader: Leader) -> None:
-        now_s = self.now_s
-        for move in leader.balancer.round(now_s):
-            if move is None:
-                continue
-            self.counters["decided"] += 1
-            # As the shell does: the note is in the store before the order leaves, by
-            # compare-and-set, so that a second leader sees it.
-            since_s = self.resting.get(move.bundle)
-            grace_s = self.settings.load_balancer_shedding_grace_period_minutes * 60
-            if since_s is not None and now_s - since_s < grace_s:
-                leader.balancer.on_move_failed(move, now_s)
+        now_s, own_s = self.now_s, self.now_s + leader.ahead_s
+        note_ms = leader.store_clock.now_ms(own_s)
+        leader.balancer.restore_resting(MovedNote.decode(self.note).ages_s(note_ms), own_s)
+        moves = [each for each in leader.balancer.round(own_s) if each is not None]
+        self.counters["decided"] += len(moves)
+        # As the shell does: the note is in the store before the orders leave, by compare-and-set,
+        # so that a second leader sees it.
+        note, claimed = MovedNote.decode(self.note).claim(
+            [each.bundle for each in moves], note_ms, leader.balancer.grace_s, 1_000_000
+        )
+        self.note = note.encode("")
+        leader.store_clock.learn(self.store_ms, own_s)
+        entered = set(claimed)
+        for move in moves:
+            if move.bundle in entered:
+                self._order(leader, move)
+            else:
+                leader.balancer.on_move_failed(move, own_s)
                 self.counters["moves refused"] += 1
-                continue
-            self.resting[move.bundle] = now_s
-            self._order(leader, move)
         if leader.next_averages_s <= now_s:
             leader.next_averages_s += 900
             self.averages = leader.balancer.averages()
@@ -281,7 +299,7 @@ class World:
         )
         if fails:
             self.counters["moves failed"] += 1
-            leader.balancer.on_move_failed(move, self.now_s)
+            leader.balancer.on_move_failed(move, self.now_s + leader.ahead_s)
             return
         self._sequence += 1
         end_s = self.now_s + self.rng.uniform(0, self.config.move_s_max)
@@ -293,7 +311,7 @@ class World:
     def _end_moves(self) -> None:
         while self._ending and self._ending[0][0] <= self.now_s:
             _, _, bundle, move, leader, _ = heapq.heappop(self._ending)
-            leader.balancer.on_moved(move, self.now_s)
+            leader.balancer.on_moved(move, self.now_s + leader.ahead_s)
             target = self.brokers.get(str(move.target))
             if target is not None and not target.draining:
                 self.give(bundle, target)  # told to the clients with the close
@@ -307,7 +325,7 @@ class World:
             if not self.leaders:
                 return
             leader = self.rng.choice(self.leaders)
-            chosen = leader.balancer.place(self.names[bundle], self.now_s)
+            chosen = leader.balancer.place(self.names[bundle], self.now_s + leader.ahead_s)
             if chosen is None or chosen not in self.brokers:
                 self.counters["lookups unanswered"] += 1
                 continue

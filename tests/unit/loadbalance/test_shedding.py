@@ -431,13 +431,14 @@ def test_a_moved_bundle_rests_for_half_an_hour(strategy: str) -> None:
 def test_a_new_leader_lets_moved_bundles_rest(strategy: str) -> None:
     reports = [report("a:1", 0.95, ten(0, 100 * MIB)), report("b:1", 0.05, {})]
     old, new = made(strategy, *reports), made(strategy, *reports)
+    ages_s = {}
     for number in range(4):
         for move in moves(old, 60.0 * number):
             old.on_moved(move, 60.0 * number)
-    ages_s = old.resting(200.0)
+            ages_s[move.bundle] = 300.0 - 60.0 * number
     assert ages_s
-    assert all(0 <= age_s <= 200.0 for age_s in ages_s.values())
     new.restore_resting(ages_s, 300.0)
+    new.restore_resting(dict.fromkeys(ages_s, 1700.0), 300.0)  # what is known stays known
     bare = made(strategy, *reports)
     later, unaware = (
         {each.bundle for found in rounds(leader, 20, 300.0) for each in found}
