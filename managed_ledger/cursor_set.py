@@ -14,6 +14,7 @@ from managed_ledger.cursor.cursor import (
     load_or_create_cursor,
 )
 from managed_ledger.errors import ManagedLedgerFencedError
+from managed_ledger.nothing import NO_ITEMS
 from managed_ledger.position import InitialPosition, Position
 from metadata.paths import decode_name
 
@@ -37,7 +38,7 @@ class CursorSet:
         self._log = log
         self.loaded: dict[str, Cursor] = {}
         # Those being made hold back the trim as well.
-        self._opening: dict[str, tuple[Position, asyncio.Task[Cursor]]] = {}
+        self._opening: dict[str, tuple[Position, asyncio.Task[Cursor]]] = NO_ITEMS
 
     async def open(
         self, name: str, initial: InitialPosition, properties: Mapping[str, str] | None
@@ -51,7 +52,8 @@ class CursorSet:
                 self._take(name, mark_delete, properties or {})
             )
             task.add_done_callback(partial(self._on_opened, name))
-            opening = self._opening[name] = (mark_delete, task)
+            opening = (mark_delete, task)
+            self._opening = {**self._opening, name: opening}
         # Two loads of one cursor would fence each other: everybody waits for the first.
         return await asyncio.shield(opening[1])
 
@@ -75,7 +77,7 @@ class CursorSet:
             raise error
 
     def _on_opened(self, name: str, task: asyncio.Task[Cursor]) -> None:
-        del self._opening[name]
+        self._opening = {x: y for x, y in self._opening.items() if x != name} or NO_ITEMS
         if not task.cancelled() and task.exception() is None:
             self.loaded[name] = task.result()
 

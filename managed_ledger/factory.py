@@ -84,6 +84,7 @@ class ManagedLedgerFactory:
         """By driver."""
         self._offloading = Offloading(self.offloaders, self._new_uuid)
         self._open: dict[str, ManagedLedger] = {}
+        self._forget = self._on_closed  # bound once: each log keeps it
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -176,7 +177,7 @@ class ManagedLedgerFactory:
         lists = await claim_list(client, store, path, token, config, clock)
         log = ManagedLedger(
             *(name, path, client, store, self.cache, self.append_budget, config, clock),
-            *(lists, self._on_closed, self._offloading),
+            *(lists, self._forget, self._offloading),
         )
         try:
             await log.load_cursors()

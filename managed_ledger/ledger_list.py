@@ -16,6 +16,7 @@ from itertools import pairwise
 import orjson
 
 from managed_ledger.errors import ManagedLedgerFormatError
+from managed_ledger.nothing import NO_ITEMS
 from managed_ledger.offload.context import (
     CopyState,
     LedgerCopy,
@@ -56,7 +57,7 @@ class ManagedLedgerInfo:
     owner: str = ""
     """Token of the owner that wrote this: tells a lost compare-and-set from an ambiguous one."""
     ledgers: tuple[LedgerInfo, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=lambda: NO_ITEMS)
     terminated: Position | None = None
     doomed: tuple[int, ...] = ()
     """Ledgers taken from the list whose deletion isn't known to have succeeded."""
@@ -248,7 +249,8 @@ def decode_info(value: bytes, path: str) -> ManagedLedgerInfo:
         info = ManagedLedgerInfo(
             owner=_text(fields["owner"]),
             ledgers=ledgers,
-            properties={_text(k): _text(v) for k, v in fields.get("properties", {}).items()},
+            properties={_text(k): _text(v) for k, v in fields.get("properties", {}).items()}
+            or NO_ITEMS,
             terminated=None if terminated is None else _position(terminated),
             doomed=tuple(_integers(fields.get("doomed", []), None)),
             doomed_copies=tuple(parse_copy(x) for x in fields.get("doomed_copies", ())),

@@ -119,6 +119,9 @@ class ListStore:
             self.others = ManagedLedgerInfo()
         else:
             info = decode_info(stored.value, self._path)
+            if info == self.info:
+                self.version = stored.stat.version
+                return  # the value at hand stays, so that an idle log has its list once
             if info.owner == self._token:
                 # Usually what is known. If an earlier attempt got through, the change is applied to
                 # that value again: every change is idempotent.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from sys import intern
 from urllib.parse import quote, unquote
 
 __all__ = ["InvalidTopicNameError", "TopicName", "valid_namespace_part"]
@@ -143,7 +144,12 @@ def _parse(text: str) -> TopicName:
     if not local.strip():
         raise InvalidTopicNameError(f"Invalid topic name '{text}': the local name is empty")
     full = f"{domain}://{tenant}/{namespace}/{local}"
-    return TopicName(domain, tenant, namespace, local, full, _partition_index(local))
+    if full == text:
+        full = text  # else the cache above would keep it twice
+    # Ten thousand topics of a namespace share the texts that they have in common.
+    return TopicName(
+        *(intern(domain), intern(tenant), intern(namespace), local, full, _partition_index(local))
+    )
 
 
 def _partition_index(local: str) -> int:

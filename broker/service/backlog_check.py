@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from bookkeeper.errors import LedgerError
 from broker.errors import (
@@ -27,6 +28,8 @@ from broker.service.persistent_subscription import PersistentSubscription
 from managed_ledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from broker.policies.effective import BacklogQuota
     from broker.service.persistent_topic import PersistentTopic
     from managed_ledger.position import Position
@@ -35,6 +38,7 @@ __all__ = ["BacklogCheck"]
 
 logger = logging.getLogger(__name__)
 
+_NO_EVICTIONS: Final[Mapping[str, int]] = MappingProxyType({SIZE: 0, AGE: 0})
 _BLOCKED = "Cannot create producer on topic with backlog quota exceeded"
 
 
@@ -45,14 +49,18 @@ class BacklogCheck:
     position, and mostly found in the cache.
     """
 
-    __slots__ = ("_oldest", "_oldest_at", "_topic", "evictions")
+    __slots__ = ("_evictions", "_oldest", "_oldest_at", "_topic")
 
     def __init__(self, topic: PersistentTopic) -> None:
         self._topic = topic
         self._oldest: OldestMessage | None = None
         self._oldest_at: Position | None = None  # where it is
-        self.evictions = {SIZE: 0, AGE: 0}
+        self._evictions: Mapping[str, int] = _NO_EVICTIONS
+
+    @property
+    def evictions(self) -> Mapping[str, int]:
         """Checks that moved subscriptions, by the type of the quota."""
+        return self._evictions
 
     def _durable(self) -> list[PersistentSubscription]:
         return [
@@ -178,7 +186,7 @@ class BacklogCheck:
     def _report(self, kind: str, evicted: dict[str, int]) -> None:
         moved = {name: entries for name, entries in evicted.items() if entries}
         if moved:
-            self.evictions[kind] += 1
+            self._evictions = {**self._evictions, kind: self._evictions[kind] + 1}
             logger.info("%s: backlog quota %s exceeded, evicted %s", self._topic.name, kind, moved)
 
 

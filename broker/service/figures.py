@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from bookkeeper.figures import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, PeriodBuckets
 
@@ -24,6 +24,12 @@ __all__ = [
 QUOTA_CHECK_LIMITS_S: Final = (5, 10, 30, 60, 300)
 
 
+PublishPeriod: TypeAlias = tuple[Sequence[int], float, Sequence[int], int]
+"""Latency counts, their sum in ms, size counts, their sum."""
+_NO_LATENCIES: Final = (0,) * (len(LATENCY_LIMITS_MS) + 1)
+_NO_SIZES: Final = (0,) * (len(SIZE_LIMITS) + 1)
+
+
 class PublishFigures:
     """Write latency and entry sizes of one topic, in Pulsar's buckets, by period."""
 
@@ -31,23 +37,27 @@ class PublishFigures:
 
     def __init__(self) -> None:
         self._reset()
-        self._last: tuple[list[int], float, list[int], int] | None = None
+        self._last: PublishPeriod | None = None
         self._period_end_s = 0.0
 
     def _reset(self) -> None:
-        self.latency = [0] * (len(LATENCY_LIMITS_MS) + 1)
+        self.latency: list[int] | None = None  # made when they are needed: most topics are idle
         self.latency_ms = 0.0
-        self.sizes = [0] * (len(SIZE_LIMITS) + 1)
+        self.sizes: list[int] | None = None
         self.size = 0
 
     def stored(self, ms: float, entries: int) -> None:
         """``entries`` became durable ``ms`` after they were published."""
+        if self.latency is None:
+            self.latency = [0] * len(_NO_LATENCIES)
         self.latency[bisect_left(LATENCY_LIMITS_MS, ms)] += entries
         self.latency_ms += ms * entries
 
     def published(self, bodies: Sequence[bytes], size: int) -> None:
         """A batch of entries, ``size`` bytes together."""
         self.size += size
+        if self.sizes is None:
+            self.sizes = [0] * len(_NO_SIZES)
         sizes = list(map(len, bodies))
         low, high = bisect_left(SIZE_LIMITS, min(sizes)), bisect_left(SIZE_LIMITS, max(sizes))
         if low == high:  # as nearly always: one look-up for all
@@ -56,12 +66,17 @@ class PublishFigures:
         for each in sizes:
             self.sizes[bisect_left(SIZE_LIMITS, each)] += 1
 
-    def period(self, now_s: float, period_s: float) -> tuple[list[int], float, list[int], int]:
-        """Latency counts, their sum in ms, size counts, their sum: of the last whole period.
+    def period(self, now_s: float, period_s: float) -> PublishPeriod:
+        """Of the last whole period.
 
         Of the running one as long as there is no other.
         """
-        current = (self.latency, self.latency_ms, self.sizes, self.size)
+        current = (
+            self.latency or _NO_LATENCIES,
+            self.latency_ms,
+            self.sizes or _NO_SIZES,
+            self.size,
+        )
         if self._period_end_s == 0:
             self._period_end_s = now_s + period_s
         elif now_s >= self._period_end_s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bookkeeper.errors import LedgerError
@@ -48,10 +49,14 @@ _HASHES_MAX = 1000
 _NOBODY: Final[frozenset[Consumer]] = frozenset()
 
 
+_limits_of: Final = lru_cache(maxsize=64)(DispatchLimits)
+"""One object for all subscriptions with the same limits."""
+
+
 def dispatch_limits(config: BrokerConfig, policies: Policies) -> DispatchLimits:
     """The settings and policies that dispatchers look at."""
     delayed = policies.delayed_delivery
-    return DispatchLimits(
+    return _limits_of(
         read_entries_max=max(config.dispatcher_max_read_batch_size, _READ_ENTRIES_MIN),
         round_robin_messages=max(config.dispatcher_max_round_robin_batch_size, 1),
         unacked_per_consumer=max(0, policies.max_unacked_per_consumer),
@@ -92,7 +97,7 @@ class PersistentSubscription(Subscription):
         self.ledger = ledger
         config = topic.service.config
         self._limits = dispatch_limits(config, topic.policies)
-        self._rate = SubscriptionRate(topic, name, self._entries_from)
+        self._rate = SubscriptionRate(topic, name)
         self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
         self.properties = dict(cursor.cursor_properties)
         self._core: SingleActiveDispatcher | SharedDispatcher | None = None
@@ -143,7 +148,7 @@ class PersistentSubscription(Subscription):
             notify_active=self._notify_active,
             label=f"{self.topic.name} {self.name}",
             ack_sets=self._batch_acks,
-            gate=self._rate.gate(),
+            gate=self._rate.gate(self._entries_from),
         )
 
     def _entries_from(self, position: Position) -> int:
@@ -152,7 +157,7 @@ class PersistentSubscription(Subscription):
 
     def policies_changed(self) -> None:
         self._limits = dispatch_limits(self.topic.service.config, self.topic.policies)
-        gate = self._rate.gate()
+        gate = self._rate.gate(self._entries_from)
         if self._core is not None and self._dispatcher is not None:
             self._core.set_limits(self._limits)
             self._dispatcher.set_gate(gate)

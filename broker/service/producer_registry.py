@@ -27,6 +27,8 @@ class ProducerRegistry:
     while there is no owner and nobody in ``by_name`` (the queue's head would have been promoted).
     """
 
+    __slots__ = ("by_name", "owner", "waiting")
+
     def __init__(self) -> None:
         self.by_name: dict[str, Producer] = {}
         self.waiting: list[Producer] = []  # short; an empty deque would be 760 bytes a topic

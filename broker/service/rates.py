@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 __all__ = ["RateSampler", "iso_time"]
+
+
+_STILL: Final = (0.0, 0.0, 0.0, 0.0)
 
 
 class RateSampler:
@@ -16,17 +20,22 @@ class RateSampler:
     def __init__(self) -> None:
         self._counters: Sequence[int] = (0, 0, 0, 0)
         self._sampled_ms = 0
-        self.rates: Sequence[float] = (0.0, 0.0, 0.0, 0.0)
+        self.rates: Sequence[float] = _STILL
 
     def sample(self, now_ms: int, counters: Sequence[int]) -> None:
         """Take a point; the first one only starts the measurement."""
         elapsed_ms = now_ms - self._sampled_ms
-        if self._sampled_ms and elapsed_ms > 0:
-            self.rates = [
-                (new - old) * 1000 / elapsed_ms
-                for new, old in zip(counters, self._counters, strict=True)
-            ]
-        self._counters, self._sampled_ms = counters, now_ms
+        has_passed = self._sampled_ms and elapsed_ms > 0
+        if counters != self._counters:
+            if has_passed:
+                self.rates = [
+                    (new - old) * 1000 / elapsed_ms
+                    for new, old in zip(counters, self._counters, strict=True)
+                ]
+            self._counters = counters
+        elif has_passed:
+            self.rates = _STILL  # no lists of its own: each idle topic has three samplers
+        self._sampled_ms = now_ms
 
 
 _YEAR_9999_MS = 253_402_300_799_999
@@ -37,5 +46,6 @@ def iso_time(ms: int) -> str:
 
     Times before 1970 or after 9999, which only a lying client sends, are shown as those limits.
     """
-    time = datetime.fromtimestamp(min(max(ms, 0), _YEAR_9999_MS) / 1000, UTC)
+    seconds, rest_ms = divmod(min(max(ms, 0), _YEAR_9999_MS), 1000)
+    time = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest_ms * 1000)
     return time.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.dispatch.key_selector import KeySelector, StickyRanges
 from broker.errors import (
@@ -40,6 +40,9 @@ AckDone = Callable[[BaseException | None], None]
 """Called once: None when the acknowledgment is durable, else why it isn't."""
 
 
+Counts: TypeAlias = tuple[int, int, int, int, int]
+"""Messages out, bytes out, redelivered messages, acknowledged entries, entries out."""
+_NO_COUNTS: Final[Counts] = (0, 0, 0, 0, 0)
 _NO_TASKS: Final[frozenset[Any]] = frozenset()
 
 
@@ -64,7 +67,7 @@ class Subscription(ABC):
         self._opened: asyncio.Future[None] | None = None  # set while a reset is under way
         self._tasks: frozenset[asyncio.Task[None]] = _NO_TASKS
         # counters of consumers that left; the connected ones' come on top
-        self._gone = {"bytes": 0, "messages": 0, "entries": 0, "acks": 0, "redelivered": 0}
+        self._gone = _NO_COUNTS
         self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
         self.active_ms = topic.service.clock()  # loaded, or a consumer came or left
 
@@ -159,12 +162,14 @@ class Subscription(ABC):
         consumer.closed = True
         self.consumers.remove(consumer)
         self.active_ms = self.now_ms()
-        gone = self._gone
-        gone["bytes"] += consumer.bytes_out
-        gone["messages"] += consumer.messages_out
-        gone["entries"] += consumer.entries_out
-        gone["acks"] += consumer.acks
-        gone["redelivered"] += consumer.redelivered
+        messages, sent_bytes, redelivered, acks, entries = self._gone
+        self._gone = (
+            messages + consumer.messages_out,
+            sent_bytes + consumer.bytes_out,
+            redelivered + consumer.redelivered,
+            acks + consumer.acks,
+            entries + consumer.entries_out,
+        )
         self._leave(consumer)
         self.end_if_orphaned()
 
@@ -320,15 +325,18 @@ class Subscription(ABC):
                 time by their number.
         """
 
-    def counters(self) -> tuple[int, int, int, int, int]:
-        """Messages out, bytes out, redelivered messages, acknowledged entries, entries out."""
-        gone, consumers = self._gone, self.consumers
+    def counters(self) -> Counts:
+        """What was done for all consumers that there ever were."""
+        consumers = self.consumers
+        if not consumers:
+            return self._gone
+        messages, sent_bytes, redelivered, acks, entries = self._gone
         return (
-            gone["messages"] + sum(each.messages_out for each in consumers),
-            gone["bytes"] + sum(each.bytes_out for each in consumers),
-            gone["redelivered"] + sum(each.redelivered for each in consumers),
-            gone["acks"] + sum(each.acks for each in consumers),
-            gone["entries"] + sum(each.entries_out for each in consumers),
+            messages + sum(each.messages_out for each in consumers),
+            sent_bytes + sum(each.bytes_out for each in consumers),
+            redelivered + sum(each.redelivered for each in consumers),
+            acks + sum(each.acks for each in consumers),
+            entries + sum(each.entries_out for each in consumers),
         )
 
     def sample(self, now_ms: int) -> None:

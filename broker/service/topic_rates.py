@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import NotAllowedError
 from broker.service.rate_limit import SubscribeLimiter
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from managed_ledger.position import Position
 
 __all__ = ["SubscriptionRate", "TopicRates"]
+
+
+_NO_EVENTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class TopicRates:
@@ -110,18 +115,20 @@ def add_publish_rate(throttle: Throttle | None, topic: Topic) -> None:
 class SubscriptionRate:
     """The dispatch limits of one persistent subscription: its own and those above it."""
 
-    __slots__ = ("_entries_behind", "_name", "_topic", "events", "own")
+    __slots__ = ("_name", "_topic", "events", "own")
 
-    def __init__(self, topic: Topic, name: str, entries_behind: Callable[[Position], int]) -> None:
-        """entries_behind: how many entries there are from a position to the end."""
+    def __init__(self, topic: Topic, name: str) -> None:
         self._topic, self._name = topic, name
-        self._entries_behind = entries_behind
         self.own: Throttle | None = None
-        self.events: dict[str, int] = {}
+        self.events: Mapping[str, int] = _NO_EVENTS
         """How often dispatch had to wait, by the field of the statistics."""
 
-    def gate(self) -> DispatchThrottle | None:
-        """What a dispatcher obeys under the policies of now; None: nothing."""
+    def gate(self, entries_behind: Callable[[Position], int]) -> DispatchThrottle | None:
+        """What a dispatcher obeys under the policies of now; None: nothing.
+
+        Args:
+            entries_behind: how many entries there are from a position to the end.
+        """
         topic, service = self._topic, self._topic.service
         if topic.name.is_system:
             return None
@@ -135,13 +142,15 @@ class SubscriptionRate:
         throttles = [(scope, throttle) for scope, throttle in scopes if throttle is not None]
         if not throttles:
             return None
+        # From now on the throttle counts in it; what was counted before stays.
+        self.events = events = dict(self.events)
         config = service.config
         everybody = config.dispatch_throttling_on_non_backlog_consumer_enabled
         return DispatchThrottle(
             throttles,
             by_entries=config.dispatch_throttling_on_batch_message_enabled,
-            entries_behind=None if everybody else self._entries_behind,
-            events=self.events,
+            entries_behind=None if everybody else entries_behind,
+            events=events,
         )
 
     def sample(self) -> None:

@@ -15,13 +15,16 @@ touches no bitmap at all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from pyroaring import BitMap
 
 from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
 from managed_ledger.errors import InvalidPositionError
+from managed_ledger.nothing import NO_ITEMS
 from managed_ledger.position import Position, format_position
+
+_Value = TypeVar("_Value")
 
 BATCH_WORDS_MAX: Final = 4096
 """Longest ack set accepted, in words of 64 indexes: what a client can make us keep per entry."""
@@ -128,11 +131,13 @@ class AckState:
     def __init__(self, log: LedgerPositions, mark_delete: Position) -> None:
         self._log = log
         self.mark_delete = mark_delete
-        self.properties: dict[str, int] = {}
+        self.properties: dict[str, int] = NO_ITEMS
         self.generation = 0
         """Grows with every reset: what was read or dispatched before belongs to the past."""
-        self._acked: dict[int, BitMap] = {}
-        self._batch_sets: dict[int, dict[int, int]] = {}
+        self._acked: dict[int, BitMap] = NO_ITEMS
+        self._batch_sets: dict[int, dict[int, int]] = NO_ITEMS
+        self._changed_acked: dict[int, BitMap] = NO_ITEMS
+        self._changed_batches: dict[int, BitMap] = NO_ITEMS
         self._clear_changes()
 
     @classmethod
@@ -218,9 +223,13 @@ class AckState:
             if remaining == known:
                 return False
         if sets is None:
-            sets = self._batch_sets[ledger_id] = {}
+            sets = {}
+            self._batch_sets = _with(self._batch_sets, ledger_id, sets)
         sets[entry_id] = remaining
-        self._changed_batches.setdefault(ledger_id, BitMap()).add(entry_id)
+        if (entries := self._changed_batches.get(ledger_id)) is None:
+            entries = BitMap()
+            self._changed_batches = _with(self._changed_batches, ledger_id, entries)
+        entries.add(entry_id)
         return True
 
     def ack_cumulative_batch(self, position: Position, ack_set: Sequence[int]) -> bool:
@@ -396,7 +405,7 @@ class AckState:
         """Replace everything by a stored image; forgets what changed before."""
         self.generation += 1
         self.mark_delete = min(image.mark_delete, self._log.last_confirmed)
-        self.properties = dict(image.properties or {})
+        self.properties = dict(image.properties) if image.properties else NO_ITEMS
         self._acked = _above(image.acked, self.mark_delete)
         for ledger_id, entries in list(self._acked.items()):
             confirmed = self._log.ledger_entries(ledger_id) or 0
@@ -404,7 +413,7 @@ class AckState:
                 entries.remove_range(confirmed, ENTRY_END)
                 if not entries:
                     del self._acked[ledger_id]
-        self._batch_sets = {}
+        self._batch_sets = NO_ITEMS
         for ledger_id, sets in image.batch_sets.items():
             kept = {
                 entry_id: mask
@@ -412,7 +421,7 @@ class AckState:
                 if not self.is_acked((ledger_id, entry_id)) and self._exists((ledger_id, entry_id))
             }
             if kept:
-                self._batch_sets[ledger_id] = kept
+                self._batch_sets = _with(self._batch_sets, ledger_id, kept)
         if self._acked:
             self._advance()
         self._clear_changes()
@@ -462,11 +471,12 @@ class AckState:
             _drop(self._batch_sets, ledger_id, done)
         changed = self._changed_acked.get(ledger_id)
         if changed is None:
-            self._changed_acked[ledger_id] = fresh.copy()
+            self._changed_acked = _with(self._changed_acked, ledger_id, fresh.copy())
         else:
             changed |= fresh
         if acked is None:
-            self._acked[ledger_id] = acked = fresh
+            acked = fresh
+            self._acked = _with(self._acked, ledger_id, acked)
         else:
             acked |= fresh
         marked_ledger, marked = self.mark_delete
@@ -537,10 +547,19 @@ class AckState:
         return self._log.previous_position(position)
 
     def _clear_changes(self) -> None:
-        self._changed_acked: dict[int, BitMap] = {}
-        self._changed_batches: dict[int, BitMap] = {}
+        self._changed_acked = self._changed_batches = NO_ITEMS
         self._properties_changed = False
+        self._acked = self._acked or NO_ITEMS
+        self._batch_sets = self._batch_sets or NO_ITEMS
         self._stored_mark_delete = self.mark_delete
+
+
+def _with(items: dict[int, _Value], ledger_id: int, value: _Value) -> dict[int, _Value]:
+    """The dict with one more item: itself, unless it is the empty one of all idle cursors."""
+    if items is NO_ITEMS:
+        return {ledger_id: value}
+    items[ledger_id] = value
+    return items
 
 
 def _above(acked: dict[int, BitMap], mark_delete: Position) -> dict[int, BitMap]:

@@ -23,6 +23,7 @@ from managed_ledger.cursor.cursor_writer import CursorWriter
 from managed_ledger.cursor.errors import CursorBusyError, CursorFencedError, CursorWriteError
 from managed_ledger.errors import CursorClosedError, ManagedLedgerError
 from managed_ledger.ledger_view import LedgerView
+from managed_ledger.nothing import NO_ITEMS
 from managed_ledger.position import Position
 from metadata.paths import encode_name, join
 
@@ -66,9 +67,10 @@ class Cursor:
         self._is_busy = False  # a write is under way
         self._is_scheduled = False
         self._must_write = False  # a write failed: the stored state lacks something
-        self._waiting: list[AckDone] = []  # for the next write
-        self._in_flight: list[AckDone] = []
-        self._idle_waiters: list[asyncio.Future[None]] = []
+        # No lists without need: three empty ones are 168 bytes in each idle cursor.
+        self._waiting: list[AckDone] | None = None  # for the next write
+        self._in_flight: list[AckDone] | None = None
+        self._idle_waiters: tuple[asyncio.Future[None], ...] = ()
         self._task: asyncio.Task[None] | None = None
         self._reset_target: Position | None = None
         self._durable_mark_delete = state.mark_delete
@@ -99,7 +101,7 @@ class Cursor:
         return self._state.properties
 
     @property
-    def cursor_properties(self) -> dict[str, str]:
+    def cursor_properties(self) -> Mapping[str, str]:
         """Of the subscription; see `set_cursor_properties`."""
         return {} if self._writer is None else self._writer.node.cursor_properties
 
@@ -370,7 +372,10 @@ class Cursor:
             if not self._is_busy and not self._is_changed:
                 on_durable(None)
                 return
-            self._waiting.append(on_durable)
+            if self._waiting is None:
+                self._waiting = [on_durable]
+            else:
+                self._waiting.append(on_durable)
         if not self._is_scheduled and not self._is_busy:
             # Not at once: what else this tick brings goes with the same write.
             self._is_scheduled = True
@@ -426,14 +431,14 @@ class Cursor:
             )
             if previous != self._durable_mark_delete:
                 self._view.on_mark_delete(previous, self._durable_mark_delete)
-        answered, self._in_flight = self._in_flight, []
+        answered, self._in_flight = self._in_flight, None
         # After a failure only a new acknowledgement tries again, or this would spin.
         self._release(write_again=error is None)
         _call(answered, error)
 
     def _release(self, write_again: bool = True) -> None:
         self._is_busy = False
-        waiters, self._idle_waiters = self._idle_waiters, []
+        waiters, self._idle_waiters = self._idle_waiters, ()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -441,19 +446,19 @@ class Cursor:
             self._write_soon(None)
 
     def _answer(self, error: BaseException | None) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, None
         _call(waiting, error)
 
     async def _become_busy(self) -> None:
         """Waits for the write under way and takes its place, until `_finish` or `_release`."""
         while self._is_busy:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idle_waiters.append(waiter)
+            self._idle_waiters += (waiter,)
             await waiter
         self._is_busy = True
 
     def _take_waiting(self) -> None:
-        self._in_flight, self._waiting = self._waiting, []
+        self._in_flight, self._waiting = self._waiting, None
 
     def _on_fenced(self, error: CursorFencedError) -> None:
         """Another owner has the cursor: stop for good, and tell the log."""
@@ -464,8 +469,8 @@ class Cursor:
         self._view.on_cursor_fenced(error)
 
 
-def _call(answers: list[AckDone], error: BaseException | None) -> None:
-    for on_durable in answers:
+def _call(answers: list[AckDone] | None, error: BaseException | None) -> None:
+    for on_durable in answers or ():
         try:
             on_durable(error)
         except Exception as raised:  # one caller's bug must not cost the others their answers
@@ -501,7 +506,7 @@ async def load_or_create_cursor(
     if node is None:
         node = CursorNode(
             mark_delete,
-            cursor_properties=dict(cursor_properties or {}),
+            cursor_properties=dict(cursor_properties) if cursor_properties else NO_ITEMS,
             last_active_ms=ledger.now_ms(),
         )
         await store.write(node)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +23,7 @@ from managed_ledger.cursor.cursor_format import decode_node_state
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
 from managed_ledger.ledger_view import LedgerView
+from managed_ledger.nothing import NO_ITEMS
 from managed_ledger.position import Position
 from metadata.errors import (
     BadVersionError,
@@ -49,8 +51,8 @@ class CursorNode:
 
     mark_delete: Position
     ledger_id: int = NO_LEDGER
-    properties: dict[str, int] = field(default_factory=dict)
-    cursor_properties: dict[str, str] = field(default_factory=dict)
+    properties: Mapping[str, int] = field(default_factory=lambda: NO_ITEMS)
+    cursor_properties: Mapping[str, str] = field(default_factory=lambda: NO_ITEMS)
     last_active_ms: int = 0
     state: bytes = b""
     """Bitmaps and batch sets, a record of `cursor_format`; empty when there are none."""
@@ -71,8 +73,8 @@ def encode_node(node: CursorNode, writer: str) -> bytes:
         "cursorsLedgerId": node.ledger_id,
         "markDeleteLedgerId": node.mark_delete[0],
         "markDeleteEntryId": node.mark_delete[1],
-        "properties": node.properties,
-        "cursorProperties": node.cursor_properties,
+        "properties": dict(node.properties),
+        "cursorProperties": dict(node.cursor_properties),
         "lastActive": node.last_active_ms,
         "writer": writer,
     }
@@ -99,8 +101,8 @@ def decode_node(value: bytes, where: str) -> tuple[CursorNode, str]:
         node = CursorNode(
             (int(fields["markDeleteLedgerId"]), int(fields["markDeleteEntryId"])),
             int(fields["cursorsLedgerId"]),
-            {str(name): int(number) for name, number in fields["properties"].items()},
-            {str(name): str(text) for name, text in fields["cursorProperties"].items()},
+            {str(name): int(number) for name, number in fields["properties"].items()} or NO_ITEMS,
+            {str(name): str(text) for name, text in fields["cursorProperties"].items()} or NO_ITEMS,
             int(fields["lastActive"]),
             base64.b64decode(fields.get("state", ""), validate=True),
         )

@@ -68,6 +68,9 @@ class OffloadStatus:
     """Of SUCCESS: where that begins which is in bookies only."""
 
 
+_NOT_RUN: Final = OffloadStatus()
+
+
 class OffloadPath:
     """The copies of one log's ledgers."""
 
@@ -99,7 +102,7 @@ class OffloadPath:
         self._copying = ""  # UUID
         self._deleted: frozenset[str] = NOTHING  # doomed copies that don't exist any more
         self._gone: frozenset[int] = NOTHING  # ledgers that bookies don't have any more
-        self.status = OffloadStatus()
+        self.status = _NOT_RUN
         self.last_ledger_id = self.last_success_ms = self.last_failure_ms = 0
         """0: never."""
 

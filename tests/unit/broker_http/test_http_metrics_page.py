@@ -237,7 +237,7 @@ async def test_throttled_dispatch_shows_from_its_first_event_on(broker: Broker) 
     subscription = topic.subscriptions["s0"]
     assert isinstance(subscription, PersistentSubscription)
     assert not [name for name in await page_of(broker) if "dispatch_throttled" in name]
-    subscription._rate.events["dispatchThrottledMsgEventsByTopicLimit"] = 3
+    subscription._rate.events = {"dispatchThrottledMsgEventsByTopicLimit": 3}
     found = await page_of(broker)
     (series,) = [name for name in found if "dispatch_throttled" in name]
     assert series.startswith("pulsar_subscription_dispatch_throttled_msg_events{")
