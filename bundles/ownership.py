@@ -180,6 +180,25 @@ class OwnershipService:
             await self._acquire(bundle)
         return Ownership(bundle, self.broker)
 
+    async def claim(self, topic_name: str) -> None:
+        """Returns once this broker owns the topic's bundle; takes what nobody owns, if chosen to.
+
+        For calls that load a topic wherever they arrive: placement holds for them as for lookups.
+
+        Raises:
+            BundleBusyError: another broker owns it, or is to: ``lookup`` tells who.
+            BundleNotReadyError: retriable; unloading, nobody may own it now, or this broker's
+                session is lost.
+        """
+        if self.owns_nowait(topic_name):
+            return
+        bundle = await self.bundle_of(topic_name)
+        if bundle not in self._owned:
+            found = await self.lookup_bundle(bundle, authoritative=False)
+            if found is None or found.broker != self.broker:
+                raise BundleBusyError(bundle)
+        await self._acquire(bundle)
+
     async def require(self, topic_name: str) -> None:
         """Returns once this broker owns the topic's bundle, which it doesn't take from nobody.
 
@@ -216,7 +235,14 @@ class OwnershipService:
         Raises:
             BundleBusyError, BundleNotReadyError: retriable.
         """
-        bundle = await self.bundle_of(topic_name)
+        return await self.lookup_bundle(
+            await self.bundle_of(topic_name), read_only=read_only, authoritative=authoritative
+        )
+
+    async def lookup_bundle(
+        self, bundle: str, *, read_only: bool = False, authoritative: bool = True
+    ) -> Ownership | Redirect | None:
+        """As ``lookup``, of a bundle itself, which must be one."""
         owned, other, own_node = self._owned.get(bundle), None, False
         if owned is None and not self._session_lost:
             found = await self._read(bundle)

@@ -19,6 +19,7 @@ from loadbalance.errors import InvalidDocumentError
 from loadbalance.leader import BrokerElection, LeaderBroker
 from loadbalance.model import Weights
 from loadbalance.office import Office
+from loadbalance.policies import pinned_broker
 from loadbalance.policy_reader import PolicyReader
 from loadbalance.registry import BrokerRegistry
 from loadbalance.reporter import LoadReporter
@@ -129,22 +130,28 @@ class LoadManager:
         """Who leads; None: nobody just now. Raises MetadataError."""
         return None if self._election is None else await self._election.leader()
 
-    async def choose(self, bundle: str, promised_to: str | None = None) -> Referral | None:
+    async def choose(
+        self, bundle: str, promised_to: str | None = None, *, alone: bool = False
+    ) -> Referral | None:
         """Whom to ask about a bundle that nobody owns; None: this broker shall own it.
 
         Followers name the leader. The leader, or whoever is asked while there is none, decides.
 
         Args:
             promised_to: the broker that the bundle is on its way to.
+            alone: decide without the leader.
         Raises:
             NoCandidateError: retriable. MetadataError: the store can't tell.
         """
         if not self.config.load_balancer_enabled:
             return None
+        pinned = pinned_broker(bundle.rpartition("/")[0])
+        if pinned == self._broker_id:
+            return None
         live = await self.registry.live()
         if promised_to in live:
             return self._referral(live[promised_to])
-        leader = None if self.is_leader else await self.leader()
+        leader = None if alone or pinned or self.is_leader else await self.leader()
         # One that isn't registered can't be reached: decide without it.
         if leader is not None and leader.broker_id != self._broker_id and leader.broker_id in live:
             return Referral(live[leader.broker_id], False)

@@ -22,6 +22,7 @@ __all__ = [
     "domains_of",
     "pinned_broker",
     "spread_apart",
+    "to_place_anew",
 ]
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
@@ -82,6 +83,27 @@ class IsolationPolicy:
         if len(primary) >= self.min_limit:
             return primary
         return [each for each in brokers if self.is_primary(each) or self.is_secondary(each)]
+
+
+def to_place_anew(
+    scope: str, old: IsolationPolicy | None, new: IsolationPolicy, namespaces: Iterable[str]
+) -> list[str]:
+    """Namespaces that are to be unloaded when a policy was set, by its ``unload_scope``.
+
+    Args:
+        scope: ``none``; ``all_matching``, by the policy as it was or is; ``changed``: of those the
+            ones that came, left, or have other primary brokers now.
+        old: None: there was no policy of that name.
+    """
+    if scope == "none":
+        return []
+    moved = scope == "all_matching" or old is None or set(old.primary) != set(new.primary)
+    found = []
+    for each in namespaces:
+        before, now = old is not None and old.governs(each), new.governs(each)
+        if (before or now) if moved else before != now:
+            found.append(each)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

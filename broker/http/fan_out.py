@@ -184,19 +184,26 @@ class FanOut:
         method: str,
         tail: str,
         root: str = "/admin/v2/namespaces",
+        topic_in: Callable[[str], TopicName] | None = None,
     ) -> Answers[T]:
         """Do ``one`` for bundles, where they are owned; here for those that nobody owns.
 
         Args:
             tail: of the call about one bundle, behind it; encoded, with its slash.
+            topic_in: one of the topics of a range, for what loads topics: who is chosen to own a
+                bundle that nobody owns does it then.
         """
+        peers = self._service.peers
 
         async def ask(bundle: str) -> Answer[T]:
             call = PeerCall(method, f"{root}/{quote(namespace)}/{bundle}{tail}")
             try:
-                value = await self._service.peers.on_bundle_owner(
-                    f"{namespace}/{bundle}", lambda: one(bundle), call, until_s=self._until_s
-                )
+                if topic_in is not None:
+                    value = await self.on_owner(topic_in(bundle), lambda: one(bundle), call)
+                else:
+                    value = await peers.on_bundle_owner(
+                        f"{namespace}/{bundle}", lambda: one(bundle), call, until_s=self._until_s
+                    )
                 return Answer(bundle, value)
             except Exception as error:
                 return Answer(bundle, error=error)

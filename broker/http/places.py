@@ -4,10 +4,11 @@
     TOPIC      the broker that serves the topic: 307; of a partitioned topic the asked one, which
                refuses, or asks the brokers of the partitions (fan_out.py)
     LOADED     the same for routes that load their topic first of all: they learn it from that, and
-               need no look-up of their own (redirects.py)
+               need no look-up of their own (redirects.py), unless they were sent here to take it
     HOME       the broker that serves the topic of that name, or would if it had no partitions: it
                has the sessions of REST consumers, so that each call of one finds it: 307
-    BUNDLE     the owner of the bundle in the path: 307
+    BUNDLE     the owner of the bundle in the path: 307; the asked broker if nobody owns it
+    HELD       the same for what is done to the bundle's topics: if nobody owns it, who is chosen to
     BROKER     the broker that the path names: 307
     OWNERS     the asked broker, which asks the owners of all bundles of the namespace (fan_out.py)
 
@@ -26,10 +27,10 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 
 from broker.errors import BrokerError
-from broker.http.dependencies import flag, make_namespace, make_topic_name
+from broker.http.dependencies import flag, make_namespace
 from broker.http.errors import ApiError, RedirectError
 from broker.http.raw_path import form_decode
-from broker.http.redirects import location_at
+from broker.http.redirects import location_at, named_topic, whom_to_ask
 from broker.service.peers import Peer
 from bundles.errors import BundleError
 from metadata.errors import MetadataError
@@ -47,6 +48,7 @@ class Place(Enum):
     LOADED = auto()
     HOME = auto()
     BUNDLE = auto()
+    HELD = auto()
     BROKER = auto()
     OWNERS = auto()
 
@@ -83,8 +85,9 @@ _TABLE: Final = tuple(
         (_GET, r"/admin/v2/non-persistent/\{tenant\}/\{namespace\}/\{bundle\}", Place.BUNDLE),
         (_GET, _DOMAIN, Place.OWNERS),
         (_GET, rf"{_DOMAIN}/partitioned", Place.HERE),
-        (_ANY, rf"{_NAMESPACE}/\{{bundle\}}/({_BACKLOG}|unload|topicHashPositions)", Place.BUNDLE),
-        ("DELETE", rf"{_NAMESPACE}/\{{bundle\}}", Place.BUNDLE),
+        (_ANY, rf"{_NAMESPACE}/\{{bundle\}}/{_BACKLOG}", Place.HELD),
+        (_ANY, rf"{_NAMESPACE}/\{{bundle\}}/(unload|topicHashPositions)", Place.BUNDLE),
+        ("DELETE", rf"{_NAMESPACE}/\{{bundle\}}", Place.HELD),
         # Its bundle may be a word, LARGEST: the route itself finds out which one that is.
         ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", Place.LOADED),
         (_ANY, rf"{_NAMESPACE}/({_BACKLOG}|unload|topics)", Place.OWNERS),
@@ -114,7 +117,7 @@ def place_of(method: str, template: str) -> Place | None:
     return None
 
 
-_SENT: Final = frozenset({Place.TOPIC, Place.HOME, Place.BUNDLE, Place.BROKER})
+_SENT: Final = frozenset({Place.TOPIC, Place.HOME, Place.BUNDLE, Place.HELD, Place.BROKER})
 
 
 async def send_to_owner(request: Request) -> None:
@@ -125,32 +128,31 @@ async def send_to_owner(request: Request) -> None:
     """
     scope = request.scope
     place = place_of(scope["method"], scope["route"].path)
-    if place not in _SENT:
+    names: dict[str, str] = scope["path_params"]
+    is_chosen = b"authoritative" in scope["query_string"] and flag(
+        request.query_params.get("authoritative")
+    )
+    if place not in _SENT and not (place is Place.LOADED and is_chosen and "topic" in names):
         return
     service: BrokerService = scope["app"].state.service
-    names: dict[str, str] = scope["path_params"]
     try:
         match place:
-            case Place.TOPIC | Place.HOME:
-                is_chosen = flag(request.query_params.get("authoritative"))
-                topic = _topic(names)
-                if place is Place.TOPIC and await _is_partitioned(service, topic):
+            case Place.TOPIC | Place.HOME | Place.LOADED:
+                topic = named_topic(names)
+                if place is not Place.HOME and await _is_partitioned(service, topic):
                     return
                 owner = await _owner_of_topic(service, topic, is_chosen=is_chosen)
             case Place.BUNDLE:
-                owner = await _owner_of_bundle(service, names)
+                found = await service.peers.other_owner(_bundle(names))
+                owner = None if found is None else Peer.of(found)
+            case Place.HELD:
+                owner = await _holder(service, _bundle(names), is_chosen=is_chosen)
             case _:
                 owner = await _named_broker(service, form_decode(names["broker"]))
     except (BrokerError, BundleError, MetadataError, ValueError):
         return  # the route itself finds out, and says it better
     if owner is not None and (location := location_at(owner, request)) is not None:
         raise RedirectError(location)
-
-
-def _topic(names: dict[str, str]) -> TopicName:
-    """Raises ApiError: 404, 412."""
-    domain = names.get("domain", "persistent")
-    return make_topic_name(domain, names["tenant"], names["namespace"], names["topic"])
 
 
 async def _is_partitioned(service: BrokerService, topic: TopicName) -> bool:
@@ -173,14 +175,22 @@ async def _owner_of_topic(
         return None  # made-up names are not to be owned
     if not is_chosen:
         return await service.peers.owner_of(topic)
-    found = await service.peers.other_owner(await service.bundles.bundle_of(full))
-    return None if found is None else Peer.of(found)
+    return await whom_to_ask(service, await service.bundles.bundle_of(full), is_chosen=True)
 
 
-async def _owner_of_bundle(service: BrokerService, names: dict[str, str]) -> Peer | None:
+def _bundle(names: dict[str, str]) -> str:
+    """Raises ApiError: 404, 412."""
     namespace = make_namespace(names["tenant"], names["namespace"])
-    found = await service.peers.other_owner(f"{namespace}/{form_decode(names['bundle'])}")
-    return None if found is None else Peer.of(found)
+    return f"{namespace}/{form_decode(names['bundle'])}"
+
+
+async def _holder(service: BrokerService, bundle: str, *, is_chosen: bool) -> Peer | None:
+    namespace = bundle.rpartition("/")[0]
+    if not await service.resources.namespace_exists(namespace):
+        return None
+    if bundle not in (await service.bundles.bundles(namespace)).names:
+        return None  # made-up ranges are not to be owned
+    return await whom_to_ask(service, bundle, is_chosen=is_chosen)
 
 
 async def _named_broker(service: BrokerService, broker: str) -> Peer | None:

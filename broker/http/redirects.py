@@ -12,25 +12,41 @@ from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
-from broker.http.dependencies import make_topic_name
+from broker.http.dependencies import flag, make_topic_name
 from broker.http.errors import ApiError
 from broker.http.raw_path import form_decode
 from broker.service.peers import Peer, as_authoritative, busy_bundle
 from bundles.errors import BundleBusyError, BundleError
+from bundles.ownership import Redirect
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["location_at", "redirection", "require_owner"]
+__all__ = ["location_at", "named_topic", "redirection", "require_owner", "whom_to_ask"]
 
 
 async def require_owner(service: BrokerService, bundle: str) -> None:
     """For calls that do nothing where the bundle isn't owned. Raises BundleBusyError."""
     if await service.peers.other_owner(bundle) is not None:
         raise BundleBusyError(bundle)
+
+
+async def whom_to_ask(service: BrokerService, bundle: str, *, is_chosen: bool) -> Peer | None:
+    """Who owns a bundle, is to own it, or finds out who is; None: this broker, which has it now.
+
+    Args:
+        is_chosen: who sent the request here says that this broker is to take what nobody owns.
+    Raises:
+        BundleError: retriable; it can't be told now.
+    """
+    found = await service.bundles.lookup_bundle(bundle, authoritative=is_chosen)
+    if found is None or found.broker == service.bundles.broker:
+        return None
+    return Peer.of(found.broker, is_chosen=isinstance(found, Redirect) and found.authoritative)
 
 
 async def redirection(request: Request, error: Exception) -> Response | None:
@@ -45,12 +61,13 @@ async def redirection(request: Request, error: Exception) -> Response | None:
     try:
         if await _bundle_of(service, request) != bundle:
             return None
-        owner = await service.peers.other_owner(bundle)
+        is_chosen = flag(request.query_params.get("authoritative"))
+        owner = await whom_to_ask(service, bundle, is_chosen=is_chosen)
     except (ApiError, BundleError, MetadataError):
         return None  # what was wrong first is told
     if owner is None:  # it is changing hands right now
         return None
-    if (location := location_at(Peer.of(owner), request)) is None:
+    if (location := location_at(owner, request)) is None:
         return None
     return Response(status_code=307, headers={"Location": location})
 
@@ -75,10 +92,16 @@ async def _bundle_of(service: BrokerService, request: Request) -> str:
     """The bundle that the path names, itself or by a topic; empty: none."""
     names = request.path_params
     if "topic" in names:
-        domain = names.get("domain", "persistent")
-        topic = make_topic_name(domain, names["tenant"], names["namespace"], names["topic"])
-        return await service.bundles.bundle_of(str(topic))
+        return await service.bundles.bundle_of(str(named_topic(names)))
     if "bundle" in names:
         parts = (names["tenant"], names["namespace"], names["bundle"])
         return "/".join(map(form_decode, parts))
     return ""
+
+
+def named_topic(names: dict[str, str]) -> TopicName:
+    """The topic, or the partition, that a path names. Raises ApiError: 404, 412."""
+    domain = names.get("domain", "persistent")
+    topic = make_topic_name(domain, names["tenant"], names["namespace"], names["topic"])
+    number = names.get("partition", "")
+    return topic.partition(int(number)) if number.isascii() and number.isdigit() else topic

@@ -388,8 +388,8 @@ class BrokerService:
         """The loaded topic, loading it first; with ``create`` and the policies' leave creating it.
 
         Args:
-            acquire: own its bundle if nobody does; False for clients, who were told by a lookup
-                where it is and else look it up again.
+            acquire: own its bundle if nobody does and this broker is chosen to; False for clients,
+                who were told by a lookup where it is and else look it up again.
         Raises:
             TopicNotFoundError: absent, and not to be created.
             NotAllowedError: no such partition, or the name of a partitioned topic itself.

@@ -81,14 +81,17 @@ class LoadSharing:
 
     # --- whose bundle it is
 
-    async def choose(self, bundle: str) -> Redirect | None:
+    async def choose(self, bundle: str, *, alone: bool = False) -> Redirect | None:
         """Whom to ask about a bundle that nobody owns; None: this broker shall own it.
 
+        Args:
+            alone: decide here, as when there is no leader.
         Raises:
             BundleNotReadyError: no broker may own it now, or that can't be told.
         """
         try:
-            referral = await self.manager.choose(bundle, self.orders.promised_to(bundle))
+            promised_to = self.orders.promised_to(bundle)
+            referral = await self.manager.choose(bundle, promised_to, alone=alone)
         except (NoCandidateError, MetadataError) as error:
             raise BundleNotReadyError(bundle, str(error)) from error
         if referral is None:

@@ -162,40 +162,48 @@ class Peers:
             return None
         try:
             found = await bundles.lookup(str(name), authoritative=False)
+            if isinstance(found, Redirect) and not found.authoritative:
+                if (chosen := await self._chosen_by(found, name)) is not None:
+                    return chosen
+                found = await bundles.lookup(str(name))  # it is ours to take
         except BundleError as error:
             raise ServiceNotReadyError(str(error)) from error
         if found is None:
             raise ServiceNotReadyError(f"Nobody serves {name} now")
-        if isinstance(found, Redirect) and not found.authoritative:
-            return await self._chosen_by(Peer.of(found.broker), name)
         if found.broker == bundles.broker:
             return None
         return Peer.of(found.broker, is_chosen=isinstance(found, Redirect))
 
-    async def _chosen_by(self, leader: Peer, name: TopicName) -> Peer | None:
-        """Whom the leader wants to serve a topic that nobody serves; None: this broker."""
+    async def _chosen_by(self, leader: Redirect, name: TopicName) -> Peer | None:
+        """Whom the leader wants to serve a topic that nobody serves; None: this broker.
+
+        Raises:
+            BundleNotReadyError: nobody may.
+        """
         path = topic_path(name).replace("/admin/v2/", "/lookup/v2/topic/", 1)
+        call = PeerCall("GET", path, "authoritative=false")
         try:
-            found = await self.ask(leader, PeerCall("GET", path, "authoritative=false"))
+            found = await self.ask(Peer.of(leader.broker), call)
         except _MovedError as error:
             return await self._at(error.location)
         except PeerRefusedError:
-            return None  # a topic that clients couldn't make: nobody else would take it
+            # A topic that clients can't make or may not look up. The choice needs no leader.
+            sharing = self._service.sharing
+            decided = await sharing.choose(leader.bundle, alone=True) if sharing else None
+            return None if decided is None else Peer.of(decided.broker, is_chosen=True)
         peer = Peer(found.get("httpUrl"), found.get("httpUrlTls"))
         return None if peer == Peer.of(self._service.bundles.broker) else peer
 
     async def _at(self, location: str) -> Peer | None:
-        """The broker of an address; None: this one, or nobody that we know."""
+        """The broker of an address; None: this one. Raises ServiceNotReadyError: nobody's."""
         members = self._service.cluster_members
         for broker_id in await members.ids():
-            if broker_id == self._service.broker_id:
-                continue
             if (found := await members.find(broker_id)) is not None:
                 peer = Peer.of(found, is_chosen=True)
                 for url in (peer.http_url, peer.http_url_tls):
                     if url and location.startswith(url.rstrip("/") + "/"):
-                        return peer
-        return None
+                        return None if broker_id == self._service.broker_id else peer
+        raise ServiceNotReadyError("The leader names a broker that has left: ask again")
 
     async def serving(self, name: TopicName) -> BrokerLookup | None:
         """The broker that a client connects to for a topic; None: this one.

@@ -38,8 +38,6 @@ __all__ = ["TopicLoader"]
 
 logger = logging.getLogger(__name__)
 
-_LOOKS_MAX = 3
-
 
 class TopicLoader:
     """Owner of ``service.topics``."""
@@ -72,7 +70,7 @@ class TopicLoader:
         Args:
             create: create an absent topic, if the policies allow it.
             forced: create it whatever they say (an admin asked).
-            acquire: own its bundle if nobody does.
+            acquire: own its bundle if nobody does and this broker is chosen to.
             properties: of a topic that is created.
         Raises:
             BrokerError: see ``BrokerService.get_topic``.
@@ -132,7 +130,7 @@ class TopicLoader:
             if (leaving := self._unloading.get(full)) is not None:
                 await asyncio.wait((leaving,))
             try:
-                await (bundles.acquire(full) if acquire else bundles.require(full))
+                await (bundles.claim(full) if acquire else bundles.require(full))
                 topic = await self._open(name, create, forced, properties)
                 if not await self._still_owned(full) or self._closed:
                     await topic.close()
@@ -156,18 +154,15 @@ class TopicLoader:
     async def _still_owned(self, full: str) -> bool:
         """Whether a topic that was just opened may be served here.
 
-        That it isn't known may only mean that the boundaries have to be read again. Nothing is
-        waited for after the look at memory, so the bundle can't go before the topic is found.
+        That it isn't known may only mean that the boundaries have to be read again, as they are
+        each time a bundle of the namespace is acquired. ``require`` waits for nothing after its
+        look at what is owned, so the bundle can't go before the topic is found.
         """
-        bundles = self._service.bundles
-        for _ in range(_LOOKS_MAX):
-            if bundles.owns_nowait(full):
-                return True
-            try:
-                await bundles.require(full)
-            except BundleError:
-                return False
-        return bundles.owns_nowait(full)
+        try:
+            await self._service.bundles.require(full)
+        except BundleError:
+            return False
+        return True
 
     async def _open(
         self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None

@@ -22,7 +22,7 @@ from broker.http.dependencies import (
 from broker.http.errors import ApiError, RedirectError
 from broker.http.fan_out import FanOut, Spread
 from broker.http.raw_path import form_decode
-from broker.http.redirects import location_at, require_owner
+from broker.http.redirects import location_at, require_owner, whom_to_ask
 from broker.http.responses import JsonResponse, no_content
 from broker.protocol.topic_name import TopicName
 from broker.service.bundle_load import (
@@ -33,7 +33,7 @@ from broker.service.bundle_load import (
     split_points,
     topics_of_bundle,
 )
-from broker.service.peers import Peer, PeerCall
+from broker.service.peers import PeerCall
 from bundles.errors import BundleBusyError, BundleError, InvalidBundleError
 from bundles.hash_ranges import HashRange, topic_hash
 from bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS
@@ -159,7 +159,9 @@ async def split_bundle(
                 f"[{', '.join(SPLIT_ALGORITHMS)}]",
             )
         found = await _find(service, spread, bundles, form_decode(bundle))
-        await _send_to_owner(request, service, f"{namespace}/{found}")
+        await _send_to_owner(
+            request, service, f"{namespace}/{found}", is_chosen=flag(authoritative)
+        )
         points = await split_points(service, bundles, found, algorithm, positions or ())
         names = await service.bundles.split(namespace, found, points)
         if flag(unload):
@@ -200,12 +202,14 @@ async def _traffic(
     return loads
 
 
-async def _send_to_owner(request: Request, service: BrokerService, bundle: str) -> None:
+async def _send_to_owner(
+    request: Request, service: BrokerService, bundle: str, *, is_chosen: bool
+) -> None:
     """Raises RedirectError: to the bundle by its range, whatever word was used for it."""
-    if (owner := await service.peers.other_owner(bundle)) is None:
+    if (owner := await whom_to_ask(service, bundle, is_chosen=is_chosen)) is None:
         return
     path = f"/admin/v2/namespaces/{bundle}/split"
-    if (location := location_at(Peer.of(owner), request, path)) is None:
+    if (location := location_at(owner, request, path)) is None:
         raise BundleBusyError(bundle)
     raise RedirectError(location)
 

@@ -9,9 +9,13 @@ from pydantic import BaseModel, ConfigDict
 
 from broker.http.dependencies import Service, body_doc, json_body
 from broker.http.errors import ApiError
+from broker.http.fan_out import FanOut, Spread
+from broker.http.namespace_topics import release_everywhere
 from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
 from broker.protocol.topic_name import valid_namespace_part
+from loadbalance import policies as placement
+from loadbalance.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
@@ -368,8 +372,8 @@ async def isolation_policies(service: Service, cluster: Cluster) -> Response:
     },
 )
 async def isolated_brokers(service: Service, cluster: Cluster) -> Response:
-    await _isolation(service, cluster, 412)
-    return JsonResponse([_unassigned(service.broker_id)])
+    policies = await _isolation(service, cluster, 412)
+    return JsonResponse([_seen(policies, each) for each in await service.cluster_members.ids()])
 
 
 @router.get(
@@ -386,13 +390,27 @@ async def isolated_broker(
     cluster: Cluster,
     broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"])],
 ) -> Response:
-    await _isolation(service, cluster, 412)
-    return JsonResponse(_unassigned(form_decode(broker)))
+    return JsonResponse(_seen(await _isolation(service, cluster, 412), form_decode(broker)))
 
 
-def _unassigned(broker: str) -> dict[str, Any]:
-    """A broker in no policy: this cluster's own can't be set, see ``set_isolation_policy``."""
-    return {"brokerName": broker, "namespaceRegex": [], "primary": False}
+def _seen(policies: dict[str, Any], broker: str) -> dict[str, Any]:
+    """BrokerNamespaceIsolationData: of several policies the last one is named, as by Pulsar."""
+    found: dict[str, Any] = {"brokerName": broker, "namespaceRegex": [], "primary": False}
+    for name, document in policies.items():
+        policy = _parsed(name, document)
+        if policy is None or not (policy.is_primary(broker) or policy.is_secondary(broker)):
+            continue
+        found["policyName"], found["primary"] = name, policy.is_primary(broker)
+        found["namespaceRegex"] += document["namespaces"]
+    return found
+
+
+def _parsed(name: str, document: Any) -> placement.IsolationPolicy | None:
+    """None: nothing that placement could follow."""
+    try:
+        return placement.IsolationPolicy.parse(name, document)
+    except (InvalidDocumentError, AttributeError):
+        return None
 
 
 @router.get(
@@ -413,12 +431,12 @@ async def isolation_policy(service: Service, cluster: Cluster, policy: PolicyNam
 @router.post(
     "/{cluster}/namespaceIsolationPolicies/{policy}",
     status_code=204,
-    summary="Create or replace a namespace isolation policy of another cluster",
+    summary="Create or replace a namespace isolation policy; namespaces are unloaded by its scope",
     openapi_extra=_ISOLATION_DOC,
     responses={
-        400: {"description": "No namespaces, no primary brokers, or bad failover parameters"},
+        400: {"description": "No namespaces, no primary brokers, bad patterns or parameters"},
         412: {"description": "No such cluster"},
-        501: {"description": "Of this broker's own cluster, where nothing would enforce it"},
+        501: {"description": "Of the cluster of a broker that serves alone: no other could"},
     },
 )
 async def set_isolation_policy(
@@ -426,18 +444,41 @@ async def set_isolation_policy(
     cluster: Cluster,
     policy: PolicyName,
     body: Annotated[IsolationPolicy | None, Depends(json_body(IsolationPolicy))],
+    spread: Spread,
 ) -> Response:
     await _require(service, cluster)
     if body is None or not _is_complete(body):
         raise ApiError(400, f"Invalid format of input policy data. policy: {policy}")
-    if cluster == service.cluster:
+    if cluster == service.cluster and service.sharing is None:
         raise ApiError(
             501, "Namespace isolation needs several brokers: this one would serve all namespaces"
         )
     document = body.model_dump(exclude_none=True)
     document.setdefault("secondary", [])
+    if (new := _parsed(policy, document)) is None:  # it would stop all placement
+        raise ApiError(400, f"Invalid format of input policy data. policy: {policy}")
+    known = await service.cluster_documents.isolation_policies(cluster) or {}
     await service.cluster_documents.put_isolation_policy(cluster, policy, document)
+    if cluster == service.cluster:
+        old = _parsed(policy, known[policy]) if policy in known else None
+        await _place_anew(service, spread, body.unload_scope or "changed", old, new)
     return no_content()
+
+
+async def _place_anew(
+    service: BrokerService,
+    spread: FanOut,
+    scope: str,
+    old: placement.IsolationPolicy | None,
+    new: placement.IsolationPolicy,
+) -> None:
+    namespaces = [
+        namespace
+        for tenant in await service.resources.tenants()
+        for namespace in await service.resources.namespaces(tenant)
+    ]
+    for namespace in placement.to_place_anew(scope, old, new, namespaces):
+        await release_everywhere(service, spread, namespace)
 
 
 def _is_complete(policy: IsolationPolicy) -> bool:

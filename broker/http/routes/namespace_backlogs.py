@@ -79,7 +79,12 @@ async def _clear(
 
     of_one = "" if subscription is None else "/" + quote(subscription, safe="")
     answers = await spread.bundles(
-        namespace, by_range, here, method="POST", tail=f"/clearBacklog{of_one}"
+        namespace,
+        by_range,
+        here,
+        method="POST",
+        tail=f"/clearBacklog{of_one}",
+        topic_in=lambda found: by_range[found][0],
     )
     answers.check()
 

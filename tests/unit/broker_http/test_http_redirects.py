@@ -10,7 +10,7 @@ import pytest
 from broker.http.app import create_app
 from broker.protocol.topic_name import TopicName
 from bundles.lookup import BrokerLookup
-from bundles.ownership import OWNERS_ROOT
+from bundles.ownership import OWNERS_ROOT, Redirect
 from tests.unit.broker_service.doubles import Broker
 
 A = "/admin/v2/persistent/public/default"
@@ -41,6 +41,13 @@ async def give_away(broker: Broker, topic: str, owner: BrokerLookup = OTHER) -> 
     await broker.service.bundles.release(bundle)
     await broker.service.store.put(f"{OWNERS_ROOT}/{bundle}", owner.encode())
     return bundle.rpartition("/")[2]
+
+
+async def release(broker: Broker, topic: str) -> str:
+    """Let nobody own the topic's bundle; its name."""
+    bundle = await broker.service.bundles.bundle_of(f"persistent://public/default/{topic}")
+    await broker.service.bundles.release(bundle)
+    return bundle
 
 
 @pytest.mark.parametrize(
@@ -114,3 +121,68 @@ async def test_calls_about_all_partitions_are_not_sent_round(broker: Broker, ask
     assert (await ask("GET", f"{A}/p/subscriptions")).status_code == 503
     assert (await ask("GET", f"{A}/{foreign[0]}/subscriptions")).status_code == 307
     assert (await ask("GET", f"{A}/p/partitions")).json()["partitions"] == 4
+
+
+NOBODYS = [
+    ("PUT", f"{A}/new"),
+    ("POST", "/topics/persistent/public/default/t"),
+    ("POST", f"{NS}/{{bundle}}/clearBacklog"),
+    ("POST", f"{NS}/{{bundle}}/unsubscribe/s"),
+    ("DELETE", f"{NS}/{{bundle}}?force=true"),
+    ("PUT", f"{NS}/{{bundle}}/split?unload=true"),
+]
+
+
+def body_of(path: str) -> object:
+    return {"messages": [{"payload": "x"}]} if path.startswith("/topics") else None
+
+
+@pytest.mark.parametrize("is_leaders_choice", [True, False])
+@pytest.mark.parametrize(("method", "path"), NOBODYS)
+async def test_what_nobody_owns_is_not_taken_by_who_was_not_chosen(
+    broker: Broker, ask: Ask, method: str, path: str, is_leaders_choice: bool
+) -> None:
+    """Once the asked broker knows who is to own it, and once only who can tell that."""
+    service = broker.service
+    await service.create_topic(TopicName.parse("t"))
+    bundle = await release(broker, "new" if "/new" in path else "t")
+    path = path.format(bundle=bundle.rpartition("/")[2])
+
+    async def choose(bundle: str) -> Redirect:
+        return Redirect(bundle, OTHER, is_leaders_choice)
+
+    service.bundles._choose = choose
+    answer = await ask(method, path, json=body_of(path))
+    assert answer.status_code == 307, answer.text
+    chosen = ("&" if "?" in path else "?") + "authoritative=true" if is_leaders_choice else ""
+    assert answer.headers["Location"] == f"http://other:8080{path}{chosen}"
+    assert bundle not in service.bundles.owned_bundles
+
+
+@pytest.mark.parametrize(("method", "path"), NOBODYS)
+async def test_who_was_chosen_takes_it_and_asks_nobody(
+    broker: Broker, ask: Ask, method: str, path: str
+) -> None:
+    service = broker.service
+    await service.create_topic(TopicName.parse("t"))
+    bundle = await release(broker, "new" if "/new" in path else "t")
+
+    async def choose(bundle: str) -> Redirect:
+        raise AssertionError("nobody is to be asked")
+
+    service.bundles._choose = choose
+    path = path.format(bundle=bundle.rpartition("/")[2])
+    path += ("&" if "?" in path else "?") + "authoritative=true"
+    answer = await ask(method, path, json=body_of(path))
+    assert answer.status_code in (200, 204), answer.text
+
+
+async def test_one_partition_is_published_to_where_that_one_is_served(
+    broker: Broker, ask: Ask
+) -> None:
+    assert (await ask("PUT", f"{A}/p/partitions", json=4)).status_code == 204
+    await give_away(broker, "p-partition-2")
+    path = "/topics/persistent/public/default/p/partitions/2"
+    answer = await ask("POST", path, json=body_of(path))
+    assert answer.status_code == 307
+    assert answer.headers["Location"] == f"http://other:8080{path}"

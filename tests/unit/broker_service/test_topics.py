@@ -85,6 +85,15 @@ async def test_unloading_a_bundle_closes_exactly_its_topics(broker: Broker) -> N
     assert not again.fenced
 
 
+async def test_a_topic_is_loaded_while_boundaries_are_read_again_and_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are while many bundles of the namespace are acquired at once."""
+    monkeypatch.setattr(broker.service.bundles, "bundle_of_nowait", lambda name: None)
+    topic = await broker.service.get_topic(TopicName.parse("t"), create=True)
+    assert broker.service.topics == {str(topic.name): topic}
+
+
 async def test_automatic_creation_follows_broker_and_namespace() -> None:
     broker = await Broker(allow_auto_topic_creation=False).start()
     service = broker.service

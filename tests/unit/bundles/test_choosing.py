@@ -117,6 +117,21 @@ async def test_clients_take_nothing_that_nobody_chose(
     assert a.service.owns_nowait(TOPIC)
 
 
+async def test_calls_that_load_a_topic_take_only_what_they_were_chosen_for(
+    a: Chosen, b: Chosen
+) -> None:
+    a.redirect = b.lookup
+    with pytest.raises(BundleBusyError):
+        await a.service.claim(TOPIC)
+    assert (a.service.owned_bundles, b.service.owned_bundles) == ([], [])
+    await b.service.claim(TOPIC)
+    assert b.service.owns_nowait(TOPIC)
+    await b.service.claim(TOPIC)
+    with pytest.raises(BundleBusyError):
+        await a.service.claim(TOPIC)
+    assert (len(a.asked), len(b.asked)) == (1, 1), "what has an owner is nobody's choice"
+
+
 async def test_without_a_choice_the_first_one_that_is_asked_takes_it(
     base: EmbeddedMetadataStore,
 ) -> None:

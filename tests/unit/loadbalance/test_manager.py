@@ -101,6 +101,27 @@ async def test_followers_name_the_leader_and_the_leader_decides(brokers: list[Br
     assert await a.chosen(BUNDLE) == (name, True), "until it is reported, the same one"
 
 
+async def test_a_follower_can_decide_alone_and_by_the_same_policies(
+    base: EmbeddedMetadataStore, brokers: list[Broker]
+) -> None:
+    policy = {"namespaces": ["t/n"], "primary": ["c"], "secondary": [], "auto_failover_policy": {}}
+    await base.put(ISOLATION, orjson.dumps({"p": policy}))
+
+    async def decided() -> tuple[str, bool] | None:
+        found = await brokers[1].manager.choose(BUNDLE, alone=True)
+        return None if found is None else (found.broker.broker_id, found.authoritative)
+
+    await eventually_equal(decided, (brokers[2].name, True))
+    assert await brokers[1].chosen(BUNDLE) == (brokers[0].name, False)
+    assert await brokers[2].manager.choose(BUNDLE, alone=True) is None
+
+
+async def test_a_brokers_own_namespace_is_nobodys_choice(brokers: list[Broker]) -> None:
+    own = f"pulsar/{brokers[1].name}/0x00000000_0xffffffff"
+    assert await brokers[1].chosen(own) == (brokers[1].name, True)
+    assert await brokers[2].chosen(own) == (brokers[1].name, True)
+
+
 async def test_bundles_that_are_placed_together_are_spread(brokers: list[Broker]) -> None:
     """I24: nobody has reported any of them yet."""
     chosen = [(await brokers[0].chosen(bundle))[0] for bundle in BUNDLES]

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadbalance.errors import InvalidDocumentError
-from loadbalance.policies import Isolation, Policies, domains_of, pinned_broker, spread_apart
+from loadbalance.policies import (
+    Isolation,
+    IsolationPolicy,
+    Policies,
+    domains_of,
+    pinned_broker,
+    spread_apart,
+    to_place_anew,
+)
 
 BROKERS = ["b1:8080", "b2:8080", "b3:8080", "b4:8080"]
 
@@ -116,6 +124,24 @@ def test_isolation_is_never_left(
         assert broker in primaries or (broker.split(":")[0] in secondary and len(primaries) < limit)
     assert set(primaries) <= set(found)
     assert not {*isolation.candidates("public/x", alive)} & {*primaries}
+
+
+@pytest.mark.parametrize(
+    ("scope", "primary", "moved"),
+    [
+        ("changed", ["b"], {"t/old", "t/new"}),
+        ("changed", ["c"], {"t/old", "t/both", "t/new"}),
+        ("all_matching", ["b"], {"t/old", "t/both", "t/new"}),
+        ("none", ["c"], set()),
+    ],
+)
+def test_what_a_changed_policy_moves(scope: str, primary: list[str], moved: set[str]) -> None:
+    old = IsolationPolicy.parse("p", policy(["t/(old|both)"], ["b"]))
+    new = IsolationPolicy.parse("p", policy(["t/(new|both)"], primary))
+    everybody = ["t/old", "t/both", "t/new", "t/other"]
+    assert set(to_place_anew(scope, old, new, everybody)) == moved
+    first = to_place_anew(scope, None, new, everybody)
+    assert first == ([] if scope == "none" else ["t/both", "t/new"])
 
 
 def test_domains() -> None:
