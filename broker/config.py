@@ -136,6 +136,7 @@ class BrokerConfig(BalancerConfig):
     metadata_store_config_path: str = ""  # properties: TLS and login (docs/metadata.md)
     metadata_store_session_timeout_millis: int = 30_000
     metadata_store_operation_timeout_seconds: int = 30
+    broker_death_watch_enabled: bool = True  # own key: docs/decisions/0029
     log_level: str = "INFO"
     log_format: str = "text"  # own key: "json" is one object a line
     status_file_path: str = (

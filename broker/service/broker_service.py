@@ -272,6 +272,8 @@ class BrokerService:
     async def close(self) -> None:
         """Stop listening, unload every topic, release the bundles, close every connection."""
         was_ready, self.ready = self.ready, False
+        if was_ready and self.sharing is not None:
+            await self.sharing.be_missed_by_nobody()
         for server in self._servers:
             server.close()
         self._sweeper.close()

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.errors import BrokerError
 from broker.service.bundle_load import split_points
+from broker.service.death_watch import DeathWatch
+from broker.service.death_watch_network import BrokerNetwork
 from broker.service.load_report import load_report
 from bundles.errors import BundleError, BundleNotReadyError
 from bundles.lookup import BrokerLookup
@@ -52,6 +54,7 @@ class LoadSharing:
             Actions(self._move, self._split_elsewhere, self._bundle_count),
         )
         self.orders: BundleOrders
+        self._death_watch: DeathWatch | None = None
         self._walked: BrokerLoad | None = None
         self._walked_s = 0.0
 
@@ -67,6 +70,16 @@ class LoadSharing:
         )
         session_s = service.config.metadata_store_session_timeout_millis / 1000
         await self.manager.start(session_s + _NAME_GRACE_S)
+        if service.config.broker_death_watch_enabled:
+            self._death_watch = DeathWatch(
+                service.store, service.broker_id, service.bundles.broker, BrokerNetwork(service)
+            )
+            self._death_watch.start()
+
+    async def be_missed_by_nobody(self) -> None:
+        """Before the ports are closed: the others shall not take this broker for dead."""
+        if self._death_watch is not None:
+            await self._death_watch.leave()
 
     async def leave(self) -> None:
         """Get no more bundles; those that are here stay until the service gives them up."""

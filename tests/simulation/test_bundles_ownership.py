@@ -19,7 +19,7 @@ from bundles.ownership import OwnershipService, Redirect
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import MetadataError, OutcomeUnknownError
 from metadata.group_commit import GroupCommitter
-from metadata.store import Versioned
+from metadata.store import MetadataEvent, Versioned
 
 T = TypeVar("T")
 
@@ -34,6 +34,16 @@ class FaultySession(EmbeddedMetadataStore):
     def __init__(self, base: EmbeddedMetadataStore, rng: random.Random) -> None:
         super().__init__(base._shared, owner=False)
         self._rng, self.healed = rng, False
+        self.deaf_session: str | None = None  # in which no event arrives
+
+    def _deliver(self, events: list[MetadataEvent]) -> None:
+        if self._session_id != self.deaf_session:
+            super()._deliver(events)
+
+    @property
+    def is_live(self) -> bool:
+        """Its session lasts, whatever it believes itself."""
+        return self._session_id in self._shared.live_sessions
 
     async def _travel(self) -> None:
         for _ in range(self._rng.randrange(6)):
@@ -131,15 +141,37 @@ class World:
                 broker.store.lose_session()
         elif kind < 0.87:
             broker.store.begin_session()
-        elif kind < 0.95 and self.lost_sessions:
+        elif kind < 0.93 and self.lost_sessions:
             # The server expires a session only after the client has given it up (spec, I11).
             self.start(self.base.expire_session(self.lost_sessions.pop(0)))
+        elif kind < 0.95 and broker.store.is_live:
+            self.start(self.condemn(broker))
         else:
             self.start(self.base.delete(f"/namespace/{self.bundle_of[topic]}"))  # an operator
 
+    async def condemn(self, broker: Broker) -> None:
+        """Taken for dead, it lives: its session ends, and it hears of that later."""
+        session_id, store = broker.store.session_id, broker.store
+        if self.rng.random() < 0.5:
+            store.deaf_session = session_id
+        await self.base.expire_session(session_id)
+        for _ in range(self.rng.randrange(60)):
+            await asyncio.sleep(0)
+        self.outcomes["condemned"] += 1
+        if store.session_id == session_id:
+            store.lose_session()
+
+    def provers(self, topic: str) -> list[Broker]:
+        """Who believes to own it, but for those that don't know yet that their session was ended.
+
+        They can change nothing in the store, so they load no topic, and the next owner fences the
+        loaded ones.
+        """
+        return [each for each in self.brokers if each.store.is_live and each.proves(topic)]
+
     def check_safety(self) -> None:
         for topic, bundle in self.bundle_of.items():
-            provers = [broker for broker in self.brokers if broker.proves(topic)]
+            provers = self.provers(topic)
             assert len(provers) <= 1, f"{bundle}: {[broker.name for broker in provers]}"
             for broker in provers:
                 node = broker.store._tree.nodes.get(f"/namespace/{bundle}")
@@ -152,6 +184,8 @@ class World:
             broker.store.begin_session()
         while any(not task.done() for task in self.tasks):
             await asyncio.gather(*self.tasks)
+        for broker in self.brokers:
+            broker.store.begin_session()  # of those that heard meanwhile that theirs was ended
         for session_id in self.lost_sessions:
             await self.base.expire_session(session_id)
         for _ in range(200):  # what events have started
@@ -325,6 +359,7 @@ async def test_the_runs_meet_what_they_are_for() -> None:
     assert outcomes["done"] > 100
     assert outcomes["BundleBusyError"] > 50
     assert outcomes["BundleNotReadyError"] > 50
+    assert outcomes["condemned"] > 10
 
 
 async def test_a_seed_replays_its_run() -> None:

@@ -50,7 +50,7 @@ class SplitWorld(World):
 
     def check_safety(self) -> None:
         for topic in TOPICS:
-            provers = [broker for broker in self.brokers if broker.proves(topic)]
+            provers = self.provers(topic)
             assert len(provers) <= 1, f"{topic}: {[broker.name for broker in provers]}"
             for broker in provers:
                 bundle = broker.service.bundle_of_nowait(topic)

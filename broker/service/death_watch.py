@@ -1,0 +1,258 @@
+"""Brokers watch each other: who is dead loses its bundles at once, not with its session's timeout.
+
+Each broker keeps a connection to the two whose ids follow its own, in a ring. The system of a dead
+process closes its connections and refuses new ones; a paused, hung or cut-off one's does neither,
+and then the session's timeout decides as ever. The session of the dead is ended, so whatever
+follows is what follows an expired session. Why that is safe: docs/decisions/0029.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import orjson
+
+from broker.errors import BrokerError
+from bundles.errors import InvalidBundleError
+from bundles.lookup import BrokerLookup
+from metadata.claims import claim, unclaim
+from metadata.errors import MetadataError, StoreClosedError
+from metadata.store import EventType, MetadataEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from metadata.store import MetadataStore
+
+__all__ = ["NOTES_ROOT", "Bond", "DeathWatch", "Network", "Note", "next_in_ring"]
+
+logger = logging.getLogger(__name__)
+
+NOTES_ROOT: Final = "/loadbalance/sessions"
+_WATCHED: Final = 2
+"""So that one is seen dying although one of its watchers dies with it."""
+_REFUSALS: Final = 3
+_REFUSAL_GAP_S: Final = 0.015
+_AGAIN_MIN_S, _AGAIN_MAX_S = 0.2, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a broker leaves for those who watch it; it ends with the session that it names.
+
+    Attributes:
+        key: ends that session.
+        process: drawn by each process for itself.
+    """
+
+    broker: BrokerLookup
+    process: str
+    key: str
+
+    def encode(self) -> bytes:
+        broker = orjson.loads(self.broker.encode())
+        return orjson.dumps({"broker": broker, "process": self.process, "sessionKey": self.key})
+
+    @classmethod
+    def decode(cls, value: bytes) -> Note | None:
+        """None: not a note."""
+        try:
+            document = orjson.loads(value)
+            broker = BrokerLookup.decode(orjson.dumps(document["broker"]))
+            return cls(broker, str(document["process"]), str(document["sessionKey"]))
+        except (orjson.JSONDecodeError, TypeError, KeyError, InvalidBundleError):
+            return None
+
+
+class Bond(Protocol):
+    """An open connection to another broker."""
+
+    async def ended(self) -> None:
+        """Returns when it has ended, by whomever."""
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """How other brokers are reached: death_watch_network.py."""
+
+    async def connect(self, broker: BrokerLookup) -> Bond:
+        """Raises BrokerError: it can't be reached, or doesn't let us in."""
+
+    async def refuses(self, broker: BrokerLookup) -> bool:
+        """Whether its machine says that nobody listens there; False: it doesn't, or is silent."""
+
+
+def next_in_ring(names: Sequence[str], own: str, count: int = _WATCHED) -> list[str]:
+    """The names that follow, the first one after the last."""
+    others = sorted(set(names) - {own})
+    after = [name for name in others if name > own]
+    return (after + [name for name in others if name < own])[:count]
+
+
+class DeathWatch:
+    """Life: construct, ``start``, ``leave`` before the ports are closed, which is when the others
+    would take this broker for dead. Stays without effect where brokers can't reach each other.
+
+    Invariant: a session is ended only of a process that this one was connected to, whose machine
+    then refused connections again and again, and whose note is still there afterwards; of a
+    process that turns out to live, never again.
+    """
+
+    def __init__(
+        self, store: MetadataStore, broker_id: str, broker: BrokerLookup, network: Network
+    ) -> None:
+        self._store, self._broker_id, self._broker = store, broker_id, broker
+        self._network = network
+        self._process = secrets.token_hex(8)
+        self._judged: dict[str, str] = {}  # broker id -> the process whose session was ended last
+        self._watched: dict[str, asyncio.Task[None]] = {}
+        self._burials: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unwritten, self._changed = asyncio.Event(), asyncio.Event()
+        self._watches = (
+            store.watch(NOTES_ROOT, self._on_event),
+            store.on_session_event(lambda _: self._look_again()),
+        )
+
+    def start(self) -> None:
+        self._look_again()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._keep_note()), loop.create_task(self._follow())]
+
+    async def leave(self) -> None:
+        """Watch nobody, and be watched by nobody. Calling it twice is harmless."""
+        for watch in self._watches:
+            watch.close()
+        ending = [*self._tasks, *self._watched.values(), *self._burials]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        self._tasks.clear()
+        self._watched.clear()
+        try:
+            await unclaim(self._store, self._path(self._broker_id), b"", self._is_own)
+        except MetadataError as error:  # it ends with the session
+            logger.info("%s", error)
+
+    # --- being watched
+
+    async def _keep_note(self) -> None:
+        """Our note is there, and names the session of now."""
+        path = self._path(self._broker_id)
+        while True:
+            await self._unwritten.wait()
+            self._unwritten.clear()
+            note = Note(self._broker, self._process, self._store.session_key)
+            try:
+                await claim(self._store, path, note.encode(), self._is_own)
+            except StoreClosedError:
+                return
+            except MetadataError as error:  # also of another broker that was given our address
+                logger.debug("%s", error)
+                await asyncio.sleep(_AGAIN_MAX_S)
+                self._unwritten.set()
+
+    def _is_own(self, value: bytes) -> bool:
+        note = Note.decode(value)
+        return note is not None and note.broker == self._broker
+
+    # --- watching
+
+    async def _follow(self) -> None:
+        """Watch whom the ring says."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                names = await self._store.children(NOTES_ROOT)
+            except StoreClosedError:
+                return
+            except MetadataError as error:  # the next session event comes
+                logger.debug("%s", error)
+                continue
+            wanted = next_in_ring(names, self._broker_id)
+            for name in self._watched.keys() - set(wanted):
+                self._watched.pop(name).cancel()
+            for name in wanted:
+                if (task := self._watched.get(name)) is None or task.done():
+                    task = asyncio.get_running_loop().create_task(self._watch(name))
+                    self._watched[name] = task
+
+    async def _watch(self, broker_id: str) -> None:
+        """One broker, for as long as it has a note."""
+        again_s = _AGAIN_MIN_S
+        try:
+            while (note := await self._note_of(broker_id)) is not None:
+                try:
+                    bond = await self._network.connect(note.broker)
+                except BrokerError as error:
+                    logger.debug("broker %s is not watched: %s", broker_id, error)
+                else:
+                    again_s = _AGAIN_MIN_S
+                    try:
+                        await bond.ended()
+                    finally:
+                        bond.close()
+                    if await self._is_dead(broker_id, note):
+                        await self._bury_at_ease(broker_id, note)
+                await asyncio.sleep(again_s)
+                again_s = min(2 * again_s, _AGAIN_MAX_S)
+        except MetadataError as error:  # lost sessions come back by their event
+            logger.info("broker %s is not watched: %s", broker_id, error)
+        except Exception:
+            logger.exception("broker %s is not watched", broker_id)
+
+    async def _note_of(self, broker_id: str) -> Note | None:
+        found = await self._store.get(self._path(broker_id))
+        return None if found is None else Note.decode(found.value)
+
+    async def _is_dead(self, broker_id: str, note: Note) -> bool:
+        """Whether a process that we were connected to is certainly no more."""
+        if self._judged.get(broker_id) == note.process:
+            return False  # it was judged before, and lives: its machine's refusal means nothing
+        for number in range(_REFUSALS):
+            if number:
+                await asyncio.sleep(_REFUSAL_GAP_S)
+            if not await self._network.refuses(note.broker):
+                return False
+        # Who leaves in an orderly way takes its note away before it stops listening; and this
+        # read proves that our own session is alive.
+        return await self._note_of(broker_id) == note
+
+    async def _bury_at_ease(self, broker_id: str, note: Note) -> None:
+        """The vanishing note ends the watch, which mustn't break off what makes it vanish."""
+        task = asyncio.get_running_loop().create_task(self._bury(broker_id, note))
+        self._burials.add(task)
+        task.add_done_callback(self._burials.discard)
+        await asyncio.shield(task)
+
+    async def _bury(self, broker_id: str, note: Note) -> None:
+        logger.warning(
+            "broker %s is dead: its connection ended and its port is closed; ending its session",
+            broker_id,
+        )
+        self._judged[broker_id] = note.process
+        try:
+            await self._store.end_session(note.key)
+        except (MetadataError, ValueError) as error:
+            logger.warning("the session of broker %s lasts until its timeout: %s", broker_id, error)
+
+    # --- events
+
+    @staticmethod
+    def _path(broker_id: str) -> str:
+        return f"{NOTES_ROOT}/{broker_id}"
+
+    def _look_again(self) -> None:
+        self._unwritten.set()
+        self._changed.set()
+
+    def _on_event(self, event: MetadataEvent) -> None:
+        self._changed.set()
+        if event.type is EventType.DELETED and event.path == self._path(self._broker_id):
+            self._unwritten.set()
