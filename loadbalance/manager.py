@@ -149,7 +149,7 @@ class LoadManager:
         if pinned == self._broker_id:
             return None
         live = await self.registry.live()
-        if promised_to in live:
+        if promised_to is not None and promised_to in live:
             return self._referral(live[promised_to])
         leader = None if alone or pinned or self.is_leader else await self.leader()
         # One that isn't registered can't be reached: decide without it.

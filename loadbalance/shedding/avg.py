@@ -2,13 +2,16 @@
 
 Only after a difference has lasted: 40 points for two rounds, 15 points for eight. All pairs act in
 the same round, so a cluster of any size is even after a few.
+
+What lasts is that a broker stands on one side: high, or low. (Pulsar counts any pair that it is in,
+so where two halves of a cluster are busy in turn, each minute the other one, it moves bundles from
+one to the other and back for ever, and every move is wrong a minute later.)
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from loadbalance.model import BundleLoad
 from loadbalance.plan import Plan, Standing
@@ -19,12 +22,17 @@ __all__ = ["AvgShedder"]
 _POINTS: Final = 100.0
 
 
+class _Lasting(NamedTuple):
+    is_high: bool
+    rounds: int
+
+
 class AvgShedder:
-    """Keeps for how many rounds in a row a broker was in a pair that differs too much."""
+    """Keeps for how many rounds in a row a broker was the high or the low one of such a pair."""
 
     def __init__(self) -> None:
-        self._low: Counter[str] = Counter()
-        self._high: Counter[str] = Counter()
+        self._low: dict[str, _Lasting] = {}
+        self._high: dict[str, _Lasting] = {}
 
     def run(self, plan: Plan) -> Iterator[None]:
         plan.rank(lambda standing: standing.usage)
@@ -42,7 +50,7 @@ class AvgShedder:
     def _lasts(self, plan: Plan, source: Standing, target: Standing, difference: float) -> bool:
         """Counts the round for both; True: it is time to act, and to count anew."""
         config = plan.config
-        pair = (source.broker, target.broker)
+        pair = ((source.broker, True), (target.broker, False))
         due = False
         for counts, threshold, hits in (
             (
@@ -56,14 +64,16 @@ class AvgShedder:
                 config.load_balancer_avg_shedder_hit_count_high_threshold,
             ),
         ):
-            for name in pair:
+            for name, is_high in pair:
                 if difference < threshold:
                     counts.pop(name, None)
-                else:
-                    counts[name] += 1
-                    due = due or counts[name] >= hits
+                    continue
+                before = counts.get(name)
+                rounds = before.rounds + 1 if before and before.is_high is is_high else 1
+                counts[name] = _Lasting(is_high, rounds)
+                due = due or rounds >= hits
         if due:
-            for name in pair:
+            for name, _ in pair:
                 self._low.pop(name, None)
                 self._high.pop(name, None)
         return due

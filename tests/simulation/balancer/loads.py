@@ -74,7 +74,7 @@ class Adversary:
 
 
 class Alternating:
-    """F26: every minute the other half of the brokers has three times its traffic."""
+    """F26: every minute the other half of the brokers is three times as busy as the first."""
 
     def __init__(self, count: int, mean: float, rng: random.Random) -> None:
         self._base = skewed(count, mean, rng)
@@ -83,6 +83,6 @@ class Alternating:
         phase = int(world.now_s // 60) % 2
         world.rate = list(self._base)
         for number, broker in enumerate(world.brokers.values()):
-            if number % 2 == phase:
-                for bundle in broker.bundles:
-                    world.rate[bundle] *= 3
+            factor = 1.5 if number % 2 == phase else 0.5
+            for bundle in broker.bundles:
+                world.rate[bundle] *= factor

@@ -248,6 +248,20 @@ def test_avg_begins_to_count_anew_after_a_calm_round() -> None:
     assert moves(it, 180.0) != []
 
 
+def test_avg_moves_nothing_between_two_that_are_busy_in_turn() -> None:
+    """F26: the pair differs in each round, but nobody is the busy one twice in a row."""
+    a, b = ten(0, 10 * MIB), ten(10, 10 * MIB)
+    it = made(AVG, report("a:1", 0.8, a), report("b:1", 0.2, b))
+    for number in range(30):
+        assert moves(it, 60.0 * number) == [], number
+        usage = (0.2, 0.8) if number % 2 == 0 else (0.8, 0.2)
+        for name, its, bundles in (("a:1", usage[0], a), ("b:1", usage[1], b)):
+            it.on_report(report(name, its, bundles), 60.0 * number + 30)
+    it.on_report(report("a:1", 0.8, a), 1799.0)
+    it.on_report(report("b:1", 0.2, b), 1799.0)
+    assert [bool(found) for found in rounds(it, 2, 1800.0)] == [False, True]
+
+
 def test_avg_goes_by_bytes_when_messages_are_few() -> None:
     rates = {bundle(number): 1.0 for number in range(10)}
     it = made(
