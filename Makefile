@@ -65,7 +65,7 @@ simulate-balancer: $(STAMP)  ## make simulate-balancer [SEED=N]: 1,000 brokers, 
 
 chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster of processes, by its history nothing is lost
 	MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),100) MAGNETAR_CHAOS_SEED=$(or $(SEED),$$(date +%s)) \
-		$(BIN)/python -m pytest tests/integration/test_cluster_failover.py -k random_kills -s
+		$(BIN)/python -m pytest tests/integration/test_cluster_chaos.py -s
 
 fuzz: $(STAMP)  ## make fuzz [EXAMPLES=N] [SEED=N] [ONLY=part of a path]: random HTTP requests
 	MAGNETAR_FUZZ_EXAMPLES=$(or $(EXAMPLES),100) MAGNETAR_FUZZ_SEED=$(or $(SEED),$$(date +%s)) \

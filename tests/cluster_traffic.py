@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import pulsar
 
@@ -12,18 +13,27 @@ _QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 class TopicTraffic(threading.Thread):
-    """Numbers 0, 1, 2, ... to one topic, each sent when the one before is acknowledged, and a
-    consumer of a subscription that stays; both by themselves find the broker that serves."""
+    """Numbers 0, 1, 2, ... to one topic, and a consumer of a subscription that stays; both by
+    themselves find the broker that serves."""
 
-    def __init__(self, service_url: str, topic: str) -> None:
+    def __init__(self, service_url: str, topic: str, window: int, pause_s: float) -> None:
+        """
+        Args:
+            window: numbers that are under way at once; 1: each is sent when the one before is
+                acknowledged.
+            pause_s: between two of them, so that histories stay small.
+        """
         super().__init__(daemon=True)
-        self.topic = topic
+        self.topic, self.window = topic, window
+        self.sent = 0
         self.acknowledged = 0  # numbers below it are
+        self.consumed = 0  # numbers below it were received
         self.longest_gap_s = 0.0
         self.received: list[int] = []
         self.failure: Exception | None = None
-        self._url = service_url
-        self._end = threading.Event()
+        self._url, self._pause_s = service_url, pause_s
+        self._full_stop, self._end = threading.Event(), threading.Event()
+        self._flushed = False
         self._acked_s = 0.0
         self._client: pulsar.Client | None = None
 
@@ -37,46 +47,62 @@ class TopicTraffic(threading.Thread):
                 self.topic, "traffic", pulsar.ConsumerType.Failover, message_listener=self._receive
             )
             producer = client.create_producer(
-                self.topic, send_timeout_millis=120_000, batching_enabled=False
+                self.topic,
+                send_timeout_millis=120_000,
+                batching_enabled=False,
+                max_pending_messages=self.window,
+                block_if_queue_full=True,
             )
             self._acked_s = time.monotonic()
-            while not self._end.is_set():
-                producer.send(b"%d" % self.acknowledged)
-                now_s = time.monotonic()
-                self.longest_gap_s = max(self.longest_gap_s, now_s - self._acked_s)
-                self._acked_s = now_s
-                self.acknowledged += 1
-            self._end.clear()
-            self._end.wait(120)  # until all was consumed
+            while not self._full_stop.is_set():
+                number, self.sent = self.sent, self.sent + 1
+                producer.send_async(b"%d" % number, partial(self._on_receipt, number))
+                self._full_stop.wait(self._pause_s)
+            producer.flush()
+            self._flushed = True
+            self._end.wait()
             consumer.close()
             client.close()
         except Exception as error:
             self.failure = error
 
+    def _on_receipt(self, number: int, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+        if result != pulsar.Result.Ok or number != self.acknowledged:
+            self.failure = AssertionError(f"{number} of {self.topic}: {result}")
+            return
+        now_s = time.monotonic()
+        self.longest_gap_s = max(self.longest_gap_s, now_s - self._acked_s)
+        self._acked_s = now_s
+        self.acknowledged += 1
+
     def _receive(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-        self.received.append(int(message.data()))
+        number = int(message.data())
+        self.received.append(number)
+        if number == self.consumed:
+            self.consumed += 1
         consumer.acknowledge(message)
 
     @property
-    def consumed(self) -> int:
-        """The number up to which, without a gap, all were received."""
-        seen = set(self.received)
-        number = 0
-        while number in seen:
-            number += 1
-        return number
+    def drained(self) -> bool:
+        """After ``stop_sending``: all is acknowledged and consumed."""
+        return self._flushed and self.consumed == self.acknowledged == self.sent
 
     def stop_sending(self) -> None:
-        self._end.set()
+        self._full_stop.set()
 
     def stop(self) -> None:
+        self._full_stop.set()
         self._end.set()
         self.join(150)
         assert not self.is_alive(), self.topic
 
 
 def start_traffic(service_url: str, topics: Sequence[str]) -> list[TopicTraffic]:
-    traffic = [TopicTraffic(service_url, topic) for topic in topics]
+    """Every second producer has many messages under way, and the others one."""
+    traffic = [
+        TopicTraffic(service_url, topic, window=50 if number % 2 else 1, pause_s=0.02)
+        for number, topic in enumerate(topics)
+    ]
     for each in traffic:
         each.start()
     return traffic
@@ -87,6 +113,19 @@ def reset_gaps(traffic: Sequence[TopicTraffic]) -> None:
         each.longest_gap_s = 0.0
 
 
-def first_occurrences(numbers: Sequence[int]) -> list[int]:
-    """What is left when repetitions are taken away: at least once may repeat, never skip."""
-    return list(dict.fromkeys(numbers))
+def check_history(numbers: Sequence[int], acknowledged: int, window: int | None) -> int:
+    """What somebody got of a producer's numbers: all that was acknowledged, in order.
+
+    Args:
+        window: of the producer, for a reader of the log: only what was unacknowledged can be there
+            twice. None: a consumer, who may also get again what it hadn't acknowledged.
+    Returns:
+        How many were repetitions: at least once may repeat, never skip.
+    """
+    ahead = 0
+    for number in numbers:
+        assert number <= ahead, f"{number} comes before {ahead}"
+        assert window is None or number > ahead - 1 - window, f"{number} again after {ahead - 1}"
+        ahead = max(ahead, number + 1)
+    assert ahead >= acknowledged, f"the end is missing: {ahead} of {acknowledged}"
+    return len(numbers) - ahead

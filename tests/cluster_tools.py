@@ -1,0 +1,105 @@
+"""What is asked of a cluster of processes while clients use it."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pulsar
+
+from tests.cluster_process import ClusterProcess
+from tests.cluster_traffic import TopicTraffic, check_history
+from tests.integration.failure_tools import wait_until
+
+SESSION_MS = 4_000
+WAIT_S = 120.0
+
+
+def cluster_of(folder: Path, *options: str) -> ClusterProcess:
+    session = f"metadataStoreSessionTimeoutMillis={SESSION_MS}"
+    return ClusterProcess(folder / "cluster", "--brokers", "3", "--broker-set", session, *options)
+
+
+def get(url: str) -> bytes | None:
+    """None: no answer, or a refusal."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            body: bytes = answer.read()
+            return body
+    except (OSError, urllib.error.URLError):
+        return None
+
+
+def owner_of(web_url: str, topic: str) -> str | None:
+    """The web address of the broker that serves it, as one of them says."""
+    found = get(f"{web_url}/lookup/v2/topic/{topic.replace('://', '/')}")
+    return None if found is None else str(json.loads(found)["httpUrl"])
+
+
+def owned_bundles(web_url: str) -> set[str] | None:
+    address = web_url.removeprefix("http://")
+    found = get(f"{web_url}/admin/v2/brokers/standalone/{address}/ownedNamespaces")
+    return None if found is None else set(json.loads(found))
+
+
+def leader_of(web_url: str) -> str | None:
+    found = get(f"{web_url}/admin/v2/brokers/leaderBroker")
+    return None if found is None else str(json.loads(found)["serviceUrl"])
+
+
+def all_go_on(traffic: Sequence[TopicTraffic], what: str) -> None:
+    """Everybody produces, and everybody's consumer gets what is new."""
+    marks = [each.acknowledged + 20 for each in traffic]
+
+    def done() -> bool:
+        assert [each.failure for each in traffic] == [None] * len(traffic)
+        return all(
+            each.acknowledged > mark and each.consumed > mark - 20
+            for each, mark in zip(traffic, marks, strict=True)
+        )
+
+    wait_until(done, f"messages go on after {what}", WAIT_S)
+
+
+def stop_and_check(url: str, traffic: Sequence[TopicTraffic]) -> int:
+    """No acknowledged message is lost, none is out of order, for consumer and reader.
+
+    Returns:
+        Messages that are stored twice.
+    """
+    repetitions = 0
+    for each in traffic:
+        each.stop_sending()
+
+    def drained() -> bool:
+        assert [each.failure for each in traffic] == [None] * len(traffic)
+        return all(each.drained for each in traffic)
+
+    wait_until(drained, "everything is acknowledged and consumed", WAIT_S)
+    for each in traffic:
+        each.stop()
+        assert each.failure is None
+        check_history(each.received, each.acknowledged, window=None)
+    client = pulsar.Client(
+        url, operation_timeout_seconds=120, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    for each in traffic:
+        reader = client.create_reader(each.topic, pulsar.MessageId.earliest)
+        numbers = []
+        while reader.has_message_available():
+            numbers.append(int(reader.read_next(60_000).data()))
+        repetitions += check_history(numbers, each.acknowledged, each.window)
+    client.close()
+    return repetitions
+
+
+def broker_at(cluster: ClusterProcess, web_url: str) -> psutil.Process:
+    return cluster.children()[broker_name(cluster, web_url)]
+
+
+def broker_name(cluster: ClusterProcess, web_url: str) -> str:
+    return f"broker-{cluster.web_urls.index(web_url) + 1}"

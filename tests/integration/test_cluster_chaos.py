@@ -1,0 +1,177 @@
+"""Rounds of random kills and pauses in a cluster of processes, under official clients.
+
+``MAGNETAR_CHAOS_ROUNDS`` and ``MAGNETAR_CHAOS_SEED``: how many, and which (``make chaos``). Judged
+by the history: nothing acknowledged is lost, nothing is out of order, nothing is stored twice but
+what was unacknowledged, and everybody goes on by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import psutil
+import pytest
+
+from tests.cluster_process import ClusterProcess, is_alive
+from tests.cluster_tools import (
+    WAIT_S,
+    all_go_on,
+    broker_at,
+    broker_name,
+    cluster_of,
+    leader_of,
+    owned_bundles,
+    owner_of,
+    stop_and_check,
+)
+from tests.cluster_traffic import TopicTraffic, reset_gaps, start_traffic
+from tests.integration.failure_tools import wait_until
+
+TOPICS = [f"persistent://public/default/chaos-{number}" for number in range(9)]
+ROUNDS = int(os.environ.get("MAGNETAR_CHAOS_ROUNDS", "3"))
+SEED = int(os.environ.get("MAGNETAR_CHAOS_SEED", "24"))
+
+LEADER_KILLED, OWNER_KILLED, OWNER_PAUSED = "leader killed", "owner killed", "owner paused"
+BOOKIE_KILLED, ZOOKEEPER_KILLED, UNLOADED = "bookie killed", "zookeeper killed", "bundles unloaded"
+KINDS = (LEADER_KILLED, OWNER_KILLED, OWNER_PAUSED, BOOKIE_KILLED, ZOOKEEPER_KILLED, UNLOADED)
+
+
+def kinds(rng: random.Random, rounds: int) -> Iterator[str]:
+    """By chance, and none of them is left out for long."""
+    bag: list[str] = []
+    for _ in range(rounds):
+        if not bag:
+            bag = rng.sample(KINDS, len(KINDS))
+        yield bag.pop()
+
+
+class Chaos:
+    def __init__(
+        self, cluster: ClusterProcess, traffic: list[TopicTraffic], rng: random.Random
+    ) -> None:
+        self.cluster, self.traffic, self.rng = cluster, traffic, rng
+        self.stalls_s: dict[str, list[float]] = {}
+
+    def round(self, number: int, kind: str) -> None:
+        reset_gaps(self.traffic)
+        what = f"round {number} of {ROUNDS}, seed {SEED}: {kind}"
+        victim = self._hurt(kind, what)
+        all_go_on(self.traffic, f"{what} {victim}")
+        stall_s = max(each.longest_gap_s for each in self.traffic)
+        self.stalls_s.setdefault(kind, []).append(stall_s)
+        print(f"{what} {victim}, stall {stall_s:.2f} s", flush=True)
+
+    def _hurt(self, kind: str, what: str) -> str:
+        """Returns who was hurt, when it is back."""
+        if kind in (LEADER_KILLED, OWNER_KILLED):
+            url = self._leader() if kind == LEADER_KILLED else self._owner()
+            victim = broker_name(self.cluster, url)
+        elif kind == OWNER_PAUSED:
+            return self._pause(self._owner())
+        elif kind == UNLOADED:
+            return self._unload()
+        elif kind == BOOKIE_KILLED:
+            names = [each for each in self.cluster.children() if each.startswith("bookie")]
+            victim = self.rng.choice(sorted(names))
+        else:
+            victim = "zookeeper"
+        self._kill(victim, f"{what} {victim}")
+        return victim
+
+    def _kill(self, name: str, what: str) -> None:
+        process: psutil.Process = self.cluster.children()[name]
+        ready = f"{name} ready at "
+        before = self.cluster.log.count(ready)
+        process.kill()
+        if name != "zookeeper":
+            all_go_on(self.traffic, what)
+        wait_until(lambda: self.cluster.log.count(ready) > before, f"{name} is back", WAIT_S)
+        assert not is_alive(process)
+
+    def _pause(self, url: str) -> str:
+        """Beyond its session: it wakes up when all that it had has other owners."""
+        process = broker_at(self.cluster, url)
+        before = owned_bundles(url)
+        others = [each for each in self.cluster.web_urls if each != url]
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            wait_until(
+                lambda: {owner_of(others[0], topic) for topic in TOPICS} <= set(others),
+                "the others own everything",
+                WAIT_S,
+            )
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        assert before
+        wait_until(lambda: self._agree(url), "it has given up what it lost", WAIT_S)
+        return broker_name(self.cluster, url)
+
+    def _agree(self, url: str) -> bool:
+        """Nobody believes to own what another one owns."""
+        owned = [owned_bundles(each) for each in self.cluster.web_urls]
+        return None not in owned and sum(map(len, owned)) == len(set().union(*owned))  # type: ignore[arg-type]
+
+    def _unload(self) -> str:
+        """All bundles of the namespace, which go to brokers by chance: killed ones get some."""
+        url = self.rng.choice(self.cluster.web_urls)
+        request = urllib.request.Request(
+            f"{url}/admin/v2/namespaces/public/default/unload", method="PUT"
+        )
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            assert answer.status == 204
+        return f"asked of {broker_name(self.cluster, url)}"
+
+    def _leader(self) -> str:
+        found: list[str] = []
+
+        def elected() -> bool:
+            leader = leader_of(self.rng.choice(self.cluster.web_urls))
+            if leader in self.cluster.web_urls:
+                found.append(str(leader))
+            return bool(found)
+
+        wait_until(elected, "there is a leader", WAIT_S)
+        return found[0]
+
+    def _owner(self) -> str:
+        """One that serves some of the topics."""
+        owners: set[str] = set()
+
+        def known() -> bool:
+            found = {owner_of(self.cluster.web_urls[0], topic) for topic in TOPICS}
+            owners.update(each for each in found if each is not None)
+            return None not in found
+
+        wait_until(known, "all topics are served", WAIT_S)
+        return self.rng.choice(sorted(owners))
+
+    def print_table(self, repetitions: int) -> None:
+        print("\n| | times | stall, p50 | longest |\n|---|---:|---:|---:|")
+        for kind in KINDS:
+            if stalls := self.stalls_s.get(kind):
+                print(
+                    f"| {kind} | {len(stalls)} | {median(stalls):.2f} s | {max(stalls):.2f} s |",
+                    flush=True,
+                )
+        sent = sum(each.acknowledged for each in self.traffic)
+        again = sum(len(each.received) - each.consumed for each in self.traffic)
+        print(f"{sent} messages, {repetitions} stored twice, {again} delivered again", flush=True)
+
+
+@pytest.mark.slow
+def test_random_kills(tmp_path: Path) -> None:
+    """Any process of the cluster, one after the other; what was killed is started again."""
+    rng = random.Random(SEED)
+    with cluster_of(tmp_path) as cluster:
+        traffic = start_traffic(cluster.service_url, TOPICS)
+        all_go_on(traffic, "the start")
+        chaos = Chaos(cluster, traffic, rng)
+        for number, kind in enumerate(kinds(rng, ROUNDS), 1):
+            chaos.round(number, kind)
+        chaos.print_table(stop_and_check(cluster.service_url, traffic))
