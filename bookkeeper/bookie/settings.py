@@ -50,6 +50,7 @@ class BookieSettings(GateKeys):
     bookie_id: str = ""  # "": advertised address and port
     bind_address: str = "127.0.0.1"  # own key
     bookie_port: int = 3181  # 0: any free port
+    bookie_add_port: int = 0  # own key: adds go on here, without gRPC; 0: any free port; -1: no
     advertised_address: str = ""  # "": the bind address, or the host's name for 0.0.0.0
     metadata_service_uri: str = ""  # zk:host:port,.../chroot, or BookKeeper's zk+...://.../ledgers
     metadata_store_config_path: str = ""  # Pulsar's key: TLS and login (docs/metadata.md)
@@ -128,6 +129,7 @@ class BookieSettings(GateKeys):
     def __post_init__(self) -> None:
         for key, port in (
             ("bookiePort", self.bookie_port),
+            ("bookieAddPort", max(0, self.bookie_add_port)),
             ("httpServerPort", self.http_server_port),
         ):
             if not 0 <= port <= 65_535:
@@ -266,6 +268,8 @@ class BookieSettings(GateKeys):
             read_bytes_max=self.read_replies_max_bytes,
             token=self.client_token(),
             connections_max=self.max_connections or _half_of_files(),
+            lanes=self.bookie_add_port >= 0,
+            lane_port=max(0, self.bookie_add_port),
         )
 
     def client_token(self) -> str:

@@ -2,6 +2,9 @@
 
 Reading and answering are two tasks: a stream that isn't read for the moment (back-pressure) is
 still answered, so the two directions of HTTP/2 flow control never wait for each other.
+
+A stream whose client takes an offer goes on over a lane (``lane.py``): then frames come and answers
+go without a task, and the gRPC stream only says that both are there.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from bookkeeper.transport import AddRequest, BookieClient
 from bookkeeper.transport_grpc.add_frames import AddFrame, decode_message, encode_answers
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.errors import FrameError
+from bookkeeper.transport_grpc.lane import LaneOffer
+from bookkeeper.transport_grpc.lane_door import LaneDoor, ServerLane
 
 _log = logging.getLogger(__name__)
 
@@ -45,15 +50,24 @@ class AddService:
         self.stream_bytes_max = config.stream_bytes_max
         self._pending_bytes_max = config.stream_bytes_max
         self._waiting: set[asyncio.Future[None]] = set()
+        self._lanes_waiting: list[_Stream] = []
 
     def limit(self, pending_bytes_max: int) -> None:
         self._pending_bytes_max = pending_bytes_max
 
     async def run(
-        self, bookie: BookieClient, context: Any, watch: StreamWatch | None = None
+        self,
+        bookie: BookieClient,
+        context: Any,
+        watch: StreamWatch | None = None,
+        lanes: LaneDoor | None = None,
     ) -> None:
-        """One stream, until the client ends it or sends garbage, or ``watch`` ends it."""
-        stream = _Stream(self, bookie, context)
+        """One stream, until the client ends it or sends garbage, or ``watch`` ends it.
+
+        Args:
+            lanes: where the client is offered to go on.
+        """
+        stream = _Stream(self, bookie, context, lanes)
         if watch is None:
             await stream.run()
             return
@@ -74,6 +88,18 @@ class AddService:
             for waiting in self._waiting:
                 if not waiting.done():
                     waiting.set_result(None)
+            lanes, self._lanes_waiting = self._lanes_waiting, []
+            for stream in lanes:
+                stream.read_on()
+
+    def read_on_later(self, stream: _Stream) -> None:
+        """Call its ``read_on`` when there is room."""
+        if stream not in self._lanes_waiting:
+            self._lanes_waiting.append(stream)
+
+    def forget(self, stream: _Stream) -> None:
+        if stream in self._lanes_waiting:
+            self._lanes_waiting.remove(stream)
 
     async def wait_for_room(self) -> None:
         while self.is_full:
@@ -91,10 +117,14 @@ class _StreamAdd(AddRequest):
 
 
 class _Stream:
-    def __init__(self, service: AddService, bookie: BookieClient, context: Any) -> None:
+    def __init__(
+        self, service: AddService, bookie: BookieClient, context: Any, lanes: LaneDoor | None
+    ) -> None:
         self._service = service
         self._bookie = bookie
         self._context = context
+        self._lanes = lanes
+        self._loop = asyncio.get_running_loop()
         self._next_number = 0
         self._pending_bytes = 0
         self._unanswered = 0
@@ -104,40 +134,59 @@ class _Stream:
         self._wake_reader: asyncio.Future[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._refused = ""  # why
+        self._lost: tuple[grpc.StatusCode, str] | None = None  # why the lane is
+        self._lane: ServerLane | None = None
+        self._lane_first = -1  # the first frame that comes over the lane; -1: not known yet
+        self._held: list[bytes] = []  # of the lane, behind frames that gRPC still carries
+        self._is_answering = False  # scheduled, over the lane
 
     async def run(self) -> None:
         if self._refused:  # good when the call came, and not any more
             await self._context.abort(grpc.StatusCode.UNAUTHENTICATED, self._refused)
-        writer = asyncio.create_task(self._write_answers())
+        offer = None if self._lanes is None else self._lanes.offer(self)
+        writer = asyncio.create_task(self._write_answers(offer))
         self._task = asyncio.current_task()
         try:
-            while (message := await self._context.read()) is not grpc.aio.EOF:
-                for frame in decode_message(message):
-                    self._accept(frame)
-                del message
-                while self._pending_bytes > self._service.stream_bytes_max:
-                    await self._wait_for_answers()
-                await self._service.wait_for_room()
-            await self._answer_all()
+            await self._read()
         except FrameError as error:
             _log.warning("%s sent garbage: %s", self._context.peer(), error)
             await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except asyncio.CancelledError:
-            if not self._refused or self._task is None:
+            if self._task is None or not (self._refused or self._lost):
                 raise
             self._task.uncancel()
+            if self._lost is not None:
+                await self._context.abort(*self._lost)
             await self._answer_all()  # what was accepted is done, and nobody is to doubt that
             await self._context.abort(grpc.StatusCode.UNAUTHENTICATED, self._refused)
         finally:
             self._task = None
+            if offer is not None and self._lanes is not None:
+                self._lanes.withdraw(offer)
+            self._leave_lane()
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
+
+    async def _read(self) -> None:
+        """What comes over gRPC: all of it, or what comes before the lane."""
+        while (message := await self._context.read()) is not grpc.aio.EOF:
+            for frame in decode_message(message):
+                self._accept(frame)
+            del message
+            if self._lane_first >= 0:
+                self._take_held()
+            while self._pending_bytes > self._service.stream_bytes_max:
+                await self._wait_for_answers()
+            await self._service.wait_for_room()
+        await self._answer_all()
 
     def refuse(self, reason: str) -> None:
         """Take no more, answer what was taken, and end; before ``run``: don't begin."""
         if self._refused:
             return
         self._refused = reason
+        if self._lane is not None:
+            self._lane.pause()
         if self._task is not None:
             self._task.cancel()
 
@@ -177,15 +226,21 @@ class _Stream:
         self._pending_bytes -= add.body_bytes
         self._service.on_answered(add.body_bytes)
         self._answers.append((add.number, code))
-        _wake(self._wake_writer)
+        if self._lane is None:
+            _wake(self._wake_writer)
+        else:
+            self._answer_soon()
 
-    async def _write_answers(self) -> None:
+    async def _write_answers(self, offer: LaneOffer | None) -> None:
         """Everything that was answered while the last message was on its way goes with the next."""
+        if offer is not None:
+            await self._context.write(offer.encode())
         while True:
-            if not self._answers:
+            if not self._answers or self._lane is not None:
                 _wake(self._wake_reader)
-                self._wake_writer = asyncio.get_running_loop().create_future()
+                self._wake_writer = self._loop.create_future()
                 await self._wake_writer
+                continue
             answers, self._answers = self._answers, []
             self._is_writing = True
             await self._context.write(encode_answers(answers))
@@ -193,8 +248,88 @@ class _Stream:
             _wake(self._wake_reader)
 
     async def _wait_for_answers(self) -> None:
-        self._wake_reader = asyncio.get_running_loop().create_future()
+        self._wake_reader = self._loop.create_future()
         await self._wake_reader
+
+    # ---- over a lane
+
+    def on_lane(self, lane: ServerLane) -> None:
+        self._lane = lane
+        if self._answers:
+            self._answer_soon()
+
+    def on_lane_begins(self, first_frame: int) -> None:
+        if first_frame < self._next_number:
+            raise FrameError(f"frame {first_frame} came already")
+        self._lane_first = first_frame
+
+    def on_lane_message(self, message: bytes) -> None:
+        if self._held or self._next_number < self._lane_first:
+            self._held.append(message)
+        else:
+            for frame in decode_message(message):
+                self._accept(frame)
+        self.read_on()
+
+    def on_lane_writable(self) -> None:
+        self._answer_soon()
+        self.read_on()
+
+    def on_lane_lost(self, error: FrameError | None) -> None:
+        self._lane = None
+        if self._lost is None and self._task is not None:
+            self._lost = grpc.StatusCode.UNAVAILABLE, "the lane is lost"
+            if error is not None:
+                _log.warning("%s sent garbage: %s", self._context.peer(), error)
+                self._lost = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+            self._task.cancel()
+
+    def read_on(self) -> None:
+        """As much as may be under way, and in order."""
+        lane = self._lane
+        if lane is None or not lane.is_writable or self._refused:
+            return
+        if self._held or self._pending_bytes > self._service.stream_bytes_max:
+            lane.pause()
+        elif self._service.is_full:
+            lane.pause()
+            self._service.read_on_later(self)
+        else:
+            lane.resume()
+
+    def _take_held(self) -> None:
+        """gRPC has brought more; the lane's frames may be next."""
+        if self._next_number > self._lane_first:
+            raise FrameError("frames beside the lane")
+        if self._next_number == self._lane_first:
+            held, self._held = self._held, []
+            for message in held:
+                for frame in decode_message(message):
+                    self._accept(frame)
+            self.read_on()
+
+    def _answer_soon(self) -> None:
+        if not self._is_answering:
+            self._is_answering = True
+            self._loop.call_soon(self._answer_now)
+
+    def _answer_now(self) -> None:
+        """All that was answered within a turn of the loop."""
+        self._is_answering = False
+        lane = self._lane
+        if lane is None or not lane.is_writable or not self._answers:
+            return
+        answers, self._answers = self._answers, []
+        lane.write(encode_answers(answers))
+        _wake(self._wake_reader)
+        self.read_on()
+
+    def _leave_lane(self) -> None:
+        self._service.forget(self)
+        self._held.clear()
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.close()
 
 
 def _wake(waiting: asyncio.Future[None] | None) -> None:

@@ -29,6 +29,8 @@ from bookkeeper.transport_grpc.config import (
     TransportConfig,
 )
 from bookkeeper.transport_grpc.errors import FrameError
+from bookkeeper.transport_grpc.lane import LANE_HEADER
+from bookkeeper.transport_grpc.lane_door import LaneDoor
 from bookkeeper.transport_grpc.read_frames import decode_read_request, encode_read_reply
 
 _log = logging.getLogger(__name__)
@@ -71,6 +73,9 @@ class BookieServer:
         self._instance_id = ""
         self._reads = ByteGate(config.read_bytes_max)
         self._adds = AddService(config)
+        self._lanes: LaneDoor | None = None
+        if config.lanes and credentials is None:  # what is encrypted goes over gRPC
+            self._lanes = LaneDoor(config.message_bytes_max)
         self._admissions = None if gate is None else Admissions(gate)
         _grpc_log.addFilter(_is_fit_to_log)  # once, however many servers there are
         self._server = grpc.aio.server(
@@ -93,6 +98,8 @@ class BookieServer:
                 bound = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             raise OSError(errno.EADDRNOTAVAIL, str(error), address) from error
+        if self._lanes is not None:
+            await self._lanes.listen(host, self._config.lane_port)
         await self._server.start()
         return int(bound)
 
@@ -110,6 +117,8 @@ class BookieServer:
 
     async def close(self) -> None:
         """Refuse new calls, let those under way end for a moment, cut the rest."""
+        if self._lanes is not None:
+            self._lanes.close()
         await self._server.stop(_CLOSE_GRACE_S)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
@@ -163,7 +172,9 @@ class BookieServer:
 
     async def _add(self, _requests: object, context: Any) -> None:
         watch = None if self._admissions is None else self._admissions.watch(context)
-        await self._adds.run(await self._called(context), context, watch)
+        bookie = await self._called(context)
+        takes_offers = any(key == LANE_HEADER for key, _ in context.invocation_metadata())
+        await self._adds.run(bookie, context, watch, self._lanes if takes_offers else None)
 
     async def _read(self, frame: bytes, context: Any) -> None:
         bookie = await self._called(context)

@@ -39,6 +39,9 @@ class TransportConfig:
         read_bytes_max: read replies a bookie has in memory at a time, all clients together.
         token: a client's, shown with every call: where it is (``bookkeeper.auth.TokenSource``).
         connections_max: that a bookie accepts; 0: any number.
+        lanes: add streams without TLS go on over plain connections (``lane.py``): a bookie offers
+            it, a client takes the offer.
+        lane_port: of a bookie; 0: any free port.
     """
 
     add_timeout_s: float = 30.0
@@ -55,10 +58,16 @@ class TransportConfig:
     read_bytes_max: int = 64 * _MIB
     token: str = field(default="", repr=False)
     connections_max: int = 0
+    lanes: bool = True
+    lane_port: int = 0
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Above the largest entry, and above what a reply may hold beside a first large entry."""
+        return self.entry_bytes_max + 9 * _MIB
 
     def common_options(self) -> ChannelOptions:
-        # Above the largest entry, and above what a reply may hold beside a first large entry.
-        limit = self.entry_bytes_max + 9 * _MIB
+        limit = self.message_bytes_max
         return [
             ("grpc.max_send_message_length", limit),
             ("grpc.max_receive_message_length", limit),

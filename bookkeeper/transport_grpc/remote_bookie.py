@@ -37,6 +37,8 @@ from bookkeeper.transport_grpc.config import (
     TransportConfig,
 )
 from bookkeeper.transport_grpc.errors import FrameError
+from bookkeeper.transport_grpc.lane import LANE_HEADER, LaneOffer
+from bookkeeper.transport_grpc.lane_client import ClientLane, LaneOwner
 from bookkeeper.transport_grpc.read_frames import (
     ReadRequest,
     decode_read_reply,
@@ -157,6 +159,7 @@ class RemoteBookieClient:
             self._on_stream_end,
             cache or MessageCache(),
             self._has_other_token,
+            self._take_offer if config.lanes else None,
         )
 
     @property
@@ -401,10 +404,19 @@ class RemoteBookieClient:
 
     async def _open_add(self) -> AddCall:
         link = await self._get_link()
-        call: AddCall = link.add(metadata=link.metadata)
+        metadata = link.metadata
+        if self._config.lanes:
+            metadata = (*metadata, (LANE_HEADER, "1"))
+        call: AddCall = link.add(metadata=metadata)
         if self._token is not None:
             self._add_generation = self._token.generation
         return call
+
+    async def _take_offer(self, offer: LaneOffer, owner: LaneOwner) -> ClientLane:
+        if self._link is None:
+            raise ConnectionError("the connection is gone")
+        async with asyncio.timeout(self._config.connect_timeout_s):
+            return await ClientLane.connect(self._link.address.host, offer, owner)
 
     def _has_other_token(self, *, at_once: bool = False) -> bool:
         """Whether there is another token than the one that the add stream began with."""

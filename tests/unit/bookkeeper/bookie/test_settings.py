@@ -68,6 +68,7 @@ def test_other_metadata_addresses_are_refused(text: str) -> None:
     ("settings", "reason"),
     [
         ({"bookiePort": "70000"}, "bookiePort"),
+        ({"bookieAddPort": "70000"}, "bookieAddPort"),
         ({"bookiePort": "x"}, "bookiePort"),
         ({"acceptDataLoss": "perhaps"}, "acceptDataLoss"),
         ({"ledgerDirectories": "/a,/b,/a"}, "one twice"),
@@ -136,3 +137,8 @@ def test_a_host_without_a_number_has_no_upgrade_domain() -> None:
 def test_what_clients_are_told_to_connect_to(bind: str, advertised: str, host: str) -> None:
     settings = BookieSettings(bind_address=bind, advertised_address=advertised)
     assert settings.advertised_host == host
+
+
+def test_adds_may_have_a_port_of_their_own_or_none() -> None:
+    found = [BookieSettings(bookie_add_port=port).transport() for port in (0, 3182, -1)]
+    assert [(each.lanes, each.lane_port) for each in found] == [(True, 0), (True, 3182), (False, 0)]

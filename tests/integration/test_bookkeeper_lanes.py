@@ -1,0 +1,147 @@
+"""Adds that move from gRPC to a plain connection, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookkeeper import codes
+from bookkeeper.client.config import LedgerConfig
+from bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
+from bookkeeper.transport_grpc.tls import TlsFiles
+from tests.certificates import Authority
+from tests.integration.bookkeeper_network import (
+    TRANSPORT,
+    Network,
+    eventually,
+    read_all,
+    write,
+)
+from tests.integration.test_bookkeeper_network import add, bodies
+
+
+@pytest.fixture
+async def network(tmp_path: Path) -> AsyncIterator[Network]:
+    network = Network(tmp_path)
+    for number in range(4):
+        await network.start(f"b{number}")
+    await network.pool.start()
+    yield network
+    await network.close()
+
+
+def uses_lane(client: RemoteBookieClient) -> bool:
+    return client._adds._lane is not None
+
+
+async def test_a_ledger_is_written_in_order_while_its_streams_change_over(
+    network: Network,
+) -> None:
+    """Entry by entry from the first moment: the streams are being opened, and then move."""
+    ledger = await network.client.create_ledger(LedgerConfig(3, 3, 3))
+    clients = [network.remote(each) for each in ledger.metadata.last_segment.bookies]
+    sent: list[bytes] = []
+    after = 0
+    for number, body in enumerate(bodies(100, 3000) * 100):
+        ledger.append([b"head"], [body])
+        sent.append(body)
+        after += all(map(uses_lane, clients))
+        if after == 200:
+            break
+        if number % 3 == 0:
+            await asyncio.sleep(0.001)
+    assert after == 200, "some stream stays with gRPC"
+    await eventually(lambda: ledger.last_confirmed == len(sent) - 1 or ledger.error is not None)
+    assert ledger.error is None, ledger.error
+    assert len(ledger.metadata.segments) == 1
+    await ledger.close()
+    assert await read_all(network.client, ledger.ledger_id, recover=False) == sent
+
+
+async def test_a_lane_that_is_cut_costs_a_bookie_and_no_entry(network: Network) -> None:
+    ledger = await network.client.create_ledger(LedgerConfig(3, 3, 3))
+    cut = network.remote(ledger.metadata.last_segment.bookies[1])
+    ledger.append([b"head"], [b"first"])
+    await eventually(lambda: uses_lane(cut))
+    lane = cut._adds._lane
+    assert lane is not None
+    for number in range(200):
+        ledger.append([b"head"], [b"%d" % number])
+        if number == 100:
+            lane._transport.abort()
+        if number % 10 == 0:
+            await asyncio.sleep(0)
+    await eventually(lambda: ledger.last_confirmed == 200 or ledger.error is not None)
+    assert ledger.error is None, ledger.error
+    await ledger.close()
+    sent = [b"first", *(b"%d" % number for number in range(200))]
+    assert await read_all(network.client, ledger.ledger_id, recover=False) == sent
+    deadline = asyncio.get_running_loop().time() + 60
+    while await add(cut, 99, 0) != codes.OK:  # a new stream, after its back-off
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.01)
+    await eventually(lambda: uses_lane(cut))
+
+
+@pytest.mark.parametrize("who", ["bookie", "client"])
+async def test_either_side_can_do_without(tmp_path: Path, who: str) -> None:
+    network = Network(tmp_path, replace(TRANSPORT, lanes=False))
+    if who == "bookie":
+        network.connector._config = TRANSPORT
+    else:
+        network.transport = TRANSPORT
+    for number in range(2):
+        await network.start(f"b{number}")
+    await network.pool.start()
+    sent = bodies(50)
+    ledger = await write(network.client, LedgerConfig(2, 2, 2), sent, batch=1)
+    assert not any(uses_lane(network.remote(each)) for each in ("b0", "b1"))
+    await ledger.close()
+    assert await read_all(network.client, ledger.ledger_id, recover=False) == sent
+    await network.close()
+
+
+async def test_nothing_that_is_encrypted_goes_over_a_lane(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("bookie")
+    network = Network(
+        tmp_path,
+        server_tls=TlsFiles(str(pair.certificate), str(pair.key)),
+        client_tls=TlsFiles(trust=str(authority.certificate)),
+    )
+    served = await network.start("b0")
+    assert served.server._lanes is None
+    client = network.remote("b0")
+    for entry_id in range(20):
+        assert await add(client, 1, entry_id) == codes.OK
+    assert not uses_lane(client)
+    await network.close()
+
+
+async def test_a_door_that_nobody_reaches_leaves_adds_with_grpc(network: Network) -> None:
+    """A firewall that knows one port of the bookie."""
+    lanes = network.served["b0"].server._lanes
+    assert lanes is not None
+    assert lanes._server is not None
+    lanes._server.close()
+    client = network.remote("b0")
+    for entry_id in range(50):
+        assert await add(client, 1, entry_id) == codes.OK
+    assert not uses_lane(client)
+
+
+async def test_no_lane_is_left_when_a_client_has_gone(network: Network) -> None:
+    client = network.remote("b0")
+    assert await add(client, 1, 0) == codes.OK
+    await eventually(lambda: uses_lane(client))
+    lane = client._adds._lane
+    assert lane is not None
+    await client.close()
+    await eventually(lambda: lane._transport.is_closing())
+    lanes = network.served["b0"].server._lanes
+    assert lanes is not None
+    await eventually(lambda: not lanes._offers and not lanes._strangers)
