@@ -1,4 +1,9 @@
-"""Where a client goes whose topic moves: CLOSE_PRODUCER and CLOSE_CONSUMER name it (PIP-307)."""
+"""Where a client goes whose topic moves: CLOSE_PRODUCER and CLOSE_CONSUMER name it (PIP-307).
+
+Of a broker with several networks' addresses (``advertisedListeners``) that is the one of the
+client's network, which the client names in its lookups, and nothing else tells for certain: behind
+a translated address all networks look alike.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +17,21 @@ __all__ = ["assign_broker"]
 
 
 def assign_broker(
-    command: pb.CommandCloseProducer | pb.CommandCloseConsumer, heir: BrokerLookup
+    command: pb.CommandCloseProducer | pb.CommandCloseConsumer,
+    heir: BrokerLookup,
+    listener: str | None,
 ) -> None:
-    """The client may connect there without a lookup; older ones skip the fields, and look up."""
+    """The client may connect there without a lookup; older ones skip the fields, and look up.
+
+    Args:
+        listener: whose addresses the client asks for; "": for none's; None: unknown, so that it
+            isn't told anything if that matters.
+    """
+    if heir.advertised_listeners and listener != "":
+        reached = None if listener is None else heir.by_listener(listener)
+        if reached is None:
+            return
+        heir = reached
     if heir.broker_url:
         command.assignedBrokerServiceUrl = heir.broker_url
     if heir.broker_url_tls:

@@ -425,9 +425,7 @@ class BrokerService:
 
     async def unload_bundle(self, bundle: str) -> None:
         """Close the loaded topics of a bundle (``tenant/ns/0x..._0x...``)."""
-        # A copy: topics come and go while boundaries are read.
-        loaded = list(self.topics)
-        names = [name for name in loaded if await self.bundles.bundle_of(name) == bundle]
+        names = self.loader.loaded_in(bundle)
         heir = self.bundles.heir(bundle)
         results = await asyncio.gather(
             *(self.loader.unload(name, heir) for name in names), return_exceptions=True

@@ -76,6 +76,12 @@ class Connection(asyncio.BufferedProtocol):
     consumer_commands.py wraps it in its ConsumerSink and keeps its consumers in ``consumers``.
     """
 
+    listener: str | None = None
+    """Whose addresses its lookups ask for; "": for none's; None: it made none, or differing ones,
+    as a proxy does.
+    """
+    has_looked_up = False
+
     def __init__(self, service: BrokerService, received: bytes = b"") -> None:
         """``received``: what the client has said before there was a connection (binary_door.py)."""
         self.service = service

@@ -91,7 +91,7 @@ class BinaryConsumerSink:
         if consumer.reconnect_url:
             command.close_consumer.assignedBrokerServiceUrl = consumer.reconnect_url
         if (heir := consumer.subscription.topic.heir) is not None:
-            assign_broker(command.close_consumer, heir)
+            assign_broker(command.close_consumer, heir, connection.listener)
         connection.send(command)
 
     async def check_liveness(self) -> bool:

@@ -174,7 +174,15 @@ def on_lookup(connection: Connection, command: pb.CommandLookupTopic) -> None:
     except BrokerError as error:
         reply_lookup_error(connection, command.request_id, error)
         return
+    _note_listener(connection, command.advertised_listener_name)
     connection.run(_with_permit(connection, lambda: _lookup(connection, command, name)))
+
+
+def _note_listener(connection: Connection, listener: str) -> None:
+    if not connection.has_looked_up:
+        connection.has_looked_up, connection.listener = True, listener
+    elif connection.listener != listener:
+        connection.listener = None
 
 
 async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: TopicName) -> None:

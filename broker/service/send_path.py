@@ -347,7 +347,7 @@ class SendPath:
         command.close_producer.producer_id = producer.producer_id
         command.close_producer.request_id = _NO_ID
         if (heir := producer.topic.heir) is not None:
-            assign_broker(command.close_producer, heir)
+            assign_broker(command.close_producer, heir, connection.listener)
         connection.send(command)
 
     def forget(self, producer: Producer) -> None:

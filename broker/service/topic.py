@@ -413,8 +413,7 @@ class Topic(ABC):
             heir: the broker that gets the topic; clients are sent there.
         """
         self.fenced = self.closing = True
-        if heir is not None and not heir.advertised_listeners:
-            self.heir = heir  # else we'd have to know by which listener a client came
+        self.heir = heir
         # First the receipts, then CLOSE_PRODUCER: what is stored isn't sent again.
         await self._settle()
         self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))

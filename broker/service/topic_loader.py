@@ -21,6 +21,7 @@ from broker.errors import (
 from broker.protocol.topic_name import TopicName
 from broker.service.non_persistent_topic import NonPersistentTopic
 from broker.service.persistent_topic import PersistentTopic
+from broker.service.topic_index import TopicIndex
 from bundles.errors import BundleError
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFoundError
@@ -44,7 +45,7 @@ class TopicLoader:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._topics = service.topics
+        self._topics, self._index = service.topics, TopicIndex()
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         self._unloading: dict[str, asyncio.Task[None]] = {}
         self._creating: dict[str, set[str]] = {}  # full names, by namespace
@@ -55,6 +56,10 @@ class TopicLoader:
     def loading(self) -> int:
         """Loads under way, and waiting for their turn."""
         return len(self._loading)
+
+    def loaded_in(self, bundle: str) -> list[str]:
+        """Full names of the loaded topics of ``tenant/ns/0x..._0x...``."""
+        return self._index.within(bundle)
 
     async def load(
         self,
@@ -147,6 +152,7 @@ class TopicLoader:
                 logger.warning("loading %s failed: %s", full, error)
                 raise PersistenceError(f"Loading {full}: {error}") from error
         self._topics[full] = topic
+        self._index.add(full)
         self._service.figures.topic_load.record((perf_counter() - began_s) * 1000)
         self._service.policies.registered(topic, changes)
         return topic
@@ -317,6 +323,7 @@ class TopicLoader:
             # Also when closing failed: a new load recovers what is stored.
             if self._topics.get(full) is topic:
                 del self._topics[full]
+                self._index.remove(full)
 
     async def close(self) -> None:
         """Unload everything; afterwards nothing is loaded."""

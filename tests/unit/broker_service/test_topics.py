@@ -20,6 +20,7 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service import topic_list
 from broker.service.topic_list import TopicPattern, topics_hash
+from bundles.lookup import BrokerLookup
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -315,6 +316,52 @@ async def test_lookup(broker: Broker) -> None:
     unknown = await lookup(client, "t", "internal")
     assert unknown.error == pb.ServiceNotReady
     assert "the broker do not have internal listener" in unknown.message
+
+
+async def closed_to(broker: Broker, *listeners: str) -> str:
+    """Where a client is sent whose connection made these lookups, when its topic moves."""
+    heir = BrokerLookup(
+        *("pulsar://heir:1", None, "http://heir:2", None),
+        {"near": {"brokerServiceUrl": "pulsar://near:3"}, "far": {"brokerHttpUrl": "http://far:4"}},
+    )
+    client = await ready(broker)
+    await client.produce("t")
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    request = command.subscribe
+    request.topic, request.subscription = "t", "s"
+    request.subType = pb.CommandSubscribe.Exclusive
+    request.consumer_id, request.request_id = 1, 9
+    client.send(command)
+    assert (await client.receive_one()).type == pb.BaseCommand.SUCCESS
+    for listener in listeners:
+        await lookup(client, "t", listener)
+    await broker.service.loader.unload(PREFIX + "t", heir)
+    closed = await client.receive(2)
+    told = {closed[0].close_producer.assignedBrokerServiceUrl}
+    told.add(closed[1].close_consumer.assignedBrokerServiceUrl)
+    assert {each.type for each in closed} == {
+        pb.BaseCommand.CLOSE_PRODUCER,
+        pb.BaseCommand.CLOSE_CONSUMER,
+    }
+    assert len(told) == 1
+    return told.pop()
+
+
+@pytest.mark.parametrize(
+    ("listeners", "url"),
+    [
+        ((), ""),  # it looked the topic up elsewhere, by who knows what listener
+        (("",), "pulsar://heir:1"),
+        (("near", "near"), "pulsar://near:3"),
+        (("far",), ""),  # no binary address there
+        (("unknown",), ""),
+        (("near", "", "near"), ""),
+    ],
+)
+async def test_who_looks_up_by_a_listener_is_sent_to_that_one_of_the_next_broker(
+    broker: Broker, listeners: tuple[str, ...], url: str
+) -> None:
+    assert await closed_to(broker, *listeners) == url
 
 
 async def test_too_many_lookups(broker: Broker) -> None:

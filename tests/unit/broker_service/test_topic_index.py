@@ -1,0 +1,69 @@
+"""Loaded topics by bundle: as if each of them was looked at."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker.service.topic_index import TopicIndex
+from bundles.errors import InvalidBundleError
+from bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
+
+NAMESPACES = ("t/a", "t/b", "u/a")
+TWINS = ("persistent://t/a/ejejehjodl", "persistent://t/a/kdgihclamc")  # of one CRC-32
+
+
+def names_of(rng: random.Random) -> list[str]:
+    edges = ["persistent://public/default/aac15gky", "persistent://public/default/agl5365o"]
+    return [*edges, *TWINS] + [
+        f"{rng.choice(('persistent', 'non-persistent'))}://{rng.choice(NAMESPACES)}/t{number}"
+        for number in range(300)
+    ]
+
+
+def looked_at(names: set[str], bundle: str) -> set[str]:
+    namespace, _, text = bundle.rpartition("/")
+    found = HashRange.parse(text)
+    return {name for name in names if namespace_of(name) == namespace and topic_hash(name) in found}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_bundle_has_its_topics(seed: int) -> None:
+    rng = random.Random(seed)
+    index, loaded = TopicIndex(), set[str]()
+    names = names_of(rng)
+    for _ in range(1_000):
+        name = rng.choice(names)
+        if name in loaded:
+            index.remove(name)
+            loaded.remove(name)
+        else:
+            index.add(name)
+            loaded.add(name)
+        at = topic_hash(rng.choice(names))  # the edges of ranges are where topics are
+        lower, upper = sorted((min(at, FULL_UPPER - 1), rng.randint(0, FULL_UPPER)))
+        if lower < upper:
+            for namespace in (*NAMESPACES, "public/default"):
+                bundle = f"{namespace}/{HashRange(lower, rng.choice((upper, FULL_UPPER)))}"
+                found = index.within(bundle)
+                assert set(found) == looked_at(loaded, bundle)
+                assert len(found) == len(set(found))
+    for name in loaded:
+        index.remove(name)
+    assert index.within("t/a/0x00000000_0xffffffff") == []
+
+
+def test_topics_of_one_hash_are_told_apart() -> None:
+    assert topic_hash(TWINS[0]) == topic_hash(TWINS[1])
+    for leaving, staying in (TWINS, reversed(TWINS)):
+        index = TopicIndex()
+        for name in TWINS:
+            index.add(name)
+        index.remove(leaving)
+        assert index.within("t/a/0x00000000_0xffffffff") == [staying]
+
+
+def test_what_is_no_range_is_told() -> None:
+    with pytest.raises(InvalidBundleError):
+        TopicIndex().within("t/a/LARGEST")
