@@ -110,6 +110,7 @@ class OwnershipService:
         self._owned: dict[str, _OwnedBundle] = {}
         self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
         self._unloading: set[str] = set()  # bundles whose hook runs, also lost ones
+        self._lost: set[str] = set()  # those of them that another broker owns
         self._heirs: dict[str, BrokerLookup] = {}  # of bundles that are being given to a broker
         self._expected: dict[str, asyncio.Task[None]] = {}  # bundles that come from a broker
         self._splitting = Counter[str]()  # parts of splits under way, not stored yet
@@ -290,6 +291,12 @@ class OwnershipService:
     def heir(self, bundle: str) -> BrokerLookup | None:
         """Who gets a bundle that is being unloaded here, as far as it is known."""
         return self._heirs.get(bundle)
+
+    def is_lost(self, bundle: str) -> bool:
+        """Of a bundle that is being unloaded here: another broker owns it, so nothing of it may be
+        written any more.
+        """
+        return bundle in self._lost
 
     def expect(
         self, bundle: str, given_up: asyncio.Event, giver: BrokerLookup | None = None
@@ -605,9 +612,11 @@ class OwnershipService:
         if holder is not None:
             with suppress(InvalidBundleError):
                 self._heirs[bundle] = BrokerLookup.decode(holder)
+        self._lost.add(bundle)
         try:
             await self._run_unload(bundle)
         finally:
+            self._lost.discard(bundle)
             self._heirs.pop(bundle, None)
 
     async def _run_unload(self, bundle: str) -> None:

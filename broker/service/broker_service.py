@@ -426,9 +426,9 @@ class BrokerService:
     async def unload_bundle(self, bundle: str) -> None:
         """Close the loaded topics of a bundle (``tenant/ns/0x..._0x...``)."""
         names = self.loader.loaded_in(bundle)
-        heir = self.bundles.heir(bundle)
+        heir, lost = self.bundles.heir(bundle), self.bundles.is_lost(bundle)
         results = await asyncio.gather(
-            *(self.loader.unload(name, heir) for name in names), return_exceptions=True
+            *(self.loader.unload(name, heir, lost=lost) for name in names), return_exceptions=True
         )
         for name, result in zip(names, results, strict=True):
             if isinstance(result, Exception):

@@ -28,6 +28,7 @@ from managed_ledger.cursor.errors import CursorBusyError
 from managed_ledger.errors import (
     AppendFailedError,
     ManagedLedgerError,
+    ManagedLedgerFencedError,
     ManagedLedgerTerminatedError,
 )
 from managed_ledger.position import LATEST, Position
@@ -332,6 +333,10 @@ class PersistentTopic(Topic):
             )
         except STORAGE_ERRORS as error:
             raise PersistenceError(f"Can't store the topic epoch: {error}") from error
+
+    def _give_up_storage(self) -> None:
+        self._recovering = True  # it is being unloaded already
+        self.ledger.fence(ManagedLedgerFencedError(f"{self.name}: another broker owns its bundle"))
 
     async def _close_storage(self) -> None:
         self.ledger.on_appended = None

@@ -406,14 +406,17 @@ class Topic(ABC):
         """Whether clients or durable subscriptions hold it."""
         return bool(self.subscriptions) or any(True for _ in self.registry)
 
-    async def close(self, heir: BrokerLookup | None = None) -> None:
+    async def close(self, heir: BrokerLookup | None = None, *, lost: bool = False) -> None:
         """Unload: fence, disconnect all clients, flush cursors, close storage.
 
         Args:
             heir: the broker that gets the topic; clients are sent there.
+            lost: that broker has it already: nothing is written any more.
         """
         self.fenced = self.closing = True
         self.heir = heir
+        if lost:
+            self._give_up_storage()
         # First the receipts, then CLOSE_PRODUCER: what is stored isn't sent again.
         await self._settle()
         self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
@@ -446,6 +449,9 @@ class Topic(ABC):
     @abstractmethod
     async def _settle(self) -> None:
         """Wait, not for ever, until the entries under way are answered."""
+
+    def _give_up_storage(self) -> None:  # noqa: B027 - only stored topics have any
+        """Another broker owns it: write no more."""
 
     @abstractmethod
     async def _close_storage(self) -> None: ...

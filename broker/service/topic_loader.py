@@ -272,13 +272,16 @@ class TopicLoader:
 
     # --- leaving
 
-    async def unload(self, full: str, heir: BrokerLookup | None = None) -> None:
+    async def unload(
+        self, full: str, heir: BrokerLookup | None = None, *, lost: bool = False
+    ) -> None:
         """Close a loaded topic and forget it; joins an unload under way.
 
         Args:
             heir: the broker that gets it; clients are sent there.
+            lost: that broker owns it already: nothing is written any more.
         """
-        await self._leave(full, delete=False, heir=heir)
+        await self._leave(full, heir=heir, lost=lost)
 
     async def delete(self, full: str) -> None:
         """Delete a loaded topic and forget it.
@@ -291,11 +294,18 @@ class TopicLoader:
             raise TopicFencedError(f"Topic {full} is being closed")
         await self._leave(full, delete=True)
 
-    async def _leave(self, full: str, *, delete: bool, heir: BrokerLookup | None = None) -> None:
+    async def _leave(
+        self,
+        full: str,
+        *,
+        delete: bool = False,
+        heir: BrokerLookup | None = None,
+        lost: bool = False,
+    ) -> None:
         if (task := self._unloading.get(full)) is None:
             if (topic := self._topics.get(full)) is None:
                 return
-            task = self._service.loop.create_task(self._close(full, topic, delete, heir))
+            task = self._service.loop.create_task(self._close(full, topic, delete, heir, lost))
             self._unloading[full] = task
 
             def done(task: asyncio.Task[None]) -> None:
@@ -307,10 +317,10 @@ class TopicLoader:
         await asyncio.shield(task)
 
     async def _close(
-        self, full: str, topic: Topic, delete: bool, heir: BrokerLookup | None
+        self, full: str, topic: Topic, delete: bool, heir: BrokerLookup | None, lost: bool
     ) -> None:
         try:
-            await (topic.delete() if delete else topic.close(heir))
+            await (topic.delete() if delete else topic.close(heir, lost=lost))
             # A partition's schema and policies are its siblings' as well: they go with the
             # partitioned topic.
             if delete and not topic.name.is_partition:

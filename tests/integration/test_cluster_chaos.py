@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,8 +124,17 @@ class Chaos:
         request = urllib.request.Request(
             f"{url}/admin/v2/namespaces/public/default/unload", method="PUT"
         )
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            assert answer.status == 204
+
+        def done() -> bool:
+            try:
+                with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+                    return bool(answer.status == 204)
+            except urllib.error.HTTPError as error:
+                if error.code != 503:  # ZooKeeper has just come back
+                    raise
+                return False
+
+        wait_until(done, "everything is unloaded", WAIT_S)
         return f"asked of {broker_name(self.cluster, url)}"
 
     def _leader(self) -> str:
