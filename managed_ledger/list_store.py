@@ -28,13 +28,30 @@ class ListStore:
     Changes run one after another, so a change may rely on the value it is given.
     """
 
-    __slots__ = ("_lock", "_path", "_store", "_token", "info", "is_lost", "others", "version")
+    __slots__ = (
+        "_lock",
+        "_path",
+        "_store",
+        "_token",
+        "created_ms",
+        "info",
+        "is_lost",
+        "others",
+        "version",
+    )
 
     def __init__(
-        self, store: MetadataStore, path: str, token: str, info: ManagedLedgerInfo, version: int
+        self,
+        store: MetadataStore,
+        path: str,
+        token: str,
+        info: ManagedLedgerInfo,
+        version: int,
+        created_ms: int = 0,
     ) -> None:
         """Args:
         token: unique per open; ``info`` as written by the claim that bears it.
+        created_ms: of the list's node, by the store's clock.
         """
         self._store = store
         self._path = path
@@ -42,6 +59,7 @@ class ListStore:
         self._lock: asyncio.Lock | None = None
         self.info = info
         self.version = version
+        self.created_ms = created_ms
         self.is_lost = False
         """The log was given up: never write again."""
         self.others: ManagedLedgerInfo | None = None

@@ -72,7 +72,8 @@ async def claim_list(
             else:
                 info, version = decode_info(stored.value, path), stored.stat.version
                 if info.owner == token:  # an earlier attempt got through, only its answer did not
-                    return ListStore(store, path, token, info, version)
+                    stat = stored.stat
+                    return ListStore(store, path, token, info, version, stat.created_ms)
                 if info.owner != (earlier := earlier or info.owner):
                     raise OpenFailedError(f"{path}: another owner opened it meanwhile")
                 info = await recover_ledgers(client, info, config, now_ms, ends)
@@ -87,7 +88,8 @@ async def claim_list(
             if failures == CLAIM_FAILURES_MAX:
                 raise OpenFailedError(f"{path}: can't be claimed: {error}") from error
         else:
-            return ListStore(store, path, token, info, written.stat.version)
+            stat = written.stat
+            return ListStore(store, path, token, info, stat.version, stat.created_ms)
 
 
 async def recover_ledgers(

@@ -10,7 +10,17 @@ __all__ = ["ConsumerState"]
 class ConsumerState:
     """Permits and pending entries of one consumer; written only by the dispatcher it belongs to."""
 
-    __slots__ = ("blocked", "epoch", "name", "pending", "permits", "priority", "unacked", "waiting")
+    __slots__ = (
+        "blocked",
+        "drained",
+        "epoch",
+        "name",
+        "pending",
+        "permits",
+        "priority",
+        "unacked",
+        "waiting",
+    )
 
     def __init__(self, name: str, priority: int = 0, epoch: int | None = None) -> None:
         self.name = name
@@ -20,6 +30,7 @@ class ConsumerState:
         self.unacked = 0  # messages in ``pending``
         self.blocked = False  # too many unacknowledged messages
         self.pending = PositionSet()  # sent and not acknowledged; empty for single-active types
+        self.drained = 0  # Key_Shared: slots that it gave up to another consumer
         self.waiting = PositionSet()  # entries only this consumer may get, once it has permits
 
     @property

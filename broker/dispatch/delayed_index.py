@@ -9,6 +9,8 @@ from broker.dispatch.position_set import PositionSet
 __all__ = ["DelayedIndex"]
 
 _BUCKETS_PER_TICK = 8
+_BUCKET_BYTES = 576  # measured, with its first entry
+_ENTRY_BYTES = 2
 
 
 class DelayedIndex:
@@ -42,6 +44,11 @@ class DelayedIndex:
         if (ledger_id, entry_id) not in positions:
             positions.add(ledger_id, (entry_id,))
             self.count += 1
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes; not counted exactly, which would take time by its size."""
+        return len(self._buckets) * _BUCKET_BYTES + self.count * _ENTRY_BYTES
 
     def next_due_ms(self) -> int | None:
         """When `take_due` has something; None: it is empty."""

@@ -21,7 +21,13 @@ from broker.dispatch.ports import AckSets, DispatchLimits, ReadRequest, Skip
 from broker.dispatch.position_set import PositionSet
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import remaining_messages
-from broker.protocol.entry_head import FLAG_BATCH, FLAG_KEY, FLAG_MARKER, parse_head
+from broker.protocol.entry_head import (
+    FLAG_BATCH,
+    FLAG_CHUNK,
+    FLAG_KEY,
+    FLAG_MARKER,
+    parse_head,
+)
 from managed_ledger.entry_batch import Buffer, EntryBatch
 from managed_ledger.position import Position
 
@@ -55,7 +61,8 @@ class KeySharedDispatcher(SharedDispatcher):
         self._held: dict[int, dict[ConsumerState, int]] = {}  # one consumer each
         self._stuck: dict[int, PositionSet] = {}  # slot -> entries that can't be sent now
         self._stuck_count = 0
-        self._moving: set[int] = set()  # stuck slots that wait for their old owner
+        # Stuck slots that wait for their old owner, and how often an entry of theirs was held back.
+        self._moving: dict[int, int] = {}
         self._starved: dict[ConsumerState, set[int]] = {}  # stuck slots that wait for permits
 
     # --- consumers
@@ -86,7 +93,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _release(self, slot: int) -> None:
         """Look at the stuck entries of a slot again."""
-        self._moving.discard(slot)
+        self._moving.pop(slot, None)
         if (positions := self._stuck.pop(slot, None)) is not None:
             self._stuck_count -= len(positions)
             self.replay.update(positions)
@@ -123,6 +130,7 @@ class KeySharedDispatcher(SharedDispatcher):
             if not held:
                 del self._held[slot]
                 if slot in self._moving:
+                    owner.drained += 1
                     self._release(slot)
 
     def _on_acked_one(self, consumer: ConsumerState | None, ledger_id: int, entry_id: int) -> int:
@@ -171,6 +179,7 @@ class KeySharedDispatcher(SharedDispatcher):
         if not limits.unacked_per_subscription:
             room = 1 << 62
         chosen: dict[ConsumerState, list[int]] = {}
+        chunks: dict[ConsumerState, int] = {}
         sizes: dict[int, int] = {}
         ack_sets: dict[int, Sequence[int]] = {}
         markers: list[Position] = []
@@ -199,6 +208,8 @@ class KeySharedDispatcher(SharedDispatcher):
                     ack_sets[index] = words
                     messages = remaining_messages(words)
                 sizes[index] = messages
+            elif head.flags & FLAG_CHUNK:
+                chunks[owner] = chunks.get(owner, 0) + 1
             self._take(slot, owner, ledger_id, entry_id, messages)
             room -= messages
             chosen.setdefault(owner, []).append(index)
@@ -206,16 +217,20 @@ class KeySharedDispatcher(SharedDispatcher):
             self._effects.append(Skip(markers))
         for owner, picks in chosen.items():
             messages = sum([sizes.get(index, 1) for index in picks])
-            self.book(owner, batch, picks, messages, ack_sets, sizes)
+            self.book(owner, batch, picks, messages, ack_sets, sizes, chunks.get(owner, 0))
         return used
 
     def _ready_owner(self, slot: int) -> ConsumerState | None:
         """Who may get an entry of this slot now; None: it is stuck, and it is noted for what."""
-        if slot in self._stuck or (owner := self.selector.owner(slot)) is None:
+        if slot in self._stuck:
+            if slot in self._moving:
+                self._moving[slot] += 1
+            return None
+        if (owner := self.selector.owner(slot)) is None:
             return None
         held = self._held.get(slot)
         if self._draining and held and owner not in held:
-            self._moving.add(slot)
+            self._moving[slot] = 1
             return None
         if not owner.available:
             self._starved.setdefault(owner, set()).add(slot)
@@ -235,13 +250,19 @@ class KeySharedDispatcher(SharedDispatcher):
             held = self._held.setdefault(slot, {})
             held[owner] = held.get(owner, 0) + 1
 
-    def draining(self) -> dict[ConsumerState, list[tuple[int, int]]]:
-        """By former owner: slots that wait for it, with its pending entries of each."""
-        found: dict[ConsumerState, list[tuple[int, int]]] = {}
-        for slot in self._moving:
+    def draining(self) -> dict[ConsumerState, list[tuple[int, int, int]]]:
+        """By former owner, ascending: slots that wait for it, its pending entries of each, and how
+        often others were held back for it.
+        """
+        found: dict[ConsumerState, list[tuple[int, int, int]]] = {}
+        for slot, attempts in sorted(self._moving.items()):
             for owner, entries in self._held.get(slot, {}).items():
-                found.setdefault(owner, []).append((slot, entries))
+                found.setdefault(owner, []).append((slot, entries, attempts))
         return found
+
+    @property
+    def replayed_later(self) -> int:
+        return super().replayed_later + self._stuck_count
 
     @property
     def draining_slots(self) -> int:

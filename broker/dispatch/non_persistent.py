@@ -13,7 +13,7 @@ from broker.dispatch.head_scan import scan_heads
 from broker.dispatch.key_selector import KeySelector
 from broker.dispatch.ports import Deliver, NotifyActive
 from broker.dispatch.round_robin import RoundRobin
-from broker.protocol.entry_head import FLAG_KEY, FLAG_MARKER, parse_head
+from broker.protocol.entry_head import FLAG_CHUNK, FLAG_KEY, FLAG_MARKER, parse_head
 from managed_ledger.entry_batch import Buffer, EntryBatch
 
 __all__ = ["NonPersistentDispatcher"]
@@ -78,10 +78,11 @@ class NonPersistentDispatcher:
         batch = EntryBatch(0, 0, heads, bodies)
         picks: dict[ConsumerState, list[int]] = {}
         sent: dict[ConsumerState, int] = {}
+        chunks: dict[ConsumerState, int] = {}
         consumer: ConsumerState | None = self.active
         quota = 0
         for index in range(len(heads)):
-            messages = 1
+            flags, messages = 0, 1
             if rows is not None:
                 flags, messages, _, _ = rows[index]
                 if flags & FLAG_MARKER:
@@ -101,9 +102,13 @@ class NonPersistentDispatcher:
             consumer.permits -= messages
             picks.setdefault(consumer, []).append(index)
             sent[consumer] = sent.get(consumer, 0) + messages
+            if flags & FLAG_CHUNK:
+                chunks[consumer] = chunks.get(consumer, 0) + 1
         for target, chosen in picks.items():
             whole = len(chosen) == len(heads)
-            self._effects.append(Deliver(target, batch, None if whole else chosen, sent[target]))
+            effect = Deliver(target, batch, None if whole else chosen, sent[target])
+            effect.chunks = chunks.get(target, 0)
+            self._effects.append(effect)
 
     def _owner(
         self, selector: KeySelector, entry_head: bytes, body: Buffer

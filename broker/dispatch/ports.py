@@ -107,6 +107,8 @@ class Deliver:
     messages: int
     redelivery_counts: Sequence[int] | None = None
     ack_sets: Mapping[int, Sequence[int]] | None = None
+    chunks: int = 0
+    """How many of the entries are parts of chunked messages."""
 
 
 @dataclass(slots=True)

@@ -310,6 +310,11 @@ class SharedDispatcher:
             return ReadRequest(position, span, True, self.generation)
         return ReadRequest(self.read_position, wanted, False, self.generation)
 
+    @property
+    def replayed_later(self) -> int:
+        """Entries that were read and are sent before any new one."""
+        return len(self.replay)
+
     def _replay_span(self, wanted: int) -> tuple[Position, int]:
         """Lowest position of the queue and how many entries to read from there."""
         ledger_id = min(self.replay.ledgers)
@@ -399,6 +404,7 @@ class SharedDispatcher:
         messages: int,
         ack_sets: dict[int, Sequence[int]],
         sizes: dict[int, int] | None,
+        chunks: int = 0,
     ) -> None:
         """Entries are sent to a consumer: they are pending there now."""
         first, ledger_id = batch.first, batch.ledger_id
@@ -427,7 +433,15 @@ class SharedDispatcher:
             {index: ack_sets[index] for index in picks if index in ack_sets} if ack_sets else None
         )
         self._effects.append(
-            Deliver(consumer, batch, None if whole else picks, messages, redelivered, mine or None)
+            Deliver(
+                consumer,
+                batch,
+                None if whole else picks,
+                messages,
+                redelivered,
+                mine or None,
+                chunks,
+            )
         )
 
     def take_effects(self) -> list[Effect]:
@@ -438,7 +452,17 @@ class SharedDispatcher:
 class _Turn:
     """One batch being spread: each consumer gets its entries of the turn in one piece."""
 
-    __slots__ = ("ack_set_of", "ack_sets", "batch", "core", "markers", "now_ms", "parts", "sizes")
+    __slots__ = (
+        "ack_set_of",
+        "ack_sets",
+        "batch",
+        "chunks",
+        "core",
+        "markers",
+        "now_ms",
+        "parts",
+        "sizes",
+    )
 
     def __init__(
         self, core: SharedDispatcher, batch: EntryBatch, ack_set_of: AckSets | None, now_ms: int
@@ -450,6 +474,7 @@ class _Turn:
         self.parts: dict[ConsumerState, list[Sequence[int]]] = {}
         self.sizes: dict[int, int] = {}  # messages by index, of entries that aren't one message
         self.ack_sets: dict[int, Sequence[int]] = {}
+        self.chunks: dict[ConsumerState, int] = {}  # parts of chunked messages that it gets
         self.markers: list[Position] = []
 
     def assign_plain(self, indexes: Sequence[int]) -> int:
@@ -511,6 +536,7 @@ class _Turn:
                     continue
                 if flags & FLAG_LAST_CHUNK:
                     core._pins.pop(chunk_hash, None)
+                self.chunks[target] = self.chunks.get(target, 0) + 1
             if target is consumer:
                 quota -= messages
             target.permits -= messages
@@ -553,4 +579,5 @@ class _Turn:
             messages = len(picks)
             if sizes:
                 messages = sum([sizes.get(index, 1) for index in picks])
-            core.book(consumer, self.batch, picks, messages, self.ack_sets, sizes)
+            chunks = self.chunks.get(consumer, 0) if self.chunks else 0
+            core.book(consumer, self.batch, picks, messages, self.ack_sets, sizes, chunks)

@@ -20,7 +20,7 @@ from broker.dispatch.ports import (
     ReadRequest,
     Skip,
 )
-from broker.protocol.entry_head import FLAG_BATCH, FLAG_MARKER
+from broker.protocol.entry_head import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
 
@@ -178,7 +178,7 @@ class SingleActiveDispatcher:
         picks: list[int] = []
         markers: list[Position] = []
         ack_sets: dict[int, Sequence[int]] = {}
-        end = len(batch.heads)
+        chunks, end = 0, len(batch.heads)
         for index in range(end):
             if permits <= 0:
                 end = index
@@ -196,6 +196,8 @@ class SingleActiveDispatcher:
                     if words:
                         cost = remaining_messages(words)
                         ack_sets[index] = words
+                elif flags & FLAG_CHUNK:
+                    chunks += 1
             permits -= cost
             picks.append(index)
         self.read_position = (ledger_id, first + end)
@@ -207,7 +209,15 @@ class SingleActiveDispatcher:
             self.per_entry += (messages / len(picks) - self.per_entry) / 4
             whole = len(picks) == len(batch.heads)
             self._effects.append(
-                Deliver(active, batch, None if whole else picks, messages, None, ack_sets or None)
+                Deliver(
+                    active,
+                    batch,
+                    None if whole else picks,
+                    messages,
+                    None,
+                    ack_sets or None,
+                    chunks,
+                )
             )
 
     def take_effects(self) -> list[Effect]:

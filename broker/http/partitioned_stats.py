@@ -11,12 +11,16 @@ __all__ = ["sum_topic_stats"]
 # Not sums. The rest: numbers are added, texts and booleans are the first that says something.
 _LARGEST = {
     *("lastOffloadLedgerId", "lastOffloadSuccessTimeStamp", "lastOffloadFailureTimeStamp"),
-    *("oldestBacklogMessageAgeSeconds", "topicCreationTimeStamp", "lastPublishTimeStamp"),
+    *("oldestBacklogMessageAgeSeconds", "lastPublishTimeStamp"),
     *("backlogQuotaLimitSize", "backlogQuotaLimitTime", "lastExpireTimestamp"),
     *("lastConsumedFlowTimestamp", "lastConsumedTimestamp", "lastAckedTimestamp"),
-    "lastMarkDeleteAdvancedTimestamp",
+    *("lastMarkDeleteAdvancedTimestamp", "avgMessagesPerEntry"),
 }
-_EARLIEST = {"earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog"}
+_EARLIEST = {
+    *("earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog"),
+    *("firstMessagesSentTimestamp", "firstConsumedFlowTimestamp", "topicCreationTimeStamp"),
+}
+_LATEST = {"lastAckedTime", "lastConsumedTime"}  # ISO dates, which compare as texts
 _PER_TOPIC = {"ownerBroker", "deduplicationStatus", "topicEpoch"}
 
 
@@ -49,6 +53,8 @@ def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
                 total[field] = value
             elif isinstance(value, bool):
                 total[field] = total[field] or value
+            elif field in _LATEST:
+                total[field] = max(total[field], value)
             elif isinstance(value, int | float):
                 total[field] = _add(field, total[field], value)
             elif isinstance(value, dict) and isinstance(total[field], dict):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final
 
+from bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, LedgerState
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.rates import iso_time
@@ -135,16 +137,30 @@ def _cursor(
             cursor.ranges(_RANGES_MAX), cursor.range_count
         ),
         "lastLedgerSwitchTimestamp": iso_time(cursor.ledger_since_ms),
-        "state": "Closed" if cursor.is_closed else "NoLedger" if cursor_ledger < 0 else "Open",
+        "state": _state(cursor),
         "active": connected,
-        "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(
-            cursor.mark_delete, position
+        "numberOfEntriesSinceFirstNotAckedMessage": _entries_upto(
+            ledger, cursor.mark_delete, position
         ),
         "totalNonContiguousDeletedMessagesRange": cursor.range_count,
         "subscriptionHavePendingRead": waiting or (reading is not None and not replaying),
         "subscriptionHavePendingReplayRead": replaying,
         "properties": dict(cursor.properties),
     }
+
+
+def _state(cursor: Cursor) -> str:
+    if cursor.is_closed:
+        return "Closed"
+    # Of two that have no ledger only the one that could have one says so.
+    return "NoLedger" if cursor.durable and cursor.ledger_position[0] < 0 else "Open"
+
+
+def _entries_upto(ledger: ManagedLedger, mark_delete: Position, read: Position) -> int:
+    """Entries above mark-delete, and as in Pulsar the one that is read next, there or not."""
+    if read <= mark_delete:
+        return 0
+    return ledger.entries_between(mark_delete, (read[0], read[1] - 1)) + 1
 
 
 def format_ranges(ranges: list[tuple[Position, Position]], count: int) -> str:
@@ -168,18 +184,27 @@ async def with_ledger_metadata(ledger: ManagedLedger, answer: dict[str, Any]) ->
         if found is None:
             continue  # trimmed meanwhile
         row["underReplicated"] = await markers.read(row["ledgerId"]) is not None
-        segments = ", ".join(
-            f"{each.first_entry}=[{', '.join(each.bookies)}]" for each in found.segments
-        )
-        ending = ""
-        if found.last_entry >= 0:
-            ending = f"lastEntryId={found.last_entry}, length={found.length}, "
-        row["metadata"] = (
-            f"LedgerMetadata{{ensembleSize={found.ensemble_size}, "
-            f"writeQuorumSize={found.write_quorum}, ackQuorumSize={found.ack_quorum}, "
-            f"state={found.state.value}, {ending}digestType={found.digest_type}, "
-            f"ensembles={{{segments}}}}}"
-        )
+        row["metadata"] = _metadata_text(found)
+
+
+def _metadata_text(found: LedgerMetadata) -> str:
+    """As BookKeeper's LedgerMetadataImpl.toString has it: people's tools read it."""
+    segments = ", ".join(
+        f"{each.first_entry}=[{', '.join(each.bookies)}]" for each in found.segments
+    )
+    custom = ", ".join(
+        f"{name}=base64:{b64encode(value).decode()}"
+        for name, value in found.custom_metadata.items()
+    )
+    ending = ""
+    if found.state is LedgerState.CLOSED:
+        ending = f"length={found.length}, lastEntryId={found.last_entry}, "
+    return (
+        f"LedgerMetadata{{formatVersion={FORMAT_VERSION}, ensembleSize={found.ensemble_size}, "
+        f"writeQuorumSize={found.write_quorum}, ackQuorumSize={found.ack_quorum}, "
+        f"state={found.state.value}, {ending}digestType={found.digest_type}, "
+        f"password=OMITTED, ensembles={{{segments}}}, customMetadata={{{custom}}}}}"
+    )
 
 
 def ledger_info(stored: StoredLedger) -> dict[str, Any]:
@@ -217,8 +242,7 @@ def _stored_cursor(cursor: StoredCursor) -> dict[str, Any]:
     if node.state:  # else there are none, or the cursor ledger has them
         ranges = runs_of(node.image("node").acked, _RANGES_MAX)
         answer["individualDeletedMessages"] = [
-            {"lowerEndpoint": _position(low), "upperEndpoint": _position(high)}
-            for low, high in ranges
+            {"from": _position(low), "to": _position(high)} for low, high in ranges
         ]
     return answer
 

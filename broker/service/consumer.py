@@ -114,6 +114,7 @@ class Consumer(ConsumerState):
     __slots__ = (
         "acks",
         "bytes_out",
+        "chunk_rates",
         "chunks_out",
         "closed",
         "connected_ms",
@@ -149,6 +150,7 @@ class Consumer(ConsumerState):
         self.closed = False
         self.reconnect_url = ""  # where the client should go when the broker ends the consumer
         self.rates = RateSampler()
+        self.chunk_rates: RateSampler | None = None  # most clients never see a chunk
         self.entries_out = self.messages_out = self.bytes_out = self.chunks_out = 0
         self.acks = self.redelivered = 0
         self.last_acked_ms = self.last_consumed_ms = self.last_flow_ms = 0
@@ -162,6 +164,20 @@ class Consumer(ConsumerState):
         """The sink takes messages again."""
         self.subscription.on_writable(self)
 
+    def sample(self, now_ms: int) -> None:
+        """Take a point for the rates."""
+        counters = (self.messages_out, self.bytes_out, self.redelivered, self.acks)
+        self.rates.sample(now_ms, counters)
+        if self.chunks_out:
+            if self.chunk_rates is None:
+                self.chunk_rates = RateSampler()
+            self.chunk_rates.sample(now_ms, (self.chunks_out, 0, 0, 0))
+
+    @property
+    def chunk_rate(self) -> float:
+        """Parts of chunked messages a second that it was sent."""
+        return 0.0 if self.chunk_rates is None else self.chunk_rates.rates[0]
+
     def stats(self) -> dict[str, Any]:
         """ConsumerStats in Pulsar's shape (http-api 3.4)."""
         rate_out, throughput, rate_redeliver, rate_ack = self.rates.rates
@@ -173,7 +189,7 @@ class Consumer(ConsumerState):
             "msgOutCounter": self.messages_out,
             "msgRateRedeliver": rate_redeliver,
             "messageAckRate": rate_ack,
-            "chunkedMessageRate": 0.0,
+            "chunkedMessageRate": self.chunk_rate,
             "consumerName": self.name,
             "availablePermits": self.permits,
             "unackedMessages": self.unacked,

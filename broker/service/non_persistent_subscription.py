@@ -74,6 +74,7 @@ class NonPersistentSubscription(Subscription):
         count = len(bodies) if picks is None else len(picks)
         consumer.entries_out += count
         consumer.messages_out += effect.messages
+        consumer.chunks_out += effect.chunks
         consumer.bytes_out += (
             sum(map(len, bodies)) if picks is None else sum([len(bodies[i]) for i in picks])
         )

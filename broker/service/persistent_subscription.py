@@ -230,6 +230,7 @@ class PersistentSubscription(Subscription):
         consumer.entries_out += count
         consumer.messages_out += effect.messages
         consumer.bytes_out += sent
+        consumer.chunks_out += effect.chunks
         now_ms = consumer.last_consumed_ms = self.last_consumed_ms = self.now_ms()
         if not consumer.first_sent_ms:
             consumer.first_sent_ms = now_ms
@@ -533,7 +534,8 @@ class PersistentSubscription(Subscription):
             delayed = core.delayed.count
             stats["blockedSubscriptionOnUnackedMsgs"] = core.blocked
             stats["unackedMessages"] = core.unacked
-            stats["msgInReplay"] = len(core.replay)
+            stats["msgInReplay"] = core.replayed_later
+            stats["delayedMessageIndexSizeInBytes"] = core.delayed.memory_bytes
             if with_consumers and isinstance(core, KeySharedDispatcher):
                 self._add_hashes(core, stats)
         elif isinstance(core, SingleActiveDispatcher) and core.active is not None:
@@ -560,13 +562,15 @@ class PersistentSubscription(Subscription):
         stats["drainingHashesCount"] = core.draining_slots
         for consumer, figures in zip(self.consumers, stats["consumers"], strict=True):
             held = draining.get(consumer, [])
-            unacked = sum(entries for _, entries in held)
+            unacked = sum(entries for _, entries, _ in held)
             stats["drainingHashesUnackedMessages"] += unacked
+            stats["drainingHashesClearedTotal"] += consumer.drained
+            figures["drainingHashesClearedTotal"] = consumer.drained
             figures["drainingHashesCount"] = len(held)
             figures["drainingHashesUnackedMessages"] = unacked
             figures["drainingHashes"] = [
-                {"hash": slot, "unackMsgs": entries, "blockedAttempts": 0}
-                for slot, entries in held[:_HASHES_MAX]
+                {"hash": slot, "unackMsgs": entries, "blockedAttempts": attempts}
+                for slot, entries, attempts in held[:_HASHES_MAX]
             ]
             figures["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
 

@@ -79,6 +79,7 @@ class PersistentTopic(Topic):
     ) -> None:
         super().__init__(service, name, policies)
         self.ledger = ledger
+        self.created_ms = ledger.lists.created_ms  # the topic's, not that of this load
         self.backlog = BacklogCheck(self)
         self.publish_figures = PublishFigures()
         self._in_flight = 0  # batches given to the ledger and not answered in full

@@ -343,15 +343,7 @@ class Subscription(ABC):
         """Take a point of the rates, every ``statsUpdateFrequencyInSecs``."""
         self.rates.sample(now_ms, self.counters()[:4])
         for consumer in self.consumers:
-            consumer.rates.sample(
-                now_ms,
-                (
-                    consumer.messages_out,
-                    consumer.bytes_out,
-                    consumer.redelivered,
-                    consumer.acks,
-                ),
-            )
+            consumer.sample(now_ms)
 
     def common_stats(self, *, with_consumers: bool) -> dict[str, Any]:
         """The part of the statistics that every subscription has; the rest is 0."""
@@ -364,7 +356,7 @@ class Subscription(ABC):
             "msgOutCounter": messages,
             "msgRateRedeliver": rate_redeliver,
             "messageAckRate": rate_ack,
-            "chunkedMessageRate": 0.0,
+            "chunkedMessageRate": sum((each.chunk_rate for each in self.consumers), 0.0),
             "msgBacklog": 0,
             "backlogSize": 0,
             "earliestMsgPublishTimeInBacklog": 0,

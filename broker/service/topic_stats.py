@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
+from bookkeeper.errors import LedgerError
 from broker.protocol.entry_head import parse_head
+from managed_ledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
     from broker.service.persistent_topic import PersistentTopic
     from broker.service.topic import Topic
 
-__all__ = ["add_earliest_times", "empty_topic_stats", "topic_stats"]
+__all__ = ["add_earliest_times", "add_last_publish_time", "empty_topic_stats", "topic_stats"]
+
+logger = logging.getLogger(__name__)
 
 
 def empty_topic_stats(broker_id: str) -> dict[str, Any]:
@@ -123,3 +128,20 @@ async def add_earliest_times(topic: PersistentTopic, stats: dict[str, Any]) -> N
             figures["earliestMsgPublishTimeInBacklog"] = time_ms
             times.append(time_ms)
     stats["earliestMsgPublishTimeInBacklogs"] = min(times, default=0)
+
+
+async def add_last_publish_time(topic: PersistentTopic, stats: dict[str, Any]) -> None:
+    """Fill in when the last entry was published, if that was before the topic was loaded.
+
+    It is read once; 0 while it can't be.
+    """
+    if stats["lastPublishTimeStamp"] or not topic.holds_entries:
+        return
+    try:
+        batch = await topic.ledger.read(topic.ledger.last_confirmed, 1, 1)
+    except (LedgerError, ManagedLedgerError) as error:
+        logger.debug("%s: last entry: %s", topic.name, error)
+        return
+    if batch is not None and not topic.last_publish_ms:
+        topic.last_publish_ms = parse_head(batch.heads[0]).publish_time_ms
+    stats["lastPublishTimeStamp"] = topic.last_publish_ms

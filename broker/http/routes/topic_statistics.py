@@ -38,7 +38,11 @@ from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 from broker.service.peers import PeerCall, topic_path
 from broker.service.persistent_topic import PersistentTopic
-from broker.service.topic_stats import add_earliest_times, empty_topic_stats
+from broker.service.topic_stats import (
+    add_earliest_times,
+    add_last_publish_time,
+    empty_topic_stats,
+)
 from managed_ledger.stored_info import read_stored
 
 __all__ = ["router"]
@@ -101,8 +105,11 @@ class StatsOptions:
         """TopicStats of one topic, loaded if need be."""
         topic = await loaded(service, name)
         stats = topic.stats()
-        if self.earliest_time and isinstance(topic, PersistentTopic):
-            await stored(add_earliest_times(topic, stats), "Reading the first message of a backlog")
+        if isinstance(topic, PersistentTopic):
+            await add_last_publish_time(topic, stats)
+            if self.earliest_time:
+                reading = "Reading the first message of a backlog"
+                await stored(add_earliest_times(topic, stats), reading)
         if not self.publishers:
             stats["publishers"] = []
         if not self.backlog_size or not self.consumers:

@@ -177,7 +177,7 @@ def test_partitions_are_summed() -> None:
 
     total = sum_topic_stats([part(1.0, 2, 5), part(3.0, 4, 9)])
     assert (total["msgRateIn"], total["msgInCounter"], total["averageMsgSize"]) == (4.0, 6, 10.0)
-    assert total["topicCreationTimeStamp"] == 9
+    assert total["topicCreationTimeStamp"] == 5
     assert "ownerBroker" not in total
     assert len(total["publishers"]) == 1
     assert total["subscriptions"]["s"]["msgBacklog"] == 6

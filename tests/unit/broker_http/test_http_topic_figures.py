@@ -79,6 +79,34 @@ def test_the_name_of_the_oldest_backlog_comes_from_its_partition() -> None:
         assert total["oldestBacklogMessageSubscriptionName"] == "o"
 
 
+def test_times_and_means_of_a_consumer_are_no_sums() -> None:
+    def part(first_ms: int, last: str, per_entry: int) -> dict[str, Any]:
+        consumer = {
+            "consumerName": "c",
+            "msgOutCounter": 10,
+            "avgMessagesPerEntry": per_entry,
+            "firstMessagesSentTimestamp": first_ms,
+            "firstConsumedFlowTimestamp": first_ms + 1,
+            "lastAckedTime": last,
+            "lastConsumedTime": last,
+        }
+        return empty_topic_stats("") | {"subscriptions": {"s": {"consumers": [consumer]}}}
+
+    never, early, late = "1970-01-01T00:00:00.000Z", "2026-01-31T12:00:00.000Z", "2026-02-01T00:"
+    total = sum_topic_stats([part(0, never, 0), part(70, late, 3), part(50, early, 5)])
+    assert total["subscriptions"]["s"]["consumers"] == [
+        {
+            "consumerName": "c",
+            "msgOutCounter": 30,
+            "avgMessagesPerEntry": 5,
+            "firstMessagesSentTimestamp": 50,
+            "firstConsumedFlowTimestamp": 1,
+            "lastAckedTime": late,
+            "lastConsumedTime": late,
+        }
+    ]
+
+
 def test_ranges_are_open_below_and_closed_above() -> None:
     assert format_ranges([], 0) == "[]"
     ranges = [((3, 4), (3, 6)), ((3, 7), (3, 8))]

@@ -36,6 +36,13 @@ async def cluster() -> AsyncIterator[Cluster]:
     await made.close()
 
 
+def _check_metadata(texts: list[str]) -> None:
+    closed, opened = texts
+    assert "state=CLOSED, length=23, lastEntryId=2, digestType=CRC32C, password=OMITTED" in closed
+    assert "component=base64:bWFuYWdlZC1sZWRnZXI=" in closed
+    assert "state=OPEN, digestType=CRC32C, password=OMITTED" in opened
+
+
 async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
     factory = cluster.factory()
     log = await factory.open(NAME, replace(CONFIG, ledger_entries_max=3))
@@ -69,12 +76,13 @@ async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
     assert shown["messagesConsumedCounter"] == 3
     assert (shown["cursorLedger"], shown["cursorLedgerLastEntry"]) == cursor.ledger_position
     assert shown["state"] == "Open"
+    assert shown["numberOfEntriesSinceFirstNotAckedMessage"] == 1  # the one that is read next
 
     markers = UnderReplicationStore(cluster.store, lambda: 0)
     await markers.mark(first, ["b9"])
     await with_ledger_metadata(log, found)
     assert [row["underReplicated"] for row in found["ledgers"]] == [True, False]
-    assert "state=CLOSED, lastEntryId=2" in found["ledgers"][0]["metadata"]
+    _check_metadata([row["metadata"] for row in found["ledgers"]])
 
     await log.close()
     stored = await read_stored(cluster.store, NAME)
@@ -87,11 +95,33 @@ async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
     assert kept["markDelete"] == {"ledgerId": first, "entryId": 0}
     assert kept["individualDeletedMessages"] == [
         {
-            "lowerEndpoint": {"ledgerId": first, "entryId": 1},
-            "upperEndpoint": {"ledgerId": first, "entryId": 2},
+            "from": {"ledgerId": first, "entryId": 1},
+            "to": {"ledgerId": first, "entryId": 2},
         },
         {
-            "lowerEndpoint": {"ledgerId": second, "entryId": 0},
-            "upperEndpoint": {"ledgerId": second, "entryId": 1},
+            "from": {"ledgerId": second, "entryId": 0},
+            "to": {"ledgerId": second, "entryId": 1},
         },
     ]
+
+
+async def test_what_is_read_next_counts_whether_it_is_there_or_not(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=2))
+    topic = cast(PersistentTopic, SimpleNamespace(ledger=log, subscriptions={}))
+    cursor = await log.open_cursor("sub", EARLIEST)
+
+    def counted(name: str = "sub") -> int:
+        shown = internal_stats(topic)["cursors"][name]
+        count: int = shown["numberOfEntriesSinceFirstNotAckedMessage"]
+        return count
+
+    assert counted() == 1
+    appends = Appends(log)
+    appends.send(b"one", b"two", b"three")
+    await appends.settle()
+    assert counted() == 1
+    cursor.ack([position for position, _ in appends.acked])
+    assert counted() == 1
+    log.new_non_durable_cursor(appends.acked[1][0], "reader")
+    shown = internal_stats(topic)["cursors"]["reader"]
+    assert (shown["state"], shown["cursorLedger"]) == ("Open", -1)
