@@ -284,8 +284,9 @@ class AppendPath:
         self._forget_writer(ledger_id)
         if metadata.last_entry < 0:
             await asyncio.sleep(END_RETRY_S * core.futile_ledgers)
+        was_stopped = core.state is AppendState.STOPPED  # by a close or terminate meanwhile
         core.on_ledger_ended(ledger_id, metadata.last_entry, log.now_ms())
-        if core.state is AppendState.STOPPED:
+        if core.state is AppendState.STOPPED and not was_stopped:
             self.run()
             assert core.refusal is not None
             log.fence(core.refusal)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
 from managed_ledger.errors import (
+    AppendFailedError,
     CursorClosedError,
     ManagedLedgerClosedError,
     ManagedLedgerError,
@@ -35,9 +36,17 @@ async def terminate(log: ManagedLedger) -> Position:
     appends.core.stop(error)
     appends.run()
     await appends.finish_tasks()
-    await appends.close_writers()
-    last = log.last_confirmed
-    await log.update_list(lambda x: x.with_terminated(last))
+    try:
+        await appends.close_writers()
+        if appends.writers:
+            # What was refused may be in it after all: behind the last position there will ever be.
+            raise AppendFailedError(f"{log.name}: ledger {min(appends.writers)} has no end yet")
+        last = log.last_confirmed
+        await log.update_list(lambda x: x.with_terminated(last))
+    except (LedgerError, MetadataError, ManagedLedgerError) as failure:
+        # It neither takes appends nor is it sealed: whoever opens it next finds out what it is.
+        log.fence(failure)
+        raise
     return last
 
 
@@ -100,8 +109,8 @@ async def delete(log: ManagedLedger) -> None:
         appends.run()
         await appends.finish_tasks()
     await log.offloads.stop()
+    log.failure = error  # also if the next line fails: whoever opens it finds what is there then
     info = await log.update_list(lambda x: x.without({y.ledger_id for y in x.ledgers}))
-    log.failure = error
     await log.cursor_set.delete_all()
     for ledger_id in info.doomed:
         await log.client.delete_ledger(ledger_id)

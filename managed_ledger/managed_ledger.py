@@ -178,10 +178,13 @@ class ManagedLedger:
     @property
     def total_bytes(self) -> int:
         """Bytes of all existing entries, heads included, and of appends under way."""
-        size = self.lists.info.size
-        if self.appends is not None and self.appends.core.current >= 0:
-            size += self.appends.core.current_bytes
-        return size
+        return self.lists.info.size + self.written_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the ledger that is written, appends under way included."""
+        core = None if self.appends is None else self.appends.core
+        return 0 if core is None or core.current < 0 else core.current_bytes
 
     @property
     def pending_bytes(self) -> int:

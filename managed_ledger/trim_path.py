@@ -44,7 +44,10 @@ class Trimmer:
 
         def shorten(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
             slowest, written = log.retained_from()
-            trimmed = ledgers_to_trim(info.ledgers, slowest, written, retention, log.now_ms())
+            trimmed = ledgers_to_trim(
+                *(info.ledgers, slowest, written, retention, log.now_ms()),
+                written_bytes=log.written_bytes,
+            )
             return self.tidy(info.without(trimmed)) if trimmed else info
 
         try:

@@ -26,6 +26,7 @@ def ledgers_to_trim(
     keep_from: int,
     retention: Retention,
     now_ms: int,
+    written_bytes: int = 0,
 ) -> list[int]:
     """Ids of the ledgers to delete, oldest first.
 
@@ -36,9 +37,10 @@ def ledgers_to_trim(
         keep_from: the ledger that is written, or will be read next by it; it and later ones stay.
         retention: limits of the log.
         now_ms: wall clock; a close time in its future means "just closed".
+        written_bytes: of the log, beside those of ``ledgers``: what is written has no size yet.
     """
     trimmed: list[int] = []
-    size = sum(x.size for x in ledgers)
+    size = sum(x.size for x in ledgers) + written_bytes
     for ledger in ledgers[:-1]:
         if ledger.ledger_id >= keep_from or not ledger.closed_ms:
             break
