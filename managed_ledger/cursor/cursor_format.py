@@ -11,28 +11,37 @@ other things in between.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 from pyroaring import BitMap
 
-from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
+from managed_ledger.cursor.acked_bodies import acked_bodies
+from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.errors import CursorFormatError
-from managed_ledger.cursor.packed_runs import edges_of, pack_runs, runs_in, unpack_runs
+from managed_ledger.cursor.packed_bitmaps import size_in, unpack_bitmaps
+from managed_ledger.cursor.packed_runs import runs_in, unpack_runs
+from managed_ledger.cursor.packed_sets import Piece as SetPiece
+from managed_ledger.cursor.packed_sets import pack_sets, sets_in, unpack_sets
 from managed_ledger.position import Position
 
 MAGIC: Final = 0xC5
 VERSION: Final = 1
-VERSION_PACKED: Final = 2
-"""Of a record with packed runs; the others are written as before, for releases that don't know any.
+VERSION_PACKED: Final = 3
+"""Of a record with packed bitmaps or sets; the others are written as before, for releases that
+don't know any.
 """
+VERSIONS_READ: Final = (VERSION, 2, VERSION_PACKED)
 CHUNK_BYTES_MAX: Final = 512 << 10
 """Largest record written; readers accept any length."""
+CHUNK_WORK_MAX: Final = 512 << 10
+"""Most work (`work_of`) of one; what is compressed well would be too much to take at once."""
 NO_BASE: Final = -1
 SLICE_WORK_MAX: Final = 32 << 10
-"""Work (`work_of`) of a slice: about a millisecond."""
+"""Work of a slice: about a millisecond."""
 
 _HEADER: Final = struct.Struct(">BBBBIq")  # magic, version, kind, flags, chunk, base
 _SECTION: Final = struct.Struct(">BI")  # type, bytes
@@ -44,12 +53,13 @@ _PROPERTY: Final = struct.Struct(">IQ")  # name bytes, value modulo 2**64; the n
 _WORD_MASK: Final = (1 << 64) - 1
 
 _LAST_CHUNK: Final = 1  # flag
-_PIECE_ENTRIES: Final = 8192  # of a bitmap, at least; a piece is then at most 16 KiB
-_PACKED_EDGES: Final = 32 << 10  # two a run: what a section of packed runs holds, or little more
-_PACKED_PIECES_MAX: Final = 512
-_PACKED_BYTES_MIN: Final = 512  # fewer bytes of bitmaps stay what they are
 _SETS_PER_SECTION: Final = 2048
 _SETS_BYTES_MAX: Final = CHUNK_BYTES_MAX // 2
+_PACKED_SETS: Final = 4096  # what a section of packed sets holds, or little more
+_PACKED_SETS_MIN: Final = 256
+_PACKED_LEDGERS_MAX: Final = 1024
+_WORK_OF_SET: Final = 8
+_WORK_OF_CONTAINER: Final = 32
 
 
 class Kind(IntEnum):
@@ -63,10 +73,14 @@ class Section(IntEnum):
     ACKED = 2
     BATCH_SETS = 3
     PROPERTIES = 4
-    RUNS = 5
+    RUNS = 5  # read only, of version 2
+    PACKED_ACKED = 6
+    PACKED_SETS = 7
 
 
 _RUNS: Final = Section.RUNS
+_PACKED_ACKED: Final = Section.PACKED_ACKED
+_PACKED_BATCH_SETS: Final = Section.PACKED_SETS
 
 
 @dataclass(slots=True)
@@ -137,8 +151,13 @@ def work_of(section: bytes) -> int:
     """What it costs to make a section or to read it, in bytes of a bitmap or of batch sets that
     cost as much.
     """
+    if section[0] == _PACKED_ACKED:
+        containers, rows = size_in(section, _SECTION.size)
+        return _WORK_OF_CONTAINER * containers + rows
+    if section[0] == _PACKED_BATCH_SETS:
+        return _WORK_OF_SET * sets_in(section, _SECTION.size)
     if section[0] == _RUNS:
-        return 2 * runs_in(section, _SECTION.size)
+        return 8 * runs_in(section, _SECTION.size)
     return len(section)
 
 
@@ -148,15 +167,18 @@ def body_sections(image: CursorImage) -> Iterator[bytes]:
     """
     # Sets first: an entry that is completed in between then has its bit in a later bitmap. The
     # other way round it could be in neither, and durably acknowledged indexes would come back.
-    for ledger_id, sets in image.batch_sets.items():
-        yield from _batch_sections(ledger_id, sets)
-    yield from _acked_sections(image.acked)
+    yield from _batch_sections(image.batch_sets)
+    for ledger_id, body in acked_bodies(image.acked):
+        if ledger_id is None:
+            yield _section(_PACKED_ACKED, body)
+        else:
+            yield _section(Section.ACKED, _LEDGER.pack(ledger_id), body)
 
 
 def _record(kind: Kind, flags: int, chunk: int, base: int, sections: list[bytes]) -> bytes:
     version = VERSION
     for section in sections:
-        if section[0] == _RUNS:
+        if section[0] in (_PACKED_ACKED, _PACKED_BATCH_SETS):
             version = VERSION_PACKED
     header = _HEADER.pack(MAGIC, version, kind, flags, chunk, base)
     return b"".join((header, *sections))
@@ -180,108 +202,77 @@ def _properties_sections(properties: dict[str, int]) -> list[bytes]:
     return [_section(Section.PROPERTIES, *parts)]
 
 
-def _acked_sections(acked: Mapping[int, BitMap]) -> Iterator[bytes]:
-    """Each piece as the bitmap that it is, or many that are better told as runs as those."""
-    if len(acked) == 1:  # as in most increments, of which there is one each write
-        [(ledger_id, entries)] = acked.items()
-        if 2 * len(entries) < _PACKED_BYTES_MIN:
-            if entries:
-                entries.run_optimize()
-                yield _bitmap_section(ledger_id, entries)
-            return
-    sparse: list[tuple[int, BitMap]] = []
-    instead: list[bytes] = []
-    edge_count = 0
-    for ledger_id, entries in acked.items():
-        for piece in _pieces(entries):
-            piece.run_optimize()
-            section = _bitmap_section(ledger_id, piece)
-            edges = edges_of(piece)
-            # Six bits a run or less are about what packing comes to, at a hundred times the cost.
-            if piece.max() == ENTRY_END - 1 or 8 * len(section) <= 3 * len(edges):
-                yield section
+def _batch_sections(batch_sets: Mapping[int, dict[int, int]]) -> Iterator[bytes]:
+    """Batches of up to 64 messages packed, many together; the others in columns of words."""
+    gathered: list[SetPiece] = []
+    count = 0
+    for ledger_id, sets in batch_sets.items():
+        ids = list(sets)  # the live dict may change between two sections
+        for start in range(0, len(ids), _SETS_PER_SECTION):
+            found = ids[start : start + _SETS_PER_SECTION]
+            try:
+                masks = [sets[entry_id] for entry_id in found]
+            except KeyError:  # acknowledged as a whole since
+                found = [entry_id for entry_id in found if entry_id in sets]
+                masks = [sets[entry_id] for entry_id in found]
+            try:
+                piece = (ledger_id, array("I", found), array("Q", masks))
+            except OverflowError:
+                yield from _word_sections(ledger_id, found, masks)
                 continue
-            sparse.append((ledger_id, edges))
-            instead.append(section)
-            edge_count += len(edges)
-            if edge_count >= _PACKED_EDGES or len(sparse) >= _PACKED_PIECES_MAX:
-                yield from _smaller(sparse, instead)
-                sparse, instead, edge_count = [], [], 0
-    yield from _smaller(sparse, instead)
+            if found:
+                gathered.append(piece)
+                count += len(found)
+            if count >= _PACKED_SETS or len(gathered) >= _PACKED_LEDGERS_MAX:
+                yield from _packed_sets(gathered, count)
+                gathered, count = [], 0
+    yield from _packed_sets(gathered, count)
 
 
-def _smaller(sparse: list[tuple[int, BitMap]], instead: list[bytes]) -> list[bytes]:
-    size = sum(map(len, instead))
-    if size >= _PACKED_BYTES_MIN:
-        packed = _section(Section.RUNS, pack_runs(sparse))
-        if len(packed) < size:
-            return [packed]
-    return instead
+def _packed_sets(pieces: list[SetPiece], count: int) -> Iterator[bytes]:
+    if count >= _PACKED_SETS_MIN:
+        yield _section(_PACKED_BATCH_SETS, pack_sets(pieces))
+    else:
+        for ledger_id, ids, masks in pieces:
+            yield from _word_sections(ledger_id, ids, masks)
 
 
-def _pieces(entries: BitMap) -> Iterator[BitMap]:
-    """A bitmap in parts of a bounded size, ascending. The bitmap is a live one: between two parts
-    it may get entries, or lose its first ones, or all.
-    """
-    first = 0
-    while entries and entries.max() >= first:
-        index = entries.rank(first - 1) if first else 0
-        low = entries[index]
-        end = (low | 0xFFFF) + 1  # of the bitmap's own container, which has 8 KiB at most
-        count = entries.rank(end - 1) - index
-        if max(count, _PIECE_ENTRIES) >= len(entries):
-            yield entries
-            return
-        if count < _PIECE_ENTRIES:
-            piece = entries[index : index + _PIECE_ENTRIES]
-        else:
-            piece = entries & BitMap(range(low, end))
-        first = piece.max() + 1
-        yield piece
-
-
-def _bitmap_section(ledger_id: int, entries: BitMap) -> bytes:
-    return _section(Section.ACKED, _LEDGER.pack(ledger_id), entries.serialize())
-
-
-def _batch_sections(ledger_id: int, sets: dict[int, int]) -> Iterator[bytes]:
+def _word_sections(ledger_id: int, ids: Sequence[int], masks: Sequence[int]) -> Iterator[bytes]:
     """Columns: entry ids, word counts, words."""
-    ids = list(sets)  # the live dict may change between two sections
     start = 0
     while start < len(ids):
-        entries, counts, words, words_bytes = [], [], [], 0
-        for entry_id in ids[start : start + _SETS_PER_SECTION]:
-            start += 1
-            if (mask := sets.get(entry_id)) is None:
-                continue  # acknowledged as a whole since
+        counts, words, words_bytes = [], [], 0
+        for mask in masks[start:]:
             size = (mask.bit_length() + 63) // 64
-            entries.append(entry_id)
             counts.append(size)
             words.append(mask.to_bytes(size * 8, "little"))
             words_bytes += size * 8
             if words_bytes > _SETS_BYTES_MAX:
                 break
-        if not entries:
-            continue
+        count = len(counts)
         yield _section(
             Section.BATCH_SETS,
-            _SETS.pack(ledger_id, len(entries)),
-            struct.pack(f">{len(entries)}I", *entries),
-            struct.pack(f">{len(counts)}H", *counts),
+            _SETS.pack(ledger_id, count),
+            struct.pack(f">{count}I", *ids[start : start + count]),
+            struct.pack(f">{count}H", *counts),
             *words,
         )
+        start += count
 
 
 def _packed(sections: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Sections grouped into records of at most `CHUNK_BYTES_MAX`; a larger section is alone."""
+    """Sections grouped into records of at most `CHUNK_BYTES_MAX` and about `CHUNK_WORK_MAX`; a
+    larger section is alone.
+    """
     chunk: list[bytes] = []
-    used = _HEADER.size
+    used, work = _HEADER.size, 0
     for section in sections:
-        if chunk and used + len(section) > CHUNK_BYTES_MAX:
+        if chunk and (used + len(section) > CHUNK_BYTES_MAX or work > CHUNK_WORK_MAX):
             yield chunk
-            chunk, used = [], _HEADER.size
+            chunk, used, work = [], _HEADER.size, 0
         chunk.append(section)
         used += len(section)
+        work += work_of(section)
     yield chunk
 
 
@@ -313,13 +304,14 @@ def decode_slices(payload: bytes | memoryview, where: str) -> Generator[None, No
     record, work = _decode_header(data, where), 0
     for section, start, end in _sections_in(data, where):
         try:
-            _decode_section(record, section, data[start:end])
-            work += work_of(data[start - _SECTION.size : end])
+            for part in _decode_section(record.image, section, data[start:end]):
+                work += part
+                if work >= SLICE_WORK_MAX:
+                    work = 0
+                    yield
         except (struct.error, ValueError, IndexError) as error:
             raise CursorFormatError(f"{where}: section {section} at {start}: {error}") from error
-        if work >= SLICE_WORK_MAX:
-            work = 0
-            yield
+        record.has_mark_delete |= section == Section.MARK_DELETE
     return record
 
 
@@ -329,10 +321,10 @@ def _decode_header(data: bytes, where: str) -> Record:
     magic, version, kind, flags, chunk, base = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise CursorFormatError(f"{where}: magic {magic:#04x} is not a cursor record's")
-    if version not in (VERSION, VERSION_PACKED):
+    if version not in VERSIONS_READ:
         raise CursorFormatError(
             f"{where}: format version {version} is unknown, "
-            f"this release reads {VERSION} and {VERSION_PACKED}"
+            f"this release reads {VERSION} to {VERSION_PACKED}"
         )
     if kind not in _KINDS:
         raise CursorFormatError(f"{where}: unknown record kind {kind}")
@@ -360,19 +352,29 @@ def _sections_in(data: bytes, where: str) -> Iterator[tuple[int, int, int]]:
 _KINDS: Final = frozenset(Kind)
 
 
-def _decode_section(record: Record, section: int, body: bytes) -> None:
-    image = record.image
+def _decode_section(image: CursorImage, section: int, body: bytes) -> Iterator[int]:
+    """Adds what a section says; yields the work of each part that was done."""
     if section == Section.MARK_DELETE:
         image.mark_delete = _POSITION.unpack(body)
-        record.has_mark_delete = True
     elif section == Section.ACKED:
         (ledger_id,) = _LEDGER.unpack_from(body)
         _unite(image, ledger_id, BitMap.deserialize(body[_LEDGER.size :]))
+        yield len(body)
+    elif section == Section.PACKED_ACKED:
+        for ledger_id, entries in unpack_bitmaps(body):
+            _unite(image, ledger_id, entries)
+            yield _WORK_OF_CONTAINER + len(entries)
     elif section == Section.RUNS:
         for ledger_id, entries in unpack_runs(body):
             _unite(image, ledger_id, entries)
+            yield _WORK_OF_CONTAINER + 8 * len(entries)
     elif section == Section.BATCH_SETS:
         _decode_batch_sets(image, body)
+        yield len(body)
+    elif section == Section.PACKED_SETS:
+        for ledger_id, sets in unpack_sets(body):
+            _unite_sets(image, ledger_id, sets)
+            yield _WORK_OF_CONTAINER + _WORK_OF_SET * len(sets)
     elif section == Section.PROPERTIES:
         image.properties = _decode_properties(body)
     else:
@@ -386,6 +388,14 @@ def _unite(image: CursorImage, ledger_id: int, entries: BitMap) -> None:
         image.acked[ledger_id] = entries
     else:
         known |= entries  # in place: a ledger may come in a thousand pieces
+
+
+def _unite_sets(image: CursorImage, ledger_id: int, sets: dict[int, int]) -> None:
+    known = image.batch_sets.get(ledger_id)
+    if known is None:
+        image.batch_sets[ledger_id] = sets
+    else:
+        known.update(sets)
 
 
 def _decode_batch_sets(image: CursorImage, body: bytes) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor import cursor_format, cursor_store, cursor_writer
+from managed_ledger.cursor import acked_bodies, cursor_format, cursor_store, cursor_writer
 from managed_ledger.cursor.cursor import Cursor, load_or_create_cursor
 from managed_ledger.cursor.cursor_store import NO_LEDGER, decode_node
 from managed_ledger.errors import ManagedLedgerError
@@ -317,7 +317,8 @@ def tiny_limits(change: Callable[[object, str, Any], object]) -> None:
     """
     change(cursor_format, "CHUNK_BYTES_MAX", 60)
     change(cursor_format, "SLICE_WORK_MAX", 1)
-    change(cursor_format, "_PACKED_BYTES_MIN", 0)
+    change(acked_bodies, "_PACKED_BYTES_MIN", 0)
+    change(cursor_format, "_PACKED_SETS_MIN", 1)
     change(cursor_format, "_SETS_PER_SECTION", 2)
     change(cursor_store, "STATE_BYTES_MAX", 100)
     change(cursor_writer, "INCREMENTS_MAX", 3)

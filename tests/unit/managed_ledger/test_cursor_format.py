@@ -82,7 +82,7 @@ def test_large_states_are_chunked(sparse: int) -> None:
         2: BitMap(rng.sample(range(100_000), 50_000)),
         3: BitMap([1, ENTRY_END - 1]),
     }
-    sets = {4: {n: rng.getrandbits(64) | 1 for n in range(100_000)}}
+    sets = {4: {n: rng.getrandbits(64) | 1 for n in range(200_000)}}
     image = CursorImage((1, 0), acked, sets, {"p": 1})
     records = encode_snapshot(image, 17)
     assert len(records) > 2
@@ -176,8 +176,8 @@ def sealed(section: int, body: bytes, kind: int = Kind.SNAPSHOT, version: int = 
         (b"", "0 bytes are too short"),
         (bytes(16), "magic 0x00"),
         (
-            sealed(1, bytes(16), version=3),
-            "format version 3 is unknown, this release reads 1 and 2",
+            sealed(1, bytes(16), version=4),
+            "format version 4 is unknown, this release reads 1 to 3",
         ),
         (sealed(1, bytes(16), kind=9), "unknown record kind 9"),
         (sealed(1, bytes(16)) + b"\1", "cut off at offset 37"),
