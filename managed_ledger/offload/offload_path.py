@@ -308,7 +308,8 @@ class OffloadPath:
         """Another owner has the list: deletes our copy, if that owner certainly doesn't know it.
 
         Its list may name the copy as complete, when our last write got through and only its answer
-        was lost; or as unfinished: then that owner deletes it.
+        was lost; or as unfinished: then that owner deletes it, later than this. What it has doomed
+        it may have deleted before the copy was there.
         """
         log = self._log
         stored = await log.store.get(log.path)
@@ -316,8 +317,6 @@ class OffloadPath:
             info = decode_info(stored.value, log.path)
             ledger = info.find(copy.ledger_id)
             if ledger is not None and ledger.offload is not None and ledger.offload.copy == copy:
-                return
-            if copy in info.doomed_copies:
                 return
         for pause_s in _TAKE_BACK_PAUSES_S:
             try:

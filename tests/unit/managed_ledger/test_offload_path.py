@@ -168,6 +168,29 @@ async def test_what_an_owner_left_unfinished_is_deleted_by_the_next(cluster: Clu
     assert await read_all(taker) == appends.acked
 
 
+async def test_what_the_next_owner_deleted_before_it_was_there_is_deleted_again(
+    cluster: Cluster,
+) -> None:
+    """Simulation, test_managed_ledger_offload seed 1000079: it stayed for ever."""
+    store = with_store(cluster)
+    log, _ = await filled(cluster, BY_HAND)
+    ids = [x.ledger_id for x in log.lists.info.ledgers]
+    store.gate.clear()
+    log.offloads.offload_before((ids[1], 0))
+    await eventually(lambda: states(log)[0] is CopyState.STARTED)
+    stored = await cluster.store.get(log.path)
+    assert stored is not None
+    info = decode_info(stored.value, log.path)
+    taken = replace(info, owner="another").without_copy_started(ids[0])
+    assert [x.ledger_id for x in taken.doomed_copies] == [ids[0]]
+    await cluster.store.put(log.path, encode_info(taken), stored.stat.version)
+    assert not store.objects  # so that owner's deletion found nothing
+    store.gate.set()
+    await eventually(lambda: log.offloads.status.state == "ERROR")
+    assert not log.is_open
+    assert not store.objects
+
+
 async def test_an_unknown_outcome_deletes_nothing(cluster: Cluster) -> None:
     """The write that calls the copy complete got through, its answer did not."""
     store = with_store(cluster)
