@@ -198,8 +198,8 @@ class DeathWatch:
                         await bond.ended()
                     finally:
                         bond.close()
-                    if await self._is_dead(broker_id, note):
-                        await self._bury_at_ease(broker_id, note)
+                    if (last := await self._note_of_the_dead(broker_id, note)) is not None:
+                        await self._bury_at_ease(broker_id, last)
                 await asyncio.sleep(again_s)
                 again_s = min(2 * again_s, _AGAIN_MAX_S)
         except MetadataError as error:  # lost sessions come back by their event
@@ -211,18 +211,23 @@ class DeathWatch:
         found = await self._store.get(self._path(broker_id))
         return None if found is None else Note.decode(found.value)
 
-    async def _is_dead(self, broker_id: str, note: Note) -> bool:
-        """Whether a process that we were connected to is certainly no more."""
+    async def _note_of_the_dead(self, broker_id: str, note: Note) -> Note | None:
+        """The last note of a process that we were connected to; None: perhaps it lives.
+
+        Args:
+            note: as it was when we connected; the process may have begun another session since.
+        """
         if self._judged.get(broker_id) == note.process:
-            return False  # it was judged before, and lives: its machine's refusal means nothing
+            return None  # it was judged before, and lives: its machine's refusal means nothing
         for number in range(_REFUSALS):
             if number:
                 await asyncio.sleep(_REFUSAL_GAP_S)
             if not await self._network.refuses(note.broker):
-                return False
+                return None
         # Who leaves in an orderly way takes its note away before it stops listening; and this
         # read proves that our own session is alive.
-        return await self._note_of(broker_id) == note
+        last = await self._note_of(broker_id)
+        return last if last is not None and last.process == note.process else None
 
     async def _bury_at_ease(self, broker_id: str, note: Note) -> None:
         """The vanishing note ends the watch, which mustn't break off what makes it vanish."""

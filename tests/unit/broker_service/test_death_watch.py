@@ -237,6 +237,30 @@ async def test_a_note_names_the_session_of_now(cluster: Cluster) -> None:
     await until(lambda: key() == store.session_key, "and again")
 
 
+async def test_who_got_a_new_session_while_it_was_watched_is_buried_with_that(
+    cluster: Cluster,
+) -> None:
+    """ZooKeeper was away: all have new sessions, and the connections between them lasted."""
+    await cluster.begin_watched("a", "b")
+    store, bonds = cluster.stores["b"], len(cluster.machines.bonds["b"])
+    former = store.session_id
+    cluster.stores["a"].lose_session()
+    store.lose_session()
+    await cluster.base.expire_session(former)
+    store.begin_session()
+    await store.put("/of-b", b"", ephemeral=True)
+
+    def is_noted() -> bool:
+        node = cluster.base._tree.nodes.get(f"{NOTES_ROOT}/b")
+        return node is not None and store.session_key.encode() in node.value
+
+    await until(is_noted, "the note is written anew")
+    cluster.stores["a"].begin_session()
+    assert cluster.machines.open_bonds("b") == bonds
+    cluster.kill("b")
+    await until(lambda: not cluster.has_session("b"), "b's nodes are gone")
+
+
 async def test_what_is_no_note_is_nobodys(cluster: Cluster) -> None:
     for number, value in enumerate((b"", b"[]", b"{}", b'{"broker":1}', b'{"broker":{}}')):
         await cluster.base.put(f"{NOTES_ROOT}/b{number}", value)
