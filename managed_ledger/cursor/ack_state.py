@@ -14,7 +14,9 @@ touches no bitmap at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from pyroaring import BitMap
@@ -32,6 +34,8 @@ BATCH_WORDS_MAX: Final = 4096
 _WORD_MASK: Final = (1 << 64) - 1
 _SIGN_BIT: Final = 1 << 63
 _SET_BYTES: Final = 14  # stored of a batch of up to 64 messages
+_ADOPTED_LEDGERS: Final = 1000  # of a slice
+_ADOPTED_SETS: Final = 16 << 10
 
 
 class LedgerPositions(Protocol):
@@ -139,18 +143,6 @@ class AckState:
         self._changed_acked: dict[int, BitMap] = NO_ITEMS
         self._changed_batches: dict[int, BitMap] = NO_ITEMS
         self._clear_changes()
-
-    @classmethod
-    def from_image(cls, log: LedgerPositions, image: CursorImage) -> AckState:
-        """The state of a stored image, with whatever doesn't exist in the log (any more) dropped.
-
-        A mark-delete beyond the end goes to the end, one in a trimmed ledger counts as is: the next
-        existing entry follows it (storage.md 9.5).
-        """
-        state = cls(log, image.mark_delete)
-        state.adopt(image)
-        state.generation = 0
-        return state
 
     # -- acknowledgements ------------------------------------------------------------------------
 
@@ -402,29 +394,69 @@ class AckState:
         return image
 
     def adopt(self, image: CursorImage) -> None:
-        """Replace everything by a stored image; forgets what changed before."""
+        """Replace everything by a stored image, which must not be used afterwards; forgets what
+        changed before.
+        """
         self.generation += 1
+        for _ in self.adopt_slices(image):
+            pass
+
+    def adopt_slices(self, image: CursorImage) -> Iterator[None]:
+        """`adopt` of what was stored, at an open: drops whatever the log doesn't have (any more).
+        In slices of a millisecond or so, for a caller with other things to do in between; until the
+        last one the state is in the making, and nothing else may be asked of it.
+
+        A mark-delete beyond the end goes to the end, one in a trimmed ledger counts as is: the next
+        existing entry follows it (storage.md 9.5).
+        """
         self.mark_delete = min(image.mark_delete, self._log.last_confirmed)
         self.properties = dict(image.properties) if image.properties else NO_ITEMS
-        self._acked = _above(image.acked, self.mark_delete)
-        for ledger_id, entries in list(self._acked.items()):
-            confirmed = self._log.ledger_entries(ledger_id) or 0
-            if entries.max() >= confirmed:
-                entries.remove_range(confirmed, ENTRY_END)
-                if not entries:
-                    del self._acked[ledger_id]
-        self._batch_sets = NO_ITEMS
+        self._acked, self._batch_sets = {}, {}
+        for count, (ledger_id, entries) in enumerate(image.acked.items(), 1):
+            low, end = self._range_above(ledger_id)
+            if entries and entries.min() < low:
+                entries.remove_range(0, min(low, ENTRY_END))
+            if entries and entries.max() >= end:
+                entries.remove_range(end, ENTRY_END)
+            if entries:
+                self._acked[ledger_id] = entries
+            if count % _ADOPTED_LEDGERS == 0:
+                yield
         for ledger_id, sets in image.batch_sets.items():
-            kept = {
-                entry_id: mask
-                for entry_id, mask in sets.items()
-                if not self.is_acked((ledger_id, entry_id)) and self._exists((ledger_id, entry_id))
-            }
-            if kept:
-                self._batch_sets = _with(self._batch_sets, ledger_id, kept)
+            yield from self._adopt_sets(ledger_id, sets)
         if self._acked:
             self._advance()
         self._clear_changes()
+
+    def _adopt_sets(self, ledger_id: int, sets: dict[int, int]) -> Iterator[None]:
+        low, end = self._range_above(ledger_id)
+        if low >= end:
+            return
+        acked = self._acked.get(ledger_id)
+        entries = iter(sets)
+        dropped: list[BitMap] = []
+        while some := array("I", islice(entries, _ADOPTED_SETS)):
+            known = BitMap(some)
+            kept = known & BitMap(range(low, end))
+            if acked is not None:
+                kept -= acked
+            if len(kept) < len(known):
+                dropped.append(known - kept)
+            yield
+        for known in dropped:
+            for entry_id in known:
+                del sets[entry_id]
+            yield
+        if sets:
+            self._batch_sets[ledger_id] = sets
+
+    def _range_above(self, ledger_id: int) -> tuple[int, int]:
+        """Entries that a ledger has above mark-delete, of those that a bitmap holds: first, end."""
+        marked_ledger, marked = self.mark_delete
+        confirmed = self._log.ledger_entries(ledger_id)
+        if confirmed is None or ledger_id < marked_ledger:
+            return ENTRY_END, 0
+        return marked + 1 if ledger_id == marked_ledger else 0, min(confirmed, ENTRY_END)
 
     # -- inside ----------------------------------------------------------------------------------
 

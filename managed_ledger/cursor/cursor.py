@@ -17,7 +17,7 @@ from typing import TypeAlias
 from bookkeeper.errors import LedgerError
 from managed_ledger.cursor.ack_state import AckState
 from managed_ledger.cursor.cursor_image import CursorImage
-from managed_ledger.cursor.cursor_recovery import recover_image
+from managed_ledger.cursor.cursor_recovery import recover_state
 from managed_ledger.cursor.cursor_store import CursorNode, CursorStore
 from managed_ledger.cursor.cursor_writer import CursorWriter
 from managed_ledger.cursor.errors import CursorBusyError, CursorFencedError, CursorWriteError
@@ -510,8 +510,7 @@ async def load_or_create_cursor(
             last_active_ms=ledger.now_ms(),
         )
         await store.write(node)
-    image = await recover_image(ledger, name, node)
-    state = AckState.from_image(ledger, image)
+    state = await recover_state(ledger, name, node)
     return Cursor(ledger, name, state, CursorWriter(ledger, name, state, store, node))
 
 

@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from bookkeeper.errors import BookkeeperError, NoSuchLedgerError
+from managed_ledger.cursor.ack_state import AckState
 from managed_ledger.cursor.cursor_format import (
     Record,
     Replay,
@@ -22,6 +23,20 @@ from metadata.errors import MetadataError
 _READ_BYTES_MAX: Final = 4 << 20
 
 _log = logging.getLogger(__name__)
+
+
+async def recover_state(ledger: LedgerView, name: str, node: CursorNode) -> AckState:
+    """`recover_image` as the state of a cursor: see `AckState.adopt_slices`. Gives way to others in
+    between.
+
+    Raises:
+        as `recover_image`.
+    """
+    image = await recover_image(ledger, name, node)
+    state = AckState(ledger, image.mark_delete)
+    for _ in state.adopt_slices(image):
+        await asyncio.sleep(0)
+    return state
 
 
 async def recover_image(ledger: LedgerView, name: str, node: CursorNode) -> CursorImage:

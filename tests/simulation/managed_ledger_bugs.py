@@ -21,8 +21,7 @@ from bookkeeper.errors import LedgerError
 from managed_ledger import append_path, factory, recovery
 from managed_ledger.append_core import AppendCore, AppendState, CloseLedger, PendingBatch
 from managed_ledger.append_path import AppendPath
-from managed_ledger.cursor import cursor as cursors
-from managed_ledger.cursor import cursor_writer
+from managed_ledger.cursor import cursor_recovery, cursor_writer
 from managed_ledger.cursor.cursor import Cursor
 from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorStore, decode_node, encode_node
 from managed_ledger.cursor.cursor_writer import CursorWriter
@@ -297,7 +296,7 @@ def a_cursor_rewinds_on_a_transient_error(plant: Plant) -> None:
         except OpenFailedError:
             return node.image(name)
 
-    old = plant.set(cursors, "recover_image", recover)
+    old = plant.set(cursor_recovery, "recover_image", recover)
 
 
 @bug(*CURSOR_WORLDS)

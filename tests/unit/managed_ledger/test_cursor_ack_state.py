@@ -251,7 +251,7 @@ def test_entries_beyond_the_bitmap_range() -> None:
     assert (state.acked_above, state.backlog) == (0, 92)
     assert state.ack([(1, ENTRY_END + 8), (1, ENTRY_END + 9)])  # in order needs no bitmap
     assert not state.ack([(1, 7), (1, ENTRY_END + 50)])
-    again = AckState.from_image(Positions({1: ENTRY_END + 100}), state.image())
+    again = recovered(Positions({1: ENTRY_END + 100}), state.image())
     assert again.mark_delete == (1, ENTRY_END + 9)
 
 
@@ -295,6 +295,14 @@ def test_reset_images() -> None:
     assert state.image_for_reset((9, 3), [0b10]).batch_sets == {}
 
 
+def recovered(log: Positions, image: CursorImage) -> AckState:
+    """As an owner that opens the log does it."""
+    state = AckState(log, image.mark_delete)
+    for _ in state.adopt_slices(image):
+        pass
+    return state
+
+
 def test_an_image_beyond_the_end_is_cut() -> None:
     image = CursorImage(
         (1, 50),
@@ -302,13 +310,46 @@ def test_an_image_beyond_the_end_is_cut() -> None:
         {1: {51: 1, 3: 1}, 2: {1: 1, 8: 1}},
         {"a": 1},
     )
-    state = AckState.from_image(Positions({1: 10, 2: 5}), image)
+    state = recovered(Positions({1: 10, 2: 5}), image)
     # (1, 50) is past the end that ledger 1 has now, so (2, 0) follows it
     assert (state.mark_delete, state.first_unacked()) == ((2, 0), (2, 1))
     assert state.batch_ack_set((2, 1)) == [1]
     assert (state.batch_set_count, state.generation) == (1, 0)
-    state = AckState.from_image(Positions({1: 10}), CursorImage((3, 3)))
+    state = recovered(Positions({1: 10}), CursorImage((3, 3)))
     assert state.mark_delete == (1, 9)
+
+
+def test_a_large_image_is_taken_in_slices() -> None:
+    """And only what the log has, above mark-delete, and isn't acknowledged as a whole."""
+    log = Positions({1: 10} | dict.fromkeys(range(2, 2500), 150_000))
+    entries = range(0, 200_000, 2)
+    image = CursorImage(
+        (2, 1000),
+        {n: BitMap([7, 1004, 150_000]) for n in range(1, 3000)},
+        {n: dict.fromkeys(entries, 5) for n in (1, 2, 3, 2999)},
+        {},
+    )
+    state = AckState(log, image.mark_delete)
+    slices = sum(1 for _ in state.adopt_slices(image))
+    assert slices >= (len(image.acked) + len(image.batch_sets[2])) // 20_000
+    assert state.mark_delete == (2, 1000)
+    assert state.acked_above == 1 + 2 * 2497
+    for position, is_acked, is_partial in (
+        ((1, 8), True, False),
+        ((2, 1000), True, False),
+        ((2, 1002), False, True),
+        ((2, 1004), True, False),
+        ((2, 149_998), False, True),
+        ((2, 150_000), False, False),
+        ((3, 0), False, True),
+        ((3, 1004), True, False),
+        ((2999, 2), False, False),
+    ):
+        assert state.is_acked(position) == is_acked
+        assert (state.batch_ack_set(position) == [5]) == is_partial
+    left = {n: [x for x in entries if x < 150_000 and x != 1004] for n in (2, 3)}
+    assert state.batch_set_count == len([x for x in left[2] if x > 1000]) + len(left[3])
+    assert not state.is_changed
 
 
 # -- model ---------------------------------------------------------------------------------------
@@ -420,7 +461,7 @@ class AckMachine(RuleBasedStateMachine):
 
     def check_stored(self) -> None:
         image = self.replay.image("model")
-        again = AckState.from_image(
+        again = recovered(
             self.log,
             CursorImage(
                 image.mark_delete,

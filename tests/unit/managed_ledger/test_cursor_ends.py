@@ -8,7 +8,7 @@ import pytest
 
 from bookkeeper.errors import WriteFailedError
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor import cursor_writer
+from managed_ledger.cursor import ack_state, cursor_writer
 from managed_ledger.cursor.cursor import (
     create_non_durable_cursor,
     delete_cursor,
@@ -239,6 +239,26 @@ async def test_a_large_increment_is_written_in_slices() -> None:
     assert kinds[:2] == [Kind.SNAPSHOT, Kind.INCREMENT]
     again = await reopened(log)
     assert again.acked_in(1, 0, 9_000_000) == cursor.acked_in(1, 0, 9_000_000)
+
+
+async def test_a_large_state_is_read_back_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded, and looked through for what the log has lost."""
+    monkeypatch.setattr(ack_state, "_ADOPTED_SETS", 1000)
+    log = FakeLog({1: 400_000, 2: 400_000})
+    cursor = await opened(log)
+    for entry in range(0, 300_000, 2):
+        cursor.ack_batch((2, entry), [5])
+    cursor.ack([(1, entry) for entry in range(1, 400_000, 3)])
+    await cursor.flush()
+    load = asyncio.ensure_future(reopened(log))
+    turns = 0
+    while not load.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 150, "not in slices"  # of 150,000 sets; decoding has some as well
+    again = load.result()
+    assert again.acked_above == cursor.acked_above
+    assert again.batch_ack_set((2, 299_998)) == [5]
 
 
 async def test_a_large_increment_whose_write_fails_is_not_forgotten() -> None:
