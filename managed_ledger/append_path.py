@@ -363,6 +363,9 @@ class AppendPath:
             self._reporting.extend(reports)
             return  # a callback appended: the loop below goes on with these
         self._reporting = reports
+        # Readers first: their turn then comes before the receipts are written, so that whoever
+        # publishes and consumes over one connection gets both with one write.
+        self._tell_moved()
         try:
             for done in reports:
                 try:
@@ -371,9 +374,15 @@ class AppendPath:
                     logger.exception("%s: a callback of an append failed", self._log.name)
         finally:
             self._reporting = None
+        self._tell_moved()  # by what callbacks appended
+
+    def _tell_moved(self) -> None:
         if self._has_moved:
             self._has_moved = False
-            self._log.appended()
+            try:
+                self._log.appended()
+            except Exception:  # a reader's bug must not keep anybody from their receipt
+                logger.exception("%s: a reader failed to hear of entries", self._log.name)
 
     def _count(self, reports: list[Done]) -> None:
         figures, now_s = self._log.figures, perf_counter()

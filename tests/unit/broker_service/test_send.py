@@ -47,6 +47,31 @@ async def test_sends_of_one_read_are_stored_in_order_and_answered_with_one_write
     assert client.connection.in_flight_bytes == broker.service.publish_in_flight_bytes == 0
 
 
+async def test_who_publishes_and_consumes_gets_receipt_and_message_with_one_write(
+    broker: Broker,
+) -> None:
+    client = await connected(broker)
+    for consumer, shared in enumerate((pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared)):
+        subscribe = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        subscribe.subscribe.topic, subscribe.subscribe.subscription = "t", f"s{consumer}"
+        subscribe.subscribe.subType = shared
+        subscribe.subscribe.consumer_id = subscribe.subscribe.request_id = consumer
+        flow = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+        flow.flow.consumer_id, flow.flow.messagePermits = consumer, 100
+        client.send(subscribe)
+        await eventually(lambda: any(each.type == pb.BaseCommand.SUCCESS for each in client.take()))
+        client.send(flow)
+    for n in range(3):
+        await client.expect_nothing()
+        writes = client.transport.writes
+        client.feed(message(n))
+        found = await client.receive(3)
+        assert [each.type for each in found] == [
+            *(pb.BaseCommand.SEND_RECEIPT, pb.BaseCommand.MESSAGE, pb.BaseCommand.MESSAGE),
+        ]
+        assert client.transport.writes == writes + 1
+
+
 @pytest.mark.parametrize("piece", [1, 7, 4096])
 async def test_frames_may_arrive_in_any_pieces(broker: Broker, piece: int) -> None:
     client = await connected(broker)

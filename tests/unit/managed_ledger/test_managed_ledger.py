@@ -55,6 +55,20 @@ async def test_append_then_read(cluster: Cluster) -> None:
     assert log.read_nowait(log.next_position(log.last_confirmed), 2, 1000) is None
 
 
+async def test_a_reader_that_fails_keeps_nobody_from_their_report(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+
+    def fail() -> None:
+        raise RuntimeError("a reader's bug")
+
+    log.on_appended = fail
+    appends = Appends(log)
+    appends.send(*payloads(0, 5))
+    await appends.settle()
+    assert [x for _, x in appends.acked] == payloads(0, 5)
+    assert await read_all(log) == appends.acked
+
+
 async def test_a_new_log_costs_one_put_and_no_ledger(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
     stored = await cluster.store.get(log.path)
