@@ -7,7 +7,7 @@ The first is Pulsar, the second Magnetar; an area is a module of ``http_cases``,
 run. Compared: status, content type, names of X-Pulsar headers, JSON keys and types, the reason.
 Requests run in order on both, in a tenant made for this run. Prints one line each; deliberate
 differences are in docs/http-differences.md and are marked "known" here. Exit code 1 when another
-difference is left. Standard library only.
+difference is left. Standard library only, but for the area ``statistics``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import json
 import pkgutil
 import secrets
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import http_cases
-from http_cases import STATUS_ONLY, Case, Raw
+from http_cases import STATUS_ONLY, Case, Raw, Step
 
 
 @dataclass
@@ -79,16 +80,26 @@ def differences(left: Any, right: Any, where: str = "") -> list[str]:
             found += differences(left[key], right[key], f"{where}{key}.")
         return found
     if isinstance(left, list) and isinstance(right, list):
-        return differences(left[0], right[0], f"{where}[].") if left and right else []
+        # Shapes show one item of a list at most: that there is none says nothing of the others.
+        pairs = enumerate(zip(left, right, strict=False))
+        found = [x for n, pair in pairs for x in differences(*pair, f"{where}[{n}].")]
+        if len(left) != len(right) and max(len(left), len(right)) > 1:
+            found.append(f"{where.rstrip('.')}: {len(left)} / {len(right)} items")
+        return found
     return [] if left == right else [f"{where.rstrip('.') or 'body'}: {left} / {right}"]
 
 
-def differences_of(first: Answer, second: Answer) -> list[str]:
+def differences_of(
+    first: Answer, second: Answer, view: Callable[[Any], Any] | None = None
+) -> list[str]:
     """Of all that is compared but the status."""
     found = []
     if first.content_type != second.content_type:
         found.append(f"type {first.content_type or '-'} / {second.content_type or '-'}")
     found += differences(dict.fromkeys(first.headers), dict.fromkeys(second.headers))
+    if view is not None and all(each.content_type.endswith("json") for each in (first, second)):
+        values = [view(json.loads(each.body)) if each.body else None for each in (first, second)]
+        return found + differences(values[0], values[1])
     return found + differences(first.shape(), second.shape())
 
 
@@ -102,12 +113,16 @@ def compare(pulsar: str, magnetar: str, area: str) -> tuple[int, int]:
     cases: list[Case] = module.requests(tenant, *more)
     unexplained = 0
     for method, path, body, note in cases:
+        if isinstance(body, Step):
+            for url in (pulsar, magnetar):
+                body.act(url, tenant)
+            continue
         first, second = (ask(url, method, path, body) for url in (pulsar, magnetar))
         found = []
         if first.status != second.status:
             found.append(f"status {first.status} / {second.status}")
         if note != STATUS_ONLY:
-            found += differences_of(first, second)
+            found += differences_of(first, second, getattr(module, "view", None))
         verdict = "same" if not found else "known" if note not in ("", STATUS_ONLY) else "DIFFERS"
         unexplained += verdict == "DIFFERS"
         short = path.replace(tenant, "T")

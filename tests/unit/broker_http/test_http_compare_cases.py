@@ -69,6 +69,30 @@ def test_every_difference_says_why(areas: list[Any]) -> None:
     assert all(note == "" or note.startswith(("known: ", "other ")) for note in notes), notes
 
 
+def test_statistics_differ_only_where_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    view = importlib.import_module("http_cases.statistics").view
+    differences = importlib.import_module("compare_http").differences
+
+    def stats(ledger: int, **more: Any) -> dict[str, Any]:
+        consumer = {"address": f"/127.0.0.1:{ledger}", "unackedMessages": 3}
+        cursor = {"markDeletePosition": f"{ledger}:4", "cursorLedger": ledger + 1}
+        return {"size": ledger, "rate": 0.5, "consumers": [consumer], "cursors": cursor, **more}
+
+    def found(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+        answer: list[str] = differences(view(left), view(right))
+        return answer
+
+    holes = ("[(7:1..7:2],(8:-1..8:0]]", "[(9:1..9:2],(10:-1..10:0]]")
+    assert found(stats(7, holes=holes[0]), stats(9, holes=holes[1])) == []
+    assert found(stats(7, at="7:4"), stats(9, at="9:5")) == ["at: L0:4 / L0:5"]
+    assert found(stats(7, n=1), stats(7, n=2)) == ["n: 1 / 2"]
+    assert found(stats(7, t=0), stats(7, t=1_800_000_000_000)) == ["t: 0 / time"]
+    assert found(stats(7, size=0), stats(7)) == ["size: 0 / bytes"]
+    assert found(stats(7, each=[1, 2]), stats(7, each=[1, 3])) == ["each.[1]: 2 / 3"]
+    assert found(stats(7, each=[1, 2]), stats(7, each=[1])) == ["each: 2 / 1 items"]
+
+
 def test_what_is_wrong_changes_nothing_of_others(
     monkeypatch: pytest.MonkeyPatch, app: FastAPI
 ) -> None:
