@@ -216,6 +216,8 @@ class OwnershipService:
         bundle = await self.bundle_of(topic_name)
         if (expected := self._expected.get(bundle)) is not None:
             await asyncio.wait((expected,))
+            if self.owns_nowait(topic_name):
+                return
         if self._choose is not None and bundle not in self._owned:
             found = await self._read(bundle)
             if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from managed_ledger.position import Position
 from metadata.errors import MetadataError, NotFoundError
 
 if TYPE_CHECKING:
+    from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
 
 DRAIN_TIMEOUT_S = 10.0
@@ -84,19 +86,28 @@ async def close(log: ManagedLedger) -> None:
             await appends.drain(DRAIN_TIMEOUT_S)
         appends.core.stop(closed)
         appends.run()
-    for cursor in list(log.cursors.values()):
-        try:
-            await cursor.close()
-        except (LedgerError, MetadataError, ManagedLedgerError) as error:
-            logger.warning("%s: cursor %s: %s", log.name, cursor.name, error)
-    if appends is not None:
-        if not log.is_owner:
-            appends.abandon_tasks()
-        await appends.finish_tasks()
-        if log.is_owner:
-            await appends.close_writers()
+    # All at once: each is a chain of writes to the metadata, and clients wait for the next owner.
+    cursors = list(log.cursors.values())
+    await asyncio.gather(_close_ledgers(log), *(_close_cursor(log, each) for each in cursors))
     log.failure = closed
     await log.finish()
+
+
+async def _close_cursor(log: ManagedLedger, cursor: Cursor) -> None:
+    try:
+        await cursor.close()
+    except (LedgerError, MetadataError, ManagedLedgerError) as error:
+        logger.warning("%s: cursor %s: %s", log.name, cursor.name, error)
+
+
+async def _close_ledgers(log: ManagedLedger) -> None:
+    if (appends := log.appends) is None:
+        return
+    if not log.is_owner:
+        appends.abandon_tasks()
+    await appends.finish_tasks()
+    if log.is_owner:
+        await appends.close_writers()
 
 
 async def delete(log: ManagedLedger) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -154,7 +155,9 @@ class DeathWatch:
                 return
             except MetadataError as error:  # also of another broker that was given our address
                 logger.debug("%s", error)
-                await asyncio.sleep(_AGAIN_MAX_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_AGAIN_MAX_S):
+                        await self._unwritten.wait()  # a session event
                 self._unwritten.set()
 
     def _is_own(self, value: bytes) -> bool:

@@ -421,16 +421,19 @@ class Topic(ABC):
         await self._settle()
         self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
         self.rate_limits.close()
-        for subscription in list(self.subscriptions.values()):
-            try:
-                await subscription.close("topic is unloaded")
-            except Exception:
-                # One cursor that can't be flushed must not keep the others from closing.
-                logger.exception(
-                    "%s: subscription %s not closed cleanly", self.name, subscription.name
-                )
+        # All at once: until the last one is stored nobody serves the topic.
+        closing = [self._close_subscription(each) for each in self.subscriptions.values()]
+        results = await asyncio.gather(*closing, self._close_storage(), return_exceptions=True)
         self.subscriptions.clear()
-        await self._close_storage()
+        if isinstance(results[-1], BaseException):
+            raise results[-1]
+
+    async def _close_subscription(self, subscription: Subscription) -> None:
+        try:
+            await subscription.close("topic is unloaded")
+        except Exception:
+            # One cursor that can't be flushed must not keep the others from closing.
+            logger.exception("%s: subscription %s not closed cleanly", self.name, subscription.name)
 
     async def delete(self) -> None:
         """Fence, disconnect all clients, delete subscriptions and storage."""

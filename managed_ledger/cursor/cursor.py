@@ -314,12 +314,13 @@ class Cursor:
         await waiter
 
     async def close(self) -> None:
-        """Store what isn't stored yet and stop; closing twice is harmless.
+        """Store what isn't stored yet and stop; closing twice is harmless, and waits for the first.
 
         Raises:
             CursorWriteError: closed, but what wasn't durable before is lost.
         """
         if self.is_closed:
+            await self._become_idle()
             return
         self._refusal = CursorClosedError(f"cursor {self.name} is closed")
         await self._become_busy()
@@ -451,11 +452,14 @@ class Cursor:
 
     async def _become_busy(self) -> None:
         """Waits for the write under way and takes its place, until `_finish` or `_release`."""
+        await self._become_idle()
+        self._is_busy = True
+
+    async def _become_idle(self) -> None:
         while self._is_busy:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle_waiters += (waiter,)
             await waiter
-        self._is_busy = True
 
     def _take_waiting(self) -> None:
         self._in_flight, self._waiting = self._waiting, None
