@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,35 @@ async def test_restart_without_close(site: Site) -> None:
     assert await read_all(again) == appends.acked[1000:]
     more = await load(again, 10, 100, first=3000)
     assert await read_all(again) == appends.acked[1000:] + more.acked
+
+
+async def test_more_holes_than_others_keep_survive_a_kill(site: Site) -> None:
+    """Some 50,000, and batches of which only some messages are acknowledged; as snapshots and as
+    increments.
+    """
+    config = replace(CONFIG, ledger_entries_max=50_000)
+    log = await site.broker().open(NAME, config)
+    cursor = await log.open_cursor("sub", EARLIEST)
+    appends = await load(log, 200, 1000)
+    positions = [position for position, _ in appends.acked]
+    rng = random.Random(7)
+    chosen = [x for x in positions[1:] if rng.random() < 0.5]
+    for start in range(0, len(chosen), 10_000):
+        cursor.ack(chosen[start : start + 10_000])
+        await cursor.flush()
+    partial = rng.sample(sorted(set(positions[1:]) - set(chosen)), 5000)
+    for position in partial:
+        cursor.ack_batch(position, [0b1010])
+    await cursor.flush()
+    assert cursor.range_count > 40_000
+    await site.stop()
+    await site.start()
+    again = (await site.broker().open(NAME, config)).cursors["sub"]
+    assert again.mark_delete == cursor.mark_delete
+    assert again.backlog == cursor.backlog == len(positions) - len(chosen)
+    for ledger_id in {ledger_id for ledger_id, _ in positions}:
+        assert again.acked_in(ledger_id, 0, 50_000) == cursor.acked_in(ledger_id, 0, 50_000)
+    assert all(again.batch_ack_set(position) == [0b1010] for position in partial)
 
 
 async def test_catch_up_through_a_small_cache(site: Site) -> None:

@@ -23,6 +23,7 @@ from managed_ledger.append_core import AppendCore, AppendState, CloseLedger, Pen
 from managed_ledger.append_path import AppendPath
 from managed_ledger.cursor import cursor_recovery, cursor_writer
 from managed_ledger.cursor.cursor import Cursor
+from managed_ledger.cursor.cursor_format import seal_snapshot
 from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorStore, decode_node, encode_node
 from managed_ledger.cursor.cursor_writer import CursorWriter
 from managed_ledger.cursor.errors import CursorFencedError
@@ -65,6 +66,16 @@ def _cursor(seed: int) -> None:
     asyncio.run(test_cursor.World(seed).run())
 
 
+def _sliced(seed: int) -> None:
+    """Cursors whose every write is in slices, and whose states are too large for a node."""
+    limits = Plant()
+    try:
+        test_cursor.tiny_limits(limits.set)
+        _cursor(seed)
+    finally:
+        limits.undo()
+
+
 #: One seed each; AssertionError tells what is violated.
 WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "log": _log,
@@ -73,6 +84,7 @@ WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "takeover": _takeover,
     "openers": _openers,
     "cursor": _cursor,
+    "sliced": _sliced,
 }
 
 LEDGER_WORLDS: Final = ("log", "race", "rotation", "takeover")
@@ -343,6 +355,27 @@ def a_new_cursor_ledger_begins_without_the_holes(plant: Plant) -> None:
         return old(replace(image, acked={}))
 
     old = plant.set(cursor_writer, "body_sections", sections)
+
+
+@bug("cursor", "sliced")
+def a_reset_leaves_the_node_ahead(plant: Plant) -> None:
+    async def lower_node(self: Any, mark_delete: Any) -> None:
+        pass
+
+    plant.set(CursorWriter, "_lower_node", lower_node)
+
+
+@bug("sliced")
+def what_is_acknowledged_between_slices_is_in_no_increment(plant: Plant) -> None:
+    async def write_snapshot(self: Any, ledger: Any) -> None:
+        body = await self._body(self._state.image())
+        self._state.mark_stored()
+        mark_delete = self._state.mark_delete
+        records = seal_snapshot(body, mark_delete, self._state.properties, ledger.base)
+        await ledger.append_all(records, is_snapshot=True)
+        self.stored_mark_delete = mark_delete
+
+    plant.set(CursorWriter, "_write_snapshot", write_snapshot)
 
 
 # Trimming

@@ -236,8 +236,21 @@ class World:
             await self.finished(owner.cursor.set_cursor_properties(properties), owner.log)
         elif kind < 0.93 and owner is self.current:
             await self.reset(owner, self.rng.choice(owner.log.all_positions()))
+        elif kind >= 0.95:
+            await self.burst(owner)
         for _ in range(self.rng.choice([0, 0, 1, 5, 30])):
             await asyncio.sleep(0)
+
+    async def burst(self, owner: Owner) -> None:
+        """Acknowledgements in every tick of writes, between slices too, and perhaps a crash as soon
+        as the last one is answered.
+        """
+        for _ in range(self.rng.randint(2, 15)):
+            owner.ack(self.rng)
+            await asyncio.sleep(0)
+        await self.finished(owner.cursor.flush(), owner.log)
+        if self.rng.random() < 0.3:
+            owner.log.faults.is_dead = True
 
     def lose_the_ledger(self) -> None:
         """Its metadata are gone for good: somebody deleted it, with no owner alive."""

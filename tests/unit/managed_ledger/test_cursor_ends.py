@@ -14,7 +14,7 @@ from managed_ledger.cursor.cursor import (
     delete_cursor,
 )
 from managed_ledger.cursor.cursor_format import Kind, decode_record
-from managed_ledger.cursor.errors import CursorFencedError
+from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
 from managed_ledger.errors import CursorClosedError, InvalidPositionError
 from managed_ledger.position import Position
 from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeWriter
@@ -259,6 +259,28 @@ async def test_a_large_state_is_read_back_in_slices(monkeypatch: pytest.MonkeyPa
     again = load.result()
     assert again.acked_above == cursor.acked_above
     assert again.batch_ack_set((2, 299_998)) == [5]
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+async def test_a_damaged_record_fails_the_open_and_names_its_place(damaged: int) -> None:
+    """Neither the older position nor half of the state is taken for it, now or later."""
+    log = FakeLog({1: 60_000, 2: 60_000})
+    cursor = await opened(log)
+    cursor.ack([(1, entry) for entry in range(1, 60_000, 20)])
+    await cursor.flush()
+    cursor.ack([(2, entry) for entry in range(1, 60_000, 20)])
+    await cursor.flush()
+    ledger_id = node_of(log).ledger_id
+    bodies = log.storage.ledgers[ledger_id].bodies
+    whole = bodies[damaged]
+    bodies[damaged] = whole[:-40] + bytes(40)
+    place = rf"cursor sub of {log.name}, ledger {ledger_id} entry {damaged}: section \d+ at \d+"
+    for _ in range(2):
+        with pytest.raises(CursorFormatError, match=place):
+            await reopened(log)
+        assert node_of(log).ledger_id == ledger_id
+    bodies[damaged] = whole
+    assert (await reopened(log)).acked_above == 6000
 
 
 async def test_a_large_increment_whose_write_fails_is_not_forgotten() -> None:
