@@ -39,6 +39,9 @@ FindBroker = Callable[[str], Awaitable[BrokerLookup | None]]
 SplitBundle = Callable[[str, str, bool], Awaitable[None]]
 """Cut an owned bundle by an algorithm, and unload the parts or not."""
 
+AcceptsEpoch = Callable[[int], Awaitable[bool]]
+"""Whether orders of an epoch are to be carried out. Raises MetadataError."""
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -48,6 +51,7 @@ class Order:
         destination: id of the broker that gets it; "": whoever is chosen for the next lookup.
         algorithm: "": it is to be moved; else how it is to be cut.
         unload: unload the parts of a cut bundle.
+        epoch: of the leader that gives it; 0: epochs aren't used.
     """
 
     bundle: str
@@ -55,15 +59,18 @@ class Order:
     destination: str = ""
     algorithm: str = ""
     unload: bool = False
+    epoch: int = 0
 
     @property
     def path(self) -> str:
         detail = f"{self.algorithm}{'+unload' if self.unload else ''}"
-        parts = (
+        parts: tuple[str, ...] = (
             (_SPLIT, self.source, detail, self.bundle)
             if self.algorithm
             else (_MOVE, self.source, self.destination, self.bundle)
         )
+        if self.epoch:
+            parts = (*parts, str(self.epoch))
         return f"{ORDERS_ROOT}/{encode_name('|'.join(parts))}"
 
     @classmethod
@@ -72,13 +79,15 @@ class Order:
         if not path.startswith(f"{ORDERS_ROOT}/"):
             return None
         parts = decode_name(path.removeprefix(f"{ORDERS_ROOT}/")).split("|")
-        if len(parts) != 4 or parts[0] not in (_MOVE, _SPLIT):
+        if len(parts) == 4:
+            parts.append("0")
+        if len(parts) != 5 or parts[0] not in (_MOVE, _SPLIT) or not parts[4].isdecimal():
             return None
-        kind, source, detail, bundle = parts
+        kind, source, detail, bundle, epoch = parts
         if kind == _MOVE:
-            return cls(bundle, source, detail)
+            return cls(bundle, source, detail, epoch=int(epoch))
         algorithm, _, unload = detail.partition("+")
-        return cls(bundle, source, algorithm=algorithm, unload=bool(unload))
+        return cls(bundle, source, algorithm=algorithm, unload=bool(unload), epoch=int(epoch))
 
 
 class BundleOrders:
@@ -91,7 +100,10 @@ class BundleOrders:
         broker_id: str,
         find: FindBroker,
         split: SplitBundle,
+        accepts: AcceptsEpoch | None = None,
     ) -> None:
+        """``accepts``: None: orders of any epoch are carried out."""
+        self._accepts = accepts
         self._store, self._ownership, self._broker_id = store, ownership, broker_id
         self._find, self._split = find, split
         self._open: dict[Order, asyncio.Event] = {}  # set when its node is gone
@@ -166,7 +178,9 @@ class BundleOrders:
     async def _carry_out(self, order: Order) -> None:
         heir = None
         try:
-            if order.bundle not in self._ownership.owned_bundles:
+            if not await self._is_accepted(order):
+                _log.warning("of a leader that was deposed: %s", order)
+            elif order.bundle not in self._ownership.owned_bundles:
                 _log.info("not owned here: %s", order)
             elif order.algorithm:
                 await self._split(order.bundle, order.algorithm, order.unload)
@@ -184,10 +198,19 @@ class BundleOrders:
 
     async def _receive(self, order: Order, gone: asyncio.Event) -> None:
         giver = None
+        try:
+            if not await self._is_accepted(order):
+                return  # its source says so, too, and ends it
+        except MetadataError as error:
+            _log.info("%s: %s", order, error)
+            return
         with suppress(MetadataError):  # without it, the end of the order ends the wait
             giver = await self._find(order.source)
         await self._ownership.expect(order.bundle, gone, giver)
         await self._end(order)
+
+    async def _is_accepted(self, order: Order) -> bool:
+        return self._accepts is None or await self._accepts(order.epoch)
 
     async def _end(self, order: Order) -> None:
         try:

@@ -69,6 +69,14 @@ Raises:
 """
 
 
+PermitBundle = Callable[[str], Awaitable[None]]
+"""Whether this broker may take an unowned bundle now.
+
+Raises:
+    BundleNotReadyError: it may not, or that can't be told.
+"""
+
+
 class _OwnedBundle:
     __slots__ = ("lock", "unloading")
 
@@ -89,6 +97,7 @@ class OwnershipService:
         *,
         unload: UnloadBundle,
         choose: ChooseBroker | None = None,
+        permit: PermitBundle | None = None,
         default_bundle_count: int = DEFAULT_BUNDLE_COUNT,
         unload_timeout_s: float = 60.0,
     ) -> None:
@@ -99,12 +108,13 @@ class OwnershipService:
                 or to go to its ``heir``; awaited before a bundle is released, and started when one
                 is lost.
             choose: None: whoever is asked for a bundle that nobody owns takes it.
+            permit: asked before this broker takes a bundle that nobody owns and nobody gave to it.
             unload_timeout_s: after this the bundle is given up all the same; what still tries to
                 append then is fenced by the next owner.
         """
         self.broker = broker
         self._store, self._value, self._unload = store, broker.encode(), unload
-        self._choose = choose
+        self._choose, self._permit = choose, permit
         self._unload_timeout_s = unload_timeout_s
         self._factory = BundleFactory(store, default_bundle_count)
         self._owned: dict[str, _OwnedBundle] = {}
@@ -275,6 +285,9 @@ class OwnershipService:
         chosen = None
         if action is LookupAction.CHOOSE and self._choose is not None:
             chosen = await self._choose(bundle)
+        is_ours = own_node or bundle in self._expected
+        if chosen is None and self._permit is not None and not is_ours:
+            await self._permit(bundle)
         return chosen or await self._acquire_or_name(bundle)
 
     async def _acquire_or_name(self, bundle: str) -> Ownership:

@@ -43,6 +43,9 @@ class BalancerConfig:
     load_balancer_load_shedding_strategy: str = AVG_SHEDDER
     load_balancer_load_placement_strategy: str = AVG_SHEDDER
 
+    # Our own: the leader alone decides who owns what, by an epoch that brokers check (epochs.py).
+    load_balancer_leader_epoch_enabled: bool = False
+
     # --- load reports
     load_balancer_report_update_threshold_percentage: float = 10
     load_balancer_report_update_min_interval_millis: int = 5_000

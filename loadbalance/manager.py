@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from loadbalance.config import BalancerConfig
+from loadbalance.epochs import Epochs
 from loadbalance.errors import InvalidDocumentError
 from loadbalance.leader import BrokerElection, LeaderBroker
 from loadbalance.model import Weights
@@ -70,6 +71,7 @@ class LoadManager:
         """
         self.config = config
         self.registry = BrokerRegistry(store, Weights.of(config))
+        self.epochs = Epochs(store)
         self.reporter = LoadReporter(self.registry, lambda: self.config, measure)
         self._store, self._measure, self._actions = store, measure, actions
         self._policies = PolicyReader(store, cluster)
@@ -155,6 +157,8 @@ class LoadManager:
         # One that isn't registered can't be reached: decide without it.
         if leader is not None and leader.broker_id != self._broker_id and leader.broker_id in live:
             return Referral(live[leader.broker_id], False)
+        if self.config.load_balancer_leader_epoch_enabled and not (self.is_leader or pinned):
+            raise NoCandidateError("only a leader places bundles, and there is none")
         if self._office is None:
             self._office = self._new_office()
         try:
@@ -169,7 +173,12 @@ class LoadManager:
         return None if load.broker_id == self._broker_id else Referral(load, True)
 
     def _new_office(self) -> Office:
-        return Office(self._store, self.registry, self._policies, self.config)
+        by_epoch = self.config.load_balancer_leader_epoch_enabled
+        return Office(
+            *(self._store, self.registry, self._policies, self.config),
+            broker_id=self._broker_id,
+            epochs=self.epochs if by_epoch else None,
+        )
 
     def _on_leading(self, leading: bool) -> None:
         self._office = None  # who led meanwhile knows better

@@ -262,6 +262,7 @@ class Move:
     source: str
     target: str | None  # None: whoever the next lookup finds
     reason: str = ""
+    epoch: int = 0  # of the leader that orders it; 0: epochs aren't used
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,3 +274,4 @@ class Split:
     algorithm: str  # one of bundles/splitting.py
     unload: bool  # the parts are placed anew
     reason: str = ""
+    epoch: int = 0  # as of a move

@@ -9,7 +9,7 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -23,6 +23,7 @@ from loadbalance.documents import (
     quota_of,
 )
 from loadbalance.errors import InvalidDocumentError
+from loadbalance.leader import LEADER_PATH
 from loadbalance.model import BundleLoad, Move, Split, namespace_of
 from loadbalance.moved_note import MovedNote, StoreClock
 from metadata.errors import MetadataError, NotFoundError
@@ -31,6 +32,7 @@ from metadata.store import VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
     from loadbalance.config import BalancerConfig
+    from loadbalance.epochs import Epochs
     from loadbalance.model import BrokerLoad
     from loadbalance.policy_reader import PolicyReader
     from loadbalance.registry import BrokerRegistry, StoredReport
@@ -48,6 +50,7 @@ _AT_ONCE: Final = 16
 """Moves, or writes of averages."""
 _REPORTS_AT_ONCE: Final = 4
 """Read without a pause: the first one of a broker with 100 bundles takes 0.7 ms."""
+_AGAIN_S: Final = 1.0
 _ORDER_WITHIN_S: Final = 240.0
 """A move that hasn't begun by then isn't ordered: it was decided by what was true before."""
 
@@ -80,13 +83,19 @@ class Office:
         policies: PolicyReader,
         config: BalancerConfig,
         *,
+        broker_id: str = "",
+        epochs: Epochs | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
+            broker_id: whose office it is.
+            epochs: the leader alone decides, and only in its own epoch; None: it advises.
             clock: seconds, never jumps; no two processes need to have the same.
         """
+        self._broker_id, self._epochs = broker_id, epochs
+        self._epoch = 0  # ours; 0: none has begun, or none is used
         self.balancer = Balancer(config, rng or random.Random())
         self.config = config
         self._store, self._registry, self._policies = store, registry, policies
@@ -144,7 +153,33 @@ class Office:
         """
         await self.follow()
         await self._restore({bundle})
-        return self.balancer.place(bundle, self._clock())
+        chosen = self.balancer.place(bundle, self._clock())
+        if chosen is None or await self._decides(bundle, chosen):
+            return chosen
+        logger.warning("%s isn't placed: this broker doesn't lead, or not yet", bundle)
+        return None
+
+    async def _decides(self, bundle: str, broker: str | None) -> bool:
+        """Whether what was chosen holds: True where the leader only advises."""
+        if self._epochs is None:
+            return True
+        if not self._epoch:
+            return False
+        return broker is None or await self._epochs.assign(bundle, broker, self._epoch)
+
+    async def _holds_office(self) -> bool:
+        """Whether to go on; begins an epoch, if ours isn't the latest and this broker leads."""
+        if self._epochs is None or (self._epoch and await self._epochs.is_current(self._epoch)):
+            return True
+        self._epoch = 0
+        # One that was paused after its election mustn't outdo the epoch of who leads now.
+        seat = await self._store.get(LEADER_PATH)
+        if seat is None or not seat.stat.created_by_self:
+            logger.warning("a later epoch has begun, and this broker doesn't lead")
+            return False
+        self._epoch = await self._epochs.begin(self._broker_id)
+        logger.info("epoch %d has begun", self._epoch)
+        return True
 
     async def _restore(self, bundles: set[str]) -> None:
         """What leaders before have learned of bundles, or operators expect."""
@@ -191,6 +226,7 @@ class Office:
     async def lead(self, actions: Actions) -> None:
         """Rounds of moves and splits, until it is cancelled."""
         stored_s = self._clock()
+        await self._begin()
         while True:
             await asyncio.sleep(self.config.load_balancer_shedding_interval_minutes * 60)
             try:
@@ -204,7 +240,18 @@ class Office:
             except Exception:
                 logger.exception("a round of load balancing failed")
 
+    async def _begin(self) -> None:
+        while True:
+            try:
+                await self._holds_office()
+                return
+            except MetadataError as error:
+                logger.info("%s", error)
+                await asyncio.sleep(_AGAIN_S)
+
     async def _round(self, actions: Actions) -> None:
+        if not await self._holds_office():
+            return
         await self._look_who_moved()
         await self.follow()
         moves = []
@@ -246,7 +293,9 @@ class Office:
             "moving %s from %s to %s: %s", move.bundle, move.source, move.target, move.reason
         )
         try:
-            return await actions.move(move)
+            if not await self._decides(move.bundle, move.target):
+                return False
+            return await actions.move(replace(move, epoch=self._epoch))
         except (MetadataError, TimeoutError) as error:
             logger.warning("%s isn't moved: %s", move.bundle, error)
         except Exception:  # one bundle's trouble isn't that of the others
@@ -264,7 +313,7 @@ class Office:
         logger.info("splitting %s at %s: %s", split.bundle, split.owner, split.reason)
         done = False
         try:
-            done = await actions.split(split)
+            done = await actions.split(replace(split, epoch=self._epoch))
             if done:  # its parts have figures of their own
                 with contextlib.suppress(NotFoundError):
                     await self._store.delete(f"{BUNDLE_DATA_ROOT}/{split.bundle}")

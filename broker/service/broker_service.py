@@ -241,6 +241,7 @@ class BrokerService:
             self._own_lookup(),
             unload=self.unload_bundle,
             choose=None if self.sharing is None else self.sharing.choose,
+            permit=None if self.sharing is None else self.sharing.permit,
             default_bundle_count=self.config.default_number_of_namespace_bundles,
         )
         self._sweeper.start()

@@ -23,6 +23,7 @@ from loadbalance.documents import broker_load_of
 from loadbalance.manager import LoadManager, NoCandidateError
 from loadbalance.model import ResourceUsage
 from loadbalance.office import Actions
+from loadbalance.policies import pinned_broker
 from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ __all__ = ["LoadSharing"]
 
 logger = logging.getLogger(__name__)
 
-_WALK_S: Final = 60.0
-"""How often all loaded topics are looked at: their rates change no faster."""
 _ORDER_S: Final = 90.0
 """Until an order without an answer is taken back: more than unloading may take."""
 _NAME_GRACE_S: Final = 5.0
@@ -66,7 +65,8 @@ class LoadSharing:
         """
         service = self._service
         self.orders = BundleOrders(
-            *(service.store, service.bundles, service.broker_id), self.find, self._split
+            *(service.store, service.bundles, service.broker_id),
+            *(self.find, self._split, self._accepts),
         )
         session_s = service.config.metadata_store_session_timeout_millis / 1000
         await self.manager.start(session_s + _NAME_GRACE_S)
@@ -122,13 +122,42 @@ class LoadSharing:
         Raises:
             MetadataError: the store can't tell.
         """
-        order = Order(bundle, self._service.broker_id, destination)
+        order = Order(bundle, self._service.broker_id, destination, epoch=await self._epoch())
         return await self.orders.give(order, _ORDER_S)
+
+    # --- where the leader alone decides
+
+    @property
+    def _by_epoch(self) -> bool:
+        return self._service.config.load_balancer_leader_epoch_enabled
+
+    async def permit(self, bundle: str) -> None:
+        """Whether this broker may take a bundle that nobody owns: as the leader has assigned it.
+
+        Raises:
+            BundleNotReadyError: it may not, or that can't be told.
+        """
+        broker_id = self._service.broker_id
+        if not self._by_epoch or pinned_broker(bundle.rpartition("/")[0]) == broker_id:
+            return
+        try:
+            if await self.manager.epochs.is_assigned(bundle, broker_id):
+                return
+        except MetadataError as error:
+            raise BundleNotReadyError(bundle, str(error)) from error
+        raise BundleNotReadyError(bundle, "the leader hasn't assigned it to this broker")
+
+    async def _accepts(self, epoch: int) -> bool:
+        return not self._by_epoch or await self.manager.epochs.is_current(epoch)
+
+    async def _epoch(self) -> int:
+        """For what an operator orders at the owner."""
+        return await self.manager.epochs.current() if self._by_epoch else 0
 
     # --- what a leader orders
 
     async def _move(self, move: Move) -> bool:
-        order = Order(move.bundle, move.source, move.target or "")
+        order = Order(move.bundle, move.source, move.target or "", epoch=move.epoch)
         try:
             return await self.orders.give(order, _ORDER_S)
         except BundleError as error:
@@ -136,7 +165,12 @@ class LoadSharing:
             return False
 
     async def _split_elsewhere(self, split: Split) -> bool:
-        order = Order(split.bundle, split.owner, algorithm=split.algorithm, unload=split.unload)
+        order = Order(
+            *(split.bundle, split.owner),
+            algorithm=split.algorithm,
+            unload=split.unload,
+            epoch=split.epoch,
+        )
         try:
             await self.orders.give(order, _ORDER_S)
             namespace = split.bundle.rpartition("/")[0]
@@ -172,7 +206,9 @@ class LoadSharing:
     async def _measure(self) -> BrokerLoad:
         service = self._service
         now_s = service.loop.time()
-        if self._walked is None or now_s - self._walked_s >= _WALK_S:
+        # All loaded topics are looked at as often as their rates change.
+        walk_s = service.config.stats_update_frequency_in_secs
+        if self._walked is None or now_s - self._walked_s >= walk_s:
             document = await load_report(service, service.host_usage, self._version)
             self._walked = broker_load_of(service.broker_id, document)
             self._walked_s = now_s

@@ -1,7 +1,8 @@
 """Leaders that overlap, with clocks of their own, over a store that is slow and loses answers.
 
 Real ``Office`` objects; the bundles are a table. Whatever happens, no bundle is ordered to move
-twice within the grace period by the true time, which none of them knows.
+twice within the grace period by the true time, which none of them knows; and where the leader
+decides by epochs, no order is obeyed once the epoch of a later leader has begun (I29, F35).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import orjson
@@ -16,13 +18,15 @@ import pytest
 
 from loadbalance.config import OVERLOAD_SHEDDER, BalancerConfig
 from loadbalance.documents import broker_load_document
+from loadbalance.epochs import Epochs
 from loadbalance.errors import InvalidDocumentError
+from loadbalance.leader import LEADER_PATH
 from loadbalance.model import BrokerLoad, BundleStats, Move, ResourceUsage, Split, Weights
 from loadbalance.office import Actions, Office
 from loadbalance.policy_reader import PolicyReader
 from loadbalance.registry import BROKERS_ROOT, BrokerRegistry
 from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import MetadataError, SessionLostError
+from metadata.errors import MetadataError, NotFoundError, SessionLostError
 from tests.simulation.test_bundles_ownership import FaultySession, commit_inline
 
 MIB = 1024 * 1024.0
@@ -56,6 +60,7 @@ class Term:
 @dataclass
 class World:
     seed: int
+    by_epoch: bool = False
     now_s: float = 0.0
     owner: dict[str, str] = field(default_factory=dict)
     ordered: list[tuple[float, str, int]] = field(default_factory=list)  # when, bundle, by whom
@@ -68,18 +73,31 @@ class World:
         commit_inline(self.base, self.seed)
         self.owner = {bundle: self.rng.choice(NAMES) for bundle in BUNDLES}
         self.terms: list[Term] = []
+        self.broker = Epochs(SlowSession(self.base, self.rng))  # of those who get orders
+        self.begun = 0  # the latest epoch
 
-    def elect(self) -> None:
+    async def elect(self) -> None:
         """A new leader; whether the ones before notice is another matter."""
         store, ahead_s = SlowSession(self.base, self.rng), self.rng.uniform(-1e6, 1e6)
         registry = BrokerRegistry(store, Weights.of(CONFIG))
         policies = PolicyReader(store, "c")
         office = Office(
             *(store, registry, policies, CONFIG),
+            epochs=Epochs(store) if self.by_epoch else None,
             rng=random.Random(self.rng.random()),
             clock=lambda: self.now_s + ahead_s,
         )
+        with suppress(NotFoundError):
+            await self.base.delete(LEADER_PATH)
+        await EmbeddedMetadataStore.put(store, LEADER_PATH, b"", ephemeral=True)
         self.terms.append(Term(office, store, registry, policies))
+
+    async def elect_meanwhile(self) -> None:
+        """While the ones before are in the middle of a round."""
+        for _ in range(self.rng.randrange(200)):
+            await asyncio.sleep(0)
+        await self.elect()
+        await self.round(len(self.terms) - 1)
 
     async def report(self) -> None:
         """One broker is always too busy, and all have heard of the moves."""
@@ -98,6 +116,13 @@ class World:
             await self.base.put(f"{BROKERS_ROOT}/{name}", value)
 
     async def _order(self, number: int, move: Move) -> bool:
+        if self.by_epoch:
+            begun = self.begun
+            if not await self.broker.is_current(move.epoch):
+                self.outcomes["of an earlier epoch"] += 1
+                return False
+            if move.epoch < begun:
+                self.broken.append(f"{move} after epoch {begun} had begun")
         for before_s, bundle, by in reversed(self.ordered):
             if bundle == move.bundle:
                 if self.now_s - before_s < GRACE_S - 1:
@@ -126,6 +151,10 @@ class World:
             return 12
 
         office = self.terms[number].office
+        if self.by_epoch and not office._epoch:
+            with suppress(MetadataError):
+                await office._holds_office()
+            self.begun = max(self.begun, office._epoch)
         try:
             await office._round(Actions(order, split, count))
         except (MetadataError, InvalidDocumentError) as error:
@@ -133,13 +162,14 @@ class World:
 
     async def run(self, steps: int) -> None:
         for _ in range(2):
-            self.elect()
+            await self.elect()
         await self.report()
         for _ in range(steps):
-            if self.rng.random() < 0.1:
-                self.elect()
             acting = range(max(0, len(self.terms) - 3), len(self.terms))  # three believe to lead
-            await asyncio.gather(*(self.round(each) for each in acting if self.rng.random() < 0.8))
+            rounds = [self.round(each) for each in acting if self.rng.random() < 0.8]
+            if self.rng.random() < 0.2:
+                rounds.append(self.elect_meanwhile())
+            await asyncio.gather(*rounds)
             self.now_s += self.rng.choice([30.0, 60.0, 90.0, 300.0])
             await self.report()
             for _ in range(20):
@@ -152,9 +182,21 @@ class World:
         assert self.broken == []
 
 
+@pytest.mark.parametrize("by_epoch", [False, True])
 @pytest.mark.parametrize("seed", range(60))
-async def test_overlapping_leaders_move_nothing_twice(seed: int) -> None:
-    await World(seed).run(40)
+async def test_overlapping_leaders_move_nothing_twice(seed: int, by_epoch: bool) -> None:
+    await World(seed, by_epoch).run(40)
+
+
+async def test_runs_with_epochs_meet_what_they_are_for() -> None:
+    """Orders are obeyed, and some come from a leader that was deposed meanwhile."""
+    outcomes = Counter[str]()
+    for seed in range(20):
+        world = World(seed, by_epoch=True)
+        await world.run(40)
+        outcomes += world.outcomes
+    assert outcomes["ordered"] > 300
+    assert outcomes["of an earlier epoch"] > 10
 
 
 async def test_the_runs_meet_what_they_are_for() -> None:

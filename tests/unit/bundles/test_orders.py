@@ -58,6 +58,8 @@ async def no_order_is_left(base: EmbeddedMetadataStore) -> None:
         Order("t/n/0x00000000_0x40000000", "h:1", "[::1]:2"),
         Order("t/a b%|c/0x00000000_0x40000000".replace("|", "-"), "h:1"),
         Order("t/n/0x00000000_0x40000000", "h:1", algorithm="range_equally_divide"),
+        Order("t/n/0x00000000_0x40000000", "h:1", "[::1]:2", epoch=12),
+        Order("t/n/0x00000000_0x40000000", "h:1", algorithm="a", unload=True, epoch=1),
         Order("t/n/0x0_0x1", "h:1", algorithm="topic_count_equally_divide", unload=True),
     ],
 )
@@ -208,3 +210,35 @@ async def test_a_split_is_ordered_from_the_owner(
     assert a.cut == [(bundle, algorithm, True)]
     assert not await leader.orders.give(Order(bundle, "a", algorithm="impossible"), ANSWER_S)
     await no_order_is_left(base)
+
+
+async def test_an_order_of_a_leader_that_was_deposed_is_refused(
+    base: EmbeddedMetadataStore, members: list[Member]
+) -> None:
+    """I29, F35: by its source and by its destination; one of the leader of now is carried out."""
+    a, b, c = members
+    asked: list[int] = []
+
+    async def accepts(epoch: int) -> bool:
+        asked.append(epoch)
+        return epoch >= 7
+
+    for each in members:
+        each.orders._accepts = accepts
+    bundle = (await a.service.acquire(TOPIC)).bundle
+    for epoch in (0, 6):
+        assert not await c.orders.give(Order(bundle, "a", "b", epoch=epoch), ANSWER_S)
+        assert not await c.orders.give(
+            Order(bundle, "a", algorithm="range_equally_divide", epoch=epoch), ANSWER_S
+        )
+        await no_order_is_left(base)
+    assert a.service.owned_bundles == [bundle]
+    assert a.cut == []
+    assert b.service.owned_bundles == []
+    assert await c.orders.give(Order(bundle, "a", "b", epoch=7), ANSWER_S)
+    await eventually_equal(lambda: owned(b), [bundle])
+    assert {0, 6, 7} <= set(asked)
+
+
+async def owned(member: Member) -> list[str]:
+    return member.service.owned_bundles
