@@ -1,4 +1,4 @@
-"""The worlds of cursors aren't blind: bugs are planted, and the seeds that CI runs must notice them.
+"""The worlds of cursors aren't blind: bugs are planted, and seeds that CI runs must notice them.
 The whole table, of the log's worlds too: ``python -m tests.simulation.managed_ledger_bugs``.
 """
 
