@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
 from bookkeeper.auth.refusals import one_value
@@ -41,6 +42,7 @@ refused. Of one address, half."""
 _LOGGED_PER_S: Final = 10
 _ASKED_PER_TURN: Final = 50
 _NAME_BYTES: Final = 128
+_SIZES: Final = Struct(">II")
 _AFTER_TOO_MANY_S: Final = 1.0
 
 
@@ -76,7 +78,7 @@ class Authenticator:
         self._live: set[LiveLogin] = set()
         self._asking: asyncio.Task[None] | None = None
         self._passwords = PasswordChecks() if passwords is None else passwords
-        self._secret = secrets.token_bytes(32)
+        self._keyed = _keyed()
         # Digest of credentials -> whom they prove, and until when that may be believed unchecked;
         # after that they are still likely to be good, so their next check goes before others'.
         self._remembered: dict[bytes, tuple[Principal, float]] = {}
@@ -119,7 +121,7 @@ class Authenticator:
         self.chain = chain
         self.generation += 1
         # What was remembered, and what is being checked now, was good for the old keys.
-        self._secret = secrets.token_bytes(32)
+        self._keyed = _keyed()
         self._remembered.clear()
         if self._asking is None and self._live:
             self._asking = asyncio.get_running_loop().create_task(self._ask_everybody())
@@ -174,11 +176,30 @@ class Authenticator:
         Raises:
             AuthenticationError: nobody.
         """
-        providers = self.chain.providers(credentials.method)
-        if not providers:
+        if not (providers := self.chain.providers(credentials.method)):
             return Principal(self.chain.anonymous_role)
-        now_s = self.now_s()
+        return self._ask_nowait(providers, credentials, self._digest(credentials))
+
+    def authenticate_or_wait(self, credentials: Credentials, address: str) -> Principal | None:
+        """As ``authenticate_nowait``, for a door: None only where ``authenticate`` would check
+        them, or wait for the check that is under way.
+
+        Raises:
+            AuthenticationError: nobody.
+            TooManyChecksError: nobody has looked.
+        """
+        if not (providers := self.chain.providers(credentials.method)):
+            return Principal(self.chain.anonymous_role)
         digest = self._digest(credentials)
+        principal = self._ask_nowait(providers, credentials, digest)
+        if principal is None and not self._has_room_for(credentials, digest, address):
+            raise TooManyChecksError("too many checks at once")
+        return principal
+
+    def _ask_nowait(
+        self, providers: Sequence[Provider], credentials: Credentials, digest: bytes
+    ) -> Principal | None:
+        now_s = self.now_s()
         if (known := self._remembered.get(digest)) is not None and now_s < known[1]:
             return known[0]
         error: AuthenticationError | None = None
@@ -251,9 +272,7 @@ class Authenticator:
     def _may_join(self, digest: bytes, address: str) -> bool:
         return digest in self._remembered or not _is_full(self._joined_by, address)
 
-    def has_room_for(self, credentials: Credentials, address: str = "") -> bool:
-        """Whether ``authenticate`` would check them, or wait for the check that is under way."""
-        digest = self._digest(credentials)
+    def _has_room_for(self, credentials: Credentials, digest: bytes, address: str) -> bool:
         if digest in self._checking:
             return self._may_join(digest, address)
         if not self._has_password(credentials):
@@ -338,12 +357,16 @@ class Authenticator:
 
     def _digest(self, credentials: Credentials) -> bytes:
         """Keyed and irreversible: what is remembered is of no use to whoever reads memory."""
-        digest = hashlib.blake2b(key=self._secret, digest_size=32)
-        for part in (credentials.method.encode(), credentials.certificate or b""):
-            digest.update(len(part).to_bytes(4, "big"))
-            digest.update(part)
-        digest.update(credentials.data)
+        method, certificate = credentials.method.encode(), credentials.certificate or b""
+        sizes = _SIZES.pack(len(method), len(certificate))
+        digest = self._keyed.copy()
+        digest.update(b"".join((sizes, method, certificate, credentials.data)))
         return digest.digest()
+
+
+def _keyed() -> hashlib.blake2b:
+    """A hash with a new key of its own."""
+    return hashlib.blake2b(key=secrets.token_bytes(32), digest_size=32)
 
 
 def _ask(provider: Provider, credentials: Credentials, now_s: float) -> Principal:

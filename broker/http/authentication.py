@@ -104,8 +104,8 @@ class AuthenticationLayer:
         else:
             await self._app(scope, receive, send)
 
-    def refuse_nowait(self, scope: Scope) -> Response | Credentials | None:
-        """The answer to an HTTP request that is refused whatever it asks for, noted and counted.
+    def refuse_nowait(self, scope: Scope) -> BrokerError | Credentials | None:
+        """Why an HTTP request is refused whatever it asks for; noted and counted.
 
         Credentials: their check takes longer, ``refuse_later`` can tell. None: there is more to ask
         about it, in the usual way.
@@ -117,22 +117,20 @@ class AuthenticationLayer:
         try:
             credentials = self._credentials(scope, _headers(scope))
             method = credentials.method
-            principal = authenticator.authenticate_nowait(credentials)
-            if principal is None and not authenticator.has_room_for(credentials, host):
-                raise TooManyChecksError("too many checks at once")
+            principal = authenticator.authenticate_or_wait(credentials, host)
         except BrokerError as error:
             authenticator.refusal(f"{host}:{port}", scope["type"], method, error)
-            return self._answer(error, is_websocket=False)
+            return error
         return credentials if principal is None else None
 
-    async def refuse_later(self, scope: Scope, credentials: Credentials) -> Response | None:
+    async def refuse_later(self, scope: Scope, credentials: Credentials) -> BrokerError | None:
         """The same, however long the check takes. None: they are good, and that is remembered."""
         host, port = scope["client"]
         try:
             await self._authenticator.authenticate(credentials, host)
         except BrokerError as error:
             self._authenticator.refusal(f"{host}:{port}", scope["type"], credentials.method, error)
-            return self._answer(error, is_websocket=False)
+            return error
         return None
 
     def _is_open(self, scope: Scope) -> bool:
@@ -197,7 +195,7 @@ class AuthenticationLayer:
 
     async def _refuse(self, error: BrokerError, scope: Scope, receive: Receive, send: Send) -> None:
         is_websocket = scope["type"] == "websocket"
-        response = self._answer(error, is_websocket=is_websocket)
+        response = self.answer(error, is_websocket=is_websocket)
         if not is_websocket:
             await response(scope, receive, send)
             return
@@ -211,7 +209,8 @@ class AuthenticationLayer:
         )
         await send({"type": f"{kind}.body", "body": bytes(response.body)})
 
-    def _answer(self, error: BrokerError, *, is_websocket: bool) -> Response:
+    def answer(self, error: BrokerError, *, is_websocket: bool = False) -> Response:
+        """What whoever was refused for that is told."""
         if isinstance(error, _CrossSiteError):
             return error_response(403, "Another site's page (corsAllowedOrigins)")
         if isinstance(error, TooManyChecksError):  # nothing is said about the credentials

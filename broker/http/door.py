@@ -60,7 +60,7 @@ class HttpDoor:
             self.room,
             what="HTTP",
             deadline_s=lambda: config.http_request_header_timeout_millis / 1000,
-            peeks=True,
+            peek_bytes=HEAD_BYTES_MAX + 1,
         )
         self._doorstep.start(listener, config.http_server_accept_queue_size)
 
@@ -70,13 +70,10 @@ class HttpDoor:
 
     def look(self, guest: Guest) -> None:
         if self._refusals is not None:
-            try:
-                words = guest.peek(HEAD_BYTES_MAX + 1)
-            except OSError:
-                words = b""
+            words = bytes(guest.received)
             found = self._refusals.answer(words, guest.ip, guest.port)
             if isinstance(found, bytes):
-                guest.hear(len(words))
+                guest.hear()
                 guest.end(found)
                 return
             if found is not None and self._doubted < self._doubted_max:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
+from broker.errors import BrokerError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.responses import Response
 
     from broker.auth.chain import Credentials
     from broker.config import BrokerConfig
@@ -60,11 +61,12 @@ class EarlyRefusals:
         self._figures = figures
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
+        # By the kind of refusal: status, and the answer around the number of the request
+        self._known: dict[type[BrokerError], tuple[int, bytes, bytes]] = {}
 
     def answer(self, words: bytes, ip: str, port: int) -> bytes | Doubt | None:
         """The whole answer to ``words``; None: somebody else has to look at them."""
-        match = _REQUEST.fullmatch(words)
-        if match is None or len(words) > HEAD_BYTES_MAX:
+        if len(words) > HEAD_BYTES_MAX or (match := _REQUEST.fullmatch(words)) is None:
             return None
         headers: list[tuple[bytes, bytes]] = []
         lines = match[2].split(b"\r\n")[:-1]
@@ -90,21 +92,28 @@ class EarlyRefusals:
         found = self._layer.refuse_nowait(scope)
         if found is None:
             return None
-        return self._encode(found) if isinstance(found, Response) else Doubt(scope, found)
+        return self._encode(found) if isinstance(found, BrokerError) else Doubt(scope, found)
 
     async def resolve(self, doubt: Doubt) -> bytes | None:
         """As ``answer``, once the check is made."""
-        response = await self._layer.refuse_later(doubt.scope, doubt.credentials)
-        return None if response is None else self._encode(response)
+        error = await self._layer.refuse_later(doubt.scope, doubt.credentials)
+        return None if error is None else self._encode(error)
 
-    def _encode(self, response: Response) -> bytes:
-        self._figures.answers[response.status_code // 100] += 1
+    def _encode(self, error: BrokerError) -> bytes:
+        if (known := self._known.get(type(error))) is None:
+            # Plain requests name no method, the one thing that an answer could repeat.
+            known = self._known[type(error)] = self._parts(self._layer.answer(error))
+        status, before, behind = known
+        self._figures.answers[status // 100] += 1
+        return b"%s%x%s" % (before, next(self._numbers), behind)
+
+    def _parts(self, response: Response) -> tuple[int, bytes, bytes]:
         status = HTTPStatus(response.status_code)
         lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode())]
         lines += [b"%s: %s" % header for header in response.raw_headers]
-        lines.append(b"x-request-id: %s-%x" % (self._prefix.encode(), next(self._numbers)))
-        lines += [b"connection: close", b"", bytes(response.body)]
-        return b"\r\n".join(lines)
+        lines.append(b"x-request-id: %s-" % self._prefix.encode())
+        rest = [b"", b"connection: close", b"", bytes(response.body)]
+        return response.status_code, b"\r\n".join(lines), b"\r\n".join(rest)
 
 
 def early_refusals(app: FastAPI, config: BrokerConfig) -> EarlyRefusals | None:

@@ -125,9 +125,7 @@ class BinaryDoor:
         service, authenticator = self._service, self._authenticator
         if service.ready:
             credentials = Credentials(method_of(connect), connect.auth_data)
-            known = authenticator.authenticate_nowait(credentials)
-            if known is None and not authenticator.has_room_for(credentials, guest.ip):
-                raise TooManyChecksError("too many checks at once")
+            authenticator.authenticate_or_wait(credentials, guest.ip)
         # A connection asks again: that is remembered, and there is more to it than this.
         taken, received = guest.take(), bytes(guest.received)
         self.doorstep.run(

@@ -4,6 +4,9 @@ A stranger costs a socket, an entry in a bounded room and what he has sent of hi
 transport, no protocol, no TLS session. A ``Door`` looks at those words; it turns him away with some
 bytes, or takes the socket and makes a real connection of it. Accepting, reading and looking are
 paced, so that those who are known are served in between (pacer.py).
+
+Most strangers are turned away at once, so each system call counts, 1 to 5 us of 30. Their sockets
+stay in blocking mode, where only the calls don't wait; the last words leave with the end.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ _BEHIND: Final = 64
 """Guests with something to be looked at, above which the next ones wait in the kernel's queue."""
 _AFTER_FAILURE_S: Final = 1.0
 _SWEEP_S: Final = 1.0
+_AT_ONCE: Final = socket.MSG_DONTWAIT
+_WITH_THE_END: Final = _AT_ONCE | getattr(socket, "MSG_MORE", 0)
+"""One packet for the last words and the end of the connection, where the system can do that."""
 
 
 class Door(Protocol):
@@ -89,7 +95,7 @@ class Guest:
         if self.ended or not data:
             return
         try:
-            if self._socket.send(data) == len(data):
+            if self._socket.send(data, _AT_ONCE) == len(data):
                 return
         except OSError:
             pass  # gone, or his buffer is full
@@ -102,7 +108,7 @@ class Guest:
         accepted = self._leave()
         if answer:
             with contextlib.suppress(OSError):
-                accepted.send(answer)
+                accepted.send(answer, _WITH_THE_END)
         accepted.close()
         self._doorstep.door.gone(self)
 
@@ -112,19 +118,20 @@ class Guest:
             logger.log(level, "connection %s: closed: %s", self.remote, reason)
             self.end()
 
-    def peek(self, bytes_max: int) -> bytes:
-        """What he has said and nobody has read, for doors that only peek. Raises OSError."""
-        return self._socket.recv(bytes_max, socket.MSG_PEEK)
-
-    def hear(self, count: int) -> None:
-        """So many bytes of that are read: unread ones would make of an answer's end a reset."""
+    def hear(self) -> None:
+        """What a door that peeks has seen is read: unread words would make of an answer's end a
+        reset."""
         with contextlib.suppress(OSError):
-            self._socket.recv(count)
+            self._socket.recv(len(self.received), _AT_ONCE)
 
     def take(self) -> socket.socket:
         """The socket, which is the caller's from now on. REQUIRES: it has not ended."""
         assert not self.ended
-        return self._leave()
+        taken = self._leave()
+        taken.setblocking(False)
+        with contextlib.suppress(OSError):  # gone: the next one who reads or writes is told
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return taken
 
     def stop_reading(self) -> None:
         if self._is_read:
@@ -153,7 +160,7 @@ class Doorstep:
         what: str,
         deadline_s: Callable[[], float],
         admits: Callable[[int], bool] = lambda guests: True,
-        peeks: bool = False,
+        peek_bytes: int = 0,
     ) -> None:
         """
         Args:
@@ -162,10 +169,10 @@ class Doorstep:
             deadline_s: how long a guest may take, at most.
             admits: whether there may be so many now, beside what else holds files; if not, the
                 oldest is cut.
-            peeks: the door wants to know only that somebody has begun to speak; his words stay
-                in the socket.
+            peek_bytes: so many bytes of his first words, at most, are shown to the door, once; they
+                stay in the socket. 0: words are read, and no others than these.
         """
-        self._flags = socket.MSG_PEEK if peeks else 0
+        self._flags = _AT_ONCE | (socket.MSG_PEEK if peek_bytes else 0)
         self.loop = asyncio.get_running_loop()
         self.door = door
         self._room = room
@@ -174,7 +181,7 @@ class Doorstep:
         self._admits = admits
         self._guests: dict[Guest, float] = {}  # when they came, in that order
         self.held_bytes = 0  # of all their ``received``
-        self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._buffer = memoryview(bytearray(peek_bytes or _READ_BYTES))
         self._pacer: Pacer[Guest] = Pacer(self.loop, self._read)
         self._listener: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
@@ -257,19 +264,26 @@ class Doorstep:
                 return
 
     def _come(self, accepted: socket.socket, peer: Any) -> None:
-        accepted.setblocking(False)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         guest = Guest(self, accepted, peer)
         if not self._admits(len(self._guests) + 1):
             if not self._guests:
                 accepted.close()
                 return
             self._cut_oldest()
+        try:
+            if self._hear(guest):  # of most the first words are here already
+                self.door.look(guest)
+        finally:
+            if not guest.ended:
+                self._stay(guest)
+
+    def _stay(self, guest: Guest) -> None:
         self._room.enter(guest)
         self._guests[guest] = time.monotonic()
         if self._sweep is None:
             self._sweep = self.loop.call_later(_SWEEP_S, self._on_sweep)
-        self._read(guest)  # of most the first words are here already
+        while self.held_bytes > _HELD_BYTES_MAX:
+            self._cut_oldest()
 
     # --- reading
 
@@ -278,25 +292,28 @@ class Doorstep:
         self._pacer.add(guest)
 
     def _read(self, guest: Guest) -> None:
-        if guest.ended:
+        if guest.ended or not self._hear(guest):
             return
+        while self.held_bytes > _HELD_BYTES_MAX:
+            self._cut_oldest()
+        if not guest.ended:
+            self.door.look(guest)
+
+    def _hear(self, guest: Guest) -> bool:
+        """Whether he has said something; if not, he is waited for, or ended."""
         try:
             count = guest.read_into(self._buffer, self._flags)
         except BlockingIOError:
             guest.wait()
-            return
+            return False
         except OSError:
             count = 0
         if not count:
             guest.end()
-            return
-        if not self._flags:
-            guest.received += self._buffer[:count]
-            self.held_bytes += count
-            while self.held_bytes > _HELD_BYTES_MAX:
-                self._cut_oldest()
-        if not guest.ended:
-            self.door.look(guest)
+            return False
+        guest.received += self._buffer[:count]
+        self.held_bytes += count
+        return True
 
     def _cut_oldest(self) -> None:
         oldest = next(iter(self._guests))
@@ -304,9 +321,9 @@ class Doorstep:
         oldest.close("too much is kept for those who wait", level=logging.DEBUG)
 
     def left(self, guest: Guest) -> None:
-        """It isn't kept here any more."""
+        """It isn't kept here any more, if it was."""
+        self.held_bytes -= len(guest.received)
         if self._guests.pop(guest, None) is not None:
-            self.held_bytes -= len(guest.received)
             self._room.leave(guest)
 
     def _on_sweep(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import resource
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
@@ -67,8 +68,8 @@ class Counting:
 class Standing:
     """A doorstep with its door, on a free port."""
 
-    def __init__(self, **more: Any) -> None:
-        self.door, self.room = Counting(), WaitingRoom(100)
+    def __init__(self, room: WaitingRoom | None = None, **more: Any) -> None:
+        self.door, self.room = Counting(), WaitingRoom(100) if room is None else room
         more.setdefault("deadline_s", lambda: LIMIT_S)
         self.doorstep = Doorstep(self.door, self.room, what="test", **more)
         self.port = self.doorstep.start(listening_socket("127.0.0.1", 0, "test"), 128)
@@ -78,6 +79,12 @@ class Standing:
         if data:
             writer.write(data)
         return reader, writer
+
+    def come_and_speak(self, data: bytes) -> socket.socket:
+        """All of it before the doorstep hears of it."""
+        stranger = socket.create_connection(("127.0.0.1", self.port), LIMIT_S)
+        stranger.sendall(data)
+        return stranger
 
     def close(self) -> None:
         self.doorstep.close()
@@ -155,12 +162,55 @@ async def test_files_that_others_need_are_left_to_them() -> None:
     nobody.close()
 
 
+async def test_who_is_turned_away_at_once_takes_nobodys_place() -> None:
+    standing = Standing(room=WaitingRoom(2))
+    waiting = [await standing.come(bytes(9)) for _ in range(2)]
+    await _until(lambda: standing.doorstep.held_bytes == 18)
+    standing.door.look = lambda guest: guest.end(b"no")  # type: ignore[method-assign] # of this one
+    strangers = [standing.come_and_speak(b"words") for _ in range(5)]
+    await _until(lambda: len(standing.door.left) == 5)
+    assert (len(standing.doorstep), standing.doorstep.held_bytes, standing.room.cut) == (2, 18, 0)
+    for stranger in strangers:
+        stranger.settimeout(LIMIT_S)
+        assert (stranger.recv(10), stranger.recv(10)) == (b"no", b"")
+        stranger.close()
+    for _, writer in waiting:
+        writer.close()
+    standing.close()
+
+
+@pytest.mark.parametrize("how", ["send", "end"])
+async def test_who_reads_nothing_keeps_nobody_waiting(how: str) -> None:
+    """Sockets of guests are in blocking mode."""
+    standing = Standing()
+    stranger = standing.come_and_speak(b"12345")
+    await _until(lambda: standing.door.looks == 1)
+    (guest,) = standing.doorstep._guests
+    stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    rescue = threading.Timer(2 * LIMIT_S, stranger.close)  # a reset, which ends any wait
+    rescue.start()
+    if how == "end":
+        guest.end(bytes(64 << 20))
+    else:
+        while not guest.ended:
+            guest.send(bytes(1 << 20))
+    assert rescue.is_alive()
+    rescue.cancel()
+    assert standing.door.left == [guest]
+    stranger.close()
+    standing.close()
+
+
 async def test_a_door_that_peeks_leaves_the_words_in_the_socket() -> None:
-    standing = Standing(peeks=True)
-    standing.door.look = lambda guest: standing.door.taken.append((b"", guest.take()))  # type: ignore[method-assign] # of this one
+    standing = Standing(peek_bytes=4)
+    standing.door.look = lambda guest: standing.door.taken.append((guest.received, guest.take()))  # type: ignore[method-assign,arg-type] # of this one
     _, writer = await standing.come(b"hello")
     await _until(lambda: len(standing.door.taken) == 1)
-    assert standing.door.taken[0][1].recv(100) == b"hello"
+    words, taken = standing.door.taken[0]
+    assert words == b"hell"
+    assert taken.recv(100) == b"hello"
+    assert not taken.getblocking()
+    assert standing.doorstep.held_bytes == 0
     writer.close()
     standing.close()
 

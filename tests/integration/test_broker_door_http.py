@@ -181,6 +181,13 @@ def test_when_too_many_wait_for_checks_others_get_a_connection_meanwhile(
     assert is_early(ask(broker, request("/admin/v2/clusters", *WRONG["a wrong password"])))
 
 
+def test_each_refusal_has_a_number_of_its_own(broker: EmbeddedBroker) -> None:
+    answers = [ask(broker, request("/admin/v2/clusters")) for _ in range(5)]
+    assert all(map(is_early, answers))
+    numbers = {found[1] for each in answers if (found := re.search(rb"x-request-id: (\S+)", each))}
+    assert len(numbers) == 5
+
+
 def test_refusals_are_counted(broker: EmbeddedBroker) -> None:
     def count(name: str) -> float:
         text = httpx.get(f"{broker.web_url}/metrics").text

@@ -196,12 +196,13 @@ async def test_who_waits_for_an_issuer_leaves_room_for_others() -> None:
     ]
     await asyncio.wait(guesses, timeout=30, return_when=asyncio.FIRST_COMPLETED)
     one_more = Credentials("token", b"a")
-    assert not subject.has_room_for(one_more, "10.0.0.1")
-    assert subject.has_room_for(one_more, "10.0.0.2")
+    with pytest.raises(TooManyChecksError):
+        subject.authenticate_or_wait(one_more, "10.0.0.1")
+    assert subject.authenticate_or_wait(one_more, "10.0.0.2") is None
     go.set()
     errors = await asyncio.gather(*guesses, return_exceptions=True)
     assert len([error for error in errors if isinstance(error, TooManyChecksError)]) == 1000 - 128
-    assert subject.has_room_for(one_more, "10.0.0.1")
+    assert subject.authenticate_or_wait(one_more, "10.0.0.1") is None
     assert not subject._fetching_for
     subject.close()
 
