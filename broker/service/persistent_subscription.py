@@ -513,7 +513,7 @@ class PersistentSubscription(Subscription):
         last, found = ledger.last_confirmed, None
         while left > 0 and position < last:
             ledger_id, first = ledger.next_position(position)
-            end = ledger.position_after(position, left)
+            end = min(ledger.position_after(position, left), last)
             if end[0] != ledger_id:  # stay in one ledger: its last entry
                 end = ledger.previous_position((ledger_id + 1, -1))
             if end < (ledger_id, first):

@@ -197,6 +197,8 @@ def test_skipping_counts_what_is_unacknowledged_and_keeps_consumers(
     assert backlogs(admin, path) == {"s": 0}
     send(client, topic, 1, first=9)
     assert consumer.receive(30_000).data() == b"9"
+    assert admin.post(f"{path}/subscription/s/skip/1000").is_success, "more than there are"
+    assert backlogs(admin, path) == {"s": 0}
 
 
 def test_expiry_by_id_and_by_age(

@@ -103,6 +103,20 @@ async def test_expiry_up_to_a_position() -> None:
     assert bench.subscription.expired_entries == 2
 
 
+@pytest.mark.parametrize("acked", [[], [(10, 1)], [(10, 1), (11, 0), (12, 3)], [(12, 2), (12, 3)]])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 10, 1000])
+async def test_skipping_takes_so_many_or_all_there_are(
+    acked: list[tuple[int, int]], count: int
+) -> None:
+    bench = Bench([3, 2, 4])
+    bench.cursor.ack(acked)
+    before = bench.cursor.backlog
+    await admin.skip_messages(bench.subscription, count)
+    assert bench.cursor.backlog == max(before - count, 0)
+    bench.ledger.append(head(), ledger_id=12)
+    assert bench.cursor.backlog == max(before - count, 0) + 1, "nothing that came later"
+
+
 async def test_skipping_clearing_and_properties() -> None:
     bench = Bench([3, 2])
     bench.cursor.ack([(10, 1)])
