@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check audit bench bench-admin simulate simulate-balancer chaos fuzz fuzz-login interop-clients format clean
+.PHONY: help setup standalone test check audit bench bench-admin bench-cluster simulate simulate-balancer chaos fuzz fuzz-login interop-clients format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -50,6 +50,9 @@ format: $(STAMP)  ## rewrite sources in our format
 
 bench-admin: $(STAMP)  ## topic statistics, lists of 10,000 topics [SERVICE_URL=pulsar://... ADMIN_URL=http://...]
 	$(BIN)/python -m benchmarks.micro.http_admin $(SERVICE_URL) $(ADMIN_URL)
+
+bench-cluster: $(STAMP)  ## three brokers and bookies by the yardstick: OUT=folder [PULSAR=pulsar.sh] [SECONDS_PER_LOAD=10]
+	$(BIN)/python -m benchmarks.cluster_figures --seconds $(SECONDS_PER_LOAD) --out $(OUT) $(if $(PULSAR),--pulsar $(PULSAR))
 
 bench: $(STAMP)  ## micro benchmarks and a short yardstick run, for us alone
 	$(BIN)/python benchmarks/run.py --seconds $(SECONDS_PER_LOAD)
