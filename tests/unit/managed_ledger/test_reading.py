@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -201,4 +202,31 @@ async def test_nothing_is_cached_without_a_budget() -> None:
     assert log.read_nowait(appends.acked[0][0], 1, 1) is None
     assert await read_all(log, entries_max=30) == appends.acked
     assert log.cache.is_empty
+    await cluster.close()
+
+
+async def test_a_reader_that_goes_on_gets_longer_runs() -> None:
+    """From 256 KiB to 4 MiB, by doubling; whoever jumps begins anew."""
+    cluster, size = Cluster(cache_bytes=128 << 20), 16 << 10
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    appends = Appends(log)
+    appends.send(*[bytes(size)] * 1500)
+    await appends.settle()
+    second = await cluster.factory().open(NAME, CONFIG)
+    cluster.connections[-1].reads.clear()
+    position = EARLIEST
+    while (batch := await second.read(position, 1, 1)) is not None and batch.first < 1000:
+        position = (batch.ledger_id, batch.last + 1)
+    begins = [first for first, _ in cluster.connections[-1].reads]
+    runs = [end - first for first, end in pairwise(begins)]
+    # An entry has a head and a packet's header as well, so one less fits.
+    assert runs[:6] == [15, 31, 63, 127, 255, 255]
+    assert set(runs[4:]) == {255}
+    jumped = await second.read((appends.acked[0][0][0], 1400), 1, 1)
+    assert jumped is not None
+    await eventually(lambda: begins[-1] != cluster.connections[-1].reads[-1][0])
+    again = second.read_nowait((jumped.ledger_id, 1400), 1000, 1 << 30)
+    assert again is not None
+    assert len(again) <= 16
     await cluster.close()
