@@ -44,10 +44,12 @@ class Cursor:
         "_is_busy",
         "_is_scheduled",
         "_must_write",
+        "_next_write_s",
         "_refusal",
         "_reset_target",
         "_state",
         "_task",
+        "_timer",
         "_view",
         "_waiting",
         "_writer",
@@ -72,6 +74,8 @@ class Cursor:
         self._in_flight: list[AckDone] | None = None
         self._idle_waiters: tuple[asyncio.Future[None], ...] = ()
         self._task: asyncio.Task[None] | None = None
+        self._next_write_s = 0.0  # before it, only a write that somebody waits for
+        self._timer: asyncio.TimerHandle | None = None
         self._reset_target: Position | None = None
         self._durable_mark_delete = state.mark_delete
 
@@ -377,15 +381,28 @@ class Cursor:
                 self._waiting = [on_durable]
             else:
                 self._waiting.append(on_durable)
-        if not self._is_scheduled and not self._is_busy:
-            # Not at once: what else this tick brings goes with the same write.
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._write)
+        if self._is_scheduled or self._is_busy:
+            return
+        loop = asyncio.get_running_loop()
+        if not self._waiting and self._view.config.mark_delete_rate > 0:
+            if self._timer is not None:
+                return
+            if (delay_s := self._next_write_s - loop.time()) > 0:
+                self._timer = loop.call_later(delay_s, self._write)
+                return
+        # Not at once: what else this tick brings goes with the same write.
+        self._is_scheduled = True
+        loop.call_soon(self._write)
 
     def _write(self) -> None:
         self._is_scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._is_busy or self._writer is None or self._refusal is not None:
             return
+        if (rate := self._view.config.mark_delete_rate) > 0:
+            self._next_write_s = asyncio.get_running_loop().time() + 1 / rate
         if not self._is_changed:
             self._answer(None)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -66,6 +67,38 @@ async def test_one_write_in_flight_and_the_rest_coalesces() -> None:
     assert first == [None]
     assert set(later) == {None}
     assert len(bodies) == 3
+
+
+async def test_acks_that_nobody_waits_for_are_written_at_the_rate() -> None:
+    log = FakeLog({1: 1000})
+    log.config = replace(log.config, mark_delete_rate=0.001)
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])  # the first one at once
+    await until(lambda: cursor.durable_mark_delete == (1, 0))
+    [writer] = log.bookkeeper.writers
+    bodies = log.storage.ledgers[writer.ledger_id].bodies
+    before = len(bodies)
+    for entry in range(1, 500):
+        cursor.ack([(1, entry)])
+        await asyncio.sleep(0)
+    assert len(bodies) == before
+    answers = Answers()
+    cursor.ack([(1, 500)], answers)  # somebody waits: all of them go with it
+    await until(lambda: answers == [None])
+    assert (len(bodies), cursor.durable_mark_delete) == (before + 1, (1, 500))
+    cursor.ack([(1, 501)])
+    await cursor.close()
+    assert (await reopened(log)).mark_delete == (1, 501)
+
+
+async def test_the_rate_s_next_write_comes_by_itself() -> None:
+    log = FakeLog({1: 1000})
+    log.config = replace(log.config, mark_delete_rate=200.0)
+    cursor = await opened(log)
+    for entry in range(50):
+        cursor.ack([(1, entry)])
+        await asyncio.sleep(0.001)
+    await until(lambda: cursor.durable_mark_delete == (1, 49))
 
 
 async def test_an_ack_that_changes_nothing_waits_for_the_write_that_has_it() -> None:
