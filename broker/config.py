@@ -99,7 +99,7 @@ _AUTHORIZATION_PROVIDERS = (
 _UNSUPPORTED = frozenset(
     {
         "tlsenabledwithkeystore",
-        *("transactioncoordinatorenabled", "brokerdeduplicationenabled"),
+        "transactioncoordinatorenabled",
     }
 )
 
@@ -236,6 +236,14 @@ class BrokerConfig(BalancerConfig):
     delayed_delivery_tick_time_millis: int = 1_000
     is_delayed_delivery_deliver_at_time_strict: bool = False
     delayed_delivery_max_delay_in_millis: int = 0  # 0: no limit
+
+    # --- messages that are sent again
+    broker_deduplication_enabled: bool = False
+    broker_deduplication_entries_interval: int = 1_000  # stored ones between snapshots
+    broker_deduplication_snapshot_interval_seconds: int = 120  # 0: by entries only
+    broker_deduplication_snapshot_frequency_in_seconds: int = 120  # how often it is looked at
+    broker_deduplication_max_number_of_producers: int = 10_000  # in a snapshot of a topic
+    broker_deduplication_producer_inactivity_timeout_minutes: int = 360
 
     # --- managed ledgers
     managed_ledger_default_ensemble_size: int = 1

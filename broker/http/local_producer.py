@@ -129,6 +129,13 @@ class LocalProducer:
         return self
 
     @property
+    def last_sequence_id(self) -> int:
+        """The highest that is stored of producers of its name; -1: none is known."""
+        if self._topic is None or self._producer is None:
+            return -1
+        return self._topic.last_sequence_id(self._producer.name)
+
+    @property
     def schema_version(self) -> int | None:
         """Of the schema it was opened with."""
         return None if self._producer is None else self._producer.schema_version

@@ -49,6 +49,8 @@ class Publisher:
         self._links: PeerLinks | None = None
         self._turn = itertools.count(secrets.randbelow(len(producers)))
         self._single = next(self._turn) % len(producers)
+        self.next_sequence_id = 1 + max(producer.last_sequence_id for producer in producers)
+        """What its next message may have: a lower one could be taken for a message sent again."""
 
     @classmethod
     async def open(

@@ -31,6 +31,7 @@ class RemoteProducer:
         self.closed = False
         self.on_closed: Callable[[], None] | None = None
         self.schema_version: int | None = None
+        self.last_sequence_id = -1
         self._link, self._name = link, name
         self._id = link.next_id()
         # Entries under way, in the order of their answers: the ticket, and the index in its call.
@@ -67,6 +68,7 @@ class RemoteProducer:
         except BaseException:
             link.users.pop(("producer", self._id), None)
             raise
+        self.last_sequence_id = answer.last_sequence_id
         self.schema_version = parse_version(answer.schema_version) if schema is not None else None
         return self
 

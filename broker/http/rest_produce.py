@@ -243,7 +243,8 @@ class RestPublishers:
                 call.fail(slot, wrong[slot])
                 continue
             if message.sequence_id < 0:
-                message.sequence_id = next(self._sequence)
+                message.sequence_id = max(next(self._sequence), publisher.next_sequence_id)
+            publisher.next_sequence_id = max(publisher.next_sequence_id, message.sequence_id + 1)
             if message.deliver_after_ms:
                 # http-api 5: relative to the event time; without one only now makes sense
                 message.deliver_at_ms = message.deliver_after_ms + (message.event_time_ms or now_ms)

@@ -155,6 +155,7 @@ class Policies:
         "backlog_quotas",
         "config",
         "deduplication",
+        "deduplication_snapshot_s",
         "delayed_delivery",
         "dispatch_rate",
         "document",
@@ -361,7 +362,16 @@ class Policies:
         self.encryption_required = (
             config.encryption_require_on_producer or self.value("encryption_required") is True
         )
-        self.deduplication = self.value("deduplicationEnabled") is True
+        self.deduplication = _boolean(
+            self.value("deduplicationEnabled"), config.broker_deduplication_enabled
+        )
+        snapshot_s = self.value("deduplicationSnapshotIntervalSeconds")
+        self.deduplication_snapshot_s = (
+            config.broker_deduplication_snapshot_interval_seconds
+            if snapshot_s is None
+            else int(snapshot_s)
+        )
+        """Seconds between snapshots of what is known of producers; 0: by entries only."""
         self.subscription_auth_mode = str(self.value("subscription_auth_mode") or "None")
         types = (_names(value) for value in self.values("subscription_types_enabled"))
         self.subscription_types: frozenset[str] = next(filter(None, types), frozenset())

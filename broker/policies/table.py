@@ -584,14 +584,12 @@ _CLIENTS: Final = (
         example=False,
         namespace=At(path="deduplication", null_removes=False),
         topic=At(path="deduplicationEnabled", applied=True),
-        default=lambda _: False,
-        off=_false,
-        feature="Message deduplication",
+        default=lambda config: config.broker_deduplication_enabled,
     ),
     Policy(
         field="deduplicationSnapshotIntervalSeconds",
         kind=_COUNT,
-        title="seconds between snapshots of the deduplication state, 0: the broker's",
+        title="seconds between snapshots of the deduplication state, 0: by messages only",
         example=0,
         namespace=At(
             path="deduplicationSnapshotInterval",
@@ -599,8 +597,7 @@ _CLIENTS: Final = (
             too_low="interval must be greater than or equal to 0",
         ),
         topic=At(path="deduplicationSnapshotInterval", too_low="interval must be 0 or more"),
-        off=_zero,
-        feature="Message deduplication",
+        default=lambda config: config.broker_deduplication_snapshot_interval_seconds,
     ),
     Policy(
         field="entryFilters",

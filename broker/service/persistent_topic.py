@@ -20,6 +20,7 @@ from broker.errors import (
     TopicTerminatedError,
 )
 from broker.service.backlog_check import BacklogCheck
+from broker.service.deduplication import DEDUPLICATION_CURSOR, Deduplication
 from broker.service.figures import PublishFigures
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.subscription import open_subscription, start_position
@@ -68,8 +69,10 @@ class PersistentTopic(Topic):
         "_in_flight",
         "_recovering",
         "_settled",
+        "_switching",
         "_terminating",
         "backlog",
+        "deduplication",
         "ledger",
         "publish_figures",
     )
@@ -85,6 +88,9 @@ class PersistentTopic(Topic):
         self._in_flight = 0  # batches given to the ledger and not answered in full
         self._recovering = False
         self._terminating = False
+        self.deduplication: Deduplication | None = None
+        """There while the policies ask for it."""
+        self._switching = False  # it is being made, or taken away
         self._settled: asyncio.Future[None] | None = None  # somebody waits for _in_flight == 0
         if (epoch := ledger.properties.get(EPOCH_PROPERTY)) is not None:
             self.epoch = int(epoch)
@@ -112,6 +118,67 @@ class PersistentTopic(Topic):
         config = self.service.loader.ledger_config(self.policies)
         if config != self.ledger.config:
             self.ledger.configure(config)
+        if self._deduplication_differs():
+            self.service.run(self.switch_deduplication())
+
+    # --- de-duplication
+
+    def _wants_deduplication(self) -> bool:
+        return self.policies.deduplication and not self.name.is_system
+
+    def _deduplication_differs(self) -> bool:
+        """Whether it isn't as the policies ask for."""
+        return (
+            (self.deduplication is not None and self.deduplication.judges)
+            != self._wants_deduplication()
+            and not self._switching
+            and not self.fenced
+        )
+
+    async def prepare(self) -> None:
+        """Before the topic serves anybody: what its producers stored so far is known again.
+
+        Raises:
+            PersistenceError: it can't be read.
+        """
+        try:
+            if self._wants_deduplication():
+                self.deduplication = Deduplication(self)
+                await self.deduplication.start()
+            elif DEDUPLICATION_CURSOR in self.ledger.cursors:  # switched off while nobody had it
+                await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't restore de-duplication: {error}") from error
+
+    async def switch_deduplication(self) -> None:
+        """Begin or end it, until it is as the policies ask for."""
+        while self._deduplication_differs():
+            self._switching = True
+            try:
+                if self._wants_deduplication():
+                    self.deduplication = Deduplication(self)
+                    await self.deduplication.start()
+                else:
+                    self.deduplication = None
+                    await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
+            except STORAGE_ERRORS as error:
+                self.deduplication = None  # the next sweep tries again
+                logger.warning("%s: can't switch de-duplication: %s", self.name, error)
+                return
+            finally:
+                self._switching = False
+
+    def sweep_deduplication(self, now_ms: int) -> None:
+        """Its timers; and what could not be switched is tried again."""
+        if self._deduplication_differs():
+            self.service.run(self.switch_deduplication())
+        elif self.deduplication is not None:
+            self.deduplication.sweep(now_ms)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        if self.deduplication is None:
+            return -1
+        return self.deduplication.last_sequence_id(producer_name)
 
     # --- entries
 
@@ -126,13 +193,16 @@ class PersistentTopic(Topic):
         self.publish_figures.published(batch.bodies, batch.entry_bytes)
         batch.published_s = perf_counter()
         self._in_flight += 1
+        if self.deduplication is not None and self.deduplication.judges:
+            self.deduplication.publish(batch)
+            return
         self.ledger.append(
             batch.heads,
             cast("list[bytes | memoryview]", batch.bodies),
-            partial(self._on_appended_batch, batch),
+            partial(self.on_appended_batch, batch),
         )
 
-    def _on_appended_batch(
+    def on_appended_batch(
         self,
         batch: PublishBatch,
         ledger_id: int,
@@ -141,14 +211,12 @@ class PersistentTopic(Topic):
         error: BaseException | None,
     ) -> None:
         """A part of a batch, in order, is durable or lost."""
-        offset = batch.answered
-        batch.answered += count
-        if batch.answered >= len(batch.sequence_ids):
-            self._in_flight -= 1
-            if self._in_flight == 0 and self._settled is not None and not self._settled.done():
-                self._settled.set_result(None)
+        offset = self._take_answer(batch, count)
         sink = batch.producer.sink
         if error is None:
+            if self.deduplication is not None:
+                last = (ledger_id, first_entry_id + count - 1)
+                self.deduplication.on_stored(batch, offset, count, last)
             latency_ms = (perf_counter() - batch.published_s) * 1000
             self.publish_figures.stored(latency_ms, count)
             self.service.figures.publish.record(latency_ms, count)
@@ -162,6 +230,25 @@ class PersistentTopic(Topic):
         # everything from the first unanswered one on (wire-protocol 9, trap 12).
         sink.publish_failed(batch, offset, count, TopicFencedError(str(error)))
         self._on_storage_failure(error)
+
+    def on_not_appended(self, batch: PublishBatch, count: int, error: Exception | None) -> None:
+        """The next entries of a batch weren't given to the ledger: duplicates, or ``error``."""
+        offset = self._take_answer(batch, count)
+        sink = batch.producer.sink
+        if error is None:
+            sink.publish_done(batch, offset, count, -1, -1)
+        else:
+            sink.publish_failed(batch, offset, count, error)
+
+    def _take_answer(self, batch: PublishBatch, count: int) -> int:
+        """Note that ``count`` more entries of a batch are answered; index of the first of them."""
+        offset = batch.answered
+        batch.answered += count
+        if batch.answered >= len(batch.sequence_ids):
+            self._in_flight -= 1
+            if self._in_flight == 0 and self._settled is not None and not self._settled.done():
+                self._settled.set_result(None)
+        return offset
 
     def _on_appended(self) -> None:
         """Once per tick in which the end of the log moved."""
@@ -179,6 +266,8 @@ class PersistentTopic(Topic):
             # The ledger takes appends again, and nobody's older entries are under way any more.
             logger.info("%s: append failures settled, accepting producers", self.name)
             self.fenced = False
+            if self.deduplication is not None:
+                self.deduplication.on_settled()
 
     def _on_fenced(self, error: BaseException) -> None:
         """Another owner, or a ledger that can't go on: unload; the next client loads it anew."""
@@ -342,6 +431,8 @@ class PersistentTopic(Topic):
     async def _close_storage(self) -> None:
         self.ledger.on_appended = None
         self.ledger.on_fenced = None
+        if self.deduplication is not None and self.ledger.is_open:
+            self.deduplication.snapshot()  # stored by the close: the next owner reads little
         await self.ledger.close()
 
     async def _delete_storage(self) -> None:
@@ -359,6 +450,9 @@ class PersistentTopic(Topic):
         return {
             **super().storage_stats(),
             "storageSize": self.ledger.total_bytes,
+            "deduplicationStatus": "Disabled"
+            if self.deduplication is None
+            else self.deduplication.status,
             **self._offload_stats(),
             **self.backlog.stats(self.service.clock()),
         }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from broker.service.rates import RateSampler, iso_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Set
 
     from broker.errors import BrokerError
     from broker.service.schemas.definition import SchemaDefinition
@@ -87,10 +87,18 @@ class PublishBatch:
     """Sum of the body sizes."""
     message_count: int = 0
     chunked_count: int = 0
+    unfinished: Set[int] = frozenset()
+    """Indexes of chunks that aren't the last ones of their messages."""
     answered: int = 0
     """Entries whose fate was told to the sink."""
     published_s: float = 0.0
     """When the topic took it, for the write latency."""
+
+    def add_chunk(self, *, is_last: bool) -> None:
+        """The entry that is appended next is a chunk."""
+        self.chunked_count += 1
+        if not is_last:
+            self.unfinished |= {len(self.heads)}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -139,7 +139,7 @@ def _reply_success(
     reply = base.producer_success
     reply.request_id = request_id
     reply.producer_name = producer.name
-    reply.last_sequence_id = -1  # de-duplication is off: nothing is known about earlier messages
+    reply.last_sequence_id = producer.topic.last_sequence_id(producer.name)
     reply.schema_version = version_bytes(producer.schema_version)
     reply.producer_ready = ready
     if ready and producer.topic_epoch is not None:

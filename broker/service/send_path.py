@@ -17,7 +17,13 @@ from crc32c import crc32c
 
 from broker.errors import BrokerError, TopicFencedError
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_head import FLAG_CHUNK, FLAG_ENCRYPTED, FLAG_TRANSACTION, make_head
+from broker.protocol.entry_head import (
+    FLAG_CHUNK,
+    FLAG_ENCRYPTED,
+    FLAG_LAST_CHUNK,
+    FLAG_TRANSACTION,
+    make_head,
+)
 from broker.protocol.framing import MalformedFrameError
 from broker.service.assigned_broker import assign_broker
 from broker.service.producer import TOO_LARGE, Producer, PublishBatch
@@ -139,7 +145,7 @@ class SendPath:
             if not self._allowed(batch, head, len(body)):
                 return
             if head[3] & FLAG_CHUNK:
-                batch.chunked_count += 1
+                batch.add_chunk(is_last=bool(head[3] & FLAG_LAST_CHUNK))
         batch.heads.append(head)
         batch.bodies.append(body)
         batch.sequence_ids.append(sequence_id)

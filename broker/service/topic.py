@@ -242,6 +242,11 @@ class Topic(ABC):
         except AlreadyExistsError:
             return  # somebody else was faster
 
+    def last_sequence_id(self, producer_name: str) -> int:
+        """Of a producer of that name: the highest that is stored; -1: none is known."""
+        del producer_name
+        return -1
+
     # --- entries
 
     @abstractmethod

@@ -203,7 +203,13 @@ class TopicLoader:
             raise NotAllowedError(f"{name} is a partitioned topic; use its partitions")
         if not exists and properties:
             await ledger.set_properties(dict(properties))
-        return PersistentTopic(service, name, ledger, policies)
+        topic = PersistentTopic(service, name, ledger, policies)
+        try:
+            await topic.prepare()
+        except BaseException:
+            await ledger.close()
+            raise
+        return topic
 
     async def _check_partition(self, name: TopicName) -> bool:
         """Whether the name is a partition of an existing partitioned topic (wire-protocol 8.1).
@@ -266,6 +272,7 @@ class TopicLoader:
             cursor_ensemble_size=config.managed_ledger_default_ensemble_size,
             cursor_write_quorum=config.managed_ledger_default_write_quorum,
             cursor_ack_quorum=config.managed_ledger_default_ack_quorum,
+            mark_delete_rate=policies.persistence.mark_delete_rate,
             cursor_ledger_entries_max=config.managed_ledger_cursor_max_entries_per_ledger,
             cursor_ledger_age_max_ms=config.managed_ledger_cursor_rollover_time_in_seconds * 1000,
         )

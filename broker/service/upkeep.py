@@ -51,6 +51,8 @@ class Upkeep:
         self._backlogs_at_ms = now_ms + self._backlogs_ms
         self._unused_ms = config.subscription_expiry_check_interval_in_minutes * 60_000
         self._unused_at_ms = now_ms + self._unused_ms
+        self._snapshots_ms = config.broker_deduplication_snapshot_frequency_in_seconds * 1000
+        self._snapshots_at_ms = now_ms + self._snapshots_ms
         self._orphans: dict[Subscription, int] = {}  # since when
         self._running: set[str] = set()
 
@@ -65,6 +67,9 @@ class Upkeep:
         if now_ms >= self._unused_at_ms:
             self._unused_at_ms = now_ms + self._unused_ms
             self._begin("subscription expiry", lambda: self.expire_subscriptions(now_ms))
+        if self._snapshots_ms > 0 and now_ms >= self._snapshots_at_ms:
+            self._snapshots_at_ms = now_ms + self._snapshots_ms
+            self._begin("de-duplication", lambda: self.sweep_deduplication(now_ms))
         if now_ms >= self._leaks_at_ms:
             self._leaks_at_ms = now_ms + _LEAK_CHECK_MS
             self._begin("leak check", self.collect_leaks)
@@ -118,6 +123,12 @@ class Upkeep:
             except (LedgerError, ManagedLedgerError) as error:
                 logger.warning("%s: no check of the backlog: %s", topic.name, error)
         self._service.figures.quota_check.record(perf_counter() - began_s)
+
+    async def sweep_deduplication(self, now_ms: int) -> None:
+        """Snapshots of what topics know of their producers, and an end to what nobody needs."""
+        async for topic in self._topics():
+            if isinstance(topic, PersistentTopic) and not topic.fenced:
+                topic.sweep_deduplication(now_ms)
 
     async def expire_subscriptions(self, now_ms: int) -> None:
         """Delete the durable subscriptions that nobody has used for as long as policies say."""

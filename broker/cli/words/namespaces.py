@@ -229,8 +229,8 @@ _PLAIN: tuple[Policy, ...] = (
     Policy(
         "deduplication-snapshot-interval",
         "/deduplicationSnapshotInterval",
-        "entries between snapshots",
-        number(("-i", "--interval"), help="entries"),
+        "seconds between snapshots of what producers sent",
+        number(("-i", "--interval"), help="seconds"),
         remove="POST",
     ),
     Policy(

@@ -71,8 +71,8 @@ _POLICIES: tuple[Policy, ...] = (
     Policy(
         "deduplication-snapshot-interval",
         "/deduplicationSnapshotInterval",
-        "entries between snapshots",
-        number(("-i", "--interval"), help="entries"),
+        "seconds between snapshots of what producers sent",
+        number(("-i", "--interval"), help="seconds"),
     ),
     Policy(
         "max-producers",

@@ -141,6 +141,8 @@ class ProducerSession:
         )
         for producer in self._publisher.producers:
             producer.on_closed = self._lost
+        if self._parameters.first_sequence_id < 0:  # it goes on where its name left off
+            self._next_sequence_id = self._publisher.next_sequence_id
 
     async def run(self, channel: Channel) -> None:
         """Serve until the client leaves."""

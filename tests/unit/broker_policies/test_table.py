@@ -293,7 +293,6 @@ def test_what_a_whole_object_leaves_empty_says_nothing() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"deduplicationEnabled": True},
         {"migrated": True},
         {"resource_group_name": "group"},
         {"compaction_threshold": 1},

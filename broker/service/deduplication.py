@@ -1,0 +1,242 @@
+"""A stored topic that drops what its producers send again (wire-protocol 7.1).
+
+What is known of the producers survives the broker: every thousand entries it is stored with the
+cursor ``pulsar.dedup``, as the properties that go with its mark-delete position, and the entries
+behind that position tell the rest when the topic is loaded again. So the cursor's position and
+properties always belong together, and are stored together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Container
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.errors import PersistenceError, TopicFencedError
+from broker.protocol.entry_head import FLAG_CHUNK, FLAG_LAST_CHUNK, FLAG_MARKER, parse_head
+from broker.protocol.framing import MalformedFrameError, parse_entry_body
+from broker.service.sequence_ids import NEW, STORED, Run, SequenceIds
+from managed_ledger.position import LATEST, Position
+
+if TYPE_CHECKING:
+    from broker.service.persistent_topic import PersistentTopic
+    from broker.service.producer import Producer, PublishBatch
+    from managed_ledger.cursor.cursor import Cursor
+
+__all__ = ["DEDUPLICATION_CURSOR", "Deduplication"]
+
+logger = logging.getLogger(__name__)
+
+DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
+_REPLAY_ENTRIES: Final = 200
+_REPLAY_BYTES: Final = 4 << 20
+
+
+class _Sifted:
+    """A batch on its way: its new runs are in the log's hands, the others wait for their turn."""
+
+    __slots__ = ("after", "batch", "failed", "runs")
+
+    def __init__(self, batch: PublishBatch, runs: list[Run]) -> None:
+        self.batch = batch
+        self.runs = runs
+        self.after: _Sifted | None = None
+        """The same producer's next batch."""
+        self.failed = False
+        """An entry before was lost: the client sends all that follows again."""
+
+
+class Deduplication:
+    """What one topic knows of its producers' sequence ids, and the answers to what they repeat.
+
+    Made when the topic's policy asks for it; it notes what is stored from then on (``on_stored``),
+    and judges (``publish``) once ``start`` has read what was stored before.
+    """
+
+    def __init__(self, topic: PersistentTopic) -> None:
+        self._topic = topic
+        self._ids = SequenceIds()
+        self._cursor: Cursor | None = None
+        self._tails: dict[Producer, _Sifted] = {}  # the last batch that isn't answered in full
+        self._noted: Position | None = None  # everything up to it is in `_ids`
+        self._entries_since = 0  # noted since the last snapshot
+        self._snapshot_ms = topic.service.clock()
+        self._is_storing = False
+        self.status = "Initialized"
+        """As TopicStats name it."""
+        self.judges = False
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest that is stored; -1: none is known."""
+        return self._ids.last(producer_name) if self.judges else -1
+
+    async def start(self) -> None:
+        """Learn what earlier owners of the topic stored.
+
+        Raises:
+            LedgerError, ManagedLedgerError, MetadataError: it can't be read; judging nothing yet.
+        """
+        self.status = "Recovering"
+        try:
+            ledger = self._topic.ledger
+            cursor = await ledger.open_cursor(DEDUPLICATION_CURSOR, LATEST)
+            for name, sequence_id in cursor.properties.items():
+                self._ids.stored(name, sequence_id)
+            # Entries stored meanwhile are noted as they are stored.
+            await self._replay(cursor.mark_delete, ledger.last_confirmed)
+        except BaseException:
+            self.status = "Failed"
+            raise
+        self._cursor = cursor
+        self.judges, self.status = True, "Enabled"
+
+    async def _replay(self, after: Position, upto: Position) -> None:
+        ledger = self._topic.ledger
+        position, count = ledger.next_position(after), 0
+        while position <= upto:
+            if (run := await ledger.read(position, _REPLAY_ENTRIES, _REPLAY_BYTES)) is None:
+                break
+            for head, body in zip(run.heads, run.bodies, strict=True):
+                self._replay_entry(head, bytes(body))
+            count += len(run)
+            self._note((run.ledger_id, run.last), len(run))
+            position = ledger.next_position((run.ledger_id, run.last))
+            await asyncio.sleep(0)
+        if count:
+            logger.info("%s: read %d entries for de-duplication", self._topic.name, count)
+
+    def _replay_entry(self, head: bytes, body: bytes) -> None:
+        flags = parse_head(head).flags
+        if flags & FLAG_MARKER or (flags & FLAG_CHUNK and not flags & FLAG_LAST_CHUNK):
+            return
+        try:
+            metadata, _ = parse_entry_body(body)
+        except MalformedFrameError:
+            return  # nobody can read it, so nobody will send it again
+        self._ids.stored(
+            metadata.producer_name, max(metadata.sequence_id, metadata.highest_sequence_id)
+        )
+
+    # --- entries
+
+    def publish(self, batch: PublishBatch) -> None:
+        """Give what is new to the log, answer the rest; every entry in its turn."""
+        producer = batch.producer
+        runs = self._ids.sift(
+            producer.name, batch.sequence_ids, batch.highest_ids, batch.unfinished
+        )
+        sifted = _Sifted(batch, runs)
+        before = self._tails.get(producer)
+        self._tails[producer] = sifted
+        if before is not None:
+            before.after = sifted
+        append = self._topic.ledger.append
+        done = partial(self._on_appended, sifted)
+        heads, bodies = batch.heads, cast("list[bytes | memoryview]", batch.bodies)
+        if len(runs) == 1:
+            if runs[0].verdict == NEW:
+                append(heads, bodies, done)
+        else:
+            for verdict, start, end in runs:
+                if verdict == NEW:
+                    append(heads[start:end], bodies[start:end], done)
+        if before is None:
+            self._answer_others(sifted)
+
+    def _on_appended(
+        self,
+        sifted: _Sifted,
+        ledger_id: int,
+        first_entry_id: int,
+        count: int,
+        error: BaseException | None,
+    ) -> None:
+        sifted.failed = sifted.failed or error is not None
+        self._topic.on_appended_batch(sifted.batch, ledger_id, first_entry_id, count, error)
+        self._answer_others(sifted)
+
+    def _answer_others(self, sifted: _Sifted) -> None:
+        """Answer the repeated entries whose turn has come."""
+        while True:
+            batch = sifted.batch
+            for run in sifted.runs:
+                if batch.answered >= run.end:
+                    continue
+                if run.verdict == NEW:
+                    return  # the log answers next
+                self._answer(sifted, run)
+            if self._tails.get(batch.producer) is sifted:
+                del self._tails[batch.producer]
+            if sifted.after is None:
+                return
+            sifted.after.failed = sifted.after.failed or sifted.failed
+            sifted = sifted.after
+
+    def _answer(self, sifted: _Sifted, run: Run) -> None:
+        count = run.end - run.start
+        error: Exception | None = None
+        if sifted.failed:
+            error = TopicFencedError("An earlier message was lost")
+        elif run.verdict != STORED:
+            error = PersistenceError(
+                "The message was sent before, and it is not yet known whether it is stored"
+            )
+        self._topic.on_not_appended(sifted.batch, count, error)
+
+    def on_stored(self, batch: PublishBatch, offset: int, count: int, position: Position) -> None:
+        """Entries ``offset .. offset + count`` of a batch are durable, the last at ``position``."""
+        unfinished: Container[int] = batch.unfinished
+        for index in range(offset + count - 1, offset - 1, -1):
+            if index not in unfinished:
+                # Those before it in the batch have lower ids.
+                self._ids.stored(
+                    batch.producer.name, max(batch.sequence_ids[index], batch.highest_ids[index])
+                )
+                break
+        self._note(position, count)
+        config = self._topic.service.config
+        if self._entries_since >= config.broker_deduplication_entries_interval:
+            self.snapshot()
+
+    def on_settled(self) -> None:
+        """Nothing is on its way to the log, and it takes entries again after it has lost some."""
+        self._ids.forget_given()
+
+    def _note(self, position: Position, count: int) -> None:
+        if self._noted is None or position > self._noted:
+            self._noted = position
+        self._entries_since += count
+
+    # --- snapshots
+
+    def snapshot(self) -> None:
+        """Store what is known, unless nothing was learnt since, or it is just being stored."""
+        cursor, position = self._cursor, self._noted
+        if cursor is None or position is None or self._is_storing or cursor.is_closed:
+            return
+        if position <= cursor.mark_delete:
+            return
+        self._is_storing, self._entries_since = True, 0
+        self._snapshot_ms = self._topic.service.clock()
+        names_max = self._topic.service.config.broker_deduplication_max_number_of_producers
+        cursor.ack_cumulative(position, self._ids.snapshot(names_max), self._on_snapshot)
+
+    def _on_snapshot(self, error: BaseException | None) -> None:
+        self._is_storing = False
+        if error is not None:
+            # Nothing is lost: the next load reads more entries.
+            logger.warning("%s: no de-duplication snapshot: %s", self._topic.name, error)
+
+    def sweep(self, now_ms: int) -> None:
+        """Now and then: a snapshot if one is due, and an end to producers that stay away."""
+        interval_s = self._topic.policies.deduplication_snapshot_s
+        if interval_s > 0 and now_ms - self._snapshot_ms >= interval_s * 1000:
+            self.snapshot()
+        self._ids.note_users(self._topic.producers, now_ms)
+        minutes = (
+            self._topic.service.config.broker_deduplication_producer_inactivity_timeout_minutes
+        )
+        if gone := self._ids.evict(now_ms - minutes * 60_000):
+            logger.debug("%s: forgot %d idle producers", self._topic.name, gone)

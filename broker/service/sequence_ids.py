@@ -1,0 +1,139 @@
+"""Which of a producer's messages are stored already, by their sequence ids. Numbers only, no I/O.
+
+A producer's ids ascend. Of each name two are remembered: the highest that was given to the log, and
+the highest that is known to be in it. What comes is *stored* when its id isn't above the second,
+*undecided* when it is between the two (its first copy is on its way, and may yet fail), and *new*
+above both (wire-protocol 7.1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+__all__ = ["NEW", "STORED", "UNDECIDED", "Run", "SequenceIds"]
+
+NEW: Final = 0
+STORED: Final = 1
+UNDECIDED: Final = 2
+
+_NOBODY: Final = -1
+
+
+class Run(NamedTuple):
+    """Neighbours of one batch with the same verdict: ``start <= index < end``."""
+
+    verdict: int
+    start: int
+    end: int
+
+
+class SequenceIds:
+    """The highest ids of all producers of one topic."""
+
+    __slots__ = ("_given", "_idle_since_ms", "_stored")
+
+    def __init__(self) -> None:
+        self._given: dict[str, int] = {}
+        self._stored: dict[str, int] = {}
+        self._idle_since_ms: dict[str, int] = {}
+        """Names without a producer; the longest idle first."""
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def last(self, name: str) -> int:
+        """The highest stored id of a producer; -1: none is known."""
+        return self._stored.get(name, _NOBODY)
+
+    def sift(
+        self,
+        name: str,
+        lowest: Sequence[int],
+        highest: Sequence[int],
+        unfinished: Container[int] = (),
+    ) -> list[Run]:
+        """Judge a producer's next entries and note those that are new as given to the log.
+
+        Args:
+            lowest: sequence id of each entry; of a batch message, its first message's.
+            highest: of the last message of each, or 0 where that is the same.
+            unfinished: indexes of chunks that aren't the last of their message. All chunks of a
+                message share its id, so only the last one counts.
+
+        Returns:
+            Runs that cover all entries, in order.
+        """
+        stored = self._stored.get(name, _NOBODY)
+        given = max(self._given.get(name, _NOBODY), stored)
+        runs: list[Run] = []
+        start = verdict = 0
+        for index, first in enumerate(lowest):
+            if first > given:
+                found = NEW
+                if index not in unfinished:
+                    given = max(first, highest[index])
+            elif first <= stored:
+                found = STORED
+            else:
+                found = NEW if index in unfinished else UNDECIDED
+            if found != verdict:
+                if index > start:
+                    runs.append(Run(verdict, start, index))
+                start, verdict = index, found
+        runs.append(Run(verdict, start, len(lowest)))
+        self._given[name] = given
+        return runs
+
+    def stored(self, name: str, sequence_id: int) -> None:
+        """Messages of a producer up to this id are durable."""
+        if sequence_id > self._stored.get(name, _NOBODY):
+            self._stored[name] = sequence_id
+
+    def forget_given(self) -> None:
+        """What was given to the log and isn't stored by now never will be: it may come again.
+
+        REQUIRES: nothing is on its way to the log.
+        """
+        self._given.clear()
+
+    # --- names come and go
+
+    def note_users(self, names: Container[str], now_ms: int) -> None:
+        """Who produces just now. The others' ids are kept for some time: they may come back."""
+        idle = self._idle_since_ms
+        for name in self._stored:
+            if name in names:
+                idle.pop(name, None)
+            else:
+                idle.setdefault(name, now_ms)
+
+    def evict(self, idle_before_ms: int) -> int:
+        """Forget the names that were idle before then; how many."""
+        gone = []
+        for name, since_ms in self._idle_since_ms.items():
+            if since_ms >= idle_before_ms:
+                break
+            gone.append(name)
+        for name in gone:
+            del self._idle_since_ms[name]
+            self._stored.pop(name, None)
+            self._given.pop(name, None)
+        return len(gone)
+
+    # --- snapshots
+
+    def snapshot(self, names_max: int) -> dict[str, int]:
+        """The stored ids, of as many names: those in use first, then those used last."""
+        if (excess := len(self._stored) - names_max) <= 0:
+            return dict(self._stored)
+        dropped: set[str] = set()
+        for name in self._idle_since_ms:
+            if len(dropped) == excess:
+                break
+            if name in self._stored:
+                dropped.add(name)
+        kept = ((name, value) for name, value in self._stored.items() if name not in dropped)
+        return dict(item for item, _ in zip(kept, range(max(0, names_max)), strict=False))
