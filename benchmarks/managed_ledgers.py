@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
 import httpx
@@ -40,7 +40,7 @@ from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.storage.os_file_system import OsFileSystem
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.cursor import Cursor
+from managed_ledger.cursor.cursor import Cursor, load_or_create_cursor
 from managed_ledger.cursor.cursor_format import encode_snapshot
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.entry_batch import Buffer
@@ -288,19 +288,19 @@ async def costs(told: Report) -> None:
 
 LEDGER = 50_000
 HOLES = 1_000_000
+BATCHES = 200_000
 
 
 def patterns() -> dict[str, dict[int, BitMap]]:
     """What is acknowledged, a million runs of it, by ledgers of the usual size."""
     rng = random.Random(7)
     found: dict[str, dict[int, BitMap]] = {}
-    for few in (2, 9):
-        each = LEDGER // few
-        ledgers = range(1, HOLES // each + 1)
+    for few in (2, 9, 64, 1024):
+        ledgers = range(1, HOLES * few // LEDGER + 1)
         found[f"one in {few}"] = {n: BitMap(range(1, LEDGER, few)) for n in ledgers}
-    for few in (9, 16, 64):
+    for few in (2, 9, 16, 64, 1024):
         each = LEDGER // few
-        ledgers = range(1, HOLES // each + 1)
+        ledgers = range(1, round(HOLES / each / (1 - 1 / few)) + 1)
         found[f"one in {few}, at random"] = {
             n: BitMap(rng.sample(range(1, LEDGER), each)) for n in ledgers
         }
@@ -310,43 +310,72 @@ def patterns() -> dict[str, dict[int, BitMap]]:
     return found
 
 
+def acknowledge_batches(cursor: Cursor) -> None:
+    """A million messages of 200,000 batches of ten, at random."""
+    rng = random.Random(7)
+    for ledger_id in range(1, BATCHES // LEDGER + 1):
+        for entry in range(1, LEDGER):
+            cursor.ack_batch((ledger_id, entry), [rng.randrange(1, 1 << 10)])
+
+
 async def holes(told: Report) -> None:
-    """What storing a million holes as a whole takes, durably and with a new cursor ledger."""
+    """What storing a million holes as a whole takes, durably and with a new cursor ledger, and
+    loading them.
+    """
     with tempfile.TemporaryDirectory(prefix="magnetar-holes-") as folder:
         site = Site(Path(folder))
         await site.start()
-        # Each write begins a new cursor ledger, and so is a snapshot of everything.
-        config = dataclasses.replace(CONFIG, cursor_ledger_entries_max=1)
-        for number, (name, acked) in enumerate(patterns().items()):
-            log = await site.broker().open(f"public/default/persistent/{number}", config)
-            log.ledgers = LedgerList((n, LEDGER) for n in range(1, max(acked) + 2))  # never read
-            cursor = await log.open_cursor("sub", EARLIEST)
-            for ledger_id, entries in acked.items():
-                cursor.ack([(ledger_id, entry) for entry in entries])
-                await asyncio.sleep(0)
-            await cursor.flush()
-            times, pauses = [], []
-            for entry in range(5):
-                began = time.perf_counter()
-                cursor.ack([(max(acked) + 1, 2 * entry + 1)])
-                pauses.append(await longest_pause(cursor))
-                times.append((time.perf_counter() - began) * 1000)
-            size = sum(map(len, encode_snapshot(CursorImage((0, 0), acked), -1)))
-            told(f"{name}: bytes of a snapshot", size, "B")
-            told(f"{name}: stored, best of five", min(times), "ms")
-            told(f"{name}: stored, worst of five", max(times), "ms")
-            told(f"{name}: longest pause of the loop meanwhile", max(pauses), "ms")
-            await log.close()
+        for name, acked in patterns().items():
+            await stored_and_loaded(told, site, name, acked)
+        await stored_and_loaded(told, site, "half of batches of ten, at random", {})
         await site.stop()
 
 
-async def longest_pause(cursor: Cursor) -> float:
-    """Milliseconds between two turns of the loop while a snapshot is written."""
-    storing = asyncio.ensure_future(cursor.flush())
+async def stored_and_loaded(told: Report, site: Site, name: str, acked: dict[int, BitMap]) -> None:
+    """``acked``: empty for batches."""
+    # Each write begins a new cursor ledger, and so is a snapshot of everything.
+    config = dataclasses.replace(CONFIG, cursor_ledger_entries_max=1)
+    log = await site.broker().open(f"public/default/persistent/{name.replace(' ', '-')}", config)
+    last = max(acked, default=BATCHES // LEDGER) + 1
+    log.ledgers = LedgerList((n, LEDGER) for n in range(1, last + 1))  # never read
+    cursor = await log.open_cursor("sub", EARLIEST)
+    if not acked:
+        acknowledge_batches(cursor)
+    for ledger_id, entries in acked.items():
+        cursor.ack([(ledger_id, entry) for entry in entries])
+        await asyncio.sleep(0)
+    await cursor.flush()
+    times, pauses, cpu_times = [], [], []
+    for entry in range(5):
+        began, cpu_began = time.perf_counter(), time.process_time()
+        cursor.ack([(last, 2 * entry + 1)])
+        pauses.append(await longest_pause(cursor.flush()))
+        times.append((time.perf_counter() - began) * 1000)
+        cpu_times.append((time.process_time() - cpu_began) * 1000)
+    if acked:
+        size = sum(map(len, encode_snapshot(CursorImage((0, 0), acked), -1)))
+        told(f"{name}: bytes of a snapshot", size, "B")
+    told(f"{name}: stored, best of five", min(times), "ms")
+    told(f"{name}: stored, worst of five", max(times), "ms")
+    told(f"{name}: stored, CPU of the process with its bookie, best of five", min(cpu_times), "ms")
+    told(f"{name}: longest pause of the loop meanwhile", max(pauses), "ms")
+    times, pauses = [], []
+    for _ in range(5):
+        began = time.perf_counter()
+        pauses.append(await longest_pause(load_or_create_cursor(log, "sub", (1, -1))))
+        times.append((time.perf_counter() - began) * 1000)
+    told(f"{name}: loaded, best of five", min(times), "ms")
+    told(f"{name}: longest pause of the loop meanwhile, loaded", max(pauses), "ms")
+
+
+async def longest_pause(work: Coroutine[object, object, object]) -> float:
+    """Milliseconds between two turns of the loop until it is done."""
+    task = asyncio.ensure_future(work)
     longest, last = 0.0, time.perf_counter()
-    while not storing.done():
+    while not task.done():
         await asyncio.sleep(0)
         longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+    task.result()
     return longest * 1000
 
 

@@ -7,7 +7,11 @@ from typing import Final, TypeAlias
 
 from pyroaring import BitMap
 
-from managed_ledger.cursor.packed_bitmaps import ARRAY_IDS_MAX, PackedBitmaps
+from managed_ledger.cursor.packed_bitmaps import (
+    ARRAY_IDS_MAX,
+    WORK_OF_PIECE,
+    PackedBitmaps,
+)
 
 Body: TypeAlias = tuple[int | None, bytes]
 """The ledger and a bitmap of it in portable form, or None and packed bitmaps of many ledgers."""
@@ -66,11 +70,16 @@ def _end_of(entries: BitMap, count: int) -> int:
 
 
 class _Gathered:
-    """What is to be written together, by its form."""
+    """What is to be written together, by its form.
 
-    __slots__ = ("_dense", "_ids", "_runs")
+    Attributes:
+        work: about what `take` costs; at `_PACKED_WORK` it is due.
+    """
+
+    __slots__ = ("_dense", "_ids", "_runs", "work")
 
     def __init__(self) -> None:
+        self.work = 0
         self._ids = PackedBitmaps.of_ids()
         self._runs = PackedBitmaps.of_runs()
         self._dense: list[Body] = []
@@ -82,6 +91,7 @@ class _Gathered:
         """
         has_runs = piece.run_optimize()
         body = piece.serialize()
+        self.work += WORK_OF_PIECE + (len(body) >> 1)
         if not has_runs:
             if len(piece) <= ARRAY_IDS_MAX:
                 self._ids.add_ids(ledger_id, body)
@@ -100,6 +110,7 @@ class _Gathered:
         # So many bits for each are about what packing comes to, at many times the cost.
         if 8 * len(body) <= _DENSE_BITS * min(count, 2 * runs):
             self._dense.append((ledger_id, body))
+            self.work = _PACKED_WORK
             return
         step = ARRAY_IDS_MAX if count <= 2 * runs else count * _SPLIT_RUNS // runs
         first = piece.min()
@@ -108,22 +119,19 @@ class _Gathered:
             self.add(ledger_id, piece & BitMap(range(first, end)))
             first = end
 
-    @property
-    def work(self) -> int:
-        """What `take` costs; large when it is due."""
-        return self._ids.work + self._runs.work + _PACKED_WORK * len(self._dense)
-
     def take(self, *, all_of_it: bool = False) -> Iterator[Body]:
-        """The fuller group, or both."""
+        """What is complete: dense pieces, and the fuller group when both have enough."""
         dense, self._dense = self._dense, []
         yield from dense
         ids, runs = self._ids, self._runs
-        if all_of_it or ids.work >= runs.work:
+        is_full = ids.work + runs.work >= _PACKED_WORK
+        if all_of_it or (is_full and ids.work >= runs.work):
             self._ids = PackedBitmaps.of_ids()
             yield from _smaller(ids)
-        if all_of_it or ids.work < runs.work:
+        if all_of_it or (is_full and ids.work < runs.work):
             self._runs = PackedBitmaps.of_runs()
             yield from _smaller(runs)
+        self.work = self._ids.work + self._runs.work
 
 
 def _smaller(group: PackedBitmaps) -> list[Body]:

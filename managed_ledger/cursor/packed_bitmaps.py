@@ -32,8 +32,9 @@ ROWS_MAX: Final = 1 << 18
 """Most ids or runs that a reader accepts in one body."""
 ARRAY_IDS_MAX: Final = 4096
 """A Roaring container lists at most so many ids."""
+WORK_OF_PIECE: Final = 32
+"""What it costs to add one, in numbers."""
 
-_WORK_OF_PIECE: Final = 32
 _ID, _RUN = 1, 2  # numbers in a row
 _HEAD: Final = struct.Struct(">BIII")  # numbers in a row, pieces, containers, rows
 _PIECE_BYTES: Final = 12  # ledger u64, its first step u16, containers less one u16
@@ -92,7 +93,7 @@ class PackedBitmaps:
             rows = body[end + 4 * count :]  # behind the offsets
             self._counts.append(count - 1)
         self._rows.append(rows)
-        self.work += _WORK_OF_PIECE + (len(rows) >> 1)
+        self.work += WORK_OF_PIECE + (len(rows) >> 1)
         self.plain.append((ledger_id, body))
 
     def add_runs(self, ledger_id: int, body: bytes) -> None:
@@ -104,7 +105,7 @@ class PackedBitmaps:
         self._containers.append(struct.pack("<HH", key, runs - 1))
         self._counts.append(0)
         self._rows.append(body[_ONE_RUNS.size :])
-        self.work += _WORK_OF_PIECE + 2 * runs
+        self.work += WORK_OF_PIECE + 2 * runs
         self.plain.append((ledger_id, body))
 
     def body(self) -> bytes:

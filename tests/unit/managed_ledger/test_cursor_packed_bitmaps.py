@@ -164,6 +164,16 @@ def test_a_ledger_of_all_kinds_of_blocks() -> None:
     assert {record[1] for record in records} == {3}
 
 
+def test_dense_ledgers_between_sparse_ones_do_not_part_them() -> None:
+    rng = random.Random(2)
+    sparse = {n: BitMap(rng.sample(range(LEDGER), 100)) for n in range(0, 400, 2)}
+    dense = {n: BitMap(rng.sample(range(LEDGER), 25_000)) for n in range(1, 400, 2)}
+    acked = {n: (sparse | dense)[n] for n in range(400)}
+    sections = list(body_sections(CursorImage((0, 0), acked, {}, {})))
+    assert [section[0] for section in sections].count(Section.PACKED_ACKED) == 1
+    assert len(sections) == 201
+
+
 ids = st.one_of(st.integers(0, 300), st.integers(60_000, 70_000), st.integers(0, ENTRY_END - 1))
 runs_of_ids = st.builds(
     lambda start, length: range(start, min(start + length, ENTRY_END)), ids, st.integers(1, 40)
