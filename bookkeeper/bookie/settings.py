@@ -129,7 +129,7 @@ class BookieSettings(GateKeys):
     def __post_init__(self) -> None:
         for key, port in (
             ("bookiePort", self.bookie_port),
-            ("bookieAddPort", max(0, self.bookie_add_port)),
+            ("bookieAddPort", 0 if self.bookie_add_port == -1 else self.bookie_add_port),
             ("httpServerPort", self.http_server_port),
         ):
             if not 0 <= port <= 65_535:

@@ -11,6 +11,7 @@ import pytest
 
 from bookkeeper import codes
 from bookkeeper.client.config import LedgerConfig
+from bookkeeper.transport_grpc.bookie_server import BookieServer
 from bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
 from bookkeeper.transport_grpc.tls import TlsFiles
 from tests.certificates import Authority
@@ -145,3 +146,12 @@ async def test_no_lane_is_left_when_a_client_has_gone(network: Network) -> None:
     lanes = network.served["b0"].server._lanes
     assert lanes is not None
     await eventually(lambda: not lanes._offers and not lanes._strangers)
+
+
+async def test_a_port_that_is_taken_is_told_at_the_start(network: Network) -> None:
+    lanes = network.served["b0"].server._lanes
+    assert lanes is not None
+    server = BookieServer("b9", replace(TRANSPORT, lane_port=lanes.port))
+    with pytest.raises(OSError, match="in use"):
+        await server.listen("127.0.0.1", 0)
+    await server.close()

@@ -69,6 +69,7 @@ def test_other_metadata_addresses_are_refused(text: str) -> None:
     [
         ({"bookiePort": "70000"}, "bookiePort"),
         ({"bookieAddPort": "70000"}, "bookieAddPort"),
+        ({"bookieAddPort": "-2"}, "bookieAddPort"),
         ({"bookiePort": "x"}, "bookiePort"),
         ({"acceptDataLoss": "perhaps"}, "acceptDataLoss"),
         ({"ledgerDirectories": "/a,/b,/a"}, "one twice"),
