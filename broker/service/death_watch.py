@@ -175,8 +175,10 @@ class DeathWatch:
                 names = await self._store.children(NOTES_ROOT)
             except StoreClosedError:
                 return
-            except MetadataError as error:  # the next session event comes
+            except MetadataError as error:
                 logger.debug("%s", error)
+                await asyncio.sleep(_AGAIN_MIN_S)
+                self._changed.set()
                 continue
             wanted = next_in_ring(names, self._broker_id)
             for name in self._watched.keys() - set(wanted):
@@ -189,26 +191,27 @@ class DeathWatch:
     async def _watch(self, broker_id: str) -> None:
         """One broker, for as long as it has a note."""
         again_s = _AGAIN_MIN_S
-        try:
-            while (note := await self._note_of(broker_id)) is not None:
+        while True:
+            try:
+                if (note := await self._note_of(broker_id)) is None:
+                    return
+                bond = await self._network.connect(note.broker)
+                logger.debug("broker %s is watched", broker_id)
+                again_s = _AGAIN_MIN_S
                 try:
-                    bond = await self._network.connect(note.broker)
-                except BrokerError as error:
-                    logger.debug("broker %s is not watched: %s", broker_id, error)
-                else:
-                    again_s = _AGAIN_MIN_S
-                    try:
-                        await bond.ended()
-                    finally:
-                        bond.close()
-                    if (last := await self._note_of_the_dead(broker_id, note)) is not None:
-                        await self._bury_at_ease(broker_id, last)
-                await asyncio.sleep(again_s)
-                again_s = min(2 * again_s, _AGAIN_MAX_S)
-        except MetadataError as error:  # lost sessions come back by their event
-            logger.info("broker %s is not watched: %s", broker_id, error)
-        except Exception:
-            logger.exception("broker %s is not watched", broker_id)
+                    await bond.ended()
+                finally:
+                    bond.close()
+                if (last := await self._note_of_the_dead(broker_id, note)) is not None:
+                    await self._bury_at_ease(broker_id, last)
+            except StoreClosedError:
+                return
+            except (BrokerError, MetadataError) as error:
+                logger.debug("broker %s is not watched: %s", broker_id, error)
+            except Exception:
+                logger.exception("broker %s is not watched", broker_id)
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, _AGAIN_MAX_S)
 
     async def _note_of(self, broker_id: str) -> Note | None:
         found = await self._store.get(self._path(broker_id))

@@ -13,10 +13,12 @@ from metadata.zookeeper.settings import ZooKeeperSettings
 
 _READ_BYTES = 4096
 _ATTEMPT_MAX_S = 5.0
+_ROUNDS, _PAUSE_S = 6, 0.02
+"""Whoever ends it at the same moment gets our connections closed until its end is committed."""
 
 
 async def end_session(settings: ZooKeeperSettings, session_id: int, password: bytes) -> None:
-    """One attempt at each server until the session is over.
+    """Asks one server after the other, more than once, until the session is over.
 
     Raises:
         StoreUnreachableError: none of them has said so.
@@ -25,15 +27,17 @@ async def end_session(settings: ZooKeeperSettings, session_id: int, password: by
         session_id -= 1 << 64  # on the wire it has a sign
     core = SessionCore.of_condemned(settings.session_timeout_s, session_id, password)
     failure: object = "no server has answered"
-    for host, port in random.sample(settings.servers, len(settings.servers)):
-        try:
-            async with asyncio.timeout(_ATTEMPT_MAX_S):
-                failure = await _attempt(core, settings, host, port)
-        except Exception as error:  # whatever it is, the next server may do better
-            failure = f"{host}:{port}: {error or 'no answer'}"
-            core.connection_lost(asyncio.get_running_loop().time())
-        if core.is_buried:
-            return
+    for number in range(_ROUNDS):
+        await asyncio.sleep(number * _PAUSE_S)
+        for host, port in random.sample(settings.servers, len(settings.servers)):
+            try:
+                async with asyncio.timeout(_ATTEMPT_MAX_S):
+                    failure = await _attempt(core, settings, host, port)
+            except Exception as error:  # whatever it is, the next server may do better
+                failure = f"{host}:{port}: {error or 'no answer'}"
+                core.connection_lost(asyncio.get_running_loop().time())
+            if core.is_buried:
+                return
     raise StoreUnreachableError(str(settings), failure)
 
 

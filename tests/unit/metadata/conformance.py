@@ -16,6 +16,7 @@ from metadata.errors import (
     LockBusyError,
     NotEmptyError,
     NotFoundError,
+    SessionLostError,
     StoreClosedError,
     ValueTooLargeError,
 )
@@ -311,6 +312,26 @@ class StoreConformance:
         assert await ended.exists("/of-1")
         assert await store.exists("/of-0")
         assert await store.exists("/of-2")
+
+    async def test_a_session_is_ended_by_several_at_once(self, new_session: NewSession) -> None:
+        ended, *others = [await new_session() for _ in range(4)]
+        for round_ in range(10):
+            await ended.put(f"/of-{round_}", b"", CREATE_ONLY, ephemeral=True)
+            key = ended.session_key
+            await asyncio.gather(*(other.end_session(key) for other in others))
+            assert await others[0].get(f"/of-{round_}") is None
+
+            async def is_new(key: str = key) -> bool:
+                return ended.session_key != key and await self._answers(ended)
+
+            await seen(is_new, True)
+
+    @staticmethod
+    async def _answers(store: MetadataStore) -> bool:
+        try:
+            return await store.exists("/")
+        except SessionLostError:
+            return False
 
     @pytest.mark.parametrize("key", ["", "-", "x", "12", "zz-00", "12-0g", "-1-00"])
     async def test_what_is_no_key_ends_nothing(self, store: MetadataStore, key: str) -> None:
