@@ -30,11 +30,15 @@ from bookkeeper.transport_grpc.errors import FrameError
 from bookkeeper.transport_grpc.lane import FIRST_FRAME, TICKET_BYTES, FrameCutter, LaneOffer
 from bookkeeper.transport_grpc.lane_client import ClientLane, LaneOwner
 from bookkeeper.transport_grpc.lane_door import LaneDoor, ServerLane
-from tests.unit.bookkeeper.client.conftest import eventually
+from tests.unit.bookkeeper.client import conftest
 from tests.unit.bookkeeper.transport_grpc.test_add_frames import make_request
 from tests.unit.bookkeeper.transport_grpc.test_add_sender import Bench, FakeCall
 
 _FRAME_MAX = 16 << 20
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    await conftest.eventually(condition, 60.0)
 
 
 def frame(entry_id: int, body: bytes = b"body") -> bytes:
