@@ -1,7 +1,8 @@
 """The first words of a client of the binary port, while authentication is enabled.
 
 Whoever shows wrong credentials, talks nonsense or says nothing is turned away here, for a fifth of
-what a connection costs. Whoever is known, or whose password takes longer to check, gets one.
+what a connection costs. Whoever is known gets one. While a password is checked, who has shown it
+remains a guest like the silent ones: the next too many may cut him.
 """
 
 from __future__ import annotations
@@ -69,8 +70,7 @@ class BinaryDoor:
             self._judge(guest, command)
         except AuthenticationError as error:
             method = method_of(command.connect) if command is not None else ""
-            self._authenticator.refusal(guest.remote, "binary", method, error)
-            guest.end(_BUSY if isinstance(error, TooManyChecksError) else _REFUSAL)
+            self._refuse(guest, method, error)
         except (MalformedFrameError, DecodeError, ValueError) as error:
             service = self._service
             may_log = service.waiting_room.may_log(service.clock())
@@ -125,9 +125,29 @@ class BinaryDoor:
         service, authenticator = self._service, self._authenticator
         if service.ready:
             credentials = Credentials(method_of(connect), connect.auth_data)
-            authenticator.authenticate_or_wait(credentials, guest.ip)
-        # A connection asks again: that is remembered, and there is more to it than this.
-        taken, received = guest.take(), bytes(guest.received)
+            if authenticator.authenticate_or_wait(credentials, guest.ip) is None:
+                self.doorstep.go_on(guest, self._resolve(guest, credentials))
+                return
+        self._admit(guest)
+
+    async def _resolve(self, guest: Guest, credentials: Credentials) -> None:
+        """The same, however long the check takes."""
+        try:
+            await self._authenticator.authenticate(credentials, guest.ip)
+        except AuthenticationError as error:
+            self._refuse(guest, credentials.method, error)
+        else:
+            self._admit(guest)
+
+    def _refuse(self, guest: Guest, method: str, error: AuthenticationError) -> None:
+        self._authenticator.refusal(guest.remote, "binary", method, error)
+        guest.end(_BUSY if isinstance(error, TooManyChecksError) else _REFUSAL)
+
+    def _admit(self, guest: Guest) -> None:
+        """A connection, which asks again: that is remembered, and there is more to it than this."""
+        if guest.ended:
+            return  # cut meanwhile
+        service, taken, received = self._service, guest.take(), bytes(guest.received)
         self.doorstep.run(
             service.loop.connect_accepted_socket(lambda: Connection(service, received), taken),
             taken,

@@ -228,6 +228,18 @@ class Doorstep:
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._connected(done, taken))
 
+    def go_on(self, guest: Guest, deciding: Coroutine[Any, Any, None]) -> None:
+        """A task for a guest about whom it takes longer to decide; he may be cut meanwhile."""
+        task = self.loop.create_task(deciding)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._decided(done, guest))
+
+    def _decided(self, task: asyncio.Task[None], guest: Guest) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s: a guest failed", self._what, exc_info=error)
+            guest.end()
+
     def _connected(self, task: asyncio.Task[None], taken: socket.socket) -> None:
         self._tasks.discard(task)
         if task.cancelled():

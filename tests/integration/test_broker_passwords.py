@@ -31,7 +31,9 @@ from broker.errors import AuthenticationError
 from broker.http.authentication import AuthenticationLayer
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import FrameReader, encode_command
+from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
+from tests.unit.broker_service.doubles import Broker
 
 DIGEST = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
 BOOT = password_checks._BOOT
@@ -401,6 +403,74 @@ def connect_frame(credentials: str) -> bytes:
     command.connect.auth_method_name = "basic"
     command.connect.auth_data = credentials.encode()
     return encode_command(command)
+
+
+async def a_broker_with_gate(tmp_path: Path, waiting_max: int) -> tuple[Broker, str]:
+    """And the address of its binary port."""
+    (tmp_path / "passwords").write_text(f"ann:{DIGEST}\njoe:{DIGEST}\n")
+    broker = await Broker(
+        authentication_enabled=True,
+        authentication_providers="basic",
+        basic_auth_conf=str(tmp_path / "passwords"),
+        max_unauthenticated_connections=waiting_max,
+    ).start()
+    authenticator = broker.service.authenticator
+    assert authenticator is not None
+    authenticator._passwords = PasswordChecks(boot=gated(tmp_path / "gate"))
+    port = await broker.service.listen("127.0.0.1", 0)
+    return broker, f"pulsar://127.0.0.1:{port}"
+
+
+async def shows(broker: Broker, url: str, credentials: str) -> RawClient:
+    """A client that has shown its password, and stands in the room now."""
+    room = broker.service.waiting_room
+    before = len(room), room.cut
+    client = RawClient(url, connect=False)
+    client.send_bytes(connect_frame(credentials))
+    await eventually(lambda: (len(room), room.cut) != before)
+    return client
+
+
+async def test_whose_password_is_checked_has_no_connection(tmp_path: Path) -> None:
+    broker, url = await a_broker_with_gate(tmp_path, 10)
+    service, authenticator = broker.service, broker.service.authenticator
+    assert authenticator is not None
+    shown = [await shows(broker, url, each) for each in ("ann:right", "joe:wrong", "joe:other")]
+    await eventually(lambda: authenticator.pending_passwords == 3)
+    assert (len(service.waiting_room), len(service.connections)) == (3, 0)
+    (tmp_path / "gate").touch()
+    command, _ = await asyncio.to_thread(shown[0].receive, LIMIT_S)
+    assert command.type == pb.BaseCommand.CONNECTED
+    for guess in shown[1:]:
+        (command,) = await asyncio.to_thread(guess.expect_closed, LIMIT_S)
+        assert command.error.error == pb.AuthenticationError
+    assert [connection.role for connection in service.connections] == ["ann"]
+    assert (len(service.waiting_room), authenticator.refused["basic"]) == (0, 2)
+    for client in shown:
+        client.close()
+    await broker.close()
+
+
+async def test_whose_password_is_checked_is_cut_like_any_guest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, url = await a_broker_with_gate(tmp_path, 2)
+    service, authenticator = broker.service, broker.service.authenticator
+    assert authenticator is not None
+    shown = [await shows(broker, url, each) for each in ("ann:right", "joe:wrong", "joe:other")]
+    assert await asyncio.to_thread(shown[0].expect_closed, LIMIT_S) == []
+    assert (len(service.waiting_room), service.waiting_room.cut) == (2, 1)
+    (tmp_path / "gate").touch()
+    for guess in shown[1:]:
+        (command,) = await asyncio.to_thread(guess.expect_closed, LIMIT_S)
+        assert command.error.error == pb.AuthenticationError
+    await eventually(lambda: not authenticator.pending_passwords)
+    await asyncio.sleep(0)
+    assert not service.connections  # his password was good, but he is gone
+    assert "failed" not in caplog.text
+    for client in shown:
+        client.close()
+    await broker.close()
 
 
 def test_a_known_user_logs_in_while_strangers_guess(tmp_path: Path) -> None:
