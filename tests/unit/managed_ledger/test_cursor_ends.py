@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -293,6 +296,63 @@ async def test_a_large_increment_whose_write_fails_is_not_forgotten() -> None:
     await cursor.flush()
     again = await reopened(log)
     assert again.acked_in(1, 0, 9_000_000) == cursor.acked_in(1, 0, 9_000_000)
+
+
+async def test_a_cursor_ledger_is_rotated_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few records these are."""
+    monkeypatch.setattr(cursor_writer, "LEDGER_BYTES_MAX", 30_000)
+    log = FakeLog({1: 100_000})
+    cursor = await opened(log)
+    rng = random.Random(4)
+    for _ in range(60):
+        cursor.ack([(1, entry) for entry in rng.sample(range(100_000), 1_000)])
+        await cursor.flush()
+    assert len(log.bookkeeper.writers) > 2
+    [ledger] = log.storage.ledgers.values()  # the others are deleted
+    assert sum(map(len, ledger.bodies)) < 30_000 + 20_000
+    again = await reopened(log)
+    assert again.acked_in(1, 0, 100_000) == cursor.acked_in(1, 0, 100_000)
+
+
+async def test_large_increments_call_for_a_snapshot_soon() -> None:
+    """Else a recovery would read 1,024 of them, however large."""
+    log = FakeLog({1: 4_000_000})
+    cursor = await opened(log)
+    rng = random.Random(4)
+    cursor.ack([(1, 1)])
+    await cursor.flush()
+    for _ in range(60):
+        cursor.ack([(1, entry) for entry in rng.sample(range(100_000), 2_000)])
+        await cursor.flush()
+    [ledger] = log.storage.ledgers.values()
+    records = [decode_record(body, "test") for body in ledger.bodies]
+    snapshots = [n for n, record in enumerate(records) if record.kind is Kind.SNAPSHOT]
+    assert len(snapshots) > 3
+    for first, end in pairwise(snapshots):
+        increments = sum(map(len, ledger.bodies[first + 1 : end]))
+        assert increments <= max(16 << 10, len(ledger.bodies[first])) + 4_000
+
+
+async def test_a_failed_rotation_is_not_tried_at_each_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cursor_writer, "ROTATION_RETRY_ENTRIES", 10)
+    log = FakeLog({1: 1000}, config=ManagedLedgerConfig(cursor_ledger_entries_max=5))
+    create, attempts = log.bookkeeper.create_ledger, []
+
+    async def counted(*arguments: Any, **named: Any) -> Any:
+        attempts.append(log.bookkeeper.writers[0].ledger_id if log.bookkeeper.writers else None)
+        return await create(*arguments, **named)
+
+    monkeypatch.setattr(log.bookkeeper, "create_ledger", counted)
+    cursor = await opened(log)
+    for entry in range(40):
+        log.storage.is_unavailable = entry >= 1
+        cursor.ack([(1, entry)])
+        await cursor.flush()
+    assert 2 <= len(attempts) <= 1 + 40 // 10
+    log.storage.is_unavailable = False
+    assert (await reopened(log)).mark_delete == (1, 39)
 
 
 async def test_ledgers_that_could_not_be_deleted_are_deleted_later() -> None:
