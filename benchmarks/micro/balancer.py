@@ -19,6 +19,7 @@ from loadbalance.balancer import Balancer
 from loadbalance.config import PLACEMENTS, SHEDDERS, BalancerConfig
 from loadbalance.documents import broker_load_document, broker_load_of, parse
 from tests.simulation.balancer.scenarios import Run, begin
+from tests.simulation.balancer.world import Leader
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
             run = begin(strategy, brokers=brokers, bundles=bundles, empty=empty)
             gc.collect()
             gc.freeze()  # as a broker does after its start
-            _rounds(run.world.leaders[0].balancer, f"{strategy}, {state}", bundles)
+            _rounds(run.world.leaders[0], f"{strategy}, {state}", bundles)
 
 
 def _reports(run: Run) -> None:
@@ -73,13 +74,13 @@ def _placements(run: Run) -> None:
         print(f"a placement, {strategy}: {statistics.median(spent) * 1e6:.0f} us")
 
 
-def _rounds(balancer: Balancer, name: str, bundles: int) -> None:
+def _rounds(leader: Leader, name: str, bundles: int) -> None:
     """As many as it takes until the strategy has waited long enough; the dearest is told."""
     worst = (0.0, 0.0, 0)
     for number in range(1, 10):
         began_s = last_s = time.thread_time()
         longest_s, moves = 0.0, 0
-        for move in balancer.round(60.0 * number):
+        for move in leader.balancer.round(leader.ahead_s + 60.0 * number):
             now_s = time.thread_time()
             longest_s, last_s = max(longest_s, now_s - last_s), now_s
             moves += move is not None
