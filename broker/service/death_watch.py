@@ -38,7 +38,7 @@ _WATCHED: Final = 2
 """So that one is seen dying although one of its watchers dies with it."""
 _REFUSALS: Final = 3
 _REFUSAL_GAP_S: Final = 0.015
-_AGAIN_MIN_S, _AGAIN_MAX_S = 0.2, 10.0
+_AGAIN_MIN_S, _AGAIN_MAX_S = 0.05, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,24 +190,30 @@ class DeathWatch:
 
     async def _watch(self, broker_id: str) -> None:
         """One broker, for as long as it has a note."""
-        again_s = _AGAIN_MIN_S
+        again_s, known = _AGAIN_MIN_S, ""  # the process that we were connected to
         while True:
             try:
                 if (note := await self._note_of(broker_id)) is None:
                     return
-                bond = await self._network.connect(note.broker)
+                try:
+                    bond = await self._network.connect(note.broker)
+                except BrokerError:
+                    # A dying process may close its port after its connections: ask again.
+                    await self._judge(broker_id, note, known)
+                    raise
                 logger.debug("broker %s is watched", broker_id)
-                again_s = _AGAIN_MIN_S
+                again_s, known = _AGAIN_MIN_S, note.process
                 try:
                     await bond.ended()
                 finally:
                     bond.close()
-                if (last := await self._note_of_the_dead(broker_id, note)) is not None:
-                    await self._bury_at_ease(broker_id, last)
+                await self._judge(broker_id, note, known)
             except StoreClosedError:
                 return
             except (BrokerError, MetadataError) as error:
-                logger.debug("broker %s is not watched: %s", broker_id, error)
+                # Once, not at each attempt: without credentials for brokers it never succeeds.
+                level = logging.INFO if again_s == _AGAIN_MIN_S else logging.DEBUG
+                logger.log(level, "broker %s is not watched: %s", broker_id, error)
             except Exception:
                 logger.exception("broker %s is not watched", broker_id)
             await asyncio.sleep(again_s)
@@ -216,6 +222,12 @@ class DeathWatch:
     async def _note_of(self, broker_id: str) -> Note | None:
         found = await self._store.get(self._path(broker_id))
         return None if found is None else Note.decode(found.value)
+
+    async def _judge(self, broker_id: str, note: Note, known: str) -> None:
+        if note.process != known:
+            return  # never reached, so that its port is closed to us means nothing
+        if (last := await self._note_of_the_dead(broker_id, note)) is not None:
+            await self._bury_at_ease(broker_id, last)
 
     async def _note_of_the_dead(self, broker_id: str, note: Note) -> Note | None:
         """The last note of a process that we were connected to; None: perhaps it lives.

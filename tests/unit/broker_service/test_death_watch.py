@@ -131,6 +131,17 @@ async def test_two_brokers_die_at_once(cluster: Cluster) -> None:
     assert cluster.has_session("d")
 
 
+async def test_a_port_that_closes_after_the_connections(cluster: Cluster) -> None:
+    """The first question is still accepted by a process that is dying."""
+    await cluster.begin_watched("a", "b")
+    machines = cluster.machines
+    loop = asyncio.get_running_loop()
+    machines.on_refusal = lambda: loop.call_soon(machines.listening.discard, "b")
+    machines.cut("b")
+    await until(lambda: not cluster.has_session("b"), "b's nodes are gone")
+    assert machines.refusals.count("b") > 1
+
+
 async def test_who_leaves_is_not_taken_for_dead(cluster: Cluster) -> None:
     await cluster.begin_watched("a", "b")
     await cluster.watches["b"].leave()
