@@ -1,15 +1,19 @@
-"""``docs/failures.md`` names tests: each of them exists."""
+"""``docs/failures.md`` and ``docs/cluster-faults.md`` name tests: each of them exists."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
+PAGES = ("failures.md", "cluster-faults.md")
 
 
-def test_every_test_named_in_the_page_exists() -> None:
-    text = (ROOT / "docs" / "failures.md").read_text()
+@pytest.mark.parametrize("page", PAGES)
+def test_every_test_named_in_the_page_exists(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
     named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
     missing = [
         f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()
@@ -18,10 +22,11 @@ def test_every_test_named_in_the_page_exists() -> None:
     assert len(named) > 40
 
 
-def test_every_row_names_its_test() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_every_row_names_its_test(page: str) -> None:
     rows = [
         line
-        for line in (ROOT / "docs" / "failures.md").read_text().splitlines()
-        if line.startswith("| ") and not line.startswith("| fault")
+        for line in (ROOT / "docs" / page).read_text().splitlines()
+        if line.startswith("| ") and not line.startswith(("| fault", "| rule"))
     ]
     assert [row for row in rows if "::test_" not in row] == []
