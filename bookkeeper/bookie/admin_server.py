@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,6 +23,7 @@ _HEAD_BYTES_MAX: Final = 8192
 _HEAD_S_MAX: Final = 10.0
 _ANSWER_S_MAX: Final = 60.0  # a reader that is slower is cut off
 _CONNECTIONS_MAX: Final = 64  # more are closed at once
+_ADDRESS_MAX: Final = _CONNECTIONS_MAX // 2  # of one address: the rest is for others' probes
 _CHALLENGE: Final = 'WWW-Authenticate: Bearer realm="magnetar"\r\n'
 _DISCARDED_BYTES_MAX: Final = 1024 * 1024  # of what nobody asked for, behind the head
 
@@ -47,7 +49,8 @@ class AdminServer:
         self._pages = dict(pages)
         self._access = access
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], str] = {}  # with their addresses
+        self._by_address: Counter[str] = Counter()
 
     async def listen(self, host: str, port: int) -> int:
         """Bind; the port, which 0 leaves to the system.
@@ -67,12 +70,21 @@ class AdminServer:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= _CONNECTIONS_MAX:
+        address = _address_of(writer).rpartition(":")[0]
+        is_full = len(self._connections) >= _CONNECTIONS_MAX
+        if is_full or self._by_address[address] >= _ADDRESS_MAX:
             writer.transport.abort()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._connections[task] = address
+        self._by_address[address] += 1
+        task.add_done_callback(self._leave)
+
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        address = self._connections.pop(task)
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

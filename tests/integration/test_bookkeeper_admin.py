@@ -132,6 +132,25 @@ async def test_a_crowd_is_turned_away_and_a_silent_one_cut(
         await _end(writer)
 
 
+async def test_a_crowd_of_one_address_leaves_room_for_others(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookkeeper.bookie.admin_server._HEAD_S_MAX", 600)
+    here = ("127.0.0.2", 0)
+    crowd = [
+        await asyncio.open_connection("127.0.0.1", door.port, local_addr=here) for _ in range(70)
+    ]
+    for reader, _ in crowd[32:]:
+        with contextlib.suppress(ConnectionError):  # a reset is an end, too
+            assert await asyncio.wait_for(reader.read(), 60) == b""
+    assert await door.get("/heartbeat") == (200, b"OK\n")
+    for _, writer in crowd:
+        await _end(writer)
+    async with asyncio.timeout(60):
+        while door.server._by_address:  # noqa: ASYNC110  # of ends nobody tells us
+            await asyncio.sleep(0.01)
+
+
 async def test_nothing_is_kept_of_what_is_said_behind_a_request(door: Door) -> None:
     """It was all kept in memory until the other side had closed, or for a minute."""
     _, writer = await asyncio.open_connection("127.0.0.1", door.port)
