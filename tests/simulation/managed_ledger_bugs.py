@@ -32,8 +32,10 @@ from managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
 from managed_ledger.leaks import custom_metadata
 from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
 from managed_ledger.list_store import ListStore
+from managed_ledger.offload.context import LedgerCopy
+from managed_ledger.offload.offload_path import OffloadPath
 from metadata.errors import MetadataError
-from tests.simulation import test_cursor, test_managed_ledger
+from tests.simulation import test_cursor, test_managed_ledger, test_managed_ledger_offload
 from tests.simulation.plant import Plant
 from tests.simulation.simulator import run_simulation
 from tests.simulation.test_managed_ledger_openers import open_together
@@ -66,6 +68,19 @@ def _cursor(seed: int) -> None:
     asyncio.run(test_cursor.World(seed).run())
 
 
+def _offload(seed: int) -> None:
+    run_simulation(seed, test_managed_ledger_offload.come_and_go)
+
+
+def _offload_crash(seed: int) -> None:
+    run_simulation(
+        seed,
+        lambda each: test_managed_ledger_offload.crash_while_offloading(
+            each, seed, 1 + seed % 2 * 3
+        ),
+    )
+
+
 def _sliced(seed: int) -> None:
     """Cursors whose every write is in slices, and whose states are too large for a node."""
     limits = Plant()
@@ -85,6 +100,8 @@ WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "openers": _openers,
     "cursor": _cursor,
     "sliced": _sliced,
+    "offload": _offload,
+    "offload crash": _offload_crash,
 }
 
 LEDGER_WORLDS: Final = ("log", "race", "rotation", "takeover")
@@ -384,6 +401,43 @@ def what_is_acknowledged_between_slices_is_in_no_increment(plant: Plant) -> None
 @bug("takeover", "log")
 def trimmed_by_the_position_in_memory(plant: Plant) -> None:
     plant.set(Cursor, "durable_mark_delete", property(lambda self: self.mark_delete))
+
+
+# Copies elsewhere
+
+
+@bug("offload", "offload crash")
+def bookies_forget_before_the_list_says_so(plant: Plant) -> None:
+    release: Any = None
+
+    async def delete_first(self: Any, ledger_id: int) -> None:
+        await self._log.client.delete_ledger(ledger_id)
+        await release(self, ledger_id)
+
+    release = plant.set(OffloadPath, "_release", delete_first)
+
+
+@bug("offload", "offload crash")
+def a_copy_is_called_complete_when_it_begins(plant: Plant) -> None:
+    started: Any = None
+
+    def complete_at_once(self: ManagedLedgerInfo, copy: LedgerCopy) -> ManagedLedgerInfo:
+        return started(self, copy).with_copy_complete(copy, 1, 1)  # type: ignore[no-any-return]
+
+    started = plant.set(ManagedLedgerInfo, "with_copy_started", complete_at_once)
+
+
+@bug("offload")
+def a_doomed_copy_that_comes_late_stays(plant: Plant) -> None:
+    """Found here, with seed 1000079."""
+    take_back: Any = None
+
+    async def trust_the_next_owner(self: Any, copy: LedgerCopy) -> None:
+        stored = await self._log.store.get(self._log.path)
+        if stored is None or copy not in decode_info(stored.value, self._log.path).doomed_copies:
+            await take_back(self, copy)
+
+    take_back = plant.set(OffloadPath, "_take_back", trust_the_next_owner)
 
 
 @contextlib.contextmanager

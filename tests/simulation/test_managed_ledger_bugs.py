@@ -1,4 +1,5 @@
-"""The worlds of cursors aren't blind: bugs are planted, and seeds that CI runs must notice them.
+"""The worlds of cursors and copies see: bugs are planted, and seeds of CI must notice them.
+
 The whole table, of the log's worlds too: ``python -m tests.simulation.managed_ledger_bugs``.
 """
 
@@ -26,6 +27,8 @@ FOUND_IN = {
     "whoever_took_the_cursor_node_last_has_the_log": "cursor",
     "a_reset_leaves_the_node_ahead": "cursor",
     "what_is_acknowledged_between_slices_is_in_no_increment": "sliced",
+    "bookies_forget_before_the_list_says_so": "offload",
+    "a_copy_is_called_complete_when_it_begins": "offload",
 }
 
 

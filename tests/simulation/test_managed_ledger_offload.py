@@ -300,88 +300,93 @@ async def judge(world: OffloadWorld, brokers: list[Broker]) -> None:
     world.check_shelf()
 
 
+async def crash_while_offloading(simulator: Simulator, steps: int, entries_max: int) -> bool:
+    """An owner that copies and releases dies at its n-th network step; another takes over."""
+    world = OffloadWorld(simulator, 1)
+    config = replace(config_of(simulator), ledger_entries_max=entries_max)
+    first = OffloadBroker(world, config)
+    first.node.steps_to_crash = steps
+
+    async def write() -> None:
+        await first.open()
+        for _ in range(2):
+            first.append(entries_max + 1)
+            await simulator.sleep_ms(100)
+
+    writing = simulator.start(write())
+    await simulator.sleep_ms(3000)
+    has_crashed = not first.node.alive
+    simulator.check(has_crashed or writing.done(), "the writer hangs")
+    simulator.check(has_crashed or world.released > 0, "nothing was offloaded")
+    await judge(world, [first])
+    return has_crashed
+
+
 @pytest.mark.parametrize("entries_max", [1, 4])
 def test_crash_after_every_step_of_offloads(entries_max: int) -> None:
-    """An owner that copies and releases dies at its n-th network step, for every n."""
-
-    async def scenario(simulator: Simulator, steps: int) -> bool:
-        world = OffloadWorld(simulator, 1)
-        config = replace(config_of(simulator), ledger_entries_max=entries_max)
-        first = OffloadBroker(world, config)
-        first.node.steps_to_crash = steps
-
-        async def write() -> None:
-            await first.open()
-            for _ in range(2):
-                first.append(entries_max + 1)
-                await simulator.sleep_ms(100)
-
-        writing = simulator.start(write())
-        await simulator.sleep_ms(3000)
-        has_crashed = not first.node.alive
-        simulator.check(has_crashed or writing.done(), "the writer hangs")
-        simulator.check(has_crashed or world.released > 0, "nothing was offloaded")
-        await judge(world, [first])
-        return has_crashed
-
     crashes = 0
     for steps in itertools.count():
-        if not run_simulation(steps, lambda simulator, n=steps: scenario(simulator, n)):  # type: ignore[misc]
+        if not run_simulation(
+            steps,
+            lambda simulator, n=steps: crash_while_offloading(simulator, n, entries_max),  # type: ignore[misc]
+        ):
             break
         crashes += 1
     assert crashes > 60
 
 
+async def come_and_go(simulator: Simulator) -> None:
+    """Up to three owners, one after the other or at once; faults, then none."""
+    rng = simulator.rng
+    simulator.network.faults = FaultRates(
+        delay_ms_max=rng.choice([2.0, 20.0]),
+        message_loss=rng.choice([0.0, 0.02]),
+        metadata_unknown=rng.choice([0.0, 0.1, 0.4, 0.6]),
+        metadata_ms_max=rng.choice([1.0, 20.0]),
+    )
+    world = OffloadWorld(simulator, 1)
+    world.slow_ms_max = rng.choice([0.0, 300.0, 1500.0])
+    config = config_of(simulator, with_trimming=rng.random() < 0.5)
+    brokers: list[Broker] = []
+
+    async def serve() -> None:
+        await simulator.sleep_ms(rng.uniform(0, 3000))
+        broker = OffloadBroker(world, config)
+        brokers.append(broker)
+        if rng.random() < 0.4:
+            broker.node.steps_to_crash = rng.randrange(400)
+        log = await broker.open()
+        for _ in range(40):
+            if not broker.node.alive:
+                return
+            broker.append(rng.randint(1, 3))
+            if rng.random() < 0.3:
+                broker.acknowledge()
+            if rng.random() < 0.1:
+                log.sweep(int(simulator.loop.now * 1000))
+            if rng.random() < 0.03:
+                broker.node.paused_until = simulator.loop.now + rng.uniform(0, 2)
+            if rng.random() < 0.05:
+                world.shelf.failing = not world.shelf.failing
+            if broker.is_fenced:
+                break
+            await simulator.sleep_ms(rng.choice([0.0, 5.0, 50.0, 1500.0]))
+        await log.close()
+
+    for _ in range(rng.randint(1, 3)):
+        simulator.start(serve())
+    await simulator.sleep_ms(30_000)
+    simulator.network.faults = FaultRates()
+    world.shelf.failing, world.slow_ms_max = False, 0.0
+    for bookie in world.bookies.values():
+        bookie.refuse_adds = codes.OK
+    await simulator.sleep_ms(60_000)
+    await judge(world, brokers)
+
+
 @pytest.mark.parametrize("seed", seeds(30))
 def test_owners_come_and_go_while_ledgers_are_copied(seed: int) -> None:
-    async def scenario(simulator: Simulator) -> None:
-        rng = simulator.rng
-        simulator.network.faults = FaultRates(
-            delay_ms_max=rng.choice([2.0, 20.0]),
-            message_loss=rng.choice([0.0, 0.02]),
-            metadata_unknown=rng.choice([0.0, 0.1, 0.4, 0.6]),
-            metadata_ms_max=rng.choice([1.0, 20.0]),
-        )
-        world = OffloadWorld(simulator, 1)
-        world.slow_ms_max = rng.choice([0.0, 300.0, 1500.0])
-        config = config_of(simulator, with_trimming=rng.random() < 0.5)
-        brokers: list[Broker] = []
-
-        async def serve() -> None:
-            await simulator.sleep_ms(rng.uniform(0, 3000))
-            broker = OffloadBroker(world, config)
-            brokers.append(broker)
-            if rng.random() < 0.4:
-                broker.node.steps_to_crash = rng.randrange(400)
-            log = await broker.open()
-            for _ in range(40):
-                if not broker.node.alive:
-                    return
-                broker.append(rng.randint(1, 3))
-                if rng.random() < 0.3:
-                    broker.acknowledge()
-                if rng.random() < 0.1:
-                    log.sweep(int(simulator.loop.now * 1000))
-                if rng.random() < 0.03:
-                    broker.node.paused_until = simulator.loop.now + rng.uniform(0, 2)
-                if rng.random() < 0.05:
-                    world.shelf.failing = not world.shelf.failing
-                if broker.is_fenced:
-                    break
-                await simulator.sleep_ms(rng.choice([0.0, 5.0, 50.0, 1500.0]))
-            await log.close()
-
-        for _ in range(rng.randint(1, 3)):
-            simulator.start(serve())
-        await simulator.sleep_ms(30_000)
-        simulator.network.faults = FaultRates()
-        world.shelf.failing, world.slow_ms_max = False, 0.0
-        for bookie in world.bookies.values():
-            bookie.refuse_adds = codes.OK
-        await simulator.sleep_ms(60_000)
-        await judge(world, brokers)
-
-    run_simulation(seed, scenario)
+    run_simulation(seed, come_and_go)
 
 
 def test_a_lost_only_copy_is_an_error_for_ever() -> None:
