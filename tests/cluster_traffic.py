@@ -16,12 +16,20 @@ class TopicTraffic(threading.Thread):
     """Numbers 0, 1, 2, ... to one topic, and a consumer of a subscription that stays; both by
     themselves find the broker that serves."""
 
-    def __init__(self, service_url: str, topic: str, window: int, pause_s: float) -> None:
+    def __init__(
+        self,
+        service_url: str,
+        topic: str,
+        window: int,
+        pause_s: float,
+        patience_s: int = 120,
+    ) -> None:
         """
         Args:
             window: numbers that are under way at once; 1: each is sent when the one before is
                 acknowledged.
             pause_s: between two of them, so that histories stay small.
+            patience_s: what its clients wait for an answer before they give up.
         """
         super().__init__(daemon=True)
         self.topic, self.window = topic, window
@@ -31,7 +39,7 @@ class TopicTraffic(threading.Thread):
         self.longest_gap_s = 0.0
         self.received: list[int] = []
         self.failure: Exception | None = None
-        self._url, self._pause_s = service_url, pause_s
+        self._url, self._pause_s, self._patience_s = service_url, pause_s, patience_s
         self._full_stop, self._end = threading.Event(), threading.Event()
         self._flushed = False
         self._acked_s = 0.0
@@ -40,7 +48,7 @@ class TopicTraffic(threading.Thread):
     def run(self) -> None:
         try:
             self._client = client = pulsar.Client(
-                self._url, operation_timeout_seconds=120, logger=_QUIET
+                self._url, operation_timeout_seconds=self._patience_s, logger=_QUIET
             )
             client.subscribe(self.topic, "keeper").close()  # nothing is trimmed
             consumer = client.subscribe(
@@ -48,7 +56,7 @@ class TopicTraffic(threading.Thread):
             )
             producer = client.create_producer(
                 self.topic,
-                send_timeout_millis=120_000,
+                send_timeout_millis=self._patience_s * 1000,
                 batching_enabled=False,
                 max_pending_messages=self.window,
                 block_if_queue_full=True,

@@ -20,14 +20,17 @@ from managed_ledger.stored_info import ROOT, read_stored
 from metadata.store import MetadataStore
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
-from tests.cluster_tools import WAIT_S, all_go_on, stop_and_check
-from tests.cluster_traffic import start_traffic
+from tests.cluster_tools import all_go_on, stop_and_check
+from tests.cluster_traffic import TopicTraffic
+from tests.integration.failure_tools import wait_until
 from tests.raw_client import RawClient
 from tests.zookeeper_process import ZooKeeperProcess
 
 TOPICS = [f"persistent://public/default/no-spare-{number}" for number in range(2)]
-SESSION = ("--set", "metadataStoreSessionTimeoutMillis=4000")
-ATTEMPTS = 20
+SESSION = ("--set", "metadataStoreSessionTimeoutMillis=12000")
+WAIT_S = 300
+"""A producer that is refused comes back after pauses of up to a minute."""
+ATTEMPTS = 10
 
 
 @pytest.fixture
@@ -116,7 +119,13 @@ def test_producers_go_on_when_it_is_back(
     tmp_path: Path, url: str, bookies: list[BookieProcess], delay_change: str
 ) -> None:
     with broker_of(tmp_path, url, delay_change) as broker:
-        traffic = start_traffic(broker.service_url, TOPICS)
+        traffic = [
+            TopicTraffic(broker.service_url, topic, 1 + 49 * n, 0.02, 3 * WAIT_S)
+            for n, topic in enumerate(TOPICS)
+        ]
+        for each in traffic:
+            each.start()
+        wait_until(lambda: all(each.consumed for each in traffic), "the start", WAIT_S)
         all_go_on(traffic, "the start")
         bookies[2].kill()
         for topic in TOPICS:
@@ -131,6 +140,12 @@ def test_producers_go_on_when_it_is_back(
         assert len(made) < ATTEMPTS // 2, "more than a few that were under way at the first look"
 
         bookies[2].start()
+        marks = [each.acknowledged for each in traffic]
+        wait_until(
+            lambda: all(x.acknowledged > y for x, y in zip(traffic, marks, strict=True)),
+            "everybody is let in again",
+            WAIT_S,
+        )
         all_go_on(traffic, "the bookie is back")
         stop_and_check(broker.service_url, traffic)
         assert not asyncio.run(unnamed_ledgers(url)), broker.log[-4000:]

@@ -23,7 +23,7 @@ from tests.zookeeper_process import ZooKeeperProcess
 
 NAMESPACE = "public/copied"
 TOPIC = f"persistent://{NAMESPACE}/t"
-SESSION = ("--set", "metadataStoreSessionTimeoutMillis=4000")
+SESSION = ("--set", "metadataStoreSessionTimeoutMillis=12000")
 SETTINGS = {
     "managedLedgerDefaultEnsembleSize": "2",
     "managedLedgerDefaultWriteQuorum": "2",
