@@ -40,6 +40,7 @@ def requests(tenant: str) -> list[Case]:
     return [
         *_clusters(tenant),
         *_isolation(tenant),
+        *_isolation_here(),
         *_brokers(),
         *_bookies(tenant),
         *_bundles(tenant),
@@ -117,6 +118,34 @@ def _isolation(c: str) -> list[Case]:
         ("POST", "/admin/v2/metadata/migration/start?target=x", None, "known: 501"),
         ("DELETE", f"{C}/{c}", None, ""),
         ("DELETE", f"{C}/{c}", None, ""),
+    ]
+
+
+def _isolation_here() -> list[Case]:
+    """Of the asked broker's own cluster: what its brokers are in, whatever their names are.
+
+    Ask a broker of ``magnetar cluster``: one that serves alone has no policies.
+    """
+    policies = f"{C}/standalone/namespaceIsolationPolicies"
+    alone = "known: 501 of a broker that serves alone"
+    everybody = {**POLICY, "primary": [".*"], "namespaces": ["none/of-these"]}
+    helper = {**POLICY, "primary": ["nobody"], "secondary": [".*"], "namespaces": ["none/.*"]}
+    return [
+        *(
+            ("POST", f"{policies}/p", {**everybody, **more}, alone)
+            for more in ({}, {"unload_scope": "none"}, {"unload_scope": "all_matching"})
+        ),
+        ("POST", f"{policies}/p", {**everybody, "unload_scope": "some"}, "known: 400"),
+        ("GET", policies, None, alone),
+        ("GET", f"{policies}/p", None, alone),
+        ("GET", f"{policies}/brokers", None, alone),
+        ("GET", f"{policies}/brokers/a:1", None, alone),
+        ("POST", f"{policies}/q", helper, alone),
+        ("GET", f"{policies}/brokers", None, alone),
+        ("DELETE", f"{policies}/p", None, alone),
+        ("GET", f"{policies}/brokers", None, alone),
+        ("DELETE", f"{policies}/q", None, alone),
+        ("GET", f"{policies}/brokers", None, alone),
     ]
 
 
