@@ -15,6 +15,7 @@ from managed_ledger.cursor.cursor_store import NO_LEDGER
 from managed_ledger.cursor.errors import CursorBusyError, CursorFencedError, CursorWriteError
 from managed_ledger.errors import CursorClosedError, OpenFailedError
 from managed_ledger.position import EARLIEST, LATEST, Position
+from tests.unit.managed_ledger.cluster import eventually
 from tests.unit.managed_ledger.cursor_doubles import FakeLog
 from tests.unit.managed_ledger.cursor_steps import START, Answers, node_of, opened, reopened, until
 
@@ -98,7 +99,8 @@ async def test_the_rate_s_next_write_comes_by_itself() -> None:
     for entry in range(50):
         cursor.ack([(1, entry)])
         await asyncio.sleep(0.001)
-    await until(lambda: cursor.durable_mark_delete == (1, 49))
+    # A timer of the real loop: turns alone don't wait for it.
+    await eventually(lambda: cursor.durable_mark_delete == (1, 49), 60)
 
 
 async def test_an_ack_that_changes_nothing_waits_for_the_write_that_has_it() -> None:
