@@ -15,7 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.errors import PersistenceError, TopicFencedError
-from broker.protocol.entry_head import FLAG_CHUNK, FLAG_LAST_CHUNK, FLAG_MARKER, parse_head
+from broker.protocol.entry_head import (
+    FLAG_BATCH,
+    FLAG_CHUNK,
+    FLAG_LAST_CHUNK,
+    FLAG_MARKER,
+    parse_head,
+)
 from broker.protocol.framing import MalformedFrameError, parse_entry_body
 from broker.service.sequence_ids import NEW, STORED, Run, SequenceIds
 from managed_ledger.position import LATEST, Position
@@ -32,6 +38,18 @@ logger = logging.getLogger(__name__)
 DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
 _REPLAY_ENTRIES: Final = 200
 _REPLAY_BYTES: Final = 4 << 20
+
+
+def _last_id(first: int, highest: int, head: bytes) -> int:
+    """Sequence id of an entry's last message, at the least.
+
+    Clients for C++ and Python don't send the highest of a batch; ids ascend, so it can't be lower
+    than if each were the one before plus one. Without that, a client that cuts its messages into
+    other batches when it starts over would store the end of its last batch again.
+    """
+    if head[3] & FLAG_BATCH:
+        return max(first + parse_head(head).message_count - 1, highest)
+    return max(first, highest)
 
 
 class _Sifted:
@@ -115,18 +133,18 @@ class Deduplication:
             metadata, _ = parse_entry_body(body)
         except MalformedFrameError:
             return  # nobody can read it, so nobody will send it again
-        self._ids.stored(
-            metadata.producer_name, max(metadata.sequence_id, metadata.highest_sequence_id)
-        )
+        last = _last_id(metadata.sequence_id, metadata.highest_sequence_id, head)
+        self._ids.stored(metadata.producer_name, last)
 
     # --- entries
 
     def publish(self, batch: PublishBatch) -> None:
         """Give what is new to the log, answer the rest; every entry in its turn."""
         producer = batch.producer
-        runs = self._ids.sift(
-            producer.name, batch.sequence_ids, batch.highest_ids, batch.unfinished
+        last_ids = batch.last_ids = list(
+            map(_last_id, batch.sequence_ids, batch.highest_ids, batch.heads)
         )
+        runs = self._ids.sift(producer.name, batch.sequence_ids, last_ids, batch.unfinished)
         sifted = _Sifted(batch, runs)
         before = self._tails.get(producer)
         self._tails[producer] = sifted
@@ -191,9 +209,9 @@ class Deduplication:
         for index in range(offset + count - 1, offset - 1, -1):
             if index not in unfinished:
                 # Those before it in the batch have lower ids.
-                self._ids.stored(
-                    batch.producer.name, max(batch.sequence_ids[index], batch.highest_ids[index])
-                )
+                last_ids = batch.last_ids or batch.highest_ids
+                last = max(batch.sequence_ids[index], last_ids[index])
+                self._ids.stored(batch.producer.name, last)
                 break
         self._note(position, count)
         config = self._topic.service.config

@@ -91,6 +91,8 @@ class PublishBatch:
     """Indexes of chunks that aren't the last ones of their messages."""
     answered: int = 0
     """Entries whose fate was told to the sink."""
+    last_ids: list[int] | None = None
+    """Sequence id of the last message of each entry, where de-duplication found it out."""
     published_s: float = 0.0
     """When the topic took it, for the write latency."""
 

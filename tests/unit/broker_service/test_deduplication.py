@@ -167,6 +167,20 @@ async def test_it_is_known_after_the_owner_died(broker: Broker, count: int) -> N
     assert (await topic_of(broker)).last_sequence_id("p") == count - 1
 
 
+@pytest.mark.parametrize("moves", [False, True])
+async def test_the_end_of_a_batch_is_known_without_being_told(broker: Broker, moves: bool) -> None:
+    client, _ = await connected(broker)
+    client.feed(message(5, b"x" * 30, num_messages_in_batch=3))
+    await client.receive(1)
+    if moves:
+        await reload(broker)
+        client, last = await connected(broker, port=5001)
+        assert last == 7
+    client.feed(sends(7, 8))
+    await client.receive(2)
+    assert await stored(broker) == [b"x" * 30, b"8"]
+
+
 async def test_switched_on_and_off_while_messages_come() -> None:
     broker = await Broker().start()
     resources = broker.service.resources
