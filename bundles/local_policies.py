@@ -123,6 +123,27 @@ class BundleFactory:
         group = None if local is None else local.value.other_fields.get(ANTI_AFFINITY_GROUP)
         return group if isinstance(group, str) else None
 
+    async def set_anti_affinity_group(self, namespace: str, group: str | None) -> None:
+        """Store the group, or take it away; boundaries that others write meanwhile stay.
+
+        Raises:
+            InvalidBundleError: there is no such namespace, or what is stored can't be read.
+        """
+        await self.bundles(namespace)  # so that there is a document to change
+        path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
+
+        def change(value: bytes | None) -> bytes:
+            if value is None:
+                raise InvalidBundleError(f"namespace {namespace} does not exist")
+            local = LocalPolicies.decode(namespace, value)
+            others = {k: v for k, v in local.other_fields.items() if k != ANTI_AFFINITY_GROUP}
+            if group is not None:
+                others[ANTI_AFFINITY_GROUP] = group
+            return LocalPolicies(local.bundles, others).encode()
+
+        await update(self._store, path, change)
+        self._local.invalidate(path)
+
     async def stored(self, namespace: str) -> NamespaceBundles | None:
         """Read anew: not older than what this session wrote last. None when nothing is stored."""
         path = f"{LOCAL_POLICIES_ROOT}/{namespace}"

@@ -418,6 +418,14 @@ class OwnershipService:
         """The group whose namespaces are to be served by different brokers; None: in none."""
         return await self._factory.anti_affinity_group(namespace)
 
+    async def set_anti_affinity_group(self, namespace: str, group: str | None) -> None:
+        """Put a namespace into such a group, or (None) take it out; bundles stay where they are.
+
+        Raises:
+            InvalidBundleError: there is no such namespace.
+        """
+        await self._factory.set_anti_affinity_group(namespace, group)
+
     async def split(self, namespace: str, bundle: HashRange, points: Sequence[int]) -> list[str]:
         """Cuts a bundle at points strictly inside it; its topics stay open and serve on.
 

@@ -23,6 +23,7 @@ from broker.http.rest_consume import RestSessions
 from broker.http.rest_produce import RestPublishers
 from broker.http.routes import (
     absent_services,
+    anti_affinity,
     bookies,
     broker_stats,
     brokers,
@@ -125,6 +126,7 @@ def create_app(service: BrokerService) -> FastAPI:
         subscription_backlogs,
         schemas,
         topic_policies,
+        anti_affinity,
         bundles,  # behind all others of namespaces
         brokers,
         broker_stats,

@@ -203,16 +203,31 @@ def test_permissions_properties_and_clusters(admin: httpx.Client, space: str) ->
 
 def test_groups_that_don_t_exist(admin: httpx.Client, space: str) -> None:
     base = f"/namespaces/{space}"
-    for name, value in (
-        ("antiAffinity", "group"),
-        ("persistence/bookieAffinity", {"bookkeeperAffinityGroupPrimary": "a"}),
-    ):
-        assert admin.get(f"{base}/{name}").status_code == 204
-        assert admin.post(f"{base}/{name}", json=value).status_code == 412
-        assert admin.delete(f"{base}/{name}").status_code == 204
-    bare = admin.post(f"{base}/antiAffinity", content=b"group")  # as Java's client sends it
-    assert reason(bare) == (412, "Anti-affinity of namespaces is not available in this version")
+    bookies = f"{base}/persistence/bookieAffinity"
+    assert admin.get(bookies).status_code == 204
+    assert admin.post(bookies, json={"bookkeeperAffinityGroupPrimary": "a"}).status_code == 412
+    assert admin.delete(bookies).status_code == 204
     assert reason(admin.post(f"{base}/resourcegroup/g")) == (412, "ResourceGroup does not exist")
+
+
+def test_an_anti_affinity_group_is_set_and_taken_away(admin: httpx.Client, space: str) -> None:
+    path = f"/namespaces/{space}/antiAffinity"
+    tenant = space.partition("/")[0]
+    assert admin.get(path).status_code == 204
+    assert admin.post(path, json="group one").status_code == 204
+    assert admin.get(path).text == "group one"
+    assert admin.post(path, content=b"group2").status_code == 204, "as Java's client sends it"
+    assert admin.get(path).text == "group2"
+    listed = f"/namespaces/standalone/antiAffinity/{{}}?tenant={tenant}"
+    assert admin.get(listed.format("group2")).json() == [space]
+    assert admin.get(listed.format("group%20one")).json() == []
+    bundles = admin.get(f"/namespaces/{space}/bundles").json()
+    assert admin.delete(path).status_code == 204
+    assert admin.get(path).status_code == 204
+    assert admin.get(f"/namespaces/{space}/bundles").json() == bundles
+    for wrong in (b"", b'""', b"null", b"[1]", b'"open', b"\xff"):
+        assert admin.post(path, content=wrong).status_code in (400, 412), wrong
+    assert admin.get(path).status_code == 204
 
 
 def test_unused_subscriptions_expire_as_topic_and_namespace_say(

@@ -1,4 +1,4 @@
-"""Bundles of a namespace: unload, split, deletion, hashes; anti-affinity (http-api 2.3).
+"""Bundles of a namespace: unload, split, deletion, hashes (http-api 2.3).
 
 Included behind the namespaces' own routes: ``/{tenant}/{namespace}/{bundle}`` would take their
 paths otherwise.
@@ -250,36 +250,6 @@ async def topic_hash_positions(
     return JsonResponse(
         {"namespace": namespace, "bundle": str(found), "topicHashPositions": hashes}
     )
-
-
-@router.get(
-    "/{cluster}/antiAffinity/{group}",
-    summary="Namespaces of a tenant in an anti-affinity group",
-    responses={
-        200: {"content": {"application/json": {"example": ["acme/orders"]}}},
-        400: {"description": "No tenant given"},
-        412: {"description": "No such cluster"},
-    },
-)
-async def anti_affinity_namespaces(
-    service: Service,
-    cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
-    group: Annotated[str, Path(description="Anti-affinity group", examples=["group-1"])],
-    tenant: Annotated[str | None, Query(description="Tenant name", examples=["acme"])] = None,
-    property: Annotated[str | None, Query(description="What Go clients call the tenant")] = None,
-) -> Response:
-    if not (owner := tenant or property):
-        raise ApiError(400, "Tenant should not be null")
-    name = form_decode(cluster)
-    if await service.resources.cluster(name) is None:
-        raise ApiError(412, f"Cluster {name} does not exist.")
-    wanted = form_decode(group)
-    names = [
-        namespace
-        for namespace in await service.resources.namespaces(owner)
-        if await service.bundles.anti_affinity_group(namespace) == wanted
-    ]
-    return JsonResponse(names)
 
 
 @router.delete(

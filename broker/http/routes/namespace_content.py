@@ -426,13 +426,6 @@ _group_routes(
     {"type": "object", "properties": {"bookkeeperAffinityGroupPrimary": {"type": "string"}}},
     {"bookkeeperAffinityGroupPrimary": "ssd"},
 )
-_group_routes(
-    "/antiAffinity",
-    "group of namespaces that no broker serves together",
-    "Anti-affinity of namespaces",
-    {"type": "string"},
-    "group",
-)
 
 
 @router.get(
