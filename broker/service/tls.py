@@ -251,6 +251,8 @@ class TlsListener:
             self._guests.pop(handshake, None)
 
     def _on_step(self, handshake: Handshake, answer: bytes) -> None:
+        if handshake.done:
+            self._handshakes.pace.finished()
         guest = self._guests.pop(handshake, None)
         if guest is None:
             return  # cut meanwhile

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.service import pacer
-from broker.service.handshakes import Handshake, Handshakes
+from broker.service.handshakes import Handshake, Handshakes, Pace
 from broker.service.pacer import Pacer
 from broker.service.tls_stream import _ENCRYPTED_BYTES, _RECORD_BYTES, _records
 from broker.service.waiting_room import WaitingRoom
@@ -117,6 +117,35 @@ def test_an_address_pushes_out_its_own_before_others() -> None:
 
 
 # --- handshakes
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_peers_that_finish_keep_the_thread_at_a_quarter(steps: int) -> None:
+    """Whatever number of steps a handshake takes; and a crowd before them is soon forgotten."""
+    pace = Pace()
+    for number in range(3_000):
+        if number == 1_000:
+            for _ in range(1_000):
+                pace.rest_s(0.001)
+        rest_s = pace.rest_s(0.001)
+        if number % steps == steps - 1:
+            pace.finished()
+        if not 1_000 <= number < 1_000 + 200 * steps:
+            assert rest_s == pytest.approx(0.003)
+
+
+def test_a_crowd_that_leaves_gets_a_sixteenth() -> None:
+    pace = Pace()
+    rests = [pace.rest_s(0.001) for _ in range(300)]
+    assert rests[0] == pytest.approx(0.003)
+    assert rests == sorted(rests)
+    assert 0.0145 < rests[-1] <= 0.015
+    for number in range(1_000):  # some who mean it among them
+        rest_s = pace.rest_s(0.001)
+        if number % 10 == 0:
+            pace.finished()
+    assert 0.008 < rest_s < 0.013
+    assert pace.rest_s(1.0) <= 0.02, "however long a step took"
 
 
 class Step:
