@@ -365,11 +365,9 @@ class Policies:
         self.deduplication = _boolean(
             self.value("deduplicationEnabled"), config.broker_deduplication_enabled
         )
-        snapshot_s = self.value("deduplicationSnapshotIntervalSeconds")
-        self.deduplication_snapshot_s = (
-            config.broker_deduplication_snapshot_interval_seconds
-            if snapshot_s is None
-            else int(snapshot_s)
+        self.deduplication_snapshot_s = self._integer(
+            "deduplicationSnapshotIntervalSeconds",
+            config.broker_deduplication_snapshot_interval_seconds,
         )
         """Seconds between snapshots of what is known of producers; 0: by entries only."""
         self.subscription_auth_mode = str(self.value("subscription_auth_mode") or "None")

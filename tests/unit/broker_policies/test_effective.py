@@ -196,3 +196,11 @@ def test_a_damaged_document_never_takes_a_topic_away(
 def test_a_value_of_the_wrong_type_counts_as_absent(value: object) -> None:
     config = BrokerConfig(max_producers_per_topic=3)
     assert Policies({"max_producers_per_topic": value}, config).max_producers == 3
+
+
+@pytest.mark.parametrize(
+    ("stored", "seconds"), [(None, 120), (0, 0), (7, 7), ("soon", 120), ([], 120), (True, 120)]
+)
+def test_a_snapshot_interval_that_is_no_number_is_the_broker_s(stored: Any, seconds: int) -> None:
+    fields = {"deduplicationSnapshotIntervalSeconds": stored}
+    assert Policies(fields, CONFIG).deduplication_snapshot_s == seconds
