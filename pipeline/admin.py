@@ -1,0 +1,208 @@
+"""What the source and the jobs ask brokers over HTTP; entries never travel this way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from bookkeeper.transport_grpc.tls import TlsFiles
+from broker.cli.access import Access
+from broker.cli.admin_client import AdminClient, Answer
+from broker.cli.errors import CliError
+from broker.protocol.topic_name import TopicName
+from pipeline.errors import OptionsError, PipelineError, SegmentsUnavailableError
+from pipeline.points import BEGINNING, Point
+from pipeline.snapshot import TopicSnapshot, parse_snapshot
+
+__all__ = ["Admin", "ClusterAccess", "TopicNotFoundError", "parse_access"]
+
+_log = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 60.0
+
+
+class TopicNotFoundError(PipelineError):
+    """There is no such topic, or no such partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """Where brokers are, and who we are to them and to bookies; pickled to Spark's tasks.
+
+    Files are named here, not read: they must be there on every machine that runs tasks.
+
+    Attributes:
+        urls: of brokers' HTTP ports; the next one is tried when one doesn't answer.
+        bookie_token: what bookies are shown (``bookkeeper.auth.TokenSource``); "": nothing.
+        bookie_tls: None: plain connections to bookies.
+    """
+
+    urls: tuple[str, ...]
+    access: Access = field(default_factory=Access)
+    bookie_token: str = field(default="", repr=False)
+    bookie_tls: TlsFiles | None = None
+
+
+def parse_access(options: Mapping[str, str]) -> ClusterAccess:
+    """The options that say where and who.
+
+    Raises:
+        OptionsError: names the option.
+    """
+    lowered = {name.lower(): text for name, text in options.items()}
+    urls = tuple(_urls(lowered.get("adminurl", "")))
+    if not urls:
+        raise OptionsError("option adminUrl is needed: a broker's http://host:8080")
+    certificate, key, trust = (
+        lowered.get(name.lower(), "")
+        for name in ("bookieTlsCertificateFile", "bookieTlsKeyFile", "bookieTlsTrustCertsFile")
+    )
+    try:
+        files = TlsFiles(certificate, key, trust) if certificate or key or trust else None
+    except ValueError as error:
+        raise OptionsError(f"options bookieTls...: {error}") from error
+    return ClusterAccess(
+        urls,
+        Access(
+            plugin=lowered.get("authplugin", ""),
+            params=lowered.get("authparams", ""),
+            trusted=lowered.get("tlstrustcertsfilepath", ""),
+            insecure=lowered.get("tlsallowinsecureconnection", "").lower() == "true",
+        ),
+        lowered.get("bookietoken", ""),
+        files,
+    )
+
+
+def _urls(text: str) -> list[str]:
+    """``http://a:8080,b:8080``: the scheme is that of the first."""
+    urls: list[str] = []
+    for each in (part.strip().rstrip("/") for part in text.split(",")):
+        if each:
+            scheme = urls[0].split("://")[0] if urls else "http"
+            urls.append(each if "://" in each else f"{scheme}://{each}")
+    return urls
+
+
+class Admin:
+    """Calls to a cluster; one thread at a time, usable as a context manager."""
+
+    def __init__(self, cluster: ClusterAccess) -> None:
+        self._cluster = cluster
+        self._client: AdminClient | None = None
+        self._current = 0  # index of the URL in use
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.__exit__()
+            self._client = None
+
+    def partitions(self, topic: str) -> int:
+        """Number of partitions; 0: the topic has none.
+
+        Raises:
+            TopicNotFoundError, SegmentsUnavailableError.
+        """
+        answer = self._call("GET", f"{_path(topic)}/partitions?checkAllowAutoCreation=false")
+        return int(self._value(answer, topic)["partitions"])
+
+    def topics(self, namespace: str) -> tuple[list[str], list[str]]:
+        """Full names of the persistent topics: partitioned ones, and all others (with each
+        partition that exists).
+
+        Raises:
+            TopicNotFoundError: no such namespace. SegmentsUnavailableError.
+        """
+        path = f"/admin/v2/persistent/{quote(namespace)}"
+        partitioned = self._value(self._call("GET", f"{path}/partitioned"), namespace)
+        return list(partitioned), list(self._value(self._call("GET", path), namespace))
+
+    def segments(
+        self, partition: str, from_ledger: int = -1, *, locations: bool = True
+    ) -> TopicSnapshot:
+        """Which ledgers hold a partition's messages, and where they are.
+
+        Raises:
+            TopicNotFoundError, SegmentsUnavailableError.
+        """
+        query = f"locations={str(locations).lower()}"
+        if from_ledger >= 0:
+            query += f"&fromLedger={from_ledger}"
+        answer = self._call("GET", f"{_path(partition)}/segments?{query}")
+        return parse_snapshot(self._value(answer, partition))
+
+    def point_at(self, partition: str, time_ms: int) -> Point:
+        """Before the first message that was published at that time or later; as far as publish
+        times ascend.
+
+        Raises:
+            TopicNotFoundError, SegmentsUnavailableError.
+        """
+        value = self._value(self._call("GET", f"{_path(partition)}/messageid/{time_ms}"), partition)
+        point = Point(int(value["ledgerId"]), int(value["entryId"]))
+        return max(point, BEGINNING)
+
+    def move_cursor(self, partition: str, cursor: str, point: Point) -> None:
+        """Everything below ``point`` counts as consumed by the subscription, which is created when
+        there is none.
+
+        Raises:
+            TopicNotFoundError, SegmentsUnavailableError.
+        """
+        name = quote(cursor, safe="")
+        before = {"ledgerId": point.ledger_id, "entryId": point.entry_id - 1, "isExcluded": True}
+        before["partitionIndex"] = TopicName.parse(partition).partition_index
+        path = f"{_path(partition)}/subscription/{name}"
+        answer = self._call("POST", f"{path}/resetcursor", before)
+        if answer.status == 404 and "ubscription" in answer.reason:
+            answer = self._call("PUT", path, before)
+            if answer.status == 409:  # somebody else has just created it
+                answer = self._call("POST", f"{path}/resetcursor", before)
+        self._value(answer, f"{partition}: subscription {cursor}")
+
+    def _value(self, answer: Answer, what: str) -> Any:
+        if answer.ok:
+            return answer.value()
+        text = f"{what}: HTTP {answer.status}: {answer.reason}"
+        if answer.status == 404:
+            raise TopicNotFoundError(text)
+        raise SegmentsUnavailableError(text)
+
+    def _call(self, method: str, path: str, body: Any = None) -> Answer:
+        """One call to the first broker that answers; another one when it is about to stop."""
+        urls, failures = self._cluster.urls, []
+        answer = None
+        for _ in urls:
+            try:
+                answer = self._open().call(method, path, body)
+                if answer.status != 503:
+                    return answer
+                failures.append(f"{urls[self._current]}: {answer.reason}")
+            except CliError as error:
+                failures.append(str(error))
+            self.close()
+            self._current = (self._current + 1) % len(urls)
+        if answer is not None:
+            return answer
+        raise SegmentsUnavailableError(f"no broker answers: {'; '.join(failures)}")
+
+    def _open(self) -> AdminClient:
+        if self._client is None:
+            access, url = self._cluster.access, self._cluster.urls[self._current]
+            tls = access.tls() if url.startswith("https:") else None
+            self._client = AdminClient(url, _TIMEOUT_S, access.headers(), tls)
+        return self._client
+
+
+def _path(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return f"/admin/v2/persistent/{quote(name.namespace)}/{quote(name.local, safe='')}"

@@ -1,0 +1,31 @@
+"""What goes wrong between Spark and a cluster; every text names what and where."""
+
+from __future__ import annotations
+
+__all__ = [
+    "DataLossError",
+    "OptionsError",
+    "PipelineError",
+    "SegmentsUnavailableError",
+    "UndecodableError",
+]
+
+
+class PipelineError(Exception):
+    """Base of all errors of this package."""
+
+
+class OptionsError(PipelineError, ValueError):
+    """An option is missing, malformed, or contradicts another one."""
+
+
+class DataLossError(PipelineError):
+    """Messages that were asked for are not stored any more (``failOnDataLoss``)."""
+
+
+class SegmentsUnavailableError(PipelineError):
+    """No broker said which ledgers hold a topic, or the bookies that hold them can't be reached."""
+
+
+class UndecodableError(PipelineError):
+    """A stored entry holds no messages that can be shown."""

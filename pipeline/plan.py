@@ -1,0 +1,243 @@
+"""Which Spark task reads which entries. Pure.
+
+A slice is a run of pieces of one partition's ledgers, in order. How a *stream's* batch is cut
+depends on nothing but its two ends and numbers of entries that can't change any more: a batch that
+is repeated after a crash is cut into the same slices, or the sink couldn't know its rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipeline.errors import DataLossError
+from pipeline.points import BEGINNING, Point
+from pipeline.snapshot import StoredLedger, TopicSnapshot
+
+__all__ = [
+    "Piece",
+    "Range",
+    "Slice",
+    "cut_by_count",
+    "cut_by_size",
+    "entries_of",
+    "lost_before",
+    "narrow_by_id",
+    "narrow_by_time",
+    "pieces_between",
+]
+
+_NOTHING: Final[Mapping[str, tuple[str, int]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What is to be read of one partition: ``start <= message < end``."""
+
+    snapshot: TopicSnapshot
+    start: Point
+    end: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Entries ``first <= entry < end`` of one ledger.
+
+    Attributes:
+        first_batch: messages of ``first`` below this index are left out.
+        end_batch: above 0: ``end - 1`` is cut: its messages from this index on are left out.
+    """
+
+    ledger: StoredLedger
+    first: int
+    end: int
+    first_batch: int = 0
+    end_batch: int = 0
+
+    @property
+    def entries(self) -> int:
+        return self.end - self.first
+
+    @property
+    def size(self) -> float:
+        """Bytes, about."""
+        return self.entries * self.ledger.entry_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one Spark task reads; pickled to it.
+
+    Attributes:
+        topic: full name of the partition, as the broker knows it.
+        pieces: in ascending order, none empty.
+        bookies: those that hold the pieces: id -> host and port.
+    """
+
+    topic: str
+    pieces: tuple[Piece, ...]
+    head_bytes: int
+    bookies: Mapping[str, tuple[str, int]] = field(default_factory=lambda: _NOTHING)
+    instance_id: str = ""
+    bookie_token: str = field(default="", repr=False)
+
+    @property
+    def entries(self) -> int:
+        return sum(piece.entries for piece in self.pieces)
+
+    @property
+    def start(self) -> Point:
+        piece = self.pieces[0]
+        return Point(piece.ledger.ledger_id, piece.first, piece.first_batch)
+
+
+def lost_before(snapshot: TopicSnapshot, start: Point) -> str:
+    """Why messages from ``start`` on are not all stored any more; "": they are.
+
+    `BEGINNING` is never a loss: it is whatever is there.
+    """
+    if start == BEGINNING or start >= snapshot.first:
+        return ""
+    return (
+        f"{snapshot.topic}: messages from {start} to {snapshot.first} were asked for, "
+        "but are not stored any more"
+    )
+
+
+def pieces_between(snapshot: TopicSnapshot, start: Point, end: Point) -> list[Piece]:
+    """The stored entries between two points, ledger by ledger.
+
+    Raises:
+        DataLossError: a ledger is listed whose entries don't reach as far as they must.
+    """
+    start, end = max(start, snapshot.first), min(end, snapshot.end)
+    pieces = []
+    for ledger in snapshot.ledgers[snapshot.index_from(start.ledger_id) :]:
+        if (ledger.ledger_id, 0) > end[:2] or start >= end:
+            break
+        first, first_batch, stop, stop_batch = 0, 0, ledger.entries, 0
+        if ledger.ledger_id == start.ledger_id:
+            first, first_batch = start.entry_id, start.batch_index
+        if ledger.ledger_id == end.ledger_id:
+            stop, stop_batch = end.entry_id + (end.batch_index > 0), end.batch_index
+            if stop > ledger.entries:
+                raise DataLossError(
+                    f"{snapshot.topic}: ledger {ledger.ledger_id} has {ledger.entries} entries, "
+                    f"but should have {stop}"
+                )
+        if first < stop:
+            pieces.append(Piece(ledger, first, stop, first_batch, stop_batch))
+    return pieces
+
+
+def narrow_by_id(
+    pieces: Iterable[Piece], ledger_ids: tuple[int, int], entry_ids: tuple[int, int]
+) -> list[Piece]:
+    """The pieces' entries whose ids are within both ranges (inclusive)."""
+    result = []
+    for piece in pieces:
+        if not ledger_ids[0] <= piece.ledger.ledger_id <= ledger_ids[1]:
+            continue
+        first, end = max(piece.first, entry_ids[0]), min(piece.end, entry_ids[1] + 1)
+        if first < end:
+            result.append(
+                Piece(
+                    *(piece.ledger, first, end),
+                    piece.first_batch if first == piece.first else 0,
+                    piece.end_batch if end == piece.end else 0,
+                )
+            )
+    return result
+
+
+def narrow_by_time(
+    pieces: Iterable[Piece], first_ms: int, last_ms: int, clock_skew_ms: int
+) -> list[Piece]:
+    """Without ledgers that can't hold a publish time of the range.
+
+    A ledger was written between its creation and its end by the broker's clock; what it holds may
+    be off by ``clock_skew_ms``, as producers have clocks of their own.
+    """
+    return [
+        piece
+        for piece in pieces
+        if (piece.ledger.created_ms < 0 or piece.ledger.created_ms - clock_skew_ms <= last_ms)
+        and (not piece.ledger.closed_ms or piece.ledger.closed_ms + clock_skew_ms >= first_ms)
+    ]
+
+
+def entries_of(pieces: Iterable[Piece]) -> int:
+    return sum(piece.entries for piece in pieces)
+
+
+def cut_by_size(
+    ranges: Sequence[tuple[TopicSnapshot, Sequence[Piece]]], bytes_max: int, slices_min: int
+) -> list[Slice]:
+    """Slices of about equal size for a batch, none much above ``bytes_max``.
+
+    Small ledgers of one partition share a slice; large ones are cut.
+    """
+    total = sum(piece.size for _, pieces in ranges for piece in pieces)
+    if slices_min:
+        bytes_max = min(bytes_max, max(1, int(total / slices_min)))
+    slices = []
+    for snapshot, pieces in ranges:
+        size = sum(piece.size for piece in pieces)
+        count = max(1, round(size / bytes_max)) if size > bytes_max else 1
+        slices += _cut(snapshot, pieces, count)
+    if len(slices) < slices_min:  # rounding, or many small partitions: by entries then
+        slices = cut_by_count(ranges, slices_min)
+    return slices
+
+
+def cut_by_count(
+    ranges: Sequence[tuple[TopicSnapshot, Sequence[Piece]]], slices_min: int
+) -> list[Slice]:
+    """Slices by numbers of entries alone: one for a partition, more where ``slices_min`` asks."""
+    total = sum(entries_of(pieces) for _, pieces in ranges)
+    slices = []
+    for snapshot, pieces in ranges:
+        share = entries_of(pieces) * slices_min
+        slices += _cut(snapshot, pieces, max(1, -(-share // total) if total else 1))
+    return slices
+
+
+def _cut(snapshot: TopicSnapshot, pieces: Sequence[Piece], count: int) -> list[Slice]:
+    """At most ``count`` slices with equally many entries."""
+    left = entries_of(pieces)
+    count = min(count, left)
+    waiting = list(reversed(pieces))
+    slices = []
+    for number in range(count, 0, -1):
+        room = -(-left // number)
+        left -= room
+        taken = []
+        while room:
+            piece = waiting.pop()
+            if piece.entries > room:
+                middle = piece.first + room
+                waiting.append(Piece(piece.ledger, middle, piece.end, 0, piece.end_batch))
+                piece = Piece(piece.ledger, piece.first, middle, piece.first_batch)
+            taken.append(piece)
+            room -= piece.entries
+        slices.append(_slice(snapshot, tuple(taken)))
+    return slices
+
+
+def _slice(snapshot: TopicSnapshot, pieces: tuple[Piece, ...]) -> Slice:
+    wanted = {
+        bookie
+        for piece in pieces
+        if piece.ledger.metadata is not None
+        for segment in piece.ledger.metadata.segments
+        for bookie in segment.bookies
+    }
+    return Slice(
+        snapshot.topic,
+        pieces,
+        snapshot.head_bytes,
+        {name: place for name, place in snapshot.bookies.items() if name in wanted},
+        snapshot.instance_id,
+        snapshot.bookie_token,
+    )
