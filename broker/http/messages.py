@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-import cramjam
 from google.protobuf.message import DecodeError
 
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.compression import COMPRESSIONS, CompressionError, compress, decompress
 from broker.protocol.framing import MalformedFrameError, encode_body, parse_entry_body
 from broker.protocol.text import readable
 
@@ -38,13 +37,6 @@ __all__ = [
 ]
 
 _U32 = Struct(">I")
-COMPRESSIONS: Mapping[str, pb.CompressionType.ValueType] = {
-    "NONE": pb.NONE,
-    "LZ4": pb.LZ4,
-    "ZLIB": pb.ZLIB,
-    "ZSTD": pb.ZSTD,
-    "SNAPPY": pb.SNAPPY,
-}
 
 
 class UndecodableEntryError(Exception):
@@ -137,16 +129,17 @@ def messages_of(
         if metadata.encryption_keys:
             return [_single(metadata, bytes(payload), metadata)]
         if metadata.compression != pb.NONE:
-            data = _decompress(metadata, payload, payload_bytes_max)
+            kind, size = metadata.compression, metadata.uncompressed_size
+            data = decompress(kind, payload, size, payload_bytes_max)
         else:
             data = bytes(payload)
         if not metadata.HasField("num_messages_in_batch"):
             return [_single(metadata, data)]
         return _unpack(metadata, data)
-    except (ValueError, zlib.error) as error:
+    except CompressionError as error:
+        raise UndecodableEntryError(str(error)) from error
+    except ValueError as error:
         raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
-    except cramjam.DecompressionError as error:
-        raise UndecodableEntryError(f"entry can't be decompressed: {error}") from error
 
 
 def decode_whole_entry(
@@ -161,8 +154,11 @@ def decode_whole_entry(
         metadata, payload = parse_entry_body(body)
         if metadata.compression == pb.NONE or metadata.encryption_keys:
             return metadata, bytes(payload)
-        return metadata, _decompress(metadata, payload, payload_bytes_max)
-    except (MalformedFrameError, DecodeError, zlib.error, cramjam.DecompressionError) as error:
+        kind, size = metadata.compression, metadata.uncompressed_size
+        return metadata, decompress(kind, payload, size, payload_bytes_max)
+    except CompressionError as error:
+        raise UndecodableEntryError(str(error)) from error
+    except (MalformedFrameError, DecodeError) as error:
         raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
 
 
@@ -230,52 +226,6 @@ def _unpack(metadata: pb.MessageMetadata, data: bytes) -> list[Message]:
             )
         )
     return messages
-
-
-def _decompress(
-    metadata: pb.MessageMetadata, payload: bytes | bytearray | memoryview, bytes_max: int
-) -> bytes:
-    """The payload as its producer had it before compression.
-
-    Raises:
-        UndecodableEntryError: unknown or lying compression, or more than ``bytes_max``.
-        cramjam.DecompressionError, zlib.error: broken data.
-    """
-    size, kind = metadata.uncompressed_size, metadata.compression
-    if size > bytes_max:
-        raise UndecodableEntryError(f"{size} bytes uncompressed, limit {bytes_max}")
-    data = bytes(payload)
-    if kind == pb.ZLIB:
-        inflated = zlib.decompressobj().decompress(data, size + 1)
-        if len(inflated) != size:
-            raise UndecodableEntryError(f"ZLIB payload isn't the announced {size} bytes")
-        return inflated
-    # Into a buffer of the announced size: a lying sender can't make us allocate more.
-    out = bytearray(size)
-    if kind == pb.LZ4:
-        written = cramjam.lz4.decompress_block_into(data, out)
-    elif kind == pb.ZSTD:
-        written = cramjam.zstd.decompress_into(data, out)
-    elif kind == pb.SNAPPY:
-        written = cramjam.snappy.decompress_raw_into(data, out)
-    else:
-        raise UndecodableEntryError(f"unknown compression {kind}")
-    if written != size:
-        raise UndecodableEntryError(f"payload of {written} bytes, {size} announced")
-    return bytes(out)
-
-
-def compress(kind: pb.CompressionType.ValueType, data: bytes) -> bytes:
-    """``data`` in Pulsar's framing of ``kind``: raw LZ4, raw Snappy, zlib or zstd streams."""
-    if kind == pb.LZ4:
-        return bytes(cramjam.lz4.compress_block(data, store_size=False))
-    if kind == pb.ZLIB:
-        return zlib.compress(data)
-    if kind == pb.ZSTD:
-        return bytes(cramjam.zstd.compress(data))
-    if kind == pb.SNAPPY:
-        return bytes(cramjam.snappy.compress_raw(data))
-    return data
 
 
 def _start_metadata(

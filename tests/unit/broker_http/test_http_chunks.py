@@ -294,7 +294,7 @@ async def test_a_session_that_ends_frees_its_chunks(
 
 async def test_compressed_chunks(broker: Broker, http: httpx.AsyncClient) -> None:
     """Clients compress the whole message and cut it afterwards."""
-    from broker.http.messages import compress
+    from broker.protocol.compression import compress
 
     await http.put(f"{BASE}/session")
     data = bytes(range(256)) * 40
