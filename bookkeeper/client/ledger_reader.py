@@ -18,7 +18,7 @@ from crc32c import crc32c
 from bookkeeper import codes
 from bookkeeper.client import quorum
 from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.ledger_directory import LedgerDirectory
 from bookkeeper.client.ledger_tail import LedgerTail
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.client.replicas import Replicas
@@ -103,7 +103,7 @@ class LedgerReader(LedgerTail):
         self,
         metadata: LedgerMetadata,
         last_confirmed: int,
-        ledgers: LedgerStore,
+        ledgers: LedgerDirectory,
         bookies: BookiePool,
         config: ClientConfig,
         replicas: Replicas,

@@ -19,7 +19,7 @@ from typing import Final
 from bookkeeper import codes
 from bookkeeper.client import quorum
 from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.ledger_directory import LedgerDirectory
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.client.replicas import Replicas
 from bookkeeper.client.speculation import Race, first_good
@@ -52,7 +52,7 @@ class LedgerTail:
         self,
         metadata: LedgerMetadata,
         last_confirmed: int,
-        ledgers: LedgerStore,
+        ledgers: LedgerDirectory,
         bookies: BookiePool,
         config: ClientConfig,
         replicas: Replicas,
