@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
+
+HEADS_BYTES_MAX: Final = 1024 * 1024
+"""Of a reply with heads, unless another limit is given."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +42,73 @@ class ReadReply:
     code: int
     first: int
     packets: list[bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """Entry ids ``offset .. offset + width - 1`` of every ``cycle``; by default all of them.
+
+    A bookie of a striped ledger (E > Qw) holds such ids. Who names them reads what it holds in one
+    request, instead of one for each few entries in a row.
+    """
+
+    cycle: int = 1
+    offset: int = 0
+    width: int = 1
+
+    @property
+    def is_legal(self) -> bool:
+        return 0 <= self.offset < self.cycle and 0 < self.width <= self.cycle
+
+    def has(self, entry_id: int) -> bool:
+        return (entry_id - self.offset) % self.cycle < self.width
+
+    def run_end(self, entry_id: int, end: int) -> int:
+        """End of the ids in a row from ``entry_id`` on, which it has; at most ``end``."""
+        if self.width == self.cycle:
+            return end
+        return min(end, entry_id + self.width - (entry_id - self.offset) % self.cycle)
+
+    def count(self, first: int, end: int) -> int:
+        """How many ids from ``first`` on, which it has, are below ``end``."""
+        cycles, rest = divmod(end - first, self.cycle)
+        place = (first - self.offset) % self.cycle
+        # What is left is less than a cycle: the end of this run, and perhaps some of the next.
+        here = min(rest, self.width - place)
+        return cycles * self.width + here + max(0, place + rest - self.cycle)
+
+
+ALL_ENTRIES: Final = Stripe()
+
+
+@dataclass(slots=True)
+class HeadsReply:
+    """Beginnings of consecutive entries (of a stripe) from ``first`` on, as two parallel lists.
+
+    Attributes:
+        heads: of each entry its first bytes, without the packet header.
+        sizes: bytes of each whole entry, without the packet header.
+    """
+
+    code: int
+    first: int
+    heads: list[bytes]
+    sizes: list[int]
+
+
+@dataclass(slots=True)
+class CutReply:
+    """Cut packets of consecutive entries (of a stripe) from ``first`` on; empty unless OK.
+
+    Attributes:
+        packets: header and the first bytes of each entry.
+        sizes: bytes of each whole packet.
+    """
+
+    code: int
+    first: int
+    packets: list[bytes]
+    sizes: list[int]
 
 
 @dataclass(slots=True)
@@ -109,6 +179,31 @@ class BookieClient(Protocol):
 
         At most ``count_max`` packets and ``bytes_max`` bytes, but always the first one when it
         exists. With ``fence`` the ledger is durably fenced before it is read.
+        """
+        ...
+
+    async def read_heads(
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        head_bytes: int,
+        *,
+        stripe: Stripe = ALL_ENTRIES,
+        bytes_max: int = HEADS_BYTES_MAX,
+    ) -> HeadsReply:
+        """The first ``head_bytes`` bytes of entries from ``first`` on, and the sizes of all.
+
+        Digests were checked by the bookie, over whole entries: of what it read from a disk just
+        now, of what is in its memory when that arrived. What it can't vouch for is IO_ERROR, or
+        ends the reply if it isn't the first.
+
+        Args:
+            count_max: at most so many entries.
+            head_bytes: shorter entries come whole.
+            stripe: the entries that are meant; it has ``first``.
+            bytes_max: entries beyond the first one stop before the reply has this many bytes. A
+                bookie may give fewer than asked for: it reads whole entries for them.
         """
         ...
 

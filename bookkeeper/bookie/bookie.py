@@ -33,6 +33,7 @@ from bookkeeper.bookie.read_ahead import ReadAhead
 from bookkeeper.bookie.registration import Registration
 from bookkeeper.bookie.workers import StepWorker
 from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code
+from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.packet import decode_header
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore
@@ -48,7 +49,7 @@ def _log_fatal(error: BaseException) -> None:
     _log.critical("the bookie ended: %s", error)
 
 
-class Bookie:
+class Bookie(HeadsFromEntries):
     """A storage node. Open one with ``Bookie.open``.
 
     ``on_fatal`` is called once, on the loop, when a disk error ended the bookie: nothing that it

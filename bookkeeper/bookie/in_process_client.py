@@ -19,6 +19,7 @@ class InProcessBookieClient:
         self.bookie_id = bookie.bookie_id
         self.add_entries = bookie.add_entries
         self.read_entries = bookie.read_entries
+        self.read_heads = bookie.read_heads
         self.read_lac = bookie.read_lac
         self.wait_lac = bookie.wait_lac
         self.write_lac = bookie.write_lac

@@ -13,6 +13,7 @@ from bookkeeper.client.config import HealthConfig
 from bookkeeper.client.health import BookieHealth
 from bookkeeper.client.places import BookiePlaces
 from bookkeeper.errors import BookieUnavailableError
+from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.service_info import (
     AVAILABLE_PATH,
     NO_HEALTH_CHECK_PATH,
@@ -206,7 +207,7 @@ def _loop_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
 
 
-class UnreachableBookie:
+class UnreachableBookie(HeadsFromEntries):
     """Client of a bookie that can't be reached: every answer is UNAVAILABLE, and proves nothing."""
 
     is_backlogged = False

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from bookkeeper import codes
 from bookkeeper.auth.gate import Gate
 from bookkeeper.errors import LedgerError
+from bookkeeper.heads import PIECE_BYTES_MAX, read_cut
 from bookkeeper.proto import bookie_pb2 as pb
 from bookkeeper.transport import BookieClient, LacReply
 from bookkeeper.transport_grpc.add_service import AddService
@@ -31,7 +32,12 @@ from bookkeeper.transport_grpc.config import (
 from bookkeeper.transport_grpc.errors import FrameError
 from bookkeeper.transport_grpc.lane import LANE_HEADER
 from bookkeeper.transport_grpc.lane_door import LaneDoor
-from bookkeeper.transport_grpc.read_frames import decode_read_request, encode_read_reply
+from bookkeeper.transport_grpc.read_frames import (
+    ReadRequest,
+    decode_read_request,
+    encode_heads_reply,
+    encode_read_reply,
+)
 
 _log = logging.getLogger(__name__)
 _grpc_log: Final = logging.getLogger("grpc._cython.cygrpc")
@@ -179,20 +185,12 @@ class BookieServer:
     async def _read(self, frame: bytes, context: Any) -> None:
         bookie = await self._called(context)
         request = await self._decode(decode_read_request, frame, context)
-        bytes_max = min(request.bytes_max, _REPLY_BYTES_MAX)
-        charged = bytes_max
+        charged = min(request.bytes_max, _REPLY_BYTES_MAX)
+        if request.cut is not None:
+            charged += PIECE_BYTES_MAX
         await self._reads.acquire(charged)
         try:
-            reply = await bookie.read_entries(
-                request.ledger_id,
-                request.first,
-                request.count_max,
-                bytes_max,
-                fence=request.fence,
-                master_key=request.master_key,
-            )
-            encoded = encode_read_reply(reply.code, reply.first, reply.packets)
-            del reply
+            encoded = await _read_and_encode(bookie, request)
             self._reads.grow(len(encoded) - charged)
             charged = len(encoded)
             # Returns once the client's flow control lets it go, so a slow reader keeps its charge.
@@ -294,6 +292,23 @@ class BookieServer:
             _log.warning("%s sent garbage: %s", context.peer(), error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise  # abort never returns
+
+
+async def _read_and_encode(bookie: BookieClient, request: ReadRequest) -> bytes:
+    """The reply's frame; what it was made of is free again."""
+    bytes_max, cut = min(request.bytes_max, _REPLY_BYTES_MAX), request.cut
+    wanted = (request.ledger_id, request.first, request.count_max)
+    if cut is not None:
+        found = await read_cut(
+            *(bookie.read_entries, *wanted, cut.head_bytes),
+            stripe=cut.stripe,
+            bytes_max=bytes_max,
+        )
+        return encode_heads_reply(found)
+    reply = await bookie.read_entries(
+        *wanted, bytes_max, fence=request.fence, master_key=request.master_key
+    )
+    return encode_read_reply(reply.code, reply.first, reply.packets)
 
 
 def _encode_lac(reply: LacReply) -> bytes:

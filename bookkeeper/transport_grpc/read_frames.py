@@ -8,20 +8,35 @@ from struct import Struct, unpack_from
 from struct import pack as struct_pack
 from typing import Final
 
-from bookkeeper.transport import ReadReply
+from crc32c import crc32c
+
+from bookkeeper.packet import PACKET_HEADER_BYTES
+from bookkeeper.transport import CutReply, ReadReply, Stripe
 from bookkeeper.transport_grpc.errors import FrameError
 
-#: ledger u64, first entry u64, count u32, bytes u32, flags u8; the master key follows
+#: ledger u64, first entry u64, count u32, bytes u32, flags u8; the cut, if any, and the master key
+#: follow
 READ_REQUEST: Final = Struct(">QQIIB")
 FLAG_FENCE: Final = 1
+FLAG_HEADS: Final = 2  # bookies from before it refuse: they know no such flag
+CUT: Final = Struct(">IHHH")  # head bytes u32; cycle, offset and width of the stripe, u16 each
 READ_REPLY: Final = Struct(">BIQ")  # code u8, count u32, first entry u64; sizes u32 and packets
+HEADS_CRC: Final = Struct(">I")  # in front of a reply with heads: CRC32C of the rest
 KEY_BYTES_MAX: Final = 255
 _U32_MAX: Final = (1 << 32) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What ``BookieClient.read_heads`` asks for beside the arguments of a read."""
+
+    head_bytes: int
+    stripe: Stripe
+
+
 @dataclass(slots=True)
 class ReadRequest:
-    """Arguments of ``BookieClient.read_entries``."""
+    """Arguments of ``BookieClient.read_entries``; with a cut: of ``read_heads``."""
 
     ledger_id: int
     first: int
@@ -29,33 +44,51 @@ class ReadRequest:
     bytes_max: int
     fence: bool
     master_key: bytes
+    cut: Cut | None = None  # never with a fence
 
 
 def encode_read_request(request: ReadRequest) -> bytes:
     """Limits above what 32 bits hold are cut to that."""
-    return (
-        READ_REQUEST.pack(
-            request.ledger_id,
-            request.first,
-            min(request.count_max, _U32_MAX),
-            min(request.bytes_max, _U32_MAX),
-            FLAG_FENCE if request.fence else 0,
+    cut, flags, cut_bytes = request.cut, FLAG_FENCE if request.fence else 0, b""
+    if cut is not None:
+        stripe = cut.stripe
+        flags |= FLAG_HEADS
+        cut_bytes = CUT.pack(
+            min(cut.head_bytes, _U32_MAX), stripe.cycle, stripe.offset, stripe.width
         )
-        + request.master_key
+    fixed = READ_REQUEST.pack(
+        request.ledger_id,
+        request.first,
+        min(request.count_max, _U32_MAX),
+        min(request.bytes_max, _U32_MAX),
+        flags,
     )
+    return b"".join((fixed, cut_bytes, request.master_key))
 
 
 def decode_read_request(frame: bytes) -> ReadRequest:
     """Raises: FrameError: no read request."""
-    if not READ_REQUEST.size <= len(frame) <= READ_REQUEST.size + KEY_BYTES_MAX:
+    if len(frame) < READ_REQUEST.size:
         raise FrameError(f"a read request of {len(frame)} bytes")
     ledger_id, first, count_max, bytes_max, flags = READ_REQUEST.unpack_from(frame)
-    if flags & ~FLAG_FENCE:
+    if flags not in (0, FLAG_FENCE, FLAG_HEADS):
         raise FrameError(f"unknown flags {flags} in a read request")
+    key_at = READ_REQUEST.size + (CUT.size if flags == FLAG_HEADS else 0)
+    if not key_at <= len(frame) <= key_at + KEY_BYTES_MAX:
+        raise FrameError(f"a read request of {len(frame)} bytes with flags {flags}")
     if ledger_id >> 63 or first >> 63:
         raise FrameError(f"ledger {ledger_id}, entry {first} in a read request")
-    key = frame[READ_REQUEST.size :]
-    return ReadRequest(ledger_id, first, count_max, bytes_max, bool(flags & FLAG_FENCE), key)
+    cut = _decode_cut(frame, first) if flags == FLAG_HEADS else None
+    fence, key = flags == FLAG_FENCE, frame[key_at:]
+    return ReadRequest(ledger_id, first, count_max, bytes_max, fence, key, cut)
+
+
+def _decode_cut(frame: bytes, first: int) -> Cut:
+    head_bytes, cycle, offset, width = CUT.unpack_from(frame, READ_REQUEST.size)
+    stripe = Stripe(cycle, offset, width)
+    if not stripe.is_legal or not stripe.has(first):
+        raise FrameError(f"{stripe} from entry {first} on in a read request")
+    return Cut(head_bytes, stripe)
 
 
 def encode_read_reply(code: int, first: int, packets: Sequence[bytes | memoryview]) -> bytes:
@@ -70,13 +103,7 @@ def decode_read_reply(frame: bytes) -> ReadReply:
     Raises:
         FrameError: no read reply.
     """
-    if len(frame) < READ_REPLY.size:
-        raise FrameError(f"a read reply of {len(frame)} bytes")
-    code, count, first = READ_REPLY.unpack_from(frame)
-    offset = READ_REPLY.size + 4 * count
-    if offset > len(frame):
-        raise FrameError(f"a read reply of {len(frame)} bytes for {count} packets")
-    sizes = unpack_from(f">{count}I", frame, READ_REPLY.size)
+    code, first, sizes, offset = _decode_sizes(frame, 0)
     if offset + sum(sizes) != len(frame):
         raise FrameError("a read reply whose packets don't fill it")
     view = memoryview(frame)
@@ -85,3 +112,47 @@ def decode_read_reply(frame: bytes) -> ReadReply:
         packets.append(view[offset : offset + size])
         offset += size
     return ReadReply(code, first, packets)
+
+
+def encode_heads_reply(reply: CutReply) -> bytes:
+    count = len(reply.packets)
+    fixed = READ_REPLY.pack(reply.code, count, reply.first)
+    body = b"".join((fixed, struct_pack(f">{count}I", *reply.sizes), *reply.packets))
+    return HEADS_CRC.pack(crc32c(body)) + body
+
+
+def decode_heads_reply(frame: bytes, head_bytes: int) -> CutReply:
+    """Of a request with ``head_bytes``.
+
+    Raises:
+        FrameError: no such reply, or bytes of it changed on the way: a cut packet's own digest
+            can't be checked, so the reply has one.
+    """
+    if len(frame) < HEADS_CRC.size:
+        raise FrameError(f"a reply with heads of {len(frame)} bytes")
+    if HEADS_CRC.unpack_from(frame)[0] != crc32c(memoryview(frame)[HEADS_CRC.size :]):
+        raise FrameError("a reply with heads that doesn't fit its digest")
+    code, first, sizes, offset = _decode_sizes(frame, HEADS_CRC.size)
+    cut_bytes = PACKET_HEADER_BYTES + head_bytes
+    packets: list[bytes] = []
+    for size in sizes:
+        end = offset + min(size, cut_bytes)
+        packets.append(frame[offset:end])
+        offset = end
+    if offset != len(frame):
+        raise FrameError("a reply with heads that don't fill it")
+    return CutReply(code, first, packets, list(sizes))
+
+
+def _decode_sizes(frame: bytes, at: int) -> tuple[int, int, tuple[int, ...], int]:
+    """Code, first entry, sizes, and where the packets begin.
+
+    Raises: FrameError: the frame is too short.
+    """
+    if len(frame) < at + READ_REPLY.size:
+        raise FrameError(f"a read reply of {len(frame)} bytes")
+    code, count, first = READ_REPLY.unpack_from(frame, at)
+    at += READ_REPLY.size
+    if at + 4 * count > len(frame):
+        raise FrameError(f"a read reply of {len(frame)} bytes for {count} packets")
+    return code, first, unpack_from(f">{count}I", frame, at), at + 4 * count

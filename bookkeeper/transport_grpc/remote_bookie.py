@@ -19,8 +19,18 @@ from google.protobuf.message import DecodeError, Message
 from bookkeeper import codes
 from bookkeeper.auth.token_source import TokenSource
 from bookkeeper.errors import BadRequestError, BookieUnavailableError, LedgerError, error_for_code
+from bookkeeper.heads import are_of, is_request, to_heads
 from bookkeeper.proto import bookie_pb2 as pb
-from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
+from bookkeeper.transport import (
+    ALL_ENTRIES,
+    HEADS_BYTES_MAX,
+    AddRequest,
+    BookieInfo,
+    HeadsReply,
+    LacReply,
+    ReadReply,
+    Stripe,
+)
 from bookkeeper.transport_grpc.add_sender import (
     REFUSALS,
     AddCall,
@@ -40,7 +50,9 @@ from bookkeeper.transport_grpc.errors import FrameError
 from bookkeeper.transport_grpc.lane import LANE_HEADER, LaneOffer
 from bookkeeper.transport_grpc.lane_client import ClientLane, LaneOwner
 from bookkeeper.transport_grpc.read_frames import (
+    Cut,
     ReadRequest,
+    decode_heads_reply,
     decode_read_reply,
     encode_read_request,
 )
@@ -218,6 +230,43 @@ class RemoteBookieClient:
             _log.error("bookie %s: a reply to another read", self._bookie_id)
             return ReadReply(codes.UNAVAILABLE, first, [])
         return reply
+
+    async def read_heads(
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        head_bytes: int,
+        *,
+        stripe: Stripe = ALL_ENTRIES,
+        bytes_max: int = HEADS_BYTES_MAX,
+    ) -> HeadsReply:
+        """See ``BookieClient.read_heads``.
+
+        The bookie checks digests. Here ledger and entry id of each packet are checked, and the
+        digest of the whole reply. A bookie from before there were heads answers BAD_REQUEST.
+        """
+        if not is_request(first, count_max, head_bytes, stripe):
+            return HeadsReply(codes.BAD_REQUEST, first, [], [])
+        cut = Cut(head_bytes, stripe)
+        request = ReadRequest(ledger_id, first, count_max, max(0, bytes_max), False, b"", cut)
+        try:
+            frame = await self._read(encode_read_request(request))
+            reply = decode_heads_reply(frame, head_bytes)
+        except LedgerError as error:
+            return HeadsReply(error.code, first, [], [])
+        except FrameError as error:
+            _log.error("bookie %s: %s", self._bookie_id, error)
+            return HeadsReply(codes.UNAVAILABLE, first, [], [])
+        if (
+            reply.first != first
+            or (reply.code == codes.OK) != bool(reply.packets)
+            or len(reply.packets) > count_max
+            or not are_of(reply, ledger_id, stripe)
+        ):
+            _log.error("bookie %s: a reply to another read", self._bookie_id)
+            return HeadsReply(codes.UNAVAILABLE, first, [], [])
+        return to_heads(reply)
 
     async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
         request = pb.ReadLacRequest(ledger_id=ledger_id, fence=fence, master_key=master_key)

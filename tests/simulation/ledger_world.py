@@ -15,6 +15,7 @@ from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, transition_error
 from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
 from metadata.errors import BadVersionError, NotFoundError, OutcomeUnknownError
@@ -142,7 +143,7 @@ class SimulatedStore(MetadataStore):
         return reply[0]
 
 
-class SimulatedBookieClient:
+class SimulatedBookieClient(HeadsFromEntries):
     """A bookie as one node sees it over the faulty network."""
 
     is_backlogged = False

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bookkeeper import codes
+from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header
 from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
 
@@ -162,7 +163,7 @@ class ModelBookie:
         return codes.UNKNOWN_LEDGER_STATE if self.limbo else code
 
 
-class ModelBookieClient:
+class ModelBookieClient(HeadsFromEntries):
     """A ``BookieClient`` of a ModelBookie on a real event loop, for tests of the shells.
 
     ``hold_adds`` keeps adds unanswered until ``release``; a bookie that isn't ``up`` answers

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.errors import BookieUnavailableError, LedgerError
+from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
 from tests.simulation.cluster.judge import Judge
 from tests.simulation.cluster.machine import BookieMachine
@@ -83,7 +84,7 @@ class Exchange:
             self._on_reply(None)
 
 
-class LinkedBookie:
+class LinkedBookie(HeadsFromEntries):
     """A ``BookieClient``; late and repeated answers come through, which is worse than gRPC."""
 
     is_backlogged = False

@@ -7,12 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookkeeper import codes
+from bookkeeper.transport import CutReply, Stripe
 from bookkeeper.transport_grpc.errors import FrameError
 from bookkeeper.transport_grpc.read_frames import (
+    CUT,
+    FLAG_FENCE,
+    FLAG_HEADS,
     READ_REQUEST,
+    Cut,
     ReadRequest,
+    decode_heads_reply,
     decode_read_reply,
     decode_read_request,
+    encode_heads_reply,
     encode_read_reply,
     encode_read_request,
 )
@@ -27,6 +34,39 @@ def test_requests_survive_the_wire(
 ) -> None:
     request = ReadRequest(ledger_id, first, count_max, bytes_max, fence, key)
     assert decode_read_request(encode_read_request(request)) == request
+
+
+@st.composite
+def cut_requests(draw: st.DrawFn) -> ReadRequest:
+    """Requests for heads: the first entry is one of the stripe."""
+    cycle = draw(st.integers(1, 0xFFFF))
+    stripe = Stripe(cycle, draw(st.integers(0, cycle - 1)), draw(st.integers(1, cycle)))
+    run = draw(st.integers(0, (1 << 40) - 1)) * cycle + stripe.offset
+    first = run + draw(st.integers(0, stripe.width - 1))
+    cut = Cut(draw(_LIMITS), stripe)
+    key = draw(st.binary(max_size=40))
+    return ReadRequest(draw(_IDS), first, draw(_LIMITS), draw(_LIMITS), False, key, cut)
+
+
+@given(cut_requests())
+def test_requests_for_heads_survive_the_wire(request: ReadRequest) -> None:
+    assert decode_read_request(encode_read_request(request)) == request
+
+
+@given(cut_requests(), st.data())
+def test_a_truncated_request_for_heads_is_refused(
+    request: ReadRequest, data: st.DataObject
+) -> None:
+    request.master_key = b""
+    encoded = encode_read_request(request)
+    with pytest.raises(FrameError):
+        decode_read_request(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
+
+
+def test_heads_are_asked_for_with_a_flag_that_older_bookies_refuse() -> None:
+    """They know the flags 0 and 1, in this byte, and check it before what follows."""
+    request = ReadRequest(1, 0, 1, 1, False, b"", Cut(32, Stripe()))
+    assert encode_read_request(request)[READ_REQUEST.size - 1] & ~FLAG_FENCE == FLAG_HEADS
 
 
 def test_limits_beyond_the_field_are_cut() -> None:
@@ -49,6 +89,49 @@ def test_a_truncated_reply_is_refused(packets: list[bytes], data: st.DataObject)
         decode_read_reply(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
 
 
+def cut_reply(packets: list[bytes], head_bytes: int, code: int = 0, first: int = 0) -> CutReply:
+    cut = [packet[: 36 + head_bytes] for packet in packets]
+    return CutReply(code, first, cut, [len(packet) for packet in packets])
+
+
+_PACKETS = st.lists(st.binary(min_size=1, max_size=80), max_size=20)
+
+
+@given(st.integers(0, 255), _IDS, _PACKETS, st.integers(0, 60))
+def test_replies_with_heads_survive_the_wire(
+    code: int, first: int, packets: list[bytes], head_bytes: int
+) -> None:
+    reply = cut_reply(packets, head_bytes, code, first)
+    assert decode_heads_reply(encode_heads_reply(reply), head_bytes) == reply
+
+
+@given(_PACKETS, st.integers(0, 60), st.data())
+def test_a_truncated_reply_with_heads_is_refused(
+    packets: list[bytes], head_bytes: int, data: st.DataObject
+) -> None:
+    encoded = encode_heads_reply(cut_reply(packets, head_bytes))
+    with pytest.raises(FrameError):
+        decode_heads_reply(encoded[: data.draw(st.integers(0, len(encoded) - 1))], head_bytes)
+
+
+@given(_PACKETS, st.data())
+def test_a_bit_that_changed_on_the_way_is_noticed(
+    packets: list[bytes], data: st.DataObject
+) -> None:
+    encoded = bytearray(encode_heads_reply(cut_reply(packets, 32)))
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(FrameError):
+        decode_heads_reply(bytes(encoded), 32)
+
+
+@given(_PACKETS)
+def test_a_reply_to_another_cut_is_refused(packets: list[bytes]) -> None:
+    longer = [packet for packet in packets if len(packet) > 46]
+    encoded = encode_heads_reply(cut_reply([*longer, bytes(80)], 10))
+    with pytest.raises(FrameError, match="fill"):
+        decode_heads_reply(encoded, 11)
+
+
 @given(st.binary(max_size=100))
 def test_garbage_is_refused_or_consistent(garbage: bytes) -> None:
     try:
@@ -63,7 +146,15 @@ def test_garbage_is_refused_or_consistent(garbage: bytes) -> None:
     [
         b"",
         READ_REQUEST.pack(1, 2, 3, 4, 0)[:-1],
-        READ_REQUEST.pack(1, 2, 3, 4, 2),
+        READ_REQUEST.pack(1, 2, 3, 4, 4),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS | FLAG_FENCE) + CUT.pack(32, 1, 0, 1),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS) + CUT.pack(32, 0, 0, 0),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS) + CUT.pack(32, 3, 0, 0),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS) + CUT.pack(32, 3, 0, 4),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS) + CUT.pack(32, 3, 3, 1),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS) + CUT.pack(32, 3, 0, 2),  # without entry 2
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS) + CUT.pack(32, 1, 0, 1) + bytes(256),
         READ_REQUEST.pack(1 << 63, 2, 3, 4, 0),
         READ_REQUEST.pack(1, 1 << 63, 3, 4, 0),
         READ_REQUEST.pack(1, 2, 3, 4, 0) + bytes(256),
