@@ -1,0 +1,182 @@
+"""Reads topics as a table: the driver plans, each task reads one slice from bookies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from broker.protocol.topic_name import TopicName
+from pipeline.admin import Admin, ClusterAccess
+from pipeline.chunks import ChunkLookback
+from pipeline.decode import EntryDecoder
+from pipeline.errors import DataLossError
+from pipeline.filters import Wanted, wanted_by
+from pipeline.options import ReadOptions
+from pipeline.plan import (
+    Piece,
+    Slice,
+    cut_by_size,
+    lost_before,
+    narrow_by_id,
+    narrow_by_time,
+    pieces_between,
+)
+from pipeline.points import Point
+from pipeline.reading import SliceReader
+from pipeline.snapshot import TopicSnapshot
+from pipeline.topics import find_partitions, resolve_bound, snapshot_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+    from pipeline.chunks import Chunk, Missing
+
+__all__ = ["BatchReader", "SlicePartition", "TaskSettings", "check_loss", "read_slice"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """What tasks have to know beside their slice."""
+
+    cluster: ClusterAccess
+    columns: tuple[str, ...]
+    options: ReadOptions
+    publish_ms: tuple[int | None, int | None] = (None, None)
+
+
+class SlicePartition(InputPartition):
+    """A slice, as Spark wants it."""
+
+    def __init__(self, part: Slice) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class BatchReader(DataSourceReader):
+    """``spark.read.format("magnetar")``; see docs/pipeline.md."""
+
+    def __init__(
+        self, cluster: ClusterAccess, columns: tuple[str, ...], options: ReadOptions
+    ) -> None:
+        self._cluster, self._columns, self._options = cluster, columns, options
+        self._wanted = Wanted()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._wanted = wanted_by(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options, wanted = self._options, self._wanted
+        ranges: list[tuple[TopicSnapshot, list[Piece]]] = []
+        with Admin(self._cluster) as admin:
+            for name in find_partitions(admin, options.topics):
+                if not _is_wanted(name, wanted):
+                    continue
+                snapshot = snapshot_of(admin, name)
+                if snapshot is not None:
+                    ranges.append((snapshot, self._pieces(admin, snapshot)))
+        slices = cut_by_size(
+            [(snapshot, pieces) for snapshot, pieces in ranges if pieces],
+            options.partition_bytes,
+            options.partitions_min,
+        )
+        return [SlicePartition(part) for part in slices]
+
+    def _pieces(self, admin: Admin, snapshot: TopicSnapshot) -> list[Piece]:
+        options, wanted = self._options, self._wanted
+        start = resolve_bound(admin, options.starting, snapshot)
+        end = resolve_bound(admin, options.ending, snapshot)
+        check_loss(snapshot, start, options.fail_on_data_loss)
+        pieces = pieces_between(snapshot, start, end)
+        first_ms, last_ms = wanted.publish_ms
+        if options.clock_skew_ms >= 0 and (first_ms is not None or last_ms is not None):
+            far_ms = 2**63 - 1
+            pieces = narrow_by_time(
+                pieces,
+                -1 if first_ms is None else first_ms,
+                far_ms if last_ms is None else last_ms,
+                options.clock_skew_ms,
+            )
+        return narrow_by_id(pieces, wanted.ledger_ids, wanted.entry_ids)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SlicePartition)
+        settings = TaskSettings(
+            self._cluster, self._columns, self._options, self._wanted.publish_ms
+        )
+        return read_slice(partition.part, settings)
+
+
+def check_loss(snapshot: TopicSnapshot, start: Point, fail: bool) -> None:
+    """Raises DataLossError where messages from ``start`` on are gone; or only warns."""
+    loss = lost_before(snapshot, start)
+    if not loss:
+        return
+    if fail:
+        raise DataLossError(
+            f"{loss}. They were trimmed, or the topic was deleted and made again. Set the option "
+            "failOnDataLoss to false to go on with what is there"
+        )
+    _log.warning("left out: %s", loss)
+
+
+def _is_wanted(partition: str, wanted: Wanted) -> bool:
+    name = TopicName.parse(partition)
+    if wanted.partitions is not None and name.partition_index not in wanted.partitions:
+        return False
+    return wanted.topics is None or str(name.base) in wanted.topics
+
+
+def read_slice(part: Slice, settings: TaskSettings) -> Iterator[pa.RecordBatch]:
+    """The rows of one slice; runs in a Spark task.
+
+    Raises:
+        DataLossError, SegmentsUnavailableError, UndecodableError.
+    """
+    name = TopicName.parse(part.topic)
+    last = part.pieces[-1]
+    end = Point(last.ledger.ledger_id, last.end)
+    if last.end_batch:
+        end = Point(last.ledger.ledger_id, last.end - 1, last.end_batch)
+    decoder = EntryDecoder(
+        settings.columns,
+        str(name.base),
+        name.partition_index,
+        start=part.start,
+        end=end,
+        publish_time_ms=settings.publish_ms,
+        encrypted=settings.options.encrypted,
+    )
+    fail = settings.options.fail_on_data_loss
+    with SliceReader(part, settings.cluster, fail_on_data_loss=fail) as reader:
+        for run in reader.runs():
+            decoder.add(run.ledger_id, run.first, run.heads, run.bodies)
+            while (batch := decoder.take()) is not None or decoder.missing is not None:
+                if batch is not None:
+                    yield batch
+                elif decoder.missing is not None:
+                    decoder.resolve(_look_back(reader, decoder.missing))
+        if (batch := decoder.finish()) is not None:
+            yield batch
+    figures = decoder.figures
+    if figures.encrypted_skipped or figures.incomplete_chunked:
+        _log.warning(
+            "%s: %d encrypted entries left out, %d chunked messages without a beginning",
+            *(part.topic, figures.encrypted_skipped, figures.incomplete_chunked),
+        )
+
+
+def _look_back(reader: SliceReader, missing: Missing) -> list[Chunk] | None:
+    """The beginning of a chunked message, from entries before the slice."""
+    lookback = ChunkLookback(missing)
+    windows = reader.windows_before(missing.ledger_id, missing.entry_id)
+    while not lookback.done and (window := next(windows, None)) is not None:
+        lookback.add(window.heads, window.bodies)
+    return lookback.chunks()

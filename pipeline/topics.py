@@ -1,0 +1,83 @@
+"""From what a user names to partitions, and from bounds to points, by asking brokers."""
+
+from __future__ import annotations
+
+from broker.protocol.topic_name import TopicName
+from pipeline.admin import Admin, TopicNotFoundError
+from pipeline.errors import OptionsError
+from pipeline.options import Bound, TopicChoice, choose_topics
+from pipeline.points import BEGINNING, END, Point
+from pipeline.snapshot import TopicSnapshot
+
+__all__ = ["find_partitions", "resolve_bound", "snapshot_of"]
+
+
+def find_partitions(admin: Admin, choice: TopicChoice) -> list[str]:
+    """Full names of the partitions (or topics without partitions) that are meant, sorted.
+
+    Raises:
+        TopicNotFoundError: a topic that was named doesn't exist. A pattern may match nothing.
+        OptionsError: a partition that was assigned doesn't exist.
+        SegmentsUnavailableError: no broker answers.
+    """
+    found: set[str] = set()
+    if choice.pattern:
+        return sorted(_matching(admin, choice))
+    for name in choice.names:
+        found.update(_partitions_of(admin, name))
+    for name, numbers in choice.assigned.items():
+        count = admin.partitions(name)
+        if not numbers and not count:
+            found.add(name)
+        for number in numbers:
+            if number >= count:
+                raise OptionsError(f"option assign: {name} has {count} partitions, no {number}")
+            found.add(str(TopicName.parse(name).partition(number)))
+    return sorted(found)
+
+
+def _partitions_of(admin: Admin, name: str) -> list[str]:
+    topic = TopicName.parse(name)
+    if topic.is_partition:
+        return [name]
+    count = admin.partitions(name)
+    return [str(topic.partition(index)) for index in range(count)] if count else [name]
+
+
+def _matching(admin: Admin, choice: TopicChoice) -> set[str]:
+    partitioned, topics = admin.topics(choice.namespace)
+    names = {each for each in partitioned if TopicName.parse(each).is_persistent}
+    for each in topics:
+        topic = TopicName.parse(each)
+        if str(topic.base) not in names and topic.is_persistent and not topic.is_system:
+            names.add(each)
+    found: set[str] = set()
+    for name in choose_topics(choice.pattern, sorted(names)):
+        found.update(_partitions_of(admin, name))
+    return found
+
+
+def resolve_bound(admin: Admin, bound: Bound, snapshot: TopicSnapshot) -> Point:
+    """Where a bound is in one partition; points that were given stay as they are, even where
+    nothing is stored.
+
+    Raises:
+        OptionsError: the bound doesn't name this partition.
+        TopicNotFoundError, SegmentsUnavailableError.
+    """
+    value = bound.of(snapshot.topic)
+    if isinstance(value, int):
+        return snapshot.clamp(admin.point_at(snapshot.topic, value))
+    if value == BEGINNING:
+        return snapshot.first
+    return snapshot.end if value == END else value
+
+
+def snapshot_of(admin: Admin, partition: str, from_ledger: int = -1) -> TopicSnapshot | None:
+    """Where a partition's messages are; None: it was never used, or deleted."""
+    try:
+        return admin.segments(partition, from_ledger)
+    except TopicNotFoundError:
+        if TopicName.parse(partition).is_partition:
+            return None
+        raise
