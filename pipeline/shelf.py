@@ -1,0 +1,147 @@
+"""Readers of a topic's ledgers for processes without a session of the metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from bookkeeper.auth.token_source import TokenSource
+from bookkeeper.client.config import ClientConfig
+from bookkeeper.client.ledger_reader import LedgerReader
+from bookkeeper.client.ledger_store import VersionedLedger
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.client.replicas import Replicas
+from bookkeeper.errors import BookieUnavailableError, LedgerError, NoSuchLedgerError
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
+from bookkeeper.transport_grpc.tls import channel_credentials
+from managed_ledger.offload.file_store import FilesystemOffloader
+from managed_ledger.offload.ports import EntryReader
+from metadata.store import Watch
+from pipeline.admin import Admin, ClusterAccess, TopicNotFoundError
+from pipeline.errors import SegmentsUnavailableError
+from pipeline.snapshot import StoredLedger, TopicSnapshot
+
+__all__ = ["Bookies", "Shelf"]
+
+_log = logging.getLogger(__name__)
+
+
+class Bookies:
+    """Connections to bookies and to stores of copies, for any number of topics.
+
+    Lives in one running event loop.
+
+    Args:
+        token: what bookies want to see; "": what ``cluster`` has.
+    """
+
+    def __init__(self, cluster: ClusterAccess, token: str = "") -> None:
+        self._tls = cluster.bookie_tls
+        token = cluster.bookie_token or token
+        self._token = TokenSource(token) if token else None
+        self._places: dict[str, BookieAddress] = {}
+        self._clients: list[RemoteBookieClient] = []
+        self._offloader: FilesystemOffloader | None = None
+        self.config = ClientConfig()
+        self.pool = BookiePool(None, self._connect)
+        self.replicas = Replicas(self.pool, self.config.reads)
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        if self._offloader is not None:
+            self._offloader.close()
+
+    @property
+    def offloader(self) -> FilesystemOffloader:
+        if self._offloader is None:
+            self._offloader = FilesystemOffloader(copy_threads=1, read_threads=2)
+        return self._offloader
+
+    def note_places(self, places: Mapping[str, tuple[str, int]], instance_id: str) -> None:
+        """Where bookies are, as a broker said."""
+        for name, place in places.items():
+            self._places[name] = BookieAddress(*place, instance_id)
+
+    def _connect(self, bookie_id: str) -> RemoteBookieClient:
+        tls = self._tls
+        client = RemoteBookieClient(
+            bookie_id,
+            self._resolve,
+            TransportConfig(),
+            lambda: channel_credentials(tls) if tls is not None else None,
+            token=self._token,
+        )
+        self._clients.append(client)
+        return client
+
+    async def _resolve(self, bookie_id: str) -> BookieAddress:
+        place = self._places.get(bookie_id)
+        if place is None:
+            raise BookieUnavailableError(f"bookie {bookie_id} isn't registered")
+        return place
+
+
+class Shelf:
+    """The ledgers of one partition."""
+
+    def __init__(self, topic: str, cluster: ClusterAccess, bookies: Bookies) -> None:
+        self._topic, self._cluster, self._bookies = topic, cluster, bookies
+        self._readers: dict[int, EntryReader] = {}
+        self._fresh: dict[int, StoredLedger] = {}
+
+    async def reader(self, ledger: StoredLedger, last: int) -> EntryReader:
+        """A reader up to entry ``last`` at least. Raises LedgerError."""
+        found = self._readers.get(ledger.ledger_id)
+        if found is None or (isinstance(found, LedgerReader) and found.last_confirmed < last):
+            ledger = self._fresh.get(ledger.ledger_id, ledger)
+            found = self._readers[ledger.ledger_id] = await self._open(ledger, last)
+        return found
+
+    async def _open(self, ledger: StoredLedger, last: int) -> EntryReader:
+        bookies = self._bookies
+        if ledger.copy is not None:
+            try:
+                return await bookies.offloader.open(ledger.copy)
+            except LedgerError as error:
+                if ledger.copy_is_only or ledger.metadata is None:
+                    raise
+                _log.warning("%s; its bookies are asked instead", error)
+        if ledger.metadata is None:
+            raise NoSuchLedgerError(f"ledger {ledger.ledger_id}: nobody says where it is")
+        return LedgerReader(
+            *(ledger.metadata, last, self, bookies.pool, bookies.config, bookies.replicas)
+        )
+
+    async def refresh(self, from_ledger: int) -> TopicSnapshot:
+        """Ask the owner where the ledgers from this one on are; readers are made anew.
+
+        Raises:
+            SegmentsUnavailableError, TopicNotFoundError.
+        """
+
+        def ask() -> TopicSnapshot:
+            with Admin(self._cluster) as admin:
+                return admin.segments(self._topic, from_ledger)
+
+        snapshot = await asyncio.to_thread(ask)
+        self._bookies.note_places(snapshot.bookies, snapshot.instance_id)
+        self._fresh.update((each.ledger_id, each) for each in snapshot.ledgers)
+        self._readers.clear()
+        return snapshot
+
+    # ---- LedgerDirectory: the broker stands for the metadata store
+
+    async def require(self, ledger_id: int) -> VersionedLedger:
+        try:
+            found = (await self.refresh(ledger_id)).find(ledger_id)
+        except (SegmentsUnavailableError, TopicNotFoundError) as error:
+            raise BookieUnavailableError(str(error)) from error
+        if found is None or found.metadata is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id}: nobody says where it is")
+        return VersionedLedger(found.metadata, 0)
+
+    def watch(self, ledger_id: int, on_change: Callable[[], None]) -> Watch:
+        raise NotImplementedError("ranges have an end: nobody waits for a ledger to grow")
