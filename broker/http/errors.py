@@ -3,6 +3,8 @@
     RedirectError             307: another broker serves it
     ApiError                  a status and a reason, raised by routes
     BrokerError (broker)      carries its own http_status
+    BundleError (bundles)     503 while a bundle is changing hands, or nobody can tell whose it is;
+                              307 where another broker owns it
     MetadataError (metadata)  503 when the store can't be reached or can't tell
 
 Everything else is our bug: 500, logged with a request id that the answer repeats.
@@ -23,9 +25,11 @@ from broker.errors import BrokerError
 from broker.http.responses import JsonResponse
 from broker.logs import REQUEST_ID
 from broker.protocol.topic_name import InvalidTopicNameError
+from bundles.errors import BundleBusyError, BundleNotReadyError
 from metadata.errors import (
     OutcomeUnknownError,
     SessionLostError,
+    StoreClosedError,
     StoreUnreachableError,
     WriteFailedError,
 )
@@ -42,8 +46,16 @@ __all__ = ["ApiError", "RedirectError", "error_response", "install_error_handler
 
 logger = logging.getLogger(__name__)
 
-_UNAVAILABLE = (OutcomeUnknownError, SessionLostError, StoreUnreachableError, WriteFailedError)
+_UNAVAILABLE = (
+    OutcomeUnknownError,
+    SessionLostError,
+    StoreClosedError,  # this broker is shutting down
+    StoreUnreachableError,
+    WriteFailedError,
+)
 """Of the metadata store: nothing is wrong with the request, and it may be made again."""
+_CHANGING = (BundleBusyError, BundleNotReadyError)
+"""Of bundles: the same. Not InvalidBundleError: that is a document nobody can read."""
 
 
 class ApiError(Exception):
@@ -79,6 +91,8 @@ def response_of(error: Exception) -> Response:
             return error_response(412, str(error))
         case _ if isinstance(error, _UNAVAILABLE):
             return error_response(503, f"metadata store: {error}")
+        case _ if isinstance(error, _CHANGING):
+            return error_response(503, str(error))
         case RequestValidationError():
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"][1:])
@@ -127,5 +141,6 @@ def install_error_handlers(app: FastAPI, redirection: Redirection) -> None:
         RequestValidationError,
         HTTPException,
         *_UNAVAILABLE,
+        *_CHANGING,
     ):
         app.add_exception_handler(kind, handle)

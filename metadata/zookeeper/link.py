@@ -32,7 +32,9 @@ from metadata.zookeeper.settings import ZooKeeperSettings
 
 logger = logging.getLogger(__name__)
 
-_BACKOFF_MIN_S, _BACKOFF_MAX_S = 0.05, 5.0
+# Not longer: a server that is back is of use only once we have seen it, and until then nobody can
+# be told where a topic is, or take a dead broker's.
+_BACKOFF_MIN_S, _BACKOFF_MAX_S = 0.05, 1.0
 _ATTEMPT_MIN_S, _ATTEMPT_MAX_S = 1.0, 10.0
 _CLOSE_S = 5.0
 

@@ -4,7 +4,12 @@ import asyncio
 from collections.abc import Callable
 
 from metadata.arguments import check_delete, check_put
-from metadata.errors import AccessDeniedError, BadVersionError, MetadataError, WriteFailedError
+from metadata.errors import (
+    AccessDeniedError,
+    BadVersionError,
+    StoreUnreachableError,
+    WriteFailedError,
+)
 from metadata.paths import ROOT, check_path, parent_of
 from metadata.store import (
     CREATE_ONLY,
@@ -175,7 +180,8 @@ class ZooKeeperStore(MetadataStore):
             return None
         if call.code == wire.NO_AUTH:
             raise AccessDeniedError(path, "the server's access list doesn't allow it")
-        raise MetadataError(f"{path}: {wire.name_of_code(call.code)}")
+        # Of reads that are throttled, or took the server too long: as little use as no answer.
+        raise StoreUnreachableError(str(self._settings), f"{path}: {wire.name_of_code(call.code)}")
 
     def _versioned(self, path: str, value: bytes, stat: wire.Stat) -> Versioned:
         owner = stat.ephemeralOwner

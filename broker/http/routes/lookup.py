@@ -55,8 +55,8 @@ async def lookup(
     await _require(service, topic)
     try:
         found = await service.bundles.lookup(str(topic), authoritative=flag(authoritative))
-    except BundleError:
-        return Response(status_code=503)
+    except BundleError as error:
+        raise ApiError(503, str(error)) from error
     if found is None:
         return Response(status_code=503)
     broker = found.broker
