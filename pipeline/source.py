@@ -8,11 +8,11 @@ from pyspark.sql.datasource import DataSource
 
 from pipeline.admin import parse_access
 from pipeline.columns import SCHEMA_DDL, check_schema
-from pipeline.options import parse_read_options
+from pipeline.options import parse_read_options, parse_trigger_limits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 __all__ = ["MagnetarDataSource", "register"]
@@ -35,6 +35,16 @@ class MagnetarDataSource(DataSource):
             parse_access(self.options),
             _columns(schema),
             parse_read_options(self.options, streaming=False),
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pipeline.stream_source import StreamReader
+
+        return StreamReader(
+            parse_access(self.options),
+            _columns(schema),
+            parse_read_options(self.options, streaming=True),
+            parse_trigger_limits(self.options),
         )
 
 

@@ -1,0 +1,114 @@
+"""How many messages entries hold, from their heads: for the limits of a stream's batches.
+
+Only heads travel, from bookies straight to the driver; a ledger that is nowhere but in a copy is
+read as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from bookkeeper.client.heads_reader import HeadsReader
+from bookkeeper.client.ledger_reader import LedgerReader
+from bookkeeper.errors import LedgerError
+from broker.protocol.entry_head import HEAD_BYTES, message_counts
+from pipeline.admin import ClusterAccess, TopicNotFoundError
+from pipeline.admission import Walk
+from pipeline.errors import DataLossError, SegmentsUnavailableError
+from pipeline.loop_thread import LoopThread
+from pipeline.plan import Piece
+from pipeline.points import Point
+from pipeline.shelf import Bookies, Shelf
+from pipeline.snapshot import TopicSnapshot
+
+__all__ = ["MessageCounter"]
+
+_log = logging.getLogger(__name__)
+
+_RUN_BYTES: Final = 4 * 1024 * 1024
+_PAUSES_S: Final = (0.2, 1.0, 3.0, 5.0)
+
+
+class MessageCounter:
+    """Walks along partitions; used by one thread, until ``close``."""
+
+    def __init__(self, cluster: ClusterAccess) -> None:
+        self._cluster = cluster
+        self._thread: LoopThread | None = None  # only streams with limits need one
+        self._bookies: Bookies
+        self._shelves: dict[str, Shelf] = {}
+
+    def close(self) -> None:
+        if self._thread is not None:
+            try:
+                self._thread.call(self._bookies.close())
+            finally:
+                self._thread.close()
+                self._thread = None
+
+    def walk(self, snapshot: TopicSnapshot, pieces: list[Piece], walk: Walk) -> Point | None:
+        """Take what ``walk`` allows; the point after it, None: everything was taken.
+
+        Raises:
+            DataLossError: a ledger is gone.
+            SegmentsUnavailableError: heads can't be read now.
+        """
+        if self._thread is None:
+            self._thread = LoopThread("message-counter")
+            self._thread.call(self._open(snapshot.bookie_token))
+        return self._thread.call(self._walk(snapshot, pieces, walk))
+
+    async def _open(self, token: str) -> None:
+        self._bookies = Bookies(self._cluster, token)
+
+    async def _walk(self, snapshot: TopicSnapshot, pieces: list[Piece], walk: Walk) -> Point | None:
+        shelf = self._shelves.get(snapshot.topic)
+        if shelf is None:
+            shelf = Shelf(snapshot.topic, self._cluster, self._bookies)
+            self._shelves[snapshot.topic] = shelf
+        self._bookies.note_places(snapshot.bookies, snapshot.instance_id)
+        for piece in pieces:
+            at = piece.first
+            while at < piece.end:
+                heads, sizes = await self._read(snapshot.topic, shelf, piece, at)
+                at += walk.take(message_counts(heads), sizes)
+                if walk.is_full:
+                    return Point(piece.ledger.ledger_id, at)
+        return None
+
+    async def _read(
+        self, topic: str, shelf: Shelf, piece: Piece, at: int
+    ) -> tuple[list[bytes], list[int]]:
+        ledger_id = piece.ledger.ledger_id
+        for pause_s in (*_PAUSES_S, -1.0):
+            try:
+                return await self._heads(shelf, piece, at)
+            except LedgerError as error:
+                where = f"{topic}: ledger {ledger_id}, entry {at}"
+                try:
+                    if (await shelf.refresh(ledger_id)).find(ledger_id) is None:
+                        raise DataLossError(f"{where}: the ledger was trimmed") from error
+                except TopicNotFoundError as gone:
+                    raise DataLossError(f"{where}: the topic was deleted") from gone
+                if pause_s < 0:
+                    raise SegmentsUnavailableError(f"{where} can't be read: {error}") from error
+                _log.warning("%s: %s; once more in %s s", where, error, pause_s)
+                await asyncio.sleep(pause_s)
+        raise AssertionError("the last attempt raises")
+
+    async def _heads(self, shelf: Shelf, piece: Piece, at: int) -> tuple[list[bytes], list[int]]:
+        reader = await shelf.reader(piece.ledger, piece.end - 1)
+        if not isinstance(reader, LedgerReader):
+            run = await reader.read(at, piece.end - 1, _RUN_BYTES, HEAD_BYTES)
+            sizes = [HEAD_BYTES + len(body) for body in run.bodies]
+            return run.heads, sizes
+        bookies = self._bookies
+        heads = HeadsReader(
+            *(reader.metadata, piece.end - 1, shelf, bookies.pool, bookies.config),
+            bookies.replicas,
+            head_bytes=HEAD_BYTES,
+        )
+        found = await heads.read(at, piece.end)
+        return found.heads, found.sizes

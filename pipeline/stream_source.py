@@ -1,0 +1,282 @@
+"""Reads topics as a stream: offsets are points of partitions, kept in Spark's checkpoint.
+
+The driver decides how far a batch reaches, from what owners of topics say is confirmed and, where
+there are limits, from heads of entries; tasks read as those of the batch source do. How a batch is
+cut into tasks depends on its ends alone (``plan.py``), so that a batch which is repeated after a
+crash is the same in every row and in its order.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pipeline.admin import Admin, ClusterAccess, TopicNotFoundError
+from pipeline.admission import Share, Walk, shares_of
+from pipeline.batch_source import SlicePartition, TaskSettings, check_loss, read_slice
+from pipeline.counting import MessageCounter
+from pipeline.errors import DataLossError, PipelineError
+from pipeline.options import ReadOptions, TriggerLimits
+from pipeline.plan import Piece, cut_by_count, entries_of, pieces_between
+from pipeline.points import (
+    BEGINNING,
+    Offsets,
+    Point,
+    stream_offsets_from_json,
+    stream_offsets_to_json,
+)
+from pipeline.snapshot import TopicSnapshot
+from pipeline.topics import find_partitions, resolve_bound, snapshot_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["StreamReader"]
+
+_log = logging.getLogger(__name__)
+
+_DISCOVERY_S: Final = 5.0
+"""Between two looks for new topics and partitions."""
+_IDLE_S: Final = 0.1
+"""Between two looks at topics that had nothing new. Without a trigger interval Spark asks a hundred
+times a second, and each time every owner would be asked.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What one partition has for the next batch."""
+
+    snapshot: TopicSnapshot
+    pieces: list[Piece]
+    end: Point
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``spark.readStream.format("magnetar")``; lives in a process of its own beside the driver."""
+
+    def __init__(
+        self,
+        cluster: ClusterAccess,
+        columns: tuple[str, ...],
+        options: ReadOptions,
+        limits: TriggerLimits,
+    ) -> None:
+        self._cluster, self._columns = cluster, columns
+        self._options, self._limits = options, limits
+        self._admin = Admin(cluster)
+        self._counter = MessageCounter(cluster)
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._newest: Offsets = {}
+        self._ledger_ends: dict[str, Point] = {}  # partition -> end of a ledger that was closed
+        self._batch_since_s = time.monotonic()
+        self._known: list[str] = []
+        self._discovered_s = -_DISCOVERY_S
+        self._idle_since_s = 0.0  # when a look found nothing; 0: the last one found something
+
+    # ---- how far
+
+    def initialOffset(self) -> dict[str, Any]:
+        offsets: Offsets = {}
+        for name in find_partitions(self._admin, self._options.topics):
+            snapshot = snapshot_of(self._admin, name)
+            if snapshot is not None:
+                offsets[name] = resolve_bound(self._admin, self._options.starting, snapshot)
+        return stream_offsets_to_json(offsets)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What Spark hands back to ``latestOffset``, unless a trigger overrides it; of several
+        limits it can name one only, so the others are looked up there.
+        """
+        limits = self._limits
+        if limits.messages_max:
+            return ReadMaxRows(limits.messages_max)
+        if limits.bytes_max:
+            return ReadMaxBytes(limits.bytes_max)
+        if limits.messages_min:
+            return ReadMinRows(limits.messages_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = {}
+        for name in find_partitions(self._admin, self._options.topics):
+            snapshot = snapshot_of(self._admin, name)
+            if snapshot is not None:
+                self._target[name] = snapshot.end
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return stream_offsets_to_json(self._newest) if self._newest else None
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = stream_offsets_from_json(start)
+        if self._target is None:
+            self._pace()
+        limited = not isinstance(limit, ReadAllAvailable)
+        waiting = self._look(begin, with_places=limited)
+        end = dict(begin)
+        if limited:
+            end.update(self._admit(waiting))
+        else:
+            end.update((name, each.end) for name, each in waiting.items())
+        now_s = time.monotonic()
+        self._idle_since_s = now_s
+        if end != begin:
+            self._batch_since_s, self._idle_since_s = now_s, 0.0
+        return stream_offsets_to_json(end)
+
+    def _look(self, begin: Offsets, *, with_places: bool) -> dict[str, _Waiting]:
+        """Partitions with something to read."""
+        waiting: dict[str, _Waiting] = {}
+        for name in self._partitions(begin):
+            start = begin.get(name, BEGINNING)
+            try:
+                snapshot = self._admin.segments(name, start.ledger_id, locations=with_places)
+            except TopicNotFoundError as error:
+                self._lost(name, start, str(error))
+                continue
+            self._newest[name] = snapshot.end
+            end = snapshot.end
+            if self._target is not None:
+                end = min(end, self._target.get(name, start))
+            self._check_loss(snapshot, start)
+            pieces = pieces_between(snapshot, start, end)
+            self._note_ends(snapshot)
+            if pieces:
+                waiting[name] = _Waiting(snapshot, pieces, end)
+        return waiting
+
+    def _partitions(self, begin: Offsets) -> list[str]:
+        """Those that are read already, and new ones."""
+        if self._target is not None:
+            return sorted({*begin, *self._target})
+        now_s = time.monotonic()
+        if now_s - self._discovered_s >= _DISCOVERY_S:
+            self._known = find_partitions(self._admin, self._options.topics)
+            self._discovered_s = now_s
+        return sorted({*begin, *self._known})
+
+    def _pace(self) -> None:
+        """Wait a little where the last look, a moment ago, found nothing."""
+        left_s = self._idle_since_s + _IDLE_S - time.monotonic()
+        if self._idle_since_s and left_s > 0:
+            time.sleep(left_s)
+
+    def _lost(self, name: str, start: Point, reason: str) -> None:
+        if start == BEGINNING:
+            return  # a partition that nobody has used yet
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{reason}: it was read up to {start}")
+        _log.warning("%s: it was read up to %s; left out", reason, start)
+
+    def _check_loss(self, snapshot: TopicSnapshot, start: Point) -> None:
+        if start == self._ledger_ends.get(snapshot.topic):
+            return  # all of that ledger was read before it was trimmed
+        check_loss(snapshot, start, self._options.fail_on_data_loss)
+
+    def _note_ends(self, snapshot: TopicSnapshot) -> None:
+        """The end of the lowest closed ledger: what a batch may have ended with, if the ledger is
+        trimmed before the next one begins.
+        """
+        for ledger in snapshot.ledgers[:1]:
+            if ledger.closed_ms:
+                self._ledger_ends[snapshot.topic] = Point(ledger.ledger_id, ledger.entries)
+
+    def _admit(self, waiting: dict[str, _Waiting]) -> Offsets:
+        """Ends of the next batch within the limits; {}: it is too early for one."""
+        limits = self._limits
+        if limits.messages_min and self._is_too_early(waiting):
+            return {}
+        if not limits.messages_max and not limits.bytes_max:
+            return {name: each.end for name, each in waiting.items()}
+        available = {
+            name: (entries_of(each.pieces), int(sum(piece.size for piece in each.pieces)))
+            for name, each in waiting.items()
+        }
+        ends: Offsets = {}
+        for name, share in shares_of(available, limits.messages_max, limits.bytes_max).items():
+            each = waiting[name]
+            point = self._counter.walk(each.snapshot, each.pieces, Walk(share))
+            ends[name] = each.end if point is None else point
+        return ends
+
+    def _is_too_early(self, waiting: dict[str, _Waiting]) -> bool:
+        """Fewer messages wait than a batch shall have, and there is time left."""
+        limits = self._limits
+        if self._target is not None:  # else the query would wait for ever
+            return False
+        if (time.monotonic() - self._batch_since_s) * 1000 >= limits.delay_max_ms:
+            return False
+        missing = limits.messages_min
+        for each in waiting.values():
+            walk = Walk(Share(messages=missing))
+            self._counter.walk(each.snapshot, each.pieces, walk)
+            missing -= walk.messages
+            if missing <= 0 or walk.is_full:
+                return False
+        return True
+
+    # ---- the batch
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until = stream_offsets_from_json(start), stream_offsets_from_json(end)
+        ranges = []
+        for name, last in until.items():
+            first = begin.get(name, BEGINNING)
+            if first >= last:
+                continue
+            try:
+                snapshot = self._admin.segments(name, first.ledger_id)
+            except TopicNotFoundError as error:
+                self._lost(name, first, str(error))
+                continue
+            self._check_loss(snapshot, first)
+            if last > snapshot.end:
+                raise DataLossError(
+                    f"{name}: the checkpoint ends at {last}, the topic at {snapshot.end}: "
+                    "is it another cluster, or was the topic made anew?"
+                )
+            ranges.append((snapshot, pieces_between(snapshot, first, last)))
+        ranges = [(snapshot, pieces) for snapshot, pieces in ranges if pieces]
+        slices = cut_by_count(ranges, self._options.partitions_min)
+        return [SlicePartition(part) for part in slices]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SlicePartition)
+        settings = TaskSettings(self._cluster, self._columns, self._options)
+        return read_slice(partition.part, settings)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything below ``end`` was processed. The cursor follows; one that can't be moved now
+        is moved with the next batch: it is for people who look at the backlog, and for retention.
+        """
+        if not self._options.cursor:
+            return
+        for name, point in stream_offsets_from_json(end).items():
+            try:
+                self._admin.move_cursor(name, self._options.cursor, point)
+            except PipelineError as error:
+                _log.warning("cursor not moved: %s", error)
+
+    def stop(self) -> None:
+        self._counter.close()
+        self._admin.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get what ``read`` needs; connections stay here."""
+        state = dict(self.__dict__)
+        state["_admin"] = Admin(self._cluster)
+        state["_counter"] = MessageCounter(self._cluster)
+        return state
