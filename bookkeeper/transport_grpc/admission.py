@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -20,6 +20,8 @@ from bookkeeper.auth.refusals import RefusalLog
 from bookkeeper.transport_grpc.config import AUTHORIZATION_HEADER, BEARER
 
 __all__ = ["Admissions", "StreamAdmission"]
+
+T = TypeVar("T")
 
 REFUSED: Final = "Failed to authenticate"
 """All that a client is told, whatever was wrong with what it has shown."""
@@ -52,10 +54,17 @@ class Admissions(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
 
     async def left_s(self, context: Any) -> float:
         """How long a call that was let in may go on before it has to ask again."""
+        return await self._judged(context, self.gate.left_s)
+
+    async def role(self, context: Any) -> str:
+        """Whose call it is that was let in."""
+        return (await self._judged(context, self.gate.admit)).role
+
+    async def _judged(self, context: Any, judge: Callable[[str | None, bytes | None], T]) -> T:
         token = _token_of(context.invocation_metadata())
         certificate = None if token is not None else certificate_of(context)
         try:
-            return self.gate.left_s(token, certificate)
+            return judge(token, certificate)
         except CredentialsError as error:
             await self._refuse(context, error)
             raise  # abort never returns
