@@ -49,6 +49,13 @@ def cursor_metadata(log_name: str, cursor_name: str, writer: str) -> dict[str, b
     }
 
 
+def log_of(metadata: LedgerMetadata) -> str | None:
+    """Name of the log whose entries a ledger holds; None: it holds something else."""
+    if metadata.custom_metadata.get(COMPONENT) != COMPONENT_VALUE:
+        return None
+    return metadata.custom_metadata[LOG_NAME].decode()
+
+
 async def collect_leaked_ledgers(
     client: BookKeeperClient, store: MetadataStore, root: str
 ) -> list[int]:
@@ -81,12 +88,11 @@ async def _is_leaked(
     metadata = await client.read_ledger_metadata(ledger_id)
     if metadata is None:
         return False
-    component = metadata.custom_metadata.get(COMPONENT)
-    if component == CURSOR_VALUE:
+    if metadata.custom_metadata.get(COMPONENT) == CURSOR_VALUE:
         return await _is_leaked_by_cursor(store, root, metadata)
-    if component != COMPONENT_VALUE:
+    if (log_name := log_of(metadata)) is None:
         return False
-    path = f"{root}/{metadata.custom_metadata[LOG_NAME].decode()}"
+    path = f"{root}/{log_name}"
     stored = await store.get(path)
     if stored is None:
         return True

@@ -129,6 +129,11 @@ class AsyncLedgerWriter:
         return self._core.length
 
     @property
+    def confirmed_length(self) -> int:
+        """Payload bytes up to ``last_confirmed``."""
+        return self._core.confirmed_length
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes that wait for their quorum."""
         return self._core.pending_bytes
