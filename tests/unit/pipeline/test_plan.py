@@ -1,0 +1,191 @@
+"""How a range of a topic is cut into slices: nothing twice, nothing left out, always the same."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookkeeper.ledger_metadata import LedgerMetadata, Segment
+from pipeline.errors import DataLossError
+from pipeline.plan import (
+    Piece,
+    Slice,
+    cut_by_count,
+    cut_by_size,
+    entries_of,
+    lost_before,
+    narrow_by_id,
+    narrow_by_time,
+    pieces_between,
+)
+from pipeline.points import BEGINNING, END, Point
+from pipeline.snapshot import StoredLedger, TopicSnapshot
+
+
+def _ledger(
+    ledger_id: int,
+    entries: int,
+    entry_bytes: int = 100,
+    *,
+    created_ms: int = -1,
+    closed_ms: int = 0,
+) -> StoredLedger:
+    metadata = LedgerMetadata(ledger_id, 1, 1, 1, (Segment(0, (f"b{ledger_id}",)),))
+    return StoredLedger(
+        *(ledger_id, entries, entries * entry_bytes, created_ms, closed_ms, metadata)
+    )
+
+
+def _snapshot(*ledgers: StoredLedger, topic: str = "persistent://t/n/x") -> TopicSnapshot:
+    first = next((Point(x.ledger_id, 0) for x in ledgers if x.entries), Point(0, 0))
+    end = Point(ledgers[-1].ledger_id, ledgers[-1].entries) if ledgers else Point(0, 0)
+    places = {f"b{x.ledger_id}": ("host", 1) for x in ledgers}
+    return TopicSnapshot(topic, ledgers, first, end, 32, bookies=places, instance_id="i")
+
+
+@st.composite
+def _logs(draw: st.DrawFn) -> TopicSnapshot:
+    ids = sorted(draw(st.sets(st.integers(0, 50), min_size=1, max_size=8)))
+    return _snapshot(*(_ledger(x, draw(st.integers(0, 20)), draw(st.integers(1, 99))) for x in ids))
+
+
+_POINTS = st.builds(Point, st.integers(-1, 51), st.integers(0, 21), st.integers(0, 3))
+
+
+def _entries(pieces: list[Piece]) -> Iterator[tuple[int, int]]:
+    for piece in pieces:
+        yield from ((piece.ledger.ledger_id, entry) for entry in range(piece.first, piece.end))
+
+
+@given(_logs(), _POINTS, _POINTS)
+def test_pieces_are_the_entries_between_two_points(
+    log: TopicSnapshot, start: Point, end: Point
+) -> None:
+    stored = [(x.ledger_id, entry) for x in log.ledgers for entry in range(x.entries)]
+    last = min(end, log.end)
+    wanted = [at for at in stored if start[:2] <= at and Point(*at) < last and start < last]
+    try:
+        found = list(_entries(pieces_between(log, start, end)))
+    except DataLossError:
+        # Only an end behind the last entry of a ledger in the middle can't be.
+        ledger = log.find(end.ledger_id)
+        assert ledger is not None
+        assert end.entry_id + (end.batch_index > 0) > ledger.entries
+        return
+    assert found == wanted
+
+
+def test_ends_within_a_batch_are_kept() -> None:
+    log = _snapshot(_ledger(1, 10), _ledger(2, 10))
+    pieces = pieces_between(log, Point(1, 4, 2), Point(2, 3, 5))
+    assert [(x.first, x.end, x.first_batch, x.end_batch) for x in pieces] == [
+        (4, 10, 2, 0),
+        (0, 4, 0, 5),
+    ]
+    both = pieces_between(log, Point(1, 4, 2), Point(1, 4, 5))
+    assert [(x.first, x.end, x.first_batch, x.end_batch) for x in both] == [(4, 5, 2, 5)]
+
+
+def _check_slices(slices: list[Slice], ranges: list[tuple[TopicSnapshot, list[Piece]]]) -> None:
+    for snapshot, pieces in ranges:
+        mine = [part for part in slices if part.topic == snapshot.topic]
+        cut = [piece for part in mine for piece in part.pieces]
+        assert list(_entries(cut)) == list(_entries(pieces))
+        assert all(part.entries > 0 for part in mine)
+        if pieces:
+            assert cut[0].first_batch == pieces[0].first_batch
+            assert cut[-1].end_batch == pieces[-1].end_batch
+            inner = [x.first_batch for x in cut[1:]] + [x.end_batch for x in cut[:-1]]
+            assert not any(inner)
+        for part in mine:
+            holders = {x.ledger.metadata.segments[0].bookies[0] for x in part.pieces}  # type: ignore[union-attr]
+            assert set(part.bookies) == holders
+
+
+@given(st.lists(_logs(), max_size=4), st.integers(0, 40), st.integers(1, 3000))
+def test_slices_cover_everything_once_and_in_order(
+    logs: list[TopicSnapshot], slices_min: int, bytes_max: int
+) -> None:
+    ranges = []
+    for number, log in enumerate(logs):
+        named = TopicSnapshot(
+            *(f"persistent://t/n/{number}", log.ledgers, log.first, log.end, 32),
+            bookies=log.bookies,
+        )
+        ranges.append((named, pieces_between(named, BEGINNING, END)))
+    ranges = [each for each in ranges if each[1]]
+    by_count = cut_by_count(ranges, slices_min)
+    _check_slices(by_count, ranges)
+    total = sum(entries_of(pieces) for _, pieces in ranges)
+    assert len(by_count) >= min(slices_min, total)
+    by_size = cut_by_size(ranges, bytes_max, slices_min)
+    _check_slices(by_size, ranges)
+    assert len(by_size) >= min(slices_min, total)
+
+
+def test_small_ledgers_share_a_slice_and_large_ones_are_cut() -> None:
+    small = _snapshot(*(_ledger(x, 10) for x in range(50)))
+    pieces = pieces_between(small, BEGINNING, END)
+    assert len(cut_by_size([(small, pieces)], 10_000, 0)) == 5
+    large = _snapshot(_ledger(1, 1000, 1000))
+    parts = cut_by_size([(large, pieces_between(large, BEGINNING, END))], 100_000, 0)
+    assert [part.entries for part in parts] == [100] * 10
+
+
+def test_a_batch_of_a_stream_is_cut_the_same_when_ledgers_have_grown_or_were_closed() -> None:
+    start, end = Point(1, 5), Point(2, 40)
+    before = _snapshot(_ledger(1, 10, closed_ms=5), _ledger(2, 40, 10))
+    after = _snapshot(_ledger(1, 10, closed_ms=5), _ledger(2, 90, 700, closed_ms=9), _ledger(3, 7))
+
+    def cut(log: TopicSnapshot) -> list[list[tuple[int, int]]]:
+        parts = cut_by_count([(log, pieces_between(log, start, end))], 7)
+        return [list(_entries(list(part.pieces))) for part in parts]
+
+    assert cut(before) == cut(after)
+
+
+def test_what_is_lost() -> None:
+    log = _snapshot(_ledger(5, 10))
+    assert lost_before(log, BEGINNING) == ""
+    assert lost_before(log, Point(5, 0)) == ""
+    assert "from 3:7 to 5:0" in lost_before(log, Point(3, 7))
+
+
+def test_a_ledger_that_is_too_short_is_not_read_as_if_it_were_whole() -> None:
+    log = _snapshot(_ledger(1, 10), _ledger(2, 10))
+    with pytest.raises(DataLossError, match="has 10 entries, but should have 12"):
+        pieces_between(log, BEGINNING, Point(1, 12))
+
+
+@given(_logs(), st.tuples(_POINTS, _POINTS))
+def test_filters_on_ids_leave_out_only_what_they_exclude(
+    log: TopicSnapshot, ends: tuple[Point, Point]
+) -> None:
+    (low_ledger, low_entry, _), (high_ledger, high_entry, _) = ends
+    pieces = pieces_between(log, BEGINNING, END)
+    narrow = narrow_by_id(pieces, (low_ledger, high_ledger), (low_entry, high_entry))
+    assert list(_entries(narrow)) == [
+        (ledger, entry)
+        for ledger, entry in _entries(pieces)
+        if low_ledger <= ledger <= high_ledger and low_entry <= entry <= high_entry
+    ]
+
+
+def test_filters_on_time_spare_ledgers_that_are_out_of_range_by_more_than_the_skew() -> None:
+    log = _snapshot(
+        _ledger(1, 1, created_ms=100, closed_ms=200),
+        _ledger(2, 1, created_ms=200, closed_ms=300),
+        _ledger(3, 1, created_ms=-1, closed_ms=310),
+        _ledger(4, 1, created_ms=400),
+    )
+    pieces = pieces_between(log, BEGINNING, END)
+
+    def left(first_ms: int, last_ms: int, skew_ms: int) -> list[int]:
+        return [x.ledger.ledger_id for x in narrow_by_time(pieces, first_ms, last_ms, skew_ms)]
+
+    assert left(0, 1000, 0) == [1, 2, 3, 4]
+    assert left(250, 260, 0) == [2, 3]
+    assert left(250, 260, 50) == [1, 2, 3]
+    assert left(500, 600, 0) == [4]
+    assert left(0, 90, 0) == [3]
