@@ -14,14 +14,26 @@ before the range.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
-__all__ = ["Chunk", "ChunkLookback", "Missing"]
+import mmh3
+from google.protobuf.message import DecodeError
+
+from broker.protocol.entry_head import FLAG_CHUNK, FLAG_ENCRYPTED, EntryHeadError, parse_head
+from broker.protocol.framing import MalformedFrameError, parse_entry_body
+from pipeline.errors import UndecodableError
+
+__all__ = ["Chunk", "ChunkJoiner", "ChunkLookback", "Missing", "join"]
+
+ENDED_MAX: Final = 10_000
+"""Messages that are over and whose uuids are remembered; of others one has to look back."""
 
 
 class Chunk(NamedTuple):
-    """One stored slice; ``payload`` is empty where the same slice was stored before."""
+    """One stored slice."""
 
     chunk_id: int
     payload: bytes
@@ -40,6 +52,115 @@ class Missing(NamedTuple):
     entry_id: int
     publish_time_ms: int
     """Of the message: when its producer built it."""
+
+
+def join(chunks: Sequence[Chunk], chunk_count: int) -> bytes | None:
+    """The message that the last of ``chunks`` completes; None: it completes none.
+
+    REQUIRES: they begin with the nearest first chunk before the last one. What was stored a second
+    time may be left out: it changes nothing.
+    """
+    slices: list[bytes] = []
+    for number, (chunk_id, payload) in enumerate(chunks, 1):
+        if chunk_id > len(slices):
+            return None  # a gap
+        if chunk_id == len(slices):
+            slices.append(payload)
+            if len(slices) == chunk_count:
+                return b"".join(slices) if number == len(chunks) else None  # it was over before
+    return None
+
+
+@dataclass(slots=True)
+class _Partial:
+    """A message under way: its chunks in order, each but once.
+
+    ``headless``: they begin at ``ledger_id:entry_id``, and there are earlier ones; else they begin
+    with the first chunk.
+    """
+
+    headless: bool
+    ledger_id: int
+    entry_id: int
+    chunks: dict[int, Chunk] = field(default_factory=dict)
+    slice_bytes: int = 0
+
+
+class ChunkJoiner:
+    """The chunks of one partition, given in order; holds at most ``bytes_max`` bytes of slices."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._partial: OrderedDict[str, _Partial] = OrderedDict()  # oldest first
+        # Messages that are over: nothing more of them counts before a first chunk.
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def held_bytes(self) -> int:
+        """Of slices."""
+        return self._bytes
+
+    def add(self, uuid: str, chunk: Chunk, ledger_id: int, entry_id: int) -> None:
+        """One chunk."""
+        partial = self._partial.get(uuid)
+        if chunk.chunk_id == 0:
+            self._ended.pop(uuid, None)
+            self._forget(uuid)
+            partial = None
+        elif uuid in self._ended:
+            return
+        if partial is None:
+            partial = self._partial[uuid] = _Partial(chunk.chunk_id > 0, ledger_id, entry_id)
+        if chunk.chunk_id in partial.chunks:
+            return
+        partial.chunks[chunk.chunk_id] = chunk
+        partial.slice_bytes += len(chunk.payload)
+        self._bytes += len(chunk.payload)
+        while self._bytes > self._bytes_max:
+            # The oldest of the others; they can be looked for again.
+            self._forget(next((each for each in self._partial if each != uuid), uuid))
+
+    def complete(self, chunk: Chunk, last: Missing) -> bytes | Missing | None:
+        """The last chunk of a message.
+
+        Args:
+            last: of this chunk: its own position.
+        Returns:
+            The whole message; None: there is none; or from where to look back for it: then
+            `resolve` follows.
+        """
+        self.add(last.uuid, chunk, last.ledger_id, last.entry_id)
+        partial = self._partial.get(last.uuid)
+        if partial is None:  # it is over, or was itself too much
+            return None if last.uuid in self._ended else last
+        if partial.headless:
+            return last._replace(ledger_id=partial.ledger_id, entry_id=partial.entry_id)
+        self._end(last.uuid)
+        return join(list(partial.chunks.values()), last.chunk_count)
+
+    def resolve(self, missing: Missing, chunk: Chunk, chunks: list[Chunk] | None) -> bytes | None:
+        """The message whose beginning was `Missing`; None: there is none.
+
+        Args:
+            chunk: its last one, as it was given to `complete`.
+            chunks: what was stored before the missing one's position; None: it wasn't found.
+        """
+        partial = self._partial.get(missing.uuid)
+        known = [chunk] if partial is None else list(partial.chunks.values())
+        self._end(missing.uuid)
+        return None if chunks is None else join(chunks + known, missing.chunk_count)
+
+    def _end(self, uuid: str) -> None:
+        self._forget(uuid)
+        self._ended[uuid] = None
+        if len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
+
+    def _forget(self, uuid: str) -> None:
+        partial = self._partial.pop(uuid, None)
+        if partial is not None:
+            self._bytes -= partial.slice_bytes
 
 
 class ChunkLookback:
@@ -61,22 +182,51 @@ class ChunkLookback:
             entries_max: so many entries without a first chunk: the message counts as gone.
             bytes_max: of slices held.
         """
-        raise AssertionError
+        self._missing = missing
+        self._entries_left, self._bytes_left = entries_max, bytes_max
+        self._hash = mmh3.hash(missing.uuid, signed=False)
+        self._found: dict[int, Chunk] = {}  # the latest first
 
     @property
     def done(self) -> bool:
         """No earlier entry is of interest: the first chunk is found, or the limit is reached."""
-        raise AssertionError
+        return 0 in self._found or self._entries_left <= 0
 
     def add(self, heads: Sequence[bytes], bodies: Sequence[bytes | memoryview]) -> None:
         """Look at one window: consecutive entries in ascending order, that end where the window
         before began (the first one: before `Missing`'s entry).
 
         Raises:
-            UndecodableError: a broken entry.
+            UndecodableError: a broken entry, or a message of more than ``bytes_max``.
         """
-        raise AssertionError
+        for head, body in zip(reversed(heads), reversed(bodies), strict=True):
+            if self.done:
+                return
+            self._entries_left -= 1
+            try:
+                flags, *_, uuid_hash = parse_head(head)
+                if flags & (FLAG_CHUNK | FLAG_ENCRYPTED) == FLAG_CHUNK and uuid_hash == self._hash:
+                    self._add(body)
+            except (EntryHeadError, MalformedFrameError, DecodeError) as error:
+                text = f"before {self._place}: an entry can't be decoded: {error}"
+                raise UndecodableError(text) from error
+
+    def _add(self, body: bytes | memoryview) -> None:
+        metadata, payload = parse_entry_body(body)
+        if metadata.uuid != self._missing.uuid:
+            return
+        chunk = Chunk(metadata.chunk_id, bytes(payload))
+        # Stored again later: what came first counts.
+        again = self._found.pop(chunk.chunk_id, Chunk(0, b""))
+        self._found[chunk.chunk_id] = chunk
+        self._bytes_left += len(again.payload) - len(chunk.payload)
+        if self._bytes_left < 0:
+            raise UndecodableError(f"chunked message before {self._place} has too many bytes")
+
+    @property
+    def _place(self) -> str:
+        return f"{self._missing.ledger_id}:{self._missing.entry_id}"
 
     def chunks(self) -> list[Chunk] | None:
         """For `EntryDecoder.resolve`: from the first chunk on; None: it was not found."""
-        raise AssertionError
+        return list(reversed(self._found.values())) if 0 in self._found else None

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, repeat
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
-from pipeline.chunks import Chunk, Missing
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.compression import CompressionError, decompress
+from broker.protocol.entry_head import (
+    FLAG_CHUNK,
+    FLAG_ENCRYPTED,
+    FLAG_LAST_CHUNK,
+    FLAG_MARKER,
+    FLAG_TRANSACTION,
+    EntryHead,
+    EntryHeadError,
+    parse_head,
+)
+from broker.protocol.framing import MalformedFrameError, parse_entry_body
+from broker.protocol.text import readable
+from pipeline.batch_walk import BrokenBatchError, walk_fields, walk_values
+from pipeline.chunks import Chunk, ChunkJoiner, Missing
+from pipeline.errors import UndecodableError
 from pipeline.points import BEGINNING, END, Point
+from pipeline.rows import EntryFacts, Rows
 
 __all__ = ["BATCH_BYTES", "BATCH_ROWS", "MESSAGE_BYTES_MAX", "DecodeFigures", "EntryDecoder"]
 
@@ -17,6 +38,11 @@ BATCH_BYTES = 8 << 20
 MESSAGE_BYTES_MAX = 256 << 20
 
 Encrypted = Literal["fail", "skip", "raw"]
+
+_BATCHED_BYTES_MIN = 6  # of one message: its size field, and the required field of its metadata
+_CHUNK = FLAG_CHUNK | FLAG_ENCRYPTED  # encrypted slices can't be joined
+_ENCRYPTED = "it is encrypted; readers here have no keys (see the option for encrypted messages)"
+_BROKEN = (*(BrokenBatchError, CompressionError, DecodeError, EntryHeadError, MalformedFrameError),)
 
 
 class DecodeFigures(NamedTuple):
@@ -28,6 +54,39 @@ class DecodeFigures(NamedTuple):
     """Entries left out by ``encrypted="skip"``."""
     incomplete_chunked: int
     """Chunked messages left out: their beginning is not stored any more, or never was."""
+
+
+class _Entry(NamedTuple):
+    """One entry that is to be opened."""
+
+    ledger_id: int
+    entry_id: int
+    head: EntryHead
+    body: bytes | memoryview
+
+
+@dataclass(slots=True)
+class _OpenBatch:
+    """A batch of which some messages were read."""
+
+    facts: EntryFacts
+    metadata: pb.MessageMetadata
+    data: bytes
+    last: int
+    """Messages up to this index (not included) are wanted."""
+    index: int = 0
+    """Of the next message."""
+    offset: int = 0
+    """Of the next message in ``data``."""
+
+
+class _Waiting(NamedTuple):
+    """A last chunk whose beginning is looked for."""
+
+    missing: Missing
+    chunk: Chunk
+    entry: _Entry
+    metadata: pb.MessageMetadata
 
 
 class EntryDecoder:
@@ -78,7 +137,19 @@ class EntryDecoder:
                 of values, keys and properties.
             message_bytes_max: largest entry after decompression, and largest chunked message.
         """
-        raise AssertionError
+        self._place = topic if partition < 0 else f"{topic}-partition-{partition}"
+        self._start, self._end = start, end
+        self._from_ms, self._to_ms = publish_time_ms
+        self._encrypted = encrypted
+        self._batch_rows, self._batch_bytes = batch_rows, batch_bytes
+        self._message_bytes_max = message_bytes_max
+        self._rows = Rows(columns, topic, partition)
+        self._entries: deque[Iterator[tuple[int, int, bytes, bytes | memoryview]]] = deque()
+        self._open: _OpenBatch | None = None
+        self._waiting: _Waiting | None = None
+        self._joiner = ChunkJoiner(message_bytes_max)
+        self._entry_count = self._row_count = 0
+        self._encrypted_skipped = self._incomplete_chunked = 0
 
     def add(
         self,
@@ -93,7 +164,9 @@ class EntryDecoder:
             heads: the first 32 bytes of each entry.
             bodies: the rest of each.
         """
-        raise AssertionError
+        ledgers, entries = repeat(ledger_id), count(first_entry_id)
+        assert len(heads) == len(bodies)
+        self._entries.append(zip(ledgers, entries, heads, bodies, strict=False))
 
     def take(self) -> pa.RecordBatch | None:
         """The next full batch; None: more entries are needed, or `missing` is to be resolved.
@@ -102,16 +175,32 @@ class EntryDecoder:
             UndecodableError: an entry is broken, or encrypted (``encrypted="fail"``), or belongs to
                 a transaction; the text names topic, ledger and entry.
         """
-        raise AssertionError
+        rows = self._rows
+        while rows.count < self._batch_rows and rows.byte_count < self._batch_bytes:
+            if self._open is not None:
+                self._walk_on(self._open)
+            elif self._waiting is not None or not self._open_next():
+                return None
+        return self._take_rows()
+
+    def _take_rows(self) -> pa.RecordBatch:
+        self._row_count += self._rows.count
+        return self._rows.take()
 
     @property
     def missing(self) -> Missing | None:
         """Set: the decoder waits for `resolve` before it opens anything else."""
-        raise AssertionError
+        return self._waiting.missing if self._waiting is not None else None
 
     def resolve(self, chunks: list[Chunk] | None) -> None:
         """What `ChunkLookback.chunks` gave for `missing`; None: that message gives no row."""
-        raise AssertionError
+        waiting, self._waiting = self._waiting, None
+        assert waiting is not None, "nothing is missing"
+        if chunks is None:
+            self._incomplete_chunked += 1
+        payload = self._joiner.resolve(waiting.missing, waiting.chunk, chunks)
+        if payload is not None:
+            self._add_joined(waiting.entry, waiting.metadata, payload)
 
     def finish(self) -> pa.RecordBatch | None:
         """The rows that are left; None: there are none.
@@ -119,9 +208,160 @@ class EntryDecoder:
         REQUIRES: ``take`` returned None and nothing is `missing`. Chunked messages whose last chunk
         wasn't added give no row: they belong to the range that has it.
         """
-        raise AssertionError
+        assert self._waiting is None
+        assert self._open is None
+        assert not self._entries
+        return self._take_rows() if self._rows.count else None
 
     @property
     def figures(self) -> DecodeFigures:
-        """Counts so far."""
-        raise AssertionError
+        """Counts so far; rows: given out."""
+        return DecodeFigures(
+            self._entry_count, self._row_count, self._encrypted_skipped, self._incomplete_chunked
+        )
+
+    def _open_next(self) -> bool:
+        """Look at one entry; False: there is none."""
+        while self._entries:
+            for ledger_id, entry_id, head, body in self._entries[0]:
+                self._entry_count += 1
+                try:
+                    self._look_at(_Entry(ledger_id, entry_id, parse_head(head), body))
+                except _BROKEN as error:
+                    raise self._undecodable(ledger_id, entry_id, str(error)) from error
+                return True
+            self._entries.popleft()
+        return False
+
+    def _undecodable(self, ledger_id: int, entry_id: int, why: str) -> UndecodableError:
+        return UndecodableError(f"{self._place}: entry {ledger_id}:{entry_id}: {why}")
+
+    def _look_at(self, entry: _Entry) -> None:
+        ledger_id, entry_id, head, body = entry
+        flags = head.flags
+        if flags & FLAG_MARKER or (ledger_id, entry_id, 0) >= self._end:
+            return
+        begun = (ledger_id, entry_id) >= self._start[:2]
+        if flags & _CHUNK == FLAG_CHUNK and not flags & FLAG_LAST_CHUNK:
+            self._add_chunk(entry)
+            return
+        if not begun or not self._is_in_time(head.publish_time_ms):
+            return
+        if flags & FLAG_TRANSACTION:
+            raise self._undecodable(ledger_id, entry_id, "it belongs to a transaction")
+        if flags & FLAG_ENCRYPTED and self._encrypted != "raw":
+            if self._encrypted == "fail":
+                raise self._undecodable(ledger_id, entry_id, _ENCRYPTED)
+            self._encrypted_skipped += 1
+            return
+        metadata, payload = parse_entry_body(body)
+        if flags & FLAG_ENCRYPTED:
+            self._add_single(entry, metadata, bytes(payload))
+        elif flags & FLAG_CHUNK:
+            self._add_last_chunk(entry, metadata, payload)
+        else:
+            self._add_payload(entry, metadata, payload)
+
+    def _is_in_time(self, publish_time_ms: int) -> bool:
+        return (self._from_ms is None or self._from_ms <= publish_time_ms) and (
+            self._to_ms is None or publish_time_ms <= self._to_ms
+        )
+
+    def _add_chunk(self, entry: _Entry) -> None:
+        metadata, payload = parse_entry_body(entry.body)
+        chunk = Chunk(metadata.chunk_id, bytes(payload))
+        self._joiner.add(metadata.uuid, chunk, entry.ledger_id, entry.entry_id)
+
+    def _add_last_chunk(
+        self, entry: _Entry, metadata: pb.MessageMetadata, payload: memoryview
+    ) -> None:
+        chunk = Chunk(metadata.chunk_id, bytes(payload))
+        parts = metadata.num_chunks_from_msg
+        last = Missing(
+            metadata.uuid, parts, entry.ledger_id, entry.entry_id, entry.head.publish_time_ms
+        )
+        joined = self._joiner.complete(chunk, last)
+        if isinstance(joined, Missing):
+            self._waiting = _Waiting(joined, chunk, entry, metadata)
+        elif joined is not None:
+            self._add_payload(entry, metadata, joined)
+
+    def _add_joined(self, entry: _Entry, metadata: pb.MessageMetadata, payload: bytes) -> None:
+        size, size_max = len(payload), self._message_bytes_max
+        try:
+            if size > size_max:
+                raise BrokenBatchError(f"chunked message of {size} bytes, limit {size_max}")
+            self._add_payload(entry, metadata, payload)
+        except _BROKEN as error:
+            raise self._undecodable(entry.ledger_id, entry.entry_id, str(error)) from error
+
+    def _add_payload(
+        self, entry: _Entry, metadata: pb.MessageMetadata, payload: bytes | memoryview
+    ) -> None:
+        """A whole message or batch, compressed as it may be."""
+        if metadata.compression != pb.NONE:
+            data = decompress(
+                metadata.compression, payload, metadata.uncompressed_size, self._message_bytes_max
+            )
+        else:
+            data = bytes(payload)
+        if metadata.HasField("num_messages_in_batch"):
+            self._open_batch(entry, metadata, data)
+        else:
+            self._add_single(entry, metadata, data)
+
+    def _bounds(self, entry: _Entry, messages: int) -> tuple[int, int]:
+        """First index and the one after the last that are wanted of an entry's ``messages``."""
+        position = (entry.ledger_id, entry.entry_id)
+        first = self._start.batch_index if position == self._start[:2] else 0
+        last = self._end.batch_index if position == self._end[:2] else messages
+        return first, min(last, messages)
+
+    def _open_batch(self, entry: _Entry, metadata: pb.MessageMetadata, data: bytes) -> None:
+        messages = metadata.num_messages_in_batch
+        if not 0 < messages <= len(data) // _BATCHED_BYTES_MIN:
+            raise BrokenBatchError(f"batch of {messages} messages in {len(data)} bytes")
+        first, last = self._bounds(entry, messages)
+        if first >= last:
+            return
+        batch = _OpenBatch(self._facts(entry, metadata), metadata, data, last)
+        if first:
+            batch.offset = walk_values(data, 0, 0, first, Rows((), "", -1))
+            batch.index = first
+        self._open = batch
+
+    def _facts(self, entry: _Entry, metadata: pb.MessageMetadata) -> EntryFacts:
+        return EntryFacts(
+            entry.ledger_id,
+            entry.entry_id,
+            entry.head.publish_time_ms,
+            entry.head.deliver_at_ms,
+            readable(metadata.producer_name),
+            metadata.schema_version or None,
+        )
+
+    def _walk_on(self, batch: _OpenBatch) -> None:
+        """Read as many messages of an open batch as the record batch has room for."""
+        rows = self._rows
+        room = self._batch_bytes - rows.byte_count
+        most = room * batch.metadata.num_messages_in_batch // len(batch.data)
+        last = min(batch.last, batch.index + max(1, min(most, self._batch_rows - rows.count)))
+        try:
+            if rows.wants.fields:
+                end = walk_fields(batch.data, batch.offset, batch.index, last, rows, batch.metadata)
+            else:
+                end = walk_values(batch.data, batch.offset, batch.index, last, rows)
+        except BrokenBatchError as error:
+            facts = batch.facts
+            raise self._undecodable(facts.ledger_id, facts.entry_id, str(error)) from error
+        rows.end_entry(batch.facts, end - batch.offset)
+        batch.index, batch.offset = last, end
+        if last == batch.last:
+            self._open = None
+
+    def _add_single(self, entry: _Entry, metadata: pb.MessageMetadata, payload: bytes) -> None:
+        first, last = self._bounds(entry, 1)
+        if first >= last:
+            return
+        self._rows.add_single(metadata, payload)
+        self._rows.end_entry(self._facts(entry, metadata), len(entry.body) + len(payload))
