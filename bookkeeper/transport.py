@@ -69,6 +69,12 @@ class Stripe:
             return end
         return min(end, entry_id + self.width - (entry_id - self.offset) % self.cycle)
 
+    def nth(self, first: int, number: int) -> int:
+        """The id that comes ``number`` ids of it after ``first``, which it has."""
+        place = (first - self.offset) % self.cycle
+        cycles, rest = divmod(place + number, self.width)
+        return first - place + cycles * self.cycle + rest
+
     def count(self, first: int, end: int) -> int:
         """How many ids from ``first`` on, which it has, are below ``end``."""
         cycles, rest = divmod(end - first, self.cycle)

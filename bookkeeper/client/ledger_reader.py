@@ -150,7 +150,7 @@ class LedgerReader(LedgerTail):
                 self._metadata = fresh
                 run = await self._read_from(fresh, first, last, bytes_max, wanted)
         if run is None:
-            raise _worst(wanted.failures)
+            raise worst_failure(wanted.failures)
         return run
 
     def _take_ahead(self, head_bytes: int) -> EntryRun | None:
@@ -321,7 +321,7 @@ class LedgerReader(LedgerTail):
             self.on_corrupt(self.ledger_id, entry_id, bookie)
 
 
-def _worst(failures: list[LedgerError]) -> LedgerError:
+def worst_failure(failures: list[LedgerError]) -> LedgerError:
     """The error of a read that no replica could serve.
 
     "No such entry" only if all of them said so: one that couldn't answer may well have it.

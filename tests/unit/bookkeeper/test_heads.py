@@ -78,6 +78,8 @@ def test_a_stripe_counts_and_runs_as_its_ids_say(stripe: Stripe, first: int, spa
         first += 1
     end = first + span
     assert stripe.count(first, end) == sum(map(stripe.has, range(first, end)))
+    ids = [e for e in range(first, end) if stripe.has(e)]
+    assert [stripe.nth(first, number) for number in range(len(ids))] == ids
     run_end = stripe.run_end(first, end)
     assert all(map(stripe.has, range(first, run_end)))
     assert run_end == end or not stripe.has(run_end)

@@ -1,0 +1,330 @@
+"""Heads of entries over real sockets: what whole entries have, within the bookie's bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookkeeper import codes
+from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.client.client import BookKeeperClient
+from bookkeeper.client.config import ClientConfig, LedgerConfig
+from bookkeeper.client.heads_reader import HeadsReader
+from bookkeeper.client.ledger_reader import LedgerReader
+from bookkeeper.client.placement import RandomPlacement
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.errors import BadRequestError
+from bookkeeper.heads import PIECE_BYTES_MAX, READ_BYTES_MAX, read_cut
+from bookkeeper.transport import ALL_ENTRIES, BookieClient, CutReply, HeadsReply, Stripe
+from bookkeeper.transport_grpc import bookie_server
+from bookkeeper.transport_grpc.byte_gate import ByteGate
+from bookkeeper.transport_grpc.connector import BookieConnector
+from bookkeeper.transport_grpc.errors import FrameError
+from bookkeeper.transport_grpc.read_frames import (
+    FLAG_FENCE,
+    READ_REQUEST,
+    ReadRequest,
+    decode_read_request,
+)
+from metadata.opening import connect_store
+from tests.bookie_process import BookieProcess
+from tests.integration.bookkeeper_network import TRANSPORT, Network, eventually, write
+from tests.integration.failure_tools import flip_byte
+from tests.zookeeper_process import ZooKeeperProcess
+
+HEAD_BYTES = 4  # of the entries that ``write`` makes
+NO_SCRUB = ("--set", "scrubEnabled=false")  # it would find the damage first
+_SECONDS = 120.0
+
+
+def bodies(count: int, size: int = 1000) -> list[bytes]:
+    return [b"%08d" % n + random.Random(n).randbytes(size - 8) for n in range(count)]
+
+
+@pytest.fixture
+async def network(tmp_path: Path) -> AsyncIterator[Network]:
+    network = Network(tmp_path)
+    for number in range(3):
+        await network.start(f"b{number}")
+    await network.pool.start()
+    yield network
+    await network.close()
+
+
+def heads_reader(
+    client: BookKeeperClient, reader: LedgerReader, head_bytes: int = HEAD_BYTES
+) -> HeadsReader:
+    return HeadsReader(
+        *(reader.metadata, reader.last_confirmed, client.ledgers, client.bookies),
+        *(ClientConfig(), client.replicas),
+        head_bytes=head_bytes,
+    )
+
+
+async def check_heads(reader: HeadsReader, sent: list[bytes], head_bytes: int = HEAD_BYTES) -> int:
+    """Read and compare all heads; the number of runs."""
+    heads: list[bytes] = []
+    sizes: list[int] = []
+    runs = 0
+    async for run in reader.runs(0, len(sent)):
+        heads += run.heads
+        sizes += run.sizes
+        runs += 1
+    assert heads == [(b"head" + body)[:head_bytes] for body in sent]
+    assert sizes == [4 + len(body) for body in sent]
+    return runs
+
+
+# ---- one bookie
+
+
+async def test_both_clients_answer_the_same_from_memory_and_from_the_disk(
+    network: Network,
+) -> None:
+    sent = bodies(3000)
+    ledger_id = (await write(network.client, LedgerConfig(1, 1, 1), sent, batch=100)).ledger_id
+    (bookie_id,) = (await network.client.ledgers.require(ledger_id)).metadata.segment_of(0).bookies
+    bookie = network.served[bookie_id].bookie
+    remote, local = network.remote(bookie_id), InProcessBookieClient(bookie)
+    questions = [
+        *((0, 3000, 4, ALL_ENTRIES), (2990, 100, 20, ALL_ENTRIES), (7, 5, 0, ALL_ENTRIES)),
+        *((0, 3000, 4, Stripe(3, 2, 2)), (4, 10, 2000, Stripe(5, 4, 1))),
+        *((3000, 1, 4, ALL_ENTRIES), (-1, 1, 4, ALL_ENTRIES), (1, 1, 4, Stripe(3, 2, 1))),
+    ]
+
+    async def answers(client: BookieClient) -> list[HeadsReply]:
+        return [
+            await client.read_heads(ledger_id, first, count, size, stripe=stripe)
+            for first, count, size, stripe in questions
+        ]
+
+    for _ in range(2):
+        found = await answers(remote)
+        assert found == await answers(local)
+        assert [reply.code for reply in found[-3:]] == [
+            *(codes.NO_ENTRY, codes.BAD_REQUEST, codes.BAD_REQUEST)
+        ]
+        assert found[0].heads == [b"head"] * 3000
+        assert found[1].heads == [(b"head" + body)[:20] for body in sent[2990:]]
+        assert found[3].heads == [b"head"] * 2000
+        assert found[4].heads == [b"head" + sent[n] for n in range(4, 54, 5)]
+        assert all(set(reply.sizes) <= {1004} for reply in found)
+        await bookie.flush()  # then once more, from the entry log
+    assert (await remote.read_heads(ledger_id + 1, 0, 1, 4)).code == codes.NO_LEDGER
+    await network.stop(bookie_id)
+    assert (await remote.read_heads(ledger_id, 0, 1, 4)).code == codes.UNAVAILABLE
+
+
+async def test_a_request_reads_no_more_than_its_share(network: Network) -> None:
+    sent = bodies(150, 100_000)
+    ledger = await write(network.client, LedgerConfig(1, 1, 1), sent, batch=10)
+    (bookie_id,) = ledger.metadata.segment_of(0).bookies
+    bookie = network.served[bookie_id].bookie
+    await bookie.flush()
+    before = bookie.figures.read_bytes
+    reply = await network.remote(bookie_id).read_heads(ledger.ledger_id, 0, 150, 4)
+    assert reply.heads == [b"head"] * len(reply.heads)
+    assert READ_BYTES_MAX <= bookie.figures.read_bytes - before <= READ_BYTES_MAX + 100_040
+    reader = heads_reader(network.client, ledger.reader())
+    assert await check_heads(reader, sent) == 2
+
+
+class Meter(ByteGate):
+    """Remembers how much was let in at most."""
+
+    peak = 0
+
+    async def acquire(self, size: int) -> None:
+        await super().acquire(size)
+        self.peak = max(self.peak, self.used)
+
+    def grow(self, size: int) -> None:
+        super().grow(size)
+        self.peak = max(self.peak, self.used)
+
+
+async def test_readers_of_heads_wait_in_the_line_of_all_reads(network: Network) -> None:
+    sent = bodies(2000)
+    ledger = await write(network.client, LedgerConfig(1, 1, 1), sent, batch=100)
+    (bookie_id,) = ledger.metadata.segment_of(0).bookies
+    limit = 4 * PIECE_BYTES_MAX  # two requests: each has a piece and up to 1 MiB of heads
+    meter = network.served[bookie_id].server._reads = Meter(limit)
+    remote = network.remote(bookie_id)
+    reads = [remote.read_heads(ledger.ledger_id, 0, 2000, 200) for _ in range(12)]
+    for reply in await asyncio.gather(*reads):
+        assert reply.heads == [(b"head" + body)[:200] for body in sent]
+    assert 2 * PIECE_BYTES_MAX <= meter.peak <= limit
+    await eventually(lambda: meter.used == 0)
+
+
+async def test_a_bookie_from_before_there_were_heads_refuses(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = bodies(20)
+    ledger = await write(network.client, LedgerConfig(3, 3, 2), sent)
+
+    def decode(frame: bytes) -> ReadRequest:
+        flags = frame[READ_REQUEST.size - 1]
+        if flags & ~FLAG_FENCE:
+            raise FrameError(f"unknown flags {flags} in a read request")
+        return decode_read_request(frame)
+
+    monkeypatch.setattr(bookie_server, "decode_read_request", decode)
+    client = network.remote(ledger.metadata.segment_of(0).bookies[0])
+    reply = await client.read_heads(ledger.ledger_id, 0, 1, 4)
+    assert (reply.code, reply.heads) == (codes.BAD_REQUEST, [])
+    with pytest.raises(BadRequestError):
+        await heads_reader(network.client, ledger.reader()).read(0, 20)
+    assert len((await client.read_entries(ledger.ledger_id, 0, 20, 1 << 20)).packets) == 20
+
+
+async def test_heads_of_other_entries_are_not_believed(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = await write(network.client, LedgerConfig(1, 1, 1), bodies(5))
+
+    async def swapped(*args: object, **options: object) -> CutReply:
+        reply: CutReply = await read_cut(*args, **options)  # type: ignore[arg-type]  # as given
+        reply.packets.reverse()
+        return reply
+
+    client = network.remote(ledger.metadata.segment_of(0).bookies[0])
+    assert (await client.read_heads(ledger.ledger_id, 0, 5, 4)).code == codes.OK
+    monkeypatch.setattr(bookie_server, "read_cut", swapped)
+    assert (await client.read_heads(ledger.ledger_id, 0, 5, 4)).code == codes.UNAVAILABLE
+
+
+async def test_an_open_ledger_is_read_as_far_as_it_is_confirmed(network: Network) -> None:
+    sent = bodies(300)
+    ledger = await write(network.client, LedgerConfig(3, 2, 2), sent[:200])
+    other = await network.client.open_ledger(ledger.ledger_id, recover=False)
+    reader = heads_reader(network.client, ledger.reader())
+    assert reader.last_confirmed == 199
+    await check_heads(reader, sent[:200])
+    ledger.append([b"head"] * 100, sent[200:])
+    await eventually(lambda: ledger.last_confirmed == 299)
+    await other.refresh()  # a bookie knows 199 for sure: the append carried it
+    assert other.last_confirmed >= 199
+    reader.last_confirmed = ledger.last_confirmed
+    await check_heads(reader, sent)
+    ledger.append([b"head"], [b"go on"])  # nobody was fenced
+    await eventually(lambda: ledger.last_confirmed == 300)
+
+
+# ---- processes
+
+
+class Processes:
+    """Three ``magnetar bookie`` processes and a client of them."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self._url = folder, url
+        self._stack = contextlib.AsyncExitStack()
+        self.bookies: dict[str, BookieProcess] = {}
+
+    async def __aenter__(self) -> Processes:
+        started = [
+            BookieProcess(self.folder / f"bookie-{n}", self._url, *NO_SCRUB) for n in range(3)
+        ]
+        for bookie in started:
+            await asyncio.to_thread(bookie.launch)
+            self._stack.callback(self._end, bookie)
+        for bookie in started:
+            await asyncio.to_thread(bookie.wait_until_ready)
+            self.bookies[bookie.bookie_id] = bookie
+        store = await connect_store(self._url)
+        self._stack.push_async_callback(store.close)
+        transport = replace(TRANSPORT, call_timeout_s=_SECONDS, add_timeout_s=_SECONDS)
+        connector = BookieConnector(store, transport)
+        self._stack.push_async_callback(connector.close)
+        self.pool = BookiePool(store, connector.connect)
+        await self.pool.start()
+        self._stack.push_async_callback(self.pool.close)
+        rng = random.Random(5)
+        self.client = BookKeeperClient(
+            store, self.pool, RandomPlacement(rng), clock=lambda: 0, rng=rng
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    @staticmethod
+    def _end(bookie: BookieProcess) -> None:
+        if bookie.is_running:
+            bookie.kill()
+
+    async def reachable(self, bookie_id: str, ledger_id: int, first: int) -> None:
+        """Wait until it answers reads after a restart."""
+        deadline = asyncio.get_running_loop().time() + _SECONDS
+        client, code = self.pool.client(bookie_id), codes.UNAVAILABLE
+        while code == codes.UNAVAILABLE:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.05)
+            code = (await client.read_heads(ledger_id, first, 1, HEAD_BYTES)).code
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("write_quorum", [3, 2])
+async def test_heads_of_processes_also_when_one_is_killed(
+    tmp_path: Path, zookeeper: ZooKeeperProcess, write_quorum: int
+) -> None:
+    sent = bodies(2000)
+    url = zookeeper.url(f"/heads-{write_quorum}")
+    async with Processes(tmp_path, url) as processes:
+        client = processes.client
+        ledger = await write(client, LedgerConfig(3, write_quorum, 2), sent, batch=50)
+        assert await check_heads(heads_reader(client, ledger.reader()), sent) == 1
+        killed = processes.bookies[ledger.metadata.segment_of(0).bookies[1]]
+        await asyncio.to_thread(killed.kill)
+        for start in range(3):  # whoever is asked first
+            reader = heads_reader(client, ledger.reader())
+            reader._start = start
+            assert await check_heads(reader, sent) <= 3
+
+
+@pytest.mark.parametrize("write_quorum", [3, 2])
+async def test_a_corrupt_entry_of_a_process_is_read_elsewhere(
+    tmp_path: Path, zookeeper: ZooKeeperProcess, write_quorum: int
+) -> None:
+    """A byte of a body that no reader of heads is sent: the bookie must look at all of it."""
+    sent = bodies(600)
+    url = zookeeper.url(f"/corrupt-{write_quorum}")
+    async with Processes(tmp_path, url) as processes:
+        client = processes.client
+        ledger = await write(client, LedgerConfig(3, write_quorum, 2), sent, batch=50)
+        await ledger.close()
+        members = ledger.metadata.segment_of(0).bookies
+        # Two, in different runs, as the bookie repairs what it finds damaged.
+        slot, bad = 1, (100, 451)  # of each the first slot of its write set
+        bookie_id = members[slot]
+        process = processes.bookies[bookie_id]
+        assert await asyncio.to_thread(process.stop) == 0  # all is in its entry log
+        (log,) = process.data.glob("**/entry-log/*.log")
+        for entry_id in bad:
+            flip_byte(log, log.read_bytes().index(sent[entry_id]) + 900)
+        await asyncio.to_thread(process.start)
+        assert process.bookie_id == bookie_id
+        await processes.reachable(bookie_id, ledger.ledger_id, slot)
+        remote = processes.pool.client(bookie_id)
+        reply = await remote.read_heads(ledger.ledger_id, bad[0], 10, HEAD_BYTES)
+        assert (reply.code, reply.heads) == (codes.IO_ERROR, [])
+        held = ALL_ENTRIES if write_quorum == 3 else Stripe(3, (slot - 1) % 3, 2)
+        first = bad[1] - 3
+        reply = await remote.read_heads(ledger.ledger_id, first, 99, HEAD_BYTES, stripe=held)
+        assert (reply.code, len(reply.heads)) == (codes.OK, held.count(first, bad[1]))
+        for start in range(3):
+            reader = heads_reader(client, ledger.reader())
+            reader._start = start
+            await check_heads(reader, sent)
