@@ -26,7 +26,7 @@ Entry = tuple[bytes, bytes]
 
 def outer(**fields: Any) -> pb.MessageMetadata:
     """An entry's metadata."""
-    plain = {"producer_name": "p", "sequence_id": 7, "publish_time": PUBLISHED_MS}
+    plain: dict[str, Any] = {"producer_name": "p", "sequence_id": 7, "publish_time": PUBLISHED_MS}
     return pb.MessageMetadata(**(plain | fields))
 
 

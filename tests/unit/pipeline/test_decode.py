@@ -155,7 +155,7 @@ def test_null_values_are_null_and_compacted_messages_are_left_out(
         single(b"last"),
     ]
     rows = decoded(entries, columns)
-    wanted = [
+    wanted: list[dict[str, Any]] = [
         {"value": None, "batchIndex": -1, "entryId": 0},
         {"value": None, "batchIndex": 1, "entryId": 1},
         {"value": b"stays", "batchIndex": 3, "entryId": 1},
@@ -193,7 +193,7 @@ def test_numbers_that_spark_cannot_hold_are_shown_as_near_as_can_be() -> None:
 def test_equal_property_keys_and_broken_text_come_as_pulsar_s_clients_show_them(
     sequence_id: int | None,
 ) -> None:
-    fields = {} if sequence_id is None else {"sequence_id": sequence_id}
+    fields: dict[str, Any] = {} if sequence_id is None else {"sequence_id": sequence_id}
     pairs = [("a", "1"), ("b", "2"), ("a", "3")]
     properties = [pb.KeyValue(key=key, value=value) for key, value in pairs]
     rows = decoded([batch([one(properties=properties, **fields)])])
