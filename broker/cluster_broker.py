@@ -15,6 +15,7 @@ from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.tls import TlsFiles
 from broker.bookie_choice import bookie_health, placement_config
 from broker.config import ConfigError
+from broker.service.bookie_access import RegisteredBookies
 from broker.service.load_sharing import LoadSharing
 from broker.standalone import Standalone, run_node
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from bookkeeper.client.placement import Placement
     from broker.config import BrokerConfig
+    from broker.service.bookie_access import BookieDirectory
     from broker.service.broker_service import BrokerService
     from metadata.store import MetadataStore
 
@@ -64,6 +66,11 @@ class ClusterBroker(Standalone):
     ) -> Placement:
         settings = placement_config(self.config)
         return await stack.enter_async_context(placement_for(settings, pool, rng))
+
+    def _directory(
+        self, stack: AsyncExitStack, store: MetadataStore, pool: BookiePool
+    ) -> BookieDirectory:
+        return RegisteredBookies(store, pool)
 
     def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:
         return config  # brokers must share it: nobody but an operator knows such a place

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, get_type_hints
 
+from bookkeeper.environment import PREFIXES, settings_among
+from bookkeeper.place import ZONE_LABEL, check_place
 from broker.advertised_listeners import parse_listeners
 from loadbalance.config import BalancerConfig
 from loadbalance.errors import InvalidSettingError
@@ -29,7 +31,6 @@ __all__ = ["BrokerConfig", "ConfigError"]
 
 logger = logging.getLogger(__name__)
 
-ENVIRONMENT_PREFIXES = ("PULSAR_PREFIX_", "MAGNETAR_")  # the later one wins
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 _CHOICES = {
     "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
@@ -52,7 +53,7 @@ _CHOICES = {
 # Fields that may not be negative or zero, though their type allows it.
 _PORTS = ("broker_service_port", "web_service_port")
 _LISTS = ("load_balancer_shedding_excluded_namespaces",)
-_ALL_PORTS = (*_PORTS, *(f"{name}_tls" for name in _PORTS))
+_ALL_PORTS = (*_PORTS, *(f"{name}_tls" for name in _PORTS), "bookie_port")
 _SECRETS = frozenset(
     {
         *("managed_ledger_password", "token_secret_key", "token_previous_secret_key"),
@@ -83,6 +84,7 @@ _POSITIVE = (
     "bookkeeper_client_timeout_in_seconds",
     "metadata_store_session_timeout_millis",
     "metadata_store_operation_timeout_seconds",
+    "metadata_store_start_timeout_seconds",
     "authentication_refresh_check_seconds",
     "open_id_http_read_timeout_millis",
     "open_id_cache_refresh_after_write_seconds",
@@ -136,6 +138,7 @@ class BrokerConfig(BalancerConfig):
     metadata_store_config_path: str = ""  # properties: TLS and login (docs/metadata.md)
     metadata_store_session_timeout_millis: int = 30_000
     metadata_store_operation_timeout_seconds: int = 30
+    metadata_store_start_timeout_seconds: int = 300  # own key: for one that isn't there yet
     broker_death_watch_enabled: bool = True  # own key: docs/decisions/0029
     log_level: str = "INFO"
     log_format: str = "text"  # own key: "json" is one object a line
@@ -304,6 +307,10 @@ class BrokerConfig(BalancerConfig):
     # reading and writing ledgers (docs/bookies.md)
     bookkeeper_client_reorder_read_sequence_enabled: bool = False  # by zone, load and failures
     bookkeeper_network_location: str = ""  # own key: /zone/... of this broker
+    zone: str = ""  # own keys: instead of its parts, as a bookie's (docs/image.md)
+    upgrade_domain: str = ""
+    node_name: str = ""
+    zone_label: str = ZONE_LABEL
     bookkeeper_reorder_threshold_pending_requests: int = 0  # 0: any number is fine
     bookkeeper_bookie_failure_history_expiration_m_sec: int = 60_000  # how long failures count
     bookkeeper_enable_sticky_reads: bool = True
@@ -315,6 +322,7 @@ class BrokerConfig(BalancerConfig):
     bookkeeper_delay_ensemble_change: bool = False
 
     # --- the embedded bookie (own keys, bookkeeper.conf's names where one exists)
+    bookie_port: int = 0  # for readers of entries, opened when one asks; 0: any; empty or -1: never
     journal_max_size_mb: int = 64  # small, so that recycled (already zeroed) ones come soon
     journal_max_group_bytes: int = 4 * 1024 * 1024
     db_storage_write_cache_max_size_mb: int = 64
@@ -449,6 +457,10 @@ class BrokerConfig(BalancerConfig):
                 path_of_uri(self.file_system_uri)
         except ValueError as error:
             raise ConfigError(f"fileSystemURI: {error}") from error
+        try:
+            check_place(self.zone, self.upgrade_domain)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         if self.configuration_metadata_store_url not in ("", self.metadata_store_url):
             raise ConfigError(
                 f"configurationMetadataStoreUrl={self.configuration_metadata_store_url}: only the"
@@ -585,14 +597,8 @@ def _squeeze(key: str) -> str:
 
 
 def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name.removeprefix(prefix): value
-        for prefix in ENVIRONMENT_PREFIXES
-        for name, value in environment.items()
-        # Other variables may begin like this too (homes, test switches): only known keys count.
-        if name.startswith(prefix)
-        and _squeeze(name.removeprefix(prefix)) in (_FIELD_OF_KEY.keys() | _FORMER_KEYS)
-    }
+    known = _FIELD_OF_KEY.keys() | _FORMER_KEYS
+    return settings_among(environment, PREFIXES, lambda key: _squeeze(key) in known)
 
 
 def _parse(name: str, text: str, source: str) -> object:

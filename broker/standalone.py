@@ -34,6 +34,7 @@ from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem
 from broker.bookie_choice import check_placement
+from broker.bookie_port import BookiePort
 from broker.config import ConfigError
 from broker.ledger_client import client_config
 from broker.logs import set_up_logging
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from bookkeeper.client.placement import Placement
     from bookkeeper.storage.file_system import FileSystem
     from broker.config import BrokerConfig
+    from broker.service.bookie_access import BookieDirectory
     from metadata.store import MetadataStore
 
 __all__ = ["Standalone", "run", "run_node"]
@@ -135,6 +137,7 @@ class Standalone:
         stack.push_async_callback(ledgers.close)
         self.service = service = BrokerService(config, store, ledgers)
         service.bookie = self._own_bookie
+        service.bookie_directory = self._directory(stack, store, pool)
         self._share_load(service)
         stack.push_async_callback(service.close)
         await self._listen(stack, service)
@@ -166,6 +169,14 @@ class Standalone:
         self, stack: AsyncExitStack, pool: BookiePool, rng: random.Random
     ) -> Placement:
         return RandomPlacement(rng)  # there is one bookie
+
+    def _directory(
+        self, stack: AsyncExitStack, store: MetadataStore, pool: BookiePool
+    ) -> BookieDirectory:
+        """Where readers in other processes find the bookies."""
+        port = BookiePort(self.config, store, self.bookie)
+        stack.push_async_callback(port.close)
+        return port
 
     def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:
         """There is one process: copies of ledgers may be where the ledgers are."""
@@ -199,6 +210,7 @@ class Standalone:
                 Path(path) if path else None,
                 session_timeout_s=config.metadata_store_session_timeout_millis / 1000,
                 operation_timeout_s=float(config.metadata_store_operation_timeout_seconds),
+                start_timeout_s=float(config.metadata_store_start_timeout_seconds),
             )
         except ValueError as error:
             raise ConfigError(f"metadataStoreUrl, metadataStoreConfigPath: {error}") from error

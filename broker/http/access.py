@@ -64,7 +64,7 @@ _STATS = (
 )
 _MESSAGES = (
     "subscriptions|subscription/.*|all_subscription/.*|messageid/.*|ledger/.*|examinemessage"
-    "|getMessageIdByIndex|lastMessageId|backlog|backlogSize"
+    "|getMessageIdByIndex|lastMessageId|backlog|backlogSize|segments"
 )
 _KEEPING = (
     "unload|terminate(/partitions)?|truncate|trim|compaction|offload|properties|permissions(/.*)?"

@@ -52,6 +52,7 @@ from broker.http.routes import (
     topic_policies,
     topic_processes,
     topic_properties,
+    topic_segments,
     topic_statistics,
     topics,
 )
@@ -122,6 +123,7 @@ def create_app(service: BrokerService) -> FastAPI:
         topic_properties,
         topic_permissions,
         stored_messages,
+        topic_segments,
         subscriptions,
         subscription_backlogs,
         schemas,

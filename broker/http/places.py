@@ -64,7 +64,7 @@ _BACKLOG: Final = r"(clearBacklog(/\{subscription\})?|unsubscribe/\{subscription
 _OPERATIONS: Final = (
     "subscriptions|subscription/.*|all_subscription/.*|stats|internalStats|backlog|backlogSize"
     "|lastMessageId|getMessageIdByIndex|messageid/.*|ledger/.*|examinemessage|terminate|truncate"
-    "|trim|compaction|offload|unload|properties"
+    "|trim|compaction|offload|unload|properties|segments"
 )
 _ANY, _GET = "GET|PUT|POST|DELETE|PATCH", "GET"
 

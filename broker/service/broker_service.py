@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.http.local_producer import LocalProducer
     from broker.protocol.topic_name import TopicName
+    from broker.service.bookie_access import BookieDirectory
     from broker.service.load_sharing import LoadSharing
     from broker.service.topic import Topic
     from managed_ledger.factory import ManagedLedgerFactory
@@ -96,6 +97,8 @@ class BrokerService:
     service_url_tls = web_url_tls = ""  # "": not served over TLS
     bookie: Bookie | None = None
     """The one in this process, for its metrics; None: bookies are elsewhere."""
+    bookie_directory: BookieDirectory | None = None
+    """For readers in other processes; None: they can reach no bookie."""
     sharing: LoadSharing | None = None
     """With the other brokers of a cluster; None: this one serves alone."""
 

@@ -1,0 +1,159 @@
+"""Where readers find bookies, and the tokens that an embedded bookie's readers get."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bookkeeper import codes
+from bookkeeper.auth.errors import CredentialsError
+from bookkeeper.bookie.cookie import INSTANCE_ID_PATH
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from broker.bookie_port import ReaderTokens
+from broker.service.bookie_access import BookieAccess, RegisteredBookies
+from metadata.embedded import EmbeddedMetadataStore
+from metadata.errors import StoreUnreachableError
+from metadata.paths import encode_name
+from tests.unit.managed_ledger.cluster import CONFIG, Appends, Cluster, eventually
+
+LOG, OTHER_LOG = "t/ns/persistent/mine", "t/ns/persistent/other"
+
+
+# --- bookies of a cluster
+
+
+async def register(store: EmbeddedMetadataStore, directory: str, info: ServiceInfo) -> None:
+    await store.put(f"{directory}/{encode_name(info.bookie_id)}", info.encode())
+
+
+async def test_addresses_are_those_of_registrations() -> None:
+    store = EmbeddedMetadataStore.open(None)
+    pool = BookiePool(store)
+    await register(store, AVAILABLE_PATH, ServiceInfo("b1", "/z/1", ("host-1", 1)))
+    await register(store, AVAILABLE_PATH, ServiceInfo("b2", "/z/1", ("host-2", 2)))
+    await register(store, READ_ONLY_PATH, ServiceInfo("b3", "/z/1", ("host-3", 3)))
+    await register(store, AVAILABLE_PATH, ServiceInfo("in-process", "/z/1"))
+    await pool.start()
+    directory = RegisteredBookies(store, pool)
+    wanted = ["b1", "b3", "in-process", "nobody"]
+    expected = {"b1": ("host-1", 1), "b3": ("host-3", 3)}
+    assert await directory.find(wanted, LOG) == BookieAccess(expected)
+    # The cluster gets its name with its first bookie's cookie; from then on it is remembered.
+    await store.put(INSTANCE_ID_PATH, b"cluster-1")
+    assert await directory.find(wanted, LOG) == BookieAccess(expected, "cluster-1")
+    await store.delete(f"{AVAILABLE_PATH}/b1")
+    await eventually(lambda: not pool.is_registered("b1"))
+    assert (await directory.find(wanted, LOG)).addresses == {"b3": ("host-3", 3)}
+    await pool.close()
+    await store.close()
+    assert (await directory.find([], LOG)).instance_id == "cluster-1"
+
+
+# --- tokens of the embedded bookie's readers
+
+
+class Clock:
+    now_s = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    made = Cluster()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def ledgers(cluster: Cluster) -> LedgerStore:
+    return LedgerStore(cluster.store)
+
+
+async def test_a_token_is_good_for_a_day(ledgers: LedgerStore) -> None:
+    clock = Clock()
+    tokens = ReaderTokens(ledgers, clock)
+    gate, token = tokens.gate(), tokens.token_for(LOG)
+    role = gate.admit(token, None).role
+    assert gate.admit(tokens.token_for(OTHER_LOG), None).role != role
+    clock.now_s += 24 * 3600 - 1
+    assert gate.admit(token, None).role == role
+    clock.now_s += 3601
+    with pytest.raises(CredentialsError, match="expired"):
+        gate.admit(token, None)
+    assert gate.admit(tokens.token_for(LOG), None).role == role
+
+
+async def test_who_asks_often_gets_the_same_token(ledgers: LedgerStore) -> None:
+    clock = Clock()
+    clock.now_s -= clock.now_s % 3600
+    tokens = ReaderTokens(ledgers, clock)
+    token = tokens.token_for(LOG)
+    clock.now_s += 3599
+    assert tokens.token_for(LOG) == token
+    clock.now_s += 1
+    assert tokens.token_for(LOG) != token
+
+
+async def test_another_process_tokens_are_none_of_ours(ledgers: LedgerStore) -> None:
+    gate = ReaderTokens(ledgers).gate()
+    for token in (ReaderTokens(ledgers).token_for(LOG), "", "x", None):
+        with pytest.raises(CredentialsError):
+            gate.admit(token, None)
+
+
+async def test_a_token_opens_the_ledgers_of_its_topic(
+    cluster: Cluster, ledgers: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = cluster.factory()
+    ledger_ids = []
+    for name in (LOG, OTHER_LOG):
+        log = await factory.open(name, CONFIG)
+        cursor = await log.open_cursor("sub")
+        appends = Appends(log)
+        appends.send(b"1", b"2", b"3", b"4")
+        await appends.settle()
+        positions = [position for position, _ in appends.acked]
+        cursor.ack([positions[0], positions[2]])
+        await cursor.flush()
+        ledger_ids += [positions[0][0], cursor.ledger_position[0]]
+    mine, my_cursor, others, others_cursor = ledger_ids
+    assert len(set(ledger_ids)) == 4
+    tokens = ReaderTokens(ledgers)
+    judge = tokens.judge_of(tokens.gate().admit(tokens.token_for(LOG), None).role)
+    assert await judge(mine) == codes.OK
+    for refused in (others, my_cursor, others_cursor):
+        assert await judge(refused) == codes.UNAUTHORIZED
+    assert await judge(987_654) == codes.NO_LEDGER
+
+    # What was found out is remembered; what wasn't is no "no".
+    async def fail(ledger_id: int) -> None:
+        raise StoreUnreachableError("zk:h", "down")
+
+    monkeypatch.setattr(ledgers, "read", fail)
+    assert await judge(mine) == codes.OK
+    assert await judge(others) == codes.UNAUTHORIZED
+    assert await judge(987_654) == codes.UNAVAILABLE
+
+
+async def test_only_so_many_ledgers_are_remembered(
+    cluster: Cluster, ledgers: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.bookie_port._LEDGERS_MAX", 2)
+    factory = cluster.factory()
+    ledger_ids = []
+    for name in ("t/ns/persistent/1", "t/ns/persistent/2", "t/ns/persistent/3"):
+        log = await factory.open(name, CONFIG)
+        appends = Appends(log)
+        appends.send(b"1")
+        await appends.settle()
+        ledger_ids.append(appends.acked[0][0][0])
+    tokens = ReaderTokens(ledgers)
+    judge = tokens.judge_of("nobody")
+    for ledger_id in ledger_ids * 2:
+        assert await judge(ledger_id) == codes.UNAUTHORIZED
+        assert len(tokens._roles) <= 2
