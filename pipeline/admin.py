@@ -151,6 +151,18 @@ class Admin:
         point = Point(int(value["ledgerId"]), int(value["entryId"]))
         return max(point, BEGINNING)
 
+    def policy(self, topic: str, name: str) -> Any:
+        """What holds for a topic in the end: its own policy, its namespace's, or the broker's.
+
+        Args:
+            name: as paths of topics have it: ``deduplicationEnabled``.
+        Returns:
+            None: nothing is set anywhere.
+        Raises:
+            TopicNotFoundError, SegmentsUnavailableError.
+        """
+        return self._value(self._call("GET", f"{_path(topic)}/{name}?applied=true"), topic)
+
     def move_cursor(self, partition: str, cursor: str, point: Point) -> None:
         """Everything below ``point`` counts as consumed by the subscription, which is created when
         there is none.
@@ -168,6 +180,17 @@ class Admin:
             if answer.status == 409:  # somebody else has just created it
                 answer = self._call("POST", f"{path}/resetcursor", before)
         self._value(answer, f"{partition}: subscription {cursor}")
+
+    def get(self, path: str, what: str) -> Any:
+        """Any other page as JSON.
+
+        Args:
+            path: quoted, with its query.
+            what: names it in errors.
+        Raises:
+            TopicNotFoundError: there is no such thing. SegmentsUnavailableError.
+        """
+        return self._value(self._call("GET", path), what)
 
     def _value(self, answer: Answer, what: str) -> Any:
         if answer.ok:

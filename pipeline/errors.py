@@ -8,6 +8,7 @@ __all__ = [
     "PipelineError",
     "SegmentsUnavailableError",
     "UndecodableError",
+    "WriteError",
 ]
 
 
@@ -29,3 +30,7 @@ class SegmentsUnavailableError(PipelineError):
 
 class UndecodableError(PipelineError):
     """A stored entry holds no messages that can be shown."""
+
+
+class WriteError(PipelineError):
+    """A row can't be sent as a message, or a broker didn't store it."""

@@ -103,18 +103,22 @@ class Access:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if self.method == "tls":
-                certificate, key = _certificate_files(self.params)
+                certificate, key = self.certificate_files()
                 context.load_cert_chain(certificate, key, password="")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
             raise CliError(f"TLS: the certificates can't be used: {reason}") from error
         return context
 
+    def certificate_files(self) -> tuple[str, str]:
+        """Paths of the certificate that TLS shows, and of its key. Raises CliError."""
+        return _certificate_files(self.params)
+
     def certificate(self) -> bytes:
         """The certificate that TLS shows, DER. Raises CliError."""
         import ssl
 
-        path, _ = _certificate_files(self.params)
+        path, _ = self.certificate_files()
         try:
             return ssl.PEM_cert_to_DER_cert(_first_certificate(_read(f"file://{path}")))
         except ValueError as error:

@@ -1,0 +1,267 @@
+"""The sink of Spark: what runs on the driver, and how a task sends its rows.
+
+Abort undoes nothing: what brokers have stored stays, as with Spark's Kafka sink. It does no harm
+either: the next attempt goes on behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from pipeline.admin import Admin, ClusterAccess, TopicNotFoundError, parse_access
+from pipeline.errors import OptionsError, PipelineError, WriteError
+from pipeline.producing import TaskProducers, TaskRun, open_client
+from pipeline.sink_options import (
+    AT_LEAST_ONCE,
+    SinkOptions,
+    find_columns,
+    parse_sink_options,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["BatchWriter", "StreamWriter", "TaskWritten", "make_stream_writer", "make_writer"]
+
+_log = logging.getLogger(__name__)
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_CHECK_LASTS_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWritten(WriterCommitMessage):
+    """What one task did; the driver gets it."""
+
+    task: int
+    attempt: int
+    sent: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """All that a task needs to know; pickled to it.
+
+    Attributes:
+        cluster: who is asked whether topics drop repeated messages; None: nobody.
+    """
+
+    options: SinkOptions
+    columns: Mapping[str, int]
+    cluster: ClusterAccess | None
+
+
+def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """A writer of one batch job.
+
+    Raises:
+        OptionsError: an option or a column is wrong, or the topic doesn't drop repeated messages.
+        PipelineError: that can't be found out.
+    """
+    if overwrite:
+        raise OptionsError("mode overwrite: messages of a topic can't be replaced; use append")
+    plan = _make_plan(options, schema)
+    # Made here, so that all attempts of a task have it.
+    name = plan.options.producer_name or f"spark-{uuid.uuid4()}"
+    return BatchWriter(plan, name)
+
+
+def make_stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> StreamWriter:
+    """A writer of one query.
+
+    Args:
+        overwrite: output mode "complete". The whole result is appended with each batch, as Spark's
+            Kafka sink does.
+    Raises:
+        OptionsError, PipelineError: as of `make_writer`.
+    """
+    if "batchid" in {name.lower() for name in options}:
+        raise OptionsError("option batchId: a stream counts its batches itself")
+    return StreamWriter(_make_plan(options, schema))
+
+
+def _make_plan(options: Mapping[str, str], schema: StructType) -> _Plan:
+    parsed = parse_sink_options(options)
+    fields = [(each.name, each.dataType.simpleString()) for each in schema.fields]
+    columns = find_columns(fields, parsed.topic)
+    cluster = None
+    if parsed.effectively_once:
+        if any(name.lower() == "adminurl" and text for name, text in options.items()):
+            cluster = parse_access(options)
+        else:
+            _log.warning(
+                "without adminUrl nobody checks that topics drop repeated messages "
+                "(policy deduplication); where they don't, tasks that are tried again repeat theirs"
+            )
+    if cluster is not None and parsed.topic:
+        # One that doesn't exist yet is created by the first task, which asks again.
+        with contextlib.suppress(TopicNotFoundError):
+            _check_topic(cluster, parsed.topic)
+    return _Plan(parsed, columns, cluster)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Of ``df.write``."""
+
+    def __init__(self, plan: _Plan, name: str) -> None:
+        self._plan = plan
+        self._name = name
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs in a task. Raises PipelineError: the task is tried again, then fails the job."""
+        context = _context()
+        run = TaskRun(self._name, context.partitionId(), self._plan.options.batch_id)
+        return _write(self._plan, run, context.attemptNumber(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        sent, skipped, first = _sums(messages)
+        _log.info("%s: %d messages sent, %d were stored before", self._name, sent, skipped)
+        if first:
+            _log.warning(
+                "%s: %d rows were taken for those of an earlier job with this producerName (and "
+                "batchId) and were not sent again",
+                self._name,
+                first,
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _tell_abort(self._name, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Of ``df.writeStream``."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs in a task. Raises PipelineError: the task is tried again, then ends the query."""
+        context = _context()
+        query, batch = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
+        if query is None or batch is None:
+            raise WriteError("Spark tells the task neither query nor batch: is it older than 4.2?")
+        name = self._plan.options.producer_name or query
+        run = TaskRun(name, context.partitionId(), int(batch))
+        return _write(self._plan, run, context.attemptNumber(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        sent, skipped, _ = _sums(messages)
+        _log.info("batch %d: %d messages sent, %d were stored before", batchId, sent, skipped)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _tell_abort(f"batch {batchId}", messages)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise WriteError("not in a task of Spark")
+    return context
+
+
+def _write(
+    plan: _Plan, run: TaskRun, attempt: int, batches: Iterable[pa.RecordBatch]
+) -> TaskWritten:
+    from pipeline.sink_rows import messages_of
+
+    producers: TaskProducers | None = None
+    try:
+        for batch in batches:
+            if producers is None and batch.num_rows:
+                client = open_client(plan.options)
+                producers = TaskProducers(client, plan.options, run, _topic_check(plan))
+            for message in messages_of(batch, plan.columns):
+                assert producers is not None
+                producers.send(message)
+        if producers is None:
+            return TaskWritten(run.task, attempt, 0, 0)
+        written = producers.finish()
+    except BaseException:
+        if producers is not None:
+            producers.abandon()
+        raise
+    return TaskWritten(run.task, attempt, written.sent, written.skipped)
+
+
+# --- de-duplication
+
+_checked: Final[dict[tuple[tuple[str, ...], str], float]] = {}
+"""Brokers and topic -> when it was found to drop repeated messages. Workers run many tasks."""
+
+
+def _topic_check(plan: _Plan) -> Callable[[str], None]:
+    cluster = plan.cluster
+
+    def check(topic: str) -> None:
+        if cluster is None:
+            return
+        now_s, key = time.monotonic(), (cluster.urls, topic)
+        if now_s - _checked.get(key, -_CHECK_LASTS_S) >= _CHECK_LASTS_S:
+            _check_topic(cluster, topic)
+            _checked[key] = now_s
+
+    return check
+
+
+def _check_topic(cluster: ClusterAccess, topic: str) -> None:
+    """
+    Raises:
+        OptionsError: the topic stores repeated messages.
+        TopicNotFoundError: it doesn't exist yet.
+        PipelineError: nobody says.
+    """
+    try:
+        with Admin(cluster) as admin:
+            drops = admin.policy(topic, "deduplicationEnabled")
+    except TopicNotFoundError:
+        raise
+    except PipelineError as error:
+        raise PipelineError(
+            f"whether {topic} drops repeated messages can't be found out: {error}. "
+            "Without the option adminUrl nobody asks"
+        ) from error
+    if drops is not True:
+        raise OptionsError(
+            f"{topic}: de-duplication is off, so messages of tasks that are tried again would be "
+            "stored twice. Switch it on (policy deduplicationEnabled of the topic, deduplication "
+            "of its namespace, brokerDeduplicationEnabled), or say that this is all right: "
+            f"deliveryGuarantee={AT_LEAST_ONCE}"
+        )
+
+
+# --- driver
+
+
+def _sums(messages: Iterable[WriterCommitMessage | None]) -> tuple[int, int, int]:
+    """Rows sent, rows skipped, and those skipped by first attempts."""
+    told = [each for each in messages if isinstance(each, TaskWritten)]
+    return (
+        sum(each.sent for each in told),
+        sum(each.skipped for each in told),
+        sum(each.skipped for each in told if not each.attempt),
+    )
+
+
+def _tell_abort(what: str, messages: Iterable[WriterCommitMessage | None]) -> None:
+    sent, skipped, _ = _sums(messages)
+    _log.warning(
+        "%s failed; at least %d of its messages are stored, and stay", what, sent + skipped
+    )
