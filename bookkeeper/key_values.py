@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_type_hints
 
+from bookkeeper.environment import settings_among
+
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 
@@ -57,12 +59,7 @@ class KeyTable:
 
     def environment(self, variables: Mapping[str, str], prefixes: Iterable[str]) -> dict[str, str]:
         """The settings among environment variables; a later prefix wins."""
-        return {
-            name.removeprefix(prefix): value
-            for prefix in prefixes
-            for name, value in variables.items()
-            if name.startswith(prefix) and self.knows(name.removeprefix(prefix))
-        }
+        return settings_among(variables, prefixes, self.knows)
 
     def _parse(self, name: str, key: str, text: str) -> object:
         kind = self._types[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bookkeeper.client.config import ClientConfig, ReadConfig, SpeculationConfig, WriteConfig
+from bookkeeper.place import place
 from broker.config import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ def client_config(config: BrokerConfig) -> ClientConfig:
             reads=ReadConfig(
                 reorder=config.bookkeeper_client_reorder_read_sequence_enabled,
                 pending_max=config.bookkeeper_reorder_threshold_pending_requests,
-                network_location=config.bookkeeper_network_location,
+                network_location=place(
+                    config.bookkeeper_network_location, config.zone, config.upgrade_domain
+                ),
                 slow_memory_ms=config.bookkeeper_bookie_failure_history_expiration_m_sec,
                 sticky=config.bookkeeper_enable_sticky_reads,
                 speculation=SpeculationConfig(

@@ -22,12 +22,15 @@ from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConf
 from bookkeeper.bookie.integrity_check import IntegrityConfig
 from bookkeeper.bookie.scrubber import ScrubConfig
 from bookkeeper.bookie.upkeep import UpkeepConfig
+from bookkeeper.environment import PREFIXES, settings_among
+from bookkeeper.place import DEFAULT_LOCATION, ZONE_LABEL, check_place, place
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.tls import TlsFiles
 
 _log = logging.getLogger(__name__)
 
-ENVIRONMENT_PREFIXES: Final = ("BOOKIE_", "MAGNETAR_BOOKIE_")  # the later one wins
+# The later one wins.
+ENVIRONMENT_PREFIXES: Final = (*PREFIXES, "BOOKIE_", "MAGNETAR_BOOKIE_")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 _MIB: Final = 1024 * 1024
@@ -54,10 +57,18 @@ class BookieSettings(GateKeys):
     advertised_address: str = ""  # "": the bind address, or the host's name for 0.0.0.0
     metadata_service_uri: str = ""  # zk:host:port,.../chroot, or BookKeeper's zk+...://.../ledgers
     metadata_store_config_path: str = ""  # Pulsar's key: TLS and login (docs/metadata.md)
-    # own key: /zone/upgrade-domain, or /zone alone with upgradeDomains
-    network_location: str = "/default-zone/default-upgrade-domain"
+    network_location: str = DEFAULT_LOCATION  # own key: /zone/upgrade-domain
+    zone: str = ""  # own key: instead of the first part of networkLocation
+    upgrade_domain: str = ""  # own key: instead of the second
+    node_name: str = ""  # own key: without a zone, that of this node of Kubernetes (place.py)
+    zone_label: str = ZONE_LABEL  # own key: of that node
     upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
     zk_timeout: int = 30_000  # ms
+    # own key: how long a start waits for a metadata store that isn't there yet
+    metadata_store_start_timeout_seconds: int = 300
+
+    # own key: SIGTERM sends writers away first, for so long; 0: at once (drain.py)
+    shutdown_drain_timeout_ms: int = 0
 
     # --- directories
     journal_directories: str = ""  # comma list; "": the first of ledgerDirectories
@@ -141,6 +152,7 @@ class BookieSettings(GateKeys):
         if self.upgrade_domains < 0:
             raise BookieSettingsError(f"upgradeDomains={self.upgrade_domains}: negative")
         try:
+            check_place(self.zone, self.upgrade_domain)
             self.tls()
             self.client_token()
         except ValueError as error:
@@ -180,13 +192,11 @@ class BookieSettings(GateKeys):
 
     @classmethod
     def environment(cls, variables: Mapping[str, str]) -> dict[str, str]:
-        """The settings among environment variables: ``BOOKIE_journalDirectories`` and the like."""
-        return {
-            name.removeprefix(prefix): value
-            for prefix in ENVIRONMENT_PREFIXES
-            for name, value in variables.items()
-            if name.startswith(prefix) and _squeeze(name.removeprefix(prefix)) in _FIELD_OF_KEY
-        }
+        """The settings among environment variables: ``MAGNETAR_journalDirectories``, also
+        ``BOOKIE_journalDirectories``."""
+        return settings_among(
+            variables, ENVIRONMENT_PREFIXES, lambda key: _squeeze(key) in _FIELD_OF_KEY
+        )
 
     def check(self) -> None:
         """Find what doesn't go together before anything is opened.
@@ -237,16 +247,16 @@ class BookieSettings(GateKeys):
         Raises:
             BookieSettingsError: the upgrade domain follows from the host's number, but it has none.
         """
-        if not self.upgrade_domains:
-            return self.network_location
-        name = (host_name or socket.gethostname()).partition(".")[0]
-        number = re.search(r"(\d+)$", name)
-        if number is None:
-            raise BookieSettingsError(
-                f"upgradeDomains={self.upgrade_domains}: host name {name!r} ends with no number"
-            )
-        zone = "/" + self.network_location.strip("/").partition("/")[0]
-        return f"{zone}/ud{int(number[1]) % self.upgrade_domains}"
+        domain = self.upgrade_domain
+        if self.upgrade_domains and not domain:
+            name = (host_name or socket.gethostname()).partition(".")[0]
+            number = re.search(r"(\d+)$", name)
+            if number is None:
+                raise BookieSettingsError(
+                    f"upgradeDomains={self.upgrade_domains}: host name {name!r} ends with no number"
+                )
+            domain = f"ud{int(number[1]) % self.upgrade_domains}"
+        return place(self.network_location, self.zone, domain)
 
     def tls(self) -> TlsFiles | None:
         """None: plain connections."""

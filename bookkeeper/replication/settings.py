@@ -19,7 +19,9 @@ from bookkeeper.auth.gate_keys import GateKeys
 from bookkeeper.auth.token_source import token_setting
 from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
 from bookkeeper.client.placement.config import RACK_AWARE, policy_named
+from bookkeeper.environment import PREFIXES
 from bookkeeper.key_values import KeyTable
+from bookkeeper.place import ZONE_LABEL, check_place, place
 from bookkeeper.replication.auditor_checks import ChecksConfig
 from bookkeeper.replication.auditor_core import AuditorConfig
 from bookkeeper.replication.config import ReplicationConfig
@@ -30,7 +32,7 @@ from bookkeeper.transport_grpc.tls import TlsFiles
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIXES: Final = (
-    *("BOOKIE_", "MAGNETAR_BOOKIE_"),
+    *(*PREFIXES, "BOOKIE_", "MAGNETAR_BOOKIE_"),
     *("AUTORECOVERY_", "MAGNETAR_AUTORECOVERY_"),
 )
 _MIB: Final = 1024 * 1024
@@ -56,7 +58,12 @@ class AutoRecoverySettings(GateKeys):
     metadata_service_uri: str = ""
     metadata_store_config_path: str = ""  # Pulsar's key: TLS and login
     zk_timeout: int = 30_000  # ms
+    metadata_store_start_timeout_seconds: int = 300  # own key, as a bookie's
     network_location: str = ""  # own key: /zone/upgrade-domain of this process
+    zone: str = ""  # own keys: instead of its parts, as a bookie's
+    upgrade_domain: str = ""
+    node_name: str = ""
+    zone_label: str = ZONE_LABEL
 
     # --- auditor
     auditor_enabled: bool = True  # own key: take part in the election
@@ -130,6 +137,7 @@ class AutoRecoverySettings(GateKeys):
                 f"{str(self.auditor_enabled).lower()}: nothing to do"
             )
         try:
+            check_place(self.zone, self.upgrade_domain)
             self._check_times()
             self.auditor(), self.replication(), self.placement(), self.tls()
         except AutoRecoverySettingsError:
@@ -189,6 +197,10 @@ class AutoRecoverySettings(GateKeys):
     def name(self) -> str:
         """Of this candidate: no other process may have it."""
         return self.auto_recovery_id or f"{socket.gethostname()}:{os.getpid()}"
+
+    def location(self) -> str:
+        """``/zone/upgrade-domain`` of this process; "": not known."""
+        return place(self.network_location, self.zone, self.upgrade_domain)
 
     def auditor(self) -> AuditorConfig:
         return AuditorConfig(

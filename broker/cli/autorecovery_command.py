@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import datetime
 import os
 from pathlib import Path
@@ -26,6 +27,7 @@ _PERIOD_S: Final = 60.0  # that quantiles are of
 
 def run_autorecovery(options: argparse.Namespace) -> int:
     from bookkeeper.bookie.settings import BookieSettingsError, normal_metadata_url
+    from bookkeeper.node_zone import ZoneUnknownError, zone_of
     from bookkeeper.replication.settings import (
         ENVIRONMENT_PREFIXES,
         KEYS,
@@ -52,7 +54,11 @@ def run_autorecovery(options: argparse.Namespace) -> int:
     set_up_log(settings.log_level, settings.log_format)
     if options.status or options.enable or options.disable is not None:
         return asyncio.run(_turn_switch(settings, url, options))
-    return _run(settings, url)
+    try:
+        zone = zone_of(settings.zone, settings.node_name, settings.zone_label, os.environ)
+    except ZoneUnknownError as error:
+        raise CliError(str(error)) from error
+    return _run(dataclasses.replace(settings, zone=zone), url)
 
 
 def _run(settings: AutoRecoverySettings, url: str) -> int:

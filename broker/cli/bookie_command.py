@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,7 @@ def run_bookie(options: argparse.Namespace) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from bookkeeper.bookie import process
     from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
+    from bookkeeper.node_zone import ZoneUnknownError, zone_of
     from bookkeeper.replication.process import AutoRecoveryPart
     from bookkeeper.replication.settings import (
         ENVIRONMENT_PREFIXES,
@@ -53,13 +55,15 @@ def run_bookie(options: argparse.Namespace) -> int:
         file = read_properties(Path(options.config)) if options.config else {}
         environment = BookieSettings.environment(os.environ)
         settings = BookieSettings.load(file, environment, overrides, others=KEYS.knows)
+        set_up_log(settings.log_level, settings.log_format)
+        zone = zone_of(settings.zone, settings.node_name, settings.zone_label, os.environ)
+        settings = dataclasses.replace(settings, zone=zone)
         environment = KEYS.environment(os.environ, ENVIRONMENT_PREFIXES)
-        place = {"networkLocation": settings.location()}
+        place = {"networkLocation": settings.location(), "zone": zone}
         repair = AutoRecoverySettings.load(file, environment, overrides, place, is_part=True)
         part = AutoRecoveryPart(repair) if settings.auto_recovery_daemon_enabled else None
-    except (ConfigError, BookieSettingsError, AutoRecoverySettingsError) as error:
+    except (ConfigError, BookieSettingsError, AutoRecoverySettingsError, ZoneUnknownError) as error:
         raise CliError(str(error)) from error
-    set_up_log(settings.log_level, settings.log_format)
     raise_file_limit()
 
     async def metrics(bookie: Bookie) -> bytes:

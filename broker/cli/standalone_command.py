@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -33,7 +35,17 @@ def run_standalone(options: argparse.Namespace) -> int:
 def run_broker(options: argparse.Namespace) -> int:
     config = load_config(options, CLUSTER_DEFAULTS)
     from broker import cluster_broker
+    from broker.logs import set_up_logging
 
+    if config.node_name and not config.zone:
+        from bookkeeper.node_zone import ZoneUnknownError, zone_of
+
+        set_up_logging(config)
+        try:
+            zone = zone_of(config.zone, config.node_name, config.zone_label, os.environ)
+        except ZoneUnknownError as error:
+            raise CliError(str(error)) from error
+        config = dataclasses.replace(config, zone=zone)
     return cluster_broker.run(config)
 
 
