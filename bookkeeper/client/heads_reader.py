@@ -206,11 +206,13 @@ class HeadsReader:
         quorums = (metadata.ensemble_size, metadata.write_quorum)
 
         async def ask(slot: int) -> _Found | None:
-            stripe = part.stripe
-            if metadata.is_striped:  # another slot may hold fewer of its entries in a row
-                held = held_end(slot, part.first, part.first + stripe.width, *quorums)
-                stripe = Stripe(stripe.cycle, stripe.offset, held - part.first)
-            found = await self._ask_for(bookies[slot], part, stripe, end)
+            ask_end = end
+            if slot != part.slots[0] and metadata.is_striped:
+                # It holds fewer of the stripe in a row: the run will end behind these.
+                row_end = part.first + part.stripe.width
+                held = held_end(slot, part.first, row_end, *quorums)
+                ask_end = min(end, held) if held < row_end else end
+            found = await self._ask_for(bookies[slot], part, ask_end)
             if found is None:
                 later_s = self._replicas.config.slow_memory_ms / 1000
                 self._last_until[bookies[slot]] = asyncio.get_running_loop().time() + later_s
@@ -221,9 +223,9 @@ class HeadsReader:
         self._replicas.count(race, [bookies[slot] for slot in part.slots])
         return found
 
-    async def _ask_for(self, bookie: str, part: _Part, stripe: Stripe, end: int) -> _Found | None:
+    async def _ask_for(self, bookie: str, part: _Part, end: int) -> _Found | None:
         """Heads from one bookie; None: ``part.failures`` has one more."""
-        first = part.first
+        first, stripe = part.first, part.stripe
         where = f"ledger {self.ledger_id}: head of entry {first} on {bookie}"
         try:
             reply = await self._bookies.client(bookie).read_heads(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from bookkeeper.errors import (
 from bookkeeper.ledger_metadata import Segment
 from bookkeeper.transport import ALL_ENTRIES, HeadsReply, Stripe
 from metadata.embedded import EmbeddedMetadataStore
+from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.test_client import batch, write
 
@@ -137,6 +139,74 @@ async def test_a_bookie_that_is_down_costs_one_short_run(cluster: Cluster) -> No
         down.up = True
 
 
+@pytest.mark.parametrize("pair", [(3, 3), (3, 2), (4, 3), (6, 2)])
+async def test_a_bookie_that_is_down_is_asked_once(cluster: Cluster, pair: tuple[int, int]) -> None:
+    """It may take its time to fail."""
+    cluster.client._config = ClientConfig(read_bytes_max=300)  # many runs
+    writer = await written(cluster, LedgerConfig(*pair, 1), 100)
+    for name, down in cluster.bookies.items():
+        down.up = False
+        for client in cluster.clients.values():
+            client.reads.clear()
+        assert await all_runs(heads_reader(cluster, writer), 0, 100) > 5
+        assert len(cluster.clients[name].reads) <= 1
+        down.up = True
+
+
+def watch_heads(cluster: Cluster) -> list[int]:
+    """Asks for how many entries each request was from now on."""
+    counts: list[int] = []
+
+    def watch(client: ModelBookieClient) -> None:
+        read = client.read_heads
+
+        async def counted(
+            ledger_id: int, first: int, count_max: int, head_bytes: int, **options: Any
+        ) -> HeadsReply:
+            counts.append(count_max)
+            return await read(ledger_id, first, count_max, head_bytes, **options)
+
+        client.read_heads = counted  # type: ignore[method-assign]
+
+    for client in cluster.clients.values():
+        watch(client)
+    return counts
+
+
+async def test_who_holds_less_of_a_stripe_gives_no_more_than_can_be_used(cluster: Cluster) -> None:
+    writer = await written(cluster, LedgerConfig(5, 3, 2), 100)
+    counts = watch_heads(cluster)
+    cluster.bookies[writer.metadata.last_segment.bookies[2]].up = False
+    reader = heads_reader(cluster, writer)
+    reader._start = 0
+    run = await reader.read(0, 100)
+    assert run.end == 1  # of entries 0 to 2 the next slot has the first
+    # Three of five entries of slot 2, which is down, two of five of slot 0, and what stands in.
+    assert sorted(counts) == [1, 40, 60]
+
+
+async def test_no_bookie_is_asked_beyond_its_segment(cluster: Cluster) -> None:
+    cluster.add_bookies(4)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    await write(writer, 30)
+    replaced = writer.metadata.last_segment.bookies[0]
+    cluster.bookies[replaced].up = False
+    await write(writer, 60)
+    (_, second) = writer.metadata.segments
+    assert replaced not in second.bookies
+    cluster.bookies[replaced].up = True
+    # It got entries before it was found out: they may be others than those that were confirmed.
+    stored = cluster.bookies[replaced].ledgers[writer.ledger_id].entries
+    stored[second.first_entry] = stored[0]
+    for start in range(3):
+        reader = heads_reader(cluster, writer)
+        reader._start = start
+        await all_runs(reader, 0, 60)
+    asked = cluster.clients[replaced].reads
+    assert asked
+    assert max(first + count for first, count in asked) <= second.first_entry
+
+
 async def test_a_lost_copy_costs_one_short_run(cluster: Cluster) -> None:
     """A bookie that denies what it should have isn't ill, but is asked last."""
     writer = await written(cluster, LedgerConfig(5, 3, 2), 100)
@@ -211,6 +281,7 @@ async def test_entries_shorter_than_a_head_are_corrupt_and_reported(cluster: Clu
     await eventually(lambda: writer.last_confirmed == shorter)
     reader = heads_reader(cluster, writer)
     await all_runs(reader, 0, shorter)
+    assert (await reader.read(shorter - 4, shorter + 1)).end == shorter
     with pytest.raises(EntryDigestError, match="too short"):
         await reader.read(shorter, shorter + 1)
     await eventually(lambda: sum(len(c.reports) for c in cluster.clients.values()) == 2)
