@@ -115,7 +115,8 @@ def walk_fields(
                 at, key, event_time, ordering_key = _read_middle(data, at, key, outer_event)
             if data[at] != 0x40:
                 raise _UncommonError
-            if (tail := data[at + 2 : end]) != high:  # equal for 128 messages in a row
+            # Equal for 128 messages in a row; empty also where `end` was passed already.
+            if (tail := data[at + 2 : end]) != high or not tail:
                 high_bits = _high_bits(data, at, end)
                 high = tail
             sequence_id = data[at + 1] + high_bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +21,13 @@ _MS_MAX: Final = (2**63 - 1) // 1000
 """Later than Spark can tell: a lying client's; shown as the last moment there is."""
 _I64_MAX: Final = 2**63 - 1
 
-MessageFacts = tuple[bytes | None, bytes | None, int, int, bytes | None, int]
+MessageFacts: TypeAlias = tuple[bytes | None, bytes | None, int, int, bytes | None, int]
 """Value, key, event time in ms (0: none), sequence id, ordering key, and where the message's
 properties end in the lists of all messages' properties."""
+
+EntryFacts: TypeAlias = tuple[int, int, int, int, str, bytes | None]
+"""What all messages of an entry share: ledger, entry, publish time and deliver-at time in ms (0:
+none), producer's name, schema version. A plain tuple: one is made per entry."""
 
 
 class Wants(NamedTuple):
@@ -34,18 +38,8 @@ class Wants(NamedTuple):
     fields: bool
     """Anything of the message's own metadata, so that `Rows.messages` is filled, not ``values``."""
     properties: bool
-
-
-class EntryFacts(NamedTuple):
-    """What all messages of an entry share."""
-
-    ledger_id: int
-    entry_id: int
-    publish_time_ms: int
-    deliver_at_ms: int
-    """0: at once."""
-    producer_name: str
-    schema_version: bytes | None
+    producer: bool
+    """Anything of an entry's metadata that its head doesn't have."""
 
 
 class Rows:
@@ -70,6 +64,7 @@ class Rows:
             "batchIndex" in names,
             not names.isdisjoint({"key", "eventTime", "properties", "sequenceId", "orderingKey"}),
             "properties" in names,
+            not names.isdisjoint({"producerName", "schemaVersion"}),
         )
         self._arrays: dict[str, Callable[[], pa.Array]] = {
             "value": self._value_array,
