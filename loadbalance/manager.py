@@ -97,6 +97,37 @@ class LoadManager:
         await self._election.start()
         self._reporting = asyncio.get_running_loop().create_task(self.reporter.run())
 
+    async def begin_drain(self) -> None:
+        """Tell everybody what ``measure`` says from now on: that this broker drains.
+
+        Raises:
+            MetadataError: the store can't tell.
+        """
+        await self.reporter.look(forced=True)
+
+    async def heir_of(self, bundle: str) -> str | None:
+        """The broker that is to have a bundle of this one, which drains.
+
+        None: nobody can have it, or whoever decides is asked by the next lookup: the leader, where
+        it alone does.
+
+        Raises:
+            MetadataError: the store can't tell.
+        """
+        config = self.config
+        if not config.load_balancer_enabled or pinned_broker(bundle.rpartition("/")[0]):
+            return None
+        if config.load_balancer_leader_epoch_enabled and not self.is_leader:
+            return None
+        if self._office is None:
+            self._office = self._new_office()
+        try:
+            chosen = await self._office.place(bundle)
+        except InvalidDocumentError as error:
+            logger.warning("%s: %s", bundle, error)
+            return None
+        return None if chosen == self._broker_id else chosen
+
     async def leave(self) -> None:
         """Lead no more and get no more bundles; those that are here stay."""
         for task in (self._reporting, self._leading):
@@ -141,7 +172,7 @@ class LoadManager:
 
         Args:
             promised_to: the broker that the bundle is on its way to.
-            alone: decide without the leader.
+            alone: decide without the leader, which nobody may where it decides by epochs.
         Raises:
             NoCandidateError: retriable. MetadataError: the store can't tell.
         """
@@ -158,7 +189,8 @@ class LoadManager:
         if leader is not None and leader.broker_id != self._broker_id and leader.broker_id in live:
             return Referral(live[leader.broker_id], False)
         if self.config.load_balancer_leader_epoch_enabled and not (self.is_leader or pinned):
-            raise NoCandidateError("only a leader places bundles, and there is none")
+            why = "this broker doesn't lead" if alone else "there is none"
+            raise NoCandidateError(f"only a leader places bundles, and {why}")
         if self._office is None:
             self._office = self._new_office()
         try:

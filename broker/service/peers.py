@@ -181,13 +181,14 @@ class Peers:
             BundleNotReadyError: nobody may.
         """
         path = topic_path(name).replace("/admin/v2/", "/lookup/v2/topic/", 1)
-        call = PeerCall("GET", path, "authoritative=false")
+        # Also of one that clients can't make: this may be the call that makes it.
+        call = PeerCall("GET", path, "authoritative=false&placement=true")
         try:
             found = await self.ask(Peer.of(leader.broker), call)
         except _MovedError as error:
             return await self._at(error.location)
         except PeerRefusedError:
-            # A topic that clients can't make or may not look up. The choice needs no leader.
+            # Who asks may not look it up. The choice needs no leader, but by epochs.
             sharing = self._service.sharing
             decided = await sharing.choose(leader.bundle, alone=True) if sharing else None
             return None if decided is None else Peer.of(decided.broker, is_chosen=True)

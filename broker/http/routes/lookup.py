@@ -47,12 +47,19 @@ async def lookup(
     service: Service,
     topic: Topic,
     authoritative: Authoritative = None,
+    placement: Annotated[
+        str | None,
+        Query(
+            description="`true`: also of a topic that doesn't exist and that clients can't make: "
+            "what brokers ask the leader"
+        ),
+    ] = None,
     listenerName: Annotated[str | None, Query(description="Of advertisedListeners")] = None,
     x_pulsar_listenername: Annotated[
         str | None, Header(description="The same as `listenerName`")
     ] = None,
 ) -> Response:
-    await _require(service, topic)
+    await _require(service, topic, existing=not flag(placement))
     try:
         found = await service.bundles.lookup(str(topic), authoritative=flag(authoritative))
     except BundleError as error:
@@ -105,9 +112,16 @@ async def bundle(service: Service, topic: Topic) -> Response:
     return TextResponse((await service.bundles.bundle_of(str(topic))).rpartition("/")[2])
 
 
-async def _require(service: BrokerService, topic: TopicName) -> None:
+async def _require(service: BrokerService, topic: TopicName, *, existing: bool) -> None:
+    """Raises ApiError: 404.
+
+    Args:
+        existing: the topic is there, or may be made by who is sent to its broker.
+    """
     if await service.resources.policies(topic.namespace) is None:
         raise ApiError(404, "Namespace not found")
+    if not existing:
+        return
     if topic.is_partition and topic.is_persistent and not await service.topic_exists(topic):
         count = await service.partitions(topic.base)
         if count is not None and topic.partition_index >= count:

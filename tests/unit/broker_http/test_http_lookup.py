@@ -54,6 +54,16 @@ async def ask(broker: Broker) -> AsyncIterator[Ask]:
         yield client.get
 
 
+@pytest.fixture
+async def ask_strictly() -> AsyncIterator[Ask]:
+    """A broker that makes no topics by itself."""
+    broker = await Broker(allow_auto_topic_creation=False).start()
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+        yield client.get
+    await broker.close()
+
+
 class FailingStore:
     """Fails one call of the store's, counted from 0, once."""
 
@@ -157,3 +167,12 @@ async def test_a_bundle_whose_new_owner_is_gone_again(broker: Broker, ask: Ask) 
     answer = await ask(f"{LOOKUP}/default/t")
     assert answer.status_code == 503
     assert "owned by another broker" in answer.json()["reason"]
+
+
+async def test_brokers_ask_also_whose_a_topic_would_be(ask_strictly: Ask) -> None:
+    """One that clients can't make is made by a call that has to know where."""
+    path = f"{LOOKUP}/default/new"
+    assert (await ask_strictly(path)).status_code == 404
+    assert (await ask_strictly(f"{path}?placement=false")).status_code == 404
+    assert (await ask_strictly(f"{path}?placement=true")).status_code == 200
+    assert (await ask_strictly(f"{LOOKUP}/absent/new?placement=true")).status_code == 404
