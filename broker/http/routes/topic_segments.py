@@ -31,7 +31,7 @@ _EXAMPLE: dict[str, Any] = {
             "copy": {
                 "uuid": "0d8c7c3e-7b4e-4a66-8d5f-0f6f3f0f8a11",
                 "driver": "filesystem",
-                "location": {"uri": "file:///mnt/copies"},
+                "location": {"fileSystemURI": "file:///mnt/copies"},
                 "isOnly": True,
                 "size": 124000,
             },

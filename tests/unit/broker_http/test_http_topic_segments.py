@@ -27,7 +27,7 @@ from managed_ledger.position import EARLIEST
 from metadata.errors import StoreUnreachableError
 from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
 
-COPY = LedgerCopy(5, "u-1", "filesystem", {"uri": "file:///copies"})
+COPY = LedgerCopy(5, "u-1", "filesystem", {"fileSystemURI": "file:///copies"})
 COMPLETE = OffloadContext(COPY, CopyState.COMPLETE, 17, 1234)
 LISTED = ReadableLedger(5, 10, 990, 1_700_000_000_500)
 METADATA = LedgerMetadata(
@@ -56,7 +56,7 @@ QUORUMS = {
 COPY_FIELDS = {
     "uuid": "u-1",
     "driver": "filesystem",
-    "location": {"uri": "file:///copies"},
+    "location": {"fileSystemURI": "file:///copies"},
     "isOnly": False,
     "size": 1234,
 }

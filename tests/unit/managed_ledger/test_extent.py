@@ -142,7 +142,7 @@ async def test_what_is_trimmed_meanwhile_is_left_out(cluster: Cluster) -> None:
 
 
 def test_copies_are_those_of_the_later_moment() -> None:
-    copy = LedgerCopy(5, "u", "filesystem", {"uri": "file:///c"})
+    copy = LedgerCopy(5, "u", "filesystem", {"fileSystemURI": "file:///c"})
     complete = OffloadContext(copy, CopyState.COMPLETE, 7, 100)
     only = replace(complete, state=CopyState.ONLY)
     listed = ReadableLedger(5, 10, 99, 3, complete)
