@@ -58,7 +58,7 @@ class Stripe:
 
     @property
     def is_legal(self) -> bool:
-        return 0 <= self.offset < self.cycle and 0 < self.width <= self.cycle
+        return 0 <= self.offset < self.cycle < 1 << 16 and 0 < self.width <= self.cycle
 
     def has(self, entry_id: int) -> bool:
         return (entry_id - self.offset) % self.cycle < self.width

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from bookkeeper import codes
+from bookkeeper.bookie.cookie import read_instance_id
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import ClientConfig, LedgerConfig
 from bookkeeper.client.heads_reader import HeadsReader
@@ -198,6 +200,24 @@ async def test_heads_of_other_entries_are_not_believed(
     assert (await client.read_heads(ledger.ledger_id, 0, 5, 4)).code == codes.OK
     monkeypatch.setattr(bookie_server, "read_cut", swapped)
     assert (await client.read_heads(ledger.ledger_id, 0, 5, 4)).code == codes.UNAVAILABLE
+
+
+async def test_a_port_for_readers_gives_heads_of_their_ledgers_only(network: Network) -> None:
+    ledgers = [await write(network.client, LedgerConfig(1, 1, 1), bodies(5)) for _ in range(2)]
+    own, foreign = (ledger.ledger_id for ledger in ledgers)
+
+    async def judge(ledger_id: int) -> int:
+        return codes.OK if ledger_id == own else codes.UNAUTHORIZED
+
+    (bookie_id,) = ledgers[0].metadata.segment_of(0).bookies
+    served = network.served[bookie_id]
+    readers = ReadOnlyBookieClient(served.bookie, judge)
+    served.server.serve(readers, await read_instance_id(network.store))
+    for client in (network.remote(bookie_id), readers):
+        reply = await client.read_heads(own, 0, 5, HEAD_BYTES)
+        assert (reply.code, reply.heads) == (codes.OK, [b"head"] * 5)
+        reply = await client.read_heads(foreign, 0, 5, HEAD_BYTES)
+        assert (reply.code, reply.heads, reply.sizes) == (codes.UNAUTHORIZED, [], [])
 
 
 async def test_an_open_ledger_is_read_as_far_as_it_is_confirmed(network: Network) -> None:

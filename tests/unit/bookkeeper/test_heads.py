@@ -173,6 +173,7 @@ async def test_heads_come_without_packet_headers_and_with_the_sizes_of_entries()
         (0, 0, 32, ALL_ENTRIES),
         (0, 1, -1, ALL_ENTRIES),
         (0, 1, 32, Stripe(0, 0, 0)),
+        (0, 1, 32, Stripe(1 << 16, 0, 1)),
         (0, 1, 32, Stripe(3, 1, 2)),
     ],
 )
