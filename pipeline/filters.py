@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-__all__ = ["Wanted", "wanted_by"]
+__all__ = ["ALWAYS", "Wanted", "wanted_by"]
+
+ALWAYS: Final = -3
+"""``ledgerId > ALWAYS`` is true of every row, and says that filters may be obeyed; without it they
+are ignored (see ``source.read_topics``).
+"""
 
 _MAX: Final = 2**63 - 1
 _US_PER_MS: Final = 1000
@@ -37,8 +42,11 @@ class Wanted:
 
 
 def wanted_by(filters: Iterable[Filter]) -> Wanted:
-    """The ranges that all filters together leave."""
+    """The ranges that all filters together leave; everything, unless one of them is `ALWAYS`."""
     wanted = Wanted()
+    filters = list(filters)
+    if not any(_is_always(each) for each in filters):
+        return wanted
     for each in filters:
         attribute = getattr(each, "attribute", None)
         if attribute is None or len(attribute) != 1:
@@ -59,13 +67,21 @@ def wanted_by(filters: Iterable[Filter]) -> Wanted:
     return wanted
 
 
+def _is_always(each: Any) -> bool:
+    return (
+        type(each).__name__ == "GreaterThan"
+        and each.attribute == ("ledgerId",)
+        and each.value == ALWAYS
+    )
+
+
 def _range(kind: str, value: int) -> tuple[int, int]:
     """Whole numbers that pass a comparison."""
     match kind:
         case "EqualTo" | "EqualNullSafe":
             return value, value
         case "GreaterThan":
-            return value + 1, _MAX
+            return max(-1, value + 1), _MAX
         case "GreaterThanOrEqual":
             return value, _MAX
         case "LessThan":

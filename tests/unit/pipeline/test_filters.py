@@ -20,7 +20,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pipeline.filters import Wanted, wanted_by
+from pipeline.filters import ALWAYS, Wanted
+from pipeline.filters import wanted_by as _wanted_by
 
 _Kind: TypeAlias = Callable[[tuple[str, ...], Any], Filter]
 _KINDS: dict[_Kind, Callable[[int, int], bool]] = {
@@ -30,8 +31,19 @@ _KINDS: dict[_Kind, Callable[[int, int], bool]] = {
     LessThan: lambda row, value: row < value,
     LessThanOrEqual: lambda row, value: row <= value,
 }
+_ALWAYS = GreaterThan(("ledgerId",), ALWAYS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COMPARISONS = st.lists(st.tuples(st.sampled_from(list(_KINDS)), st.integers(0, 60)), max_size=4)
+
+
+def wanted_by(filters: list[Filter]) -> Wanted:
+    return _wanted_by([*filters, _ALWAYS])
+
+
+def test_filters_of_tables_that_spark_may_use_again_without_them_are_ignored() -> None:
+    """Else a query without filters would get what an earlier one with filters had left."""
+    assert _wanted_by([EqualTo(("entryId",), 5)]) == Wanted()
+    assert _wanted_by([EqualTo(("entryId",), 5), _ALWAYS]) != Wanted()
 
 
 @given(_COMPARISONS)
