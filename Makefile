@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check audit bench bench-admin bench-cluster simulate simulate-balancer chaos fuzz fuzz-login interop-clients format clean
+.PHONY: help setup standalone test check audit bench bench-admin bench-cluster simulate simulate-balancer chaos fuzz fuzz-login interop-clients interop-cluster format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -81,6 +81,15 @@ fuzz-login: $(STAMP)  ## make fuzz-login [ROUNDS=N] [SEED=first]: random first w
 
 interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, ONLY=java); needs Go, Java 17, Maven
 	ONLY=$(ONLY) scripts/interop_clients
+
+interop-cluster: $(STAMP)  ## Go, Java and Node clients (ONLY=go ...) in a cluster whose bundles move and whose owner is killed
+	$(BIN)/python -m tests.interop.moving_cluster $(if $(ONLY),--only $(ONLY))
+
+chart-renderings: $(STAMP)  ## tests/charts/renderings anew, after a change of charts/magnetar; needs helm 3 [HELM=path]
+	$(BIN)/python -m tests.charts.renderings $(or $(HELM),helm)
+
+test-chart: $(STAMP)  ## the chart and a real control plane: KUBE=kube.sh (docs/kubernetes.md), helm 3 [HELM=path]
+	MAGNETAR_KUBE=$(KUBE) MAGNETAR_HELM=$(or $(HELM),helm) $(BIN)/python -m pytest tests/charts -v
 
 clean:  ## remove the environment and caches, never data/
 	rm -rf $(VENV) .venv-audit .mypy_cache .ruff_cache .pytest_cache build *.egg-info

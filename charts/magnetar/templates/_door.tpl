@@ -1,0 +1,44 @@
+{{/* Ports for clients, of broker and standalone; take "isTls" and "isPlain" as well. */}}
+
+{{- define "magnetar.doorPorts" -}}
+{{- $ports := (index .root.Values .key).ports -}}
+{{- if .isPlain }}
+- {name: http, port: {{ $ports.http }}, targetPort: http}
+- {name: pulsar, port: {{ $ports.pulsar }}, targetPort: pulsar}
+{{- end }}
+{{- if .isTls }}
+- {name: https, port: {{ $ports.https }}, targetPort: https}
+- {name: pulsarssl, port: {{ $ports.pulsarssl }}, targetPort: pulsarssl}
+{{- end }}
+{{- end -}}
+
+{{- define "magnetar.doorContainerPorts" -}}
+{{- $ports := (index .root.Values .key).ports -}}
+{{- if .isPlain }}
+- {name: http, containerPort: {{ $ports.http }}}
+- {name: pulsar, containerPort: {{ $ports.pulsar }}}
+{{- end }}
+{{- if .isTls }}
+- {name: https, containerPort: {{ $ports.https }}}
+- {name: pulsarssl, containerPort: {{ $ports.pulsarssl }}}
+{{- end }}
+{{- end -}}
+
+{{/* Addresses of a broker for pods, and for clients outside. */}}
+{{- define "magnetar.listeners" -}}
+{{- $c := .root.Values.broker -}}
+{{- $listeners := list -}}
+{{- $hosts := dict "internal" (include "magnetar.podDomain" .) $c.external.listenerName $c.external.domain -}}
+{{- range $name := list "internal" $c.external.listenerName -}}
+{{- $host := printf "$(POD_NAME).%s" (index $hosts $name) -}}
+{{- if $.isPlain -}}
+{{- $listeners = append $listeners (printf "%s:pulsar://%s:%d" $name $host (int $c.ports.pulsar)) -}}
+{{- $listeners = append $listeners (printf "%s:http://%s:%d" $name $host (int $c.ports.http)) -}}
+{{- end -}}
+{{- if $.isTls -}}
+{{- $listeners = append $listeners (printf "%s:pulsar+ssl://%s:%d" $name $host (int $c.ports.pulsarssl)) -}}
+{{- $listeners = append $listeners (printf "%s:https://%s:%d" $name $host (int $c.ports.https)) -}}
+{{- end -}}
+{{- end -}}
+{{- join "," $listeners | quote -}}
+{{- end -}}

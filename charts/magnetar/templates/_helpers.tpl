@@ -1,0 +1,185 @@
+{{/* Names and labels. Most take (dict "root" $ "key" "broker"): the component as values.yaml names it. */}}
+
+{{- define "magnetar.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "magnetar.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "magnetar.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "magnetar.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "magnetar.clusterName" -}}
+{{- default (include "magnetar.fullname" .) .Values.clusterName -}}
+{{- end -}}
+
+{{/* Keys of the components that this release has, as a YAML list. */}}
+{{- define "magnetar.enabled" -}}
+{{- if .Values.standalone.enabled }}
+- standalone
+{{- else }}
+{{- range list "zookeeper" "bookkeeper" "autorecovery" "broker" }}
+{{- if index $.Values.components . }}
+- {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if .Values.components.toolset }}
+- toolset
+{{- end }}
+{{- end -}}
+
+{{- define "magnetar.component" -}}
+{{- printf "%s-%s" (include "magnetar.fullname" .root) (index .root.Values .key).component -}}
+{{- end -}}
+
+{{- define "magnetar.headless" -}}
+{{- printf "%s-headless" (include "magnetar.component" .) -}}
+{{- end -}}
+
+{{/* Domain of a component's pods: <pod>.<this>. */}}
+{{- define "magnetar.podDomain" -}}
+{{- printf "%s.%s.svc.%s" (include "magnetar.headless" .) .root.Release.Namespace .root.Values.clusterDomain -}}
+{{- end -}}
+
+{{- define "magnetar.selector" -}}
+app.kubernetes.io/name: {{ include "magnetar.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ (index .root.Values .key).component }}
+{{- end -}}
+
+{{/* Labels of what belongs to no component, or (with "key") to one. */}}
+{{- define "magnetar.labels" -}}
+{{- if .key -}}
+{{ include "magnetar.selector" . }}
+{{- else -}}
+app.kubernetes.io/name: {{ include "magnetar.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- end }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/part-of: magnetar
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The head of an object: magnetar.labels, "name", "annotations", and "more" labels. */}}
+{{- define "magnetar.metadata" -}}
+name: {{ .name }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "magnetar.labels" . | nindent 2 }}
+  {{- with .more }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* name:tag; images are named by component, but for the bookie's. */}}
+{{- define "magnetar.image" -}}
+{{- $image := index .root.Values.images (ternary "bookie" .key (eq .key "bookkeeper")) -}}
+{{- $tag := coalesce $image.tag .root.Values.defaultMagnetarImageTag .root.Chart.AppVersion -}}
+{{- $repository := default .root.Values.defaultMagnetarImageRepository $image.repository -}}
+image: {{ printf "%s:%s" $repository $tag | quote }}
+imagePullPolicy: {{ default .root.Values.defaultPullPolicy $image.pullPolicy }}
+{{- end -}}
+
+{{/* host:port,host:port of ZooKeeper's servers. */}}
+{{- define "magnetar.zookeepers" -}}
+{{- if .Values.pulsar_metadata.userProvidedZookeepers -}}
+{{- .Values.pulsar_metadata.userProvidedZookeepers -}}
+{{- else -}}
+{{- $zookeeper := dict "root" . "key" "zookeeper" -}}
+{{- $port := ternary .Values.zookeeper.ports.clientTls .Values.zookeeper.ports.client (eq (include "magnetar.tls" $zookeeper) "true") -}}
+{{- $servers := list -}}
+{{- range $ordinal := until (int .Values.zookeeper.replicaCount) -}}
+{{- $servers = append $servers (printf "%s-%d.%s:%d" (include "magnetar.component" $zookeeper) $ordinal (include "magnetar.podDomain" $zookeeper) (int $port)) -}}
+{{- end -}}
+{{- join "," $servers -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "magnetar.metadataUrl" -}}
+{{- printf "zk:%s%s" (include "magnetar.zookeepers" .) .Values.metadataPrefix -}}
+{{- end -}}
+
+{{/* "true" where the port of a component speaks TLS. */}}
+{{- define "magnetar.tls" -}}
+{{- $tls := index .root.Values.tls (ternary "bookie" .key (eq .key "bookkeeper")) -}}
+{{- and .root.Values.tls.enabled $tls.enabled -}}
+{{- end -}}
+
+{{/* "true" where a component has a certificate: for its port, or as a client of bookies or ZooKeeper. */}}
+{{- define "magnetar.hasCertificate" -}}
+{{- $own := eq (include "magnetar.tls" .) "true" -}}
+{{- $bookies := eq (include "magnetar.tls" (dict "root" .root "key" "bookkeeper")) "true" -}}
+{{- $zookeeper := eq (include "magnetar.tls" (dict "root" .root "key" "zookeeper")) "true" -}}
+{{- $brokers := eq (include "magnetar.tls" (dict "root" .root "key" "broker")) "true" -}}
+{{- if eq .key "standalone" -}}
+{{- $own -}}
+{{- else if eq .key "zookeeper" -}}
+{{- $zookeeper -}}
+{{- else if eq .key "toolset" -}}
+{{- if .root.Values.standalone.enabled -}}
+{{- eq (include "magnetar.tls" (dict "root" .root "key" "standalone")) "true" -}}
+{{- else -}}
+{{- or $brokers $bookies $zookeeper -}}
+{{- end -}}
+{{- else -}}
+{{- or $own $bookies $zookeeper -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "magnetar.certificateSecret" -}}
+{{- $tls := index .root.Values.tls (ternary "bookie" .key (eq .key "bookkeeper")) -}}
+{{- default (printf "%s-%s" .root.Release.Name $tls.cert_name) $tls.secretName -}}
+{{- end -}}
+
+{{/* "true" where clients prove with tokens who they are. */}}
+{{- define "magnetar.jwt" -}}
+{{- and .Values.auth.authentication.enabled .Values.auth.authentication.jwt.enabled -}}
+{{- end -}}
+
+{{- define "magnetar.bookieTokens" -}}
+{{- and .Values.auth.bookkeeper.enabled (not .Values.standalone.enabled) -}}
+{{- end -}}
+
+{{- define "magnetar.keySecret" -}}
+{{- $jwt := .Values.auth.authentication.jwt -}}
+{{- $kind := ternary "symmetric" "asymmetric" $jwt.usingSecretKey -}}
+{{- default (printf "%s-token-%s-key" .Release.Name $kind) $jwt.keySecretName -}}
+{{- end -}}
+
+{{/* (dict "root" $ "role" "admin") */}}
+{{- define "magnetar.tokenSecret" -}}
+{{- printf "%s-%s" (default (printf "%s-token" .root.Release.Name) .root.Values.auth.authentication.jwt.tokenSecretPrefix) .role -}}
+{{- end -}}
+
+{{/* How servers learn their zone: podLabel, node or none. */}}
+{{- define "magnetar.zoneFrom" -}}
+{{- $from := .Values.topology.zoneFrom -}}
+{{- if .Values.topology.zone -}}
+none
+{{- else if ne $from "auto" -}}
+{{- $from -}}
+{{- else if or (semverCompare ">=1.35.0-0" .Capabilities.KubeVersion.Version) (not .Values.rbac.enabled) -}}
+podLabel
+{{- else -}}
+node
+{{- end -}}
+{{- end -}}
+
+{{/* "true" where a component asks the API server for its node. */}}
+{{- define "magnetar.asksForNode" -}}
+{{- and (has .key (list "bookkeeper" "broker" "autorecovery")) (eq (include "magnetar.zoneFrom" .root) "node") -}}
+{{- end -}}

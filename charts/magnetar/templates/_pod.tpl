@@ -1,0 +1,280 @@
+{{/* Parts of pods. All take (dict "root" $ "key" "broker"), and say so where they need more. */}}
+
+{{- define "magnetar.podMetadata" -}}
+{{- $c := index .root.Values .key -}}
+labels:
+  {{- include "magnetar.selector" . | nindent 2 }}
+  {{- /* Not the chart's version: pods that stay the same should live on. */}}
+  {{- with .root.Values.labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  {{- if $c.restartPodsOnConfigMapChange }}
+  checksum/config: {{ include "magnetar.configData" . | sha256sum }}
+  {{- end }}
+  {{- with $c.annotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/* Everything of a pod's spec but containers and volumes. */}}
+{{- define "magnetar.podSpec" -}}
+{{- $c := index .root.Values .key -}}
+serviceAccountName: {{ include "magnetar.component" . }}
+automountServiceAccountToken: {{ include "magnetar.asksForNode" . }}
+# Variables like MAGNETAR_BROKER_PORT=tcp://... look like settings.
+enableServiceLinks: false
+terminationGracePeriodSeconds: {{ include "magnetar.gracePeriod" . }}
+securityContext:
+  {{- mergeOverwrite (deepCopy .root.Values.securityContext) $c.securityContext | toYaml | nindent 2 }}
+{{- with .root.Values.images.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with $c.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $c.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $c.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "magnetar.affinity" . }}
+affinity:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- with $c.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{ toYaml . | nindent 4 | trim }}
+    {{- if not .labelSelector }}
+    labelSelector:
+      matchLabels:
+        {{- include "magnetar.selector" $ | nindent 8 }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "magnetar.gracePeriod" -}}
+{{- $c := index .root.Values .key -}}
+{{- $drain := 0 -}}
+{{- if eq .key "bookkeeper" -}}
+{{- $drain = ternary $c.drain.timeoutSeconds 0 $c.drain.enabled -}}
+{{- end -}}
+{{- add $c.gracePeriod $drain -}}
+{{- end -}}
+
+{{- define "magnetar.affinity" -}}
+{{- $affinity := (index .root.Values .key).affinity -}}
+{{- $type := default .root.Values.affinity.type $affinity.type -}}
+{{- with omit $affinity "anti_affinity" "anti_affinity_topology_key" "type" }}
+{{- toYaml . }}
+{{ end }}
+{{- if and .root.Values.affinity.anti_affinity $affinity.anti_affinity -}}
+podAntiAffinity:
+  {{ $type }}:
+    {{- if eq $type "requiredDuringSchedulingIgnoredDuringExecution" }}
+    - topologyKey: {{ $affinity.anti_affinity_topology_key }}
+      labelSelector:
+        matchLabels:
+          {{- include "magnetar.selector" . | nindent 10 }}
+    {{- else }}
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: {{ $affinity.anti_affinity_topology_key }}
+        labelSelector:
+          matchLabels:
+            {{- include "magnetar.selector" . | nindent 12 }}
+    {{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Add "live" and "ready": the probes' actions. */}}
+{{- define "magnetar.probes" -}}
+{{- $probe := (index .root.Values .key).probe -}}
+{{- $live := .live -}}
+{{- $ready := .ready -}}
+{{- range $name, $action := dict "startup" $live "liveness" $live "readiness" $ready }}
+{{- $settings := index $probe $name }}
+{{- if $settings.enabled }}
+{{ $name }}Probe:
+  {{- omit $settings "enabled" | merge $action | toYaml | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Of a server of ours; add "port" and "scheme". */}}
+{{- define "magnetar.httpProbes" -}}
+{{- $live := dict "httpGet" (dict "path" "/livez" "port" .port "scheme" .scheme) -}}
+{{- $ready := dict "httpGet" (dict "path" "/readyz" "port" .port "scheme" .scheme) -}}
+{{- include "magnetar.probes" (dict "root" .root "key" .key "live" $live "ready" $ready) -}}
+{{- end -}}
+
+{{/* Image, resources, rights: the begin of a container. */}}
+{{- define "magnetar.container" -}}
+name: {{ (index .root.Values .key).component }}
+{{ include "magnetar.image" . }}
+securityContext:
+  {{- toYaml .root.Values.containerSecurityContext | nindent 2 }}
+resources:
+  {{- toYaml (index .root.Values .key).resources | nindent 2 }}
+{{- end -}}
+
+{{- define "magnetar.volumeMounts" -}}
+- name: tmp
+  mountPath: /tmp
+{{- if eq (include "magnetar.hasCertificate" .) "true" }}
+- name: tls
+  mountPath: /etc/magnetar/tls
+  readOnly: true
+{{- end }}
+{{- if eq (include "magnetar.hasZooKeeperTls" .) "true" }}
+- name: metadata
+  mountPath: /etc/magnetar/metadata
+  readOnly: true
+{{- end }}
+{{- if eq (include "magnetar.hasKey" .) "true" }}
+- name: token-key
+  mountPath: /etc/magnetar/token-key
+  readOnly: true
+{{- end }}
+{{- range fromYamlArray (include "magnetar.tokens" .) }}
+- name: token-{{ .name }}
+  mountPath: /etc/magnetar/token-{{ .name }}
+  readOnly: true
+{{- end }}
+{{- with (index .root.Values .key).extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Secrets can be read by the pod's group (fsGroup) alone. */}}
+{{- define "magnetar.volumes" -}}
+- name: tmp
+  emptyDir: {sizeLimit: 256Mi}
+{{- if eq (include "magnetar.hasCertificate" .) "true" }}
+- name: tls
+  projected:
+    defaultMode: 0440
+    sources:
+      - secret:
+          name: {{ include "magnetar.certificateSecret" . }}
+          items:
+            - {key: tls.crt, path: tls.crt}
+            - {key: tls.key, path: tls.key}
+            {{- if not .root.Values.tls.caSecretName }}
+            - {key: ca.crt, path: ca.crt}
+            {{- end }}
+            {{- if eq .key "zookeeper" }}
+            - {key: tls-combined.pem, path: tls-combined.pem}
+            {{- end }}
+      {{- with .root.Values.tls.caSecretName }}
+      - secret:
+          name: {{ . }}
+          items:
+            - {key: ca.crt, path: ca.crt}
+      {{- end }}
+{{- end }}
+{{- if eq (include "magnetar.hasZooKeeperTls" .) "true" }}
+- name: metadata
+  configMap:
+    name: {{ include "magnetar.fullname" .root }}-metadata
+{{- end }}
+{{- if eq (include "magnetar.hasKey" .) "true" }}
+- name: token-key
+  secret:
+    secretName: {{ include "magnetar.keySecret" .root }}
+    defaultMode: 0440
+    items:
+      {{- if .root.Values.auth.authentication.jwt.usingSecretKey }}
+      - {key: SECRETKEY, path: secret.key}
+      {{- else }}
+      - {key: PUBLICKEY, path: public.key}
+      {{- end }}
+{{- end }}
+{{- range fromYamlArray (include "magnetar.tokens" .) }}
+- name: token-{{ .name }}
+  secret:
+    secretName: {{ include "magnetar.tokenSecret" (dict "root" $.root "role" .role) }}
+    defaultMode: 0440
+    items:
+      - {key: TOKEN, path: token}
+{{- end }}
+{{- with (index .root.Values .key).extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* "true" for clients of ZooKeeper over TLS. */}}
+{{- define "magnetar.hasZooKeeperTls" -}}
+{{- and (has .key (list "bookkeeper" "autorecovery" "broker" "toolset")) (not .root.Values.standalone.enabled) (eq (include "magnetar.tls" (dict "root" .root "key" "zookeeper")) "true") -}}
+{{- end -}}
+
+{{/* "true" where tokens are checked. */}}
+{{- define "magnetar.hasKey" -}}
+{{- $clients := and (has .key (list "broker" "standalone")) (eq (include "magnetar.jwt" .root) "true") -}}
+{{- $bookies := and (has .key (list "bookkeeper" "autorecovery")) (eq (include "magnetar.bookieTokens" .root) "true") -}}
+{{- or $clients $bookies -}}
+{{- end -}}
+
+{{/* Tokens that a component shows: name of the volume and role. */}}
+{{- define "magnetar.tokens" -}}
+{{- $users := .root.Values.auth.superUsers -}}
+{{- if eq (include "magnetar.jwt" .root) "true" }}
+{{- if eq .key "broker" }}
+- {name: broker, role: {{ $users.broker }}}
+{{- else if eq .key "toolset" }}
+- {name: client, role: {{ $users.client }}}
+{{- end }}
+{{- end }}
+{{- if and (eq (include "magnetar.bookieTokens" .root) "true") (has .key (list "bookkeeper" "autorecovery" "broker" "toolset")) }}
+- {name: bookkeeper, role: {{ .root.Values.auth.bookkeeper.role }}}
+{{- end }}
+{{- end -}}
+
+{{/* The claims of a component; takes "volumes": a list of values with name, size, storageClassName, selector. */}}
+{{- define "magnetar.claims" -}}
+{{- $c := index .root.Values .key -}}
+{{- if and .root.Values.volumes.persistence $c.volumes.persistence }}
+persistentVolumeClaimRetentionPolicy:
+  {{- toYaml .root.Values.volumes.retention | nindent 2 }}
+volumeClaimTemplates:
+  {{- range .volumes }}
+  - apiVersion: v1
+    kind: PersistentVolumeClaim
+    metadata:
+      name: {{ .name }}
+      labels:
+        {{- include "magnetar.selector" $ | nindent 8 }}
+    spec:
+      accessModes: [ReadWriteOnce]
+      resources:
+        requests:
+          storage: {{ .size }}
+      {{- with .storageClassName }}
+      storageClassName: {{ . }}
+      {{- end }}
+      {{- with .selector }}
+      selector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Where there are no claims: directories that die with the pod. */}}
+{{- define "magnetar.emptyDirs" -}}
+{{- $c := index .root.Values .key -}}
+{{- if not (and .root.Values.volumes.persistence $c.volumes.persistence) }}
+{{- range .volumes }}
+- name: {{ .name }}
+  emptyDir: {sizeLimit: {{ .size }}}
+{{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,1 @@
+"""The Helm chart: its renderings by our rules, and what a real control plane makes of it."""
