@@ -1,0 +1,335 @@
+"""The streaming source: how far its batches reach, and that they hold each row once.
+
+The reader is driven as Spark drives it, without a JVM between; ``test_stream_kills.py`` has Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
+
+from pipeline.admin import parse_access
+from pipeline.columns import COLUMNS
+from pipeline.errors import DataLossError, OptionsError
+from pipeline.options import parse_read_options, parse_trigger_limits
+from pipeline.stream_source import StreamReader
+from tests.integration.failure_tools import wait_until
+from tests.pipeline.topics import (
+    WAIT_S,
+    Addresses,
+    Sent,
+    admin,
+    client_of,
+    segments,
+    send_all,
+    topic_path,
+)
+from tests.standalone_process import StandaloneProcess
+
+_SMALL_LEDGERS = (
+    *("--set", "managedLedgerMaxEntriesPerLedger=10"),
+    *("--set", "managedLedgerMinLedgerRolloverTimeMinutes=0"),
+    *("--set", "defaultRetentionTimeInMinutes=-1", "--set", "defaultRetentionSizeInMB=-1"),
+)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
+    folder: Path = tmp_path_factory.mktemp("stream")
+    with StandaloneProcess(folder / "data", *_SMALL_LEDGERS) as process:
+        yield Addresses(process.service_url, process.admin_url)
+
+
+class Query:
+    """What Spark does with the reader, and what it keeps in the checkpoint."""
+
+    def __init__(
+        self, at: Addresses, offset: dict[str, Any] | None = None, **options: object
+    ) -> None:
+        texts = {name: str(value) for name, value in options.items()}
+        texts = {"adminUrl": at.admin_url, "startingOffsets": "earliest", **texts}
+        self.reader = StreamReader(
+            parse_access(texts),
+            COLUMNS,
+            parse_read_options(texts, streaming=True),
+            parse_trigger_limits(texts),
+        )
+        self.offset = self.reader.initialOffset() if offset is None else offset
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.stop()
+
+    def plan(self, limit: ReadLimit | None = None) -> dict[str, Any]:
+        limit = self.reader.getDefaultReadLimit() if limit is None else limit
+        return json_round_trip(self.reader.latestOffset(self.offset, limit))
+
+    def read(self, end: dict[str, Any]) -> list[Sent]:
+        """The rows up to ``end``, task after task; each task gets a reader that travelled."""
+        rows = []
+        for part in self.reader.partitions(self.offset, end):
+            away = pickle.loads(pickle.dumps(self.reader))
+            for batch in away.read(pickle.loads(pickle.dumps(part))):
+                rows += [_sent(row) for row in batch.to_pylist()]
+        return rows
+
+    def batch(self, limit: ReadLimit | None = None) -> list[Sent]:
+        """One batch, committed."""
+        end = self.plan(limit)
+        rows = [] if end == self.offset else self.read(end)
+        self.reader.commit(end)
+        self.offset = end
+        return rows
+
+    def drain(self) -> list[list[Sent]]:
+        batches = []
+        while rows := self.batch():
+            batches.append(rows)
+        return batches
+
+
+def json_round_trip(offset: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+def _sent(row: dict[str, Any]) -> Sent:
+    return Sent(
+        value=row["value"],
+        key=None if row["key"] is None else row["key"].decode(),
+        properties=dict(row["properties"]),
+        ledger_id=row["ledgerId"],
+        entry_id=row["entryId"],
+        batch_index=row["batchIndex"],
+        partition=row["partition"],
+    )
+
+
+def _numbered(count: int, first: int = 0) -> list[tuple[bytes, str | None, dict[str, str]]]:
+    return [(b"value-%d" % n, f"key-{n % 7}", {"n": str(n)}) for n in range(first, first + count)]
+
+
+def _by_place(rows: list[Sent]) -> list[Sent]:
+    return sorted(rows, key=lambda each: each.place)
+
+
+def test_batches_take_as_many_messages_as_they_may(broker: Addresses) -> None:
+    with client_of(broker) as client:
+        sent = send_all(client, "limited", _numbered(500), batching_max_messages=7)
+    with Query(broker, subscribe="limited", maxOffsetsPerTrigger=100) as query:
+        assert query.reader.getDefaultReadLimit() == ReadMaxRows(100)
+        batches = query.drain()
+    assert [row for batch in batches for row in batch] == sent
+    sizes = [len(batch) for batch in batches]
+    assert max(sizes) <= 100
+    assert all(size > 100 - 7 for size in sizes[:-1])  # the next entry didn't fit
+
+
+def test_one_trigger_of_all_there_is_ignores_limits(broker: Addresses) -> None:
+    with client_of(broker) as client:
+        sent = send_all(client, "once", _numbered(300), batching_max_messages=7)
+    with Query(broker, subscribe="once", maxOffsetsPerTrigger=10) as query:
+        assert query.batch(ReadAllAvailable()) == sent
+
+
+def test_batches_take_as_many_bytes_as_they_may(broker: Addresses) -> None:
+    messages: list[tuple[bytes, str | None, dict[str, str]]] = [
+        (bytes(1000), None, {}) for _ in range(100)
+    ]
+    with client_of(broker) as client:
+        sent = send_all(client, "bytes", messages, batching_enabled=False)
+    with Query(broker, subscribe="bytes", maxBytesPerTrigger=11_500) as query:
+        assert query.reader.getDefaultReadLimit() == ReadMaxBytes(11_500)
+        batches = query.drain()
+    assert [row for batch in batches for row in batch] == sent
+    assert {len(batch) for batch in batches[:-1]} == {10}  # 1,000 bytes and some metadata each
+
+
+def test_limits_are_shared_by_what_waits_and_nobody_starves(broker: Addresses) -> None:
+    admin(broker, "PUT", f"{topic_path('shared')}/partitions", 2)
+    with client_of(broker) as client:
+        large = send_all(client, "shared-partition-0", _numbered(300), batching_enabled=False)
+        small = send_all(client, "shared-partition-1", _numbered(20), batching_enabled=False)
+    with Query(broker, subscribe="shared", maxOffsetsPerTrigger=32) as query:
+        first = query.batch()
+        assert len([row for row in first if row.partition == 0]) == 30
+        assert len([row for row in first if row.partition == 1]) == 2
+        rest = query.drain()
+    found = first + [row for batch in rest for row in batch]
+    values = [(row.ledger_id, row.entry_id) for row in _by_place(found)]
+    assert sorted(values) == sorted((row.ledger_id, row.entry_id) for row in large + small)
+
+
+def test_a_small_batch_waits_for_more_or_for_its_time(broker: Addresses) -> None:
+    with client_of(broker) as client:
+        first = send_all(client, "patient", _numbered(10), batching_max_messages=4)
+        with Query(broker, subscribe="patient", minOffsetsPerTrigger=25) as query:
+            assert query.reader.getDefaultReadLimit() == ReadMinRows(25)
+            assert query.plan() == query.offset
+            more = send_all(client, "patient", _numbered(20, 10), batching_max_messages=4)
+            assert query.batch() == first + more
+    with Query(
+        broker, subscribe="patient", minOffsetsPerTrigger=25, maxTriggerDelay="1ms"
+    ) as query:
+        query.batch()
+        with client_of(broker) as client:
+            last = send_all(client, "patient", _numbered(3, 30))
+        wait_until(lambda: query.plan() != query.offset, "the delay is over", WAIT_S)
+        assert query.batch() == last
+
+
+def test_available_now_ends_where_the_topic_ended_when_it_began(broker: Addresses) -> None:
+    with client_of(broker) as client:
+        sent = send_all(client, "now", _numbered(120), batching_max_messages=7)
+        with Query(broker, subscribe="now", maxOffsetsPerTrigger=50) as query:
+            query.reader.prepareForTriggerAvailableNow()
+            send_all(client, "now", _numbered(50, 120), batching_max_messages=7)
+            batches = query.drain()
+    assert [row for batch in batches for row in batch] == sent
+    assert len(batches) == 3
+    with Query(broker, subscribe="now", minOffsetsPerTrigger=10_000) as query:
+        query.reader.prepareForTriggerAvailableNow()
+        assert len(query.batch()) == 170  # nobody waits for messages that need not come
+
+
+def test_offsets_are_where_the_next_query_goes_on(broker: Addresses) -> None:
+    with client_of(broker) as client:
+        sent = send_all(client, "restart", _numbered(90), batching_max_messages=7)
+        with Query(broker, subscribe="restart", maxOffsetsPerTrigger=40) as query:
+            first = query.batch()
+            kept = query.offset
+            lost = query.read(query.plan())  # not committed
+        sent += send_all(client, "restart", _numbered(30, 90), batching_max_messages=7)
+    with Query(broker, kept, subscribe="restart", maxOffsetsPerTrigger=40) as query:
+        assert query.batch() == lost
+        rest = query.drain()
+    assert first + lost + [row for batch in rest for row in batch] == sent
+
+
+def test_a_batch_that_is_repeated_is_cut_the_same_although_the_ledger_grew(
+    broker: Addresses,
+) -> None:
+    with client_of(broker) as client:
+        send_all(client, "again", _numbered(95), batching_max_messages=5)
+        with Query(broker, subscribe="again", minPartitions=4) as query:
+            end = query.plan()
+            before = [part.part for part in query.reader.partitions(query.offset, end)]  # type: ignore[attr-defined]
+            large = [(bytes(5000), key, tags) for _, key, tags in _numbered(40)]
+            send_all(client, "again", large, batching_enabled=False)
+            after = [part.part for part in query.reader.partitions(query.offset, end)]  # type: ignore[attr-defined]
+
+    def entries(parts: list[Any]) -> list[list[tuple[int, int, int]]]:
+        return [
+            [(piece.ledger.ledger_id, piece.first, piece.end) for piece in part.pieces]
+            for part in parts
+        ]
+
+    assert len(before) >= 4
+    assert entries(before) == entries(after)
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning(broker: Addresses) -> None:
+    admin(broker, "PUT", f"{topic_path('grows-a')}/partitions", 1)
+    with client_of(broker) as client:
+        old = send_all(client, "grows-a", _numbered(10))
+        pattern = "public/default/grows-.*"
+        with Query(broker, subscribePattern=pattern) as query:
+            assert _by_place(query.batch()) == old
+            admin(broker, "POST", f"{topic_path('grows-a')}/partitions", 3)
+            added = send_all(client, "grows-a-partition-2", _numbered(10, 10))
+            topic = send_all(client, "grows-b", _numbered(10, 20))
+            wait_until(lambda: len(query.plan()) >= 3, "the new ones are seen", WAIT_S)
+            new = query.batch()
+    assert sorted(row.value for row in new) == sorted(row.value for row in added + topic)
+
+
+def test_the_cursor_follows_and_keeps_what_was_not_read(broker: Addresses) -> None:
+    path = topic_path("followed")
+    with client_of(broker) as client:
+        send_all(client, "followed", _numbered(60), batching_enabled=False)
+        with Query(broker, subscribe="followed", cursor="spark", maxOffsetsPerTrigger=25) as query:
+            left = []
+            for _ in range(3):
+                query.batch()
+                stats = admin(broker, "GET", f"{path}/stats")
+                left.append(stats["subscriptions"]["spark"]["msgBacklog"])
+            assert left == [35, 10, 0]
+            more = send_all(client, "followed", _numbered(7, 60), batching_enabled=False)
+            assert admin(broker, "GET", f"{path}/stats")["subscriptions"]["spark"][
+                "msgBacklog"
+            ] == len(more)
+
+
+def test_a_stream_that_was_overtaken_by_trimming_says_so(broker: Addresses) -> None:
+    path = topic_path("overtaken")
+    admin(broker, "PUT", path)
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    admin(broker, "POST", f"{path}/retention", nothing)
+    with client_of(broker) as client:
+        consumer = client.subscribe("overtaken", "s")
+        sent = send_all(client, "overtaken", _numbered(60), batching_enabled=False)
+        with Query(broker, subscribe="overtaken", maxOffsetsPerTrigger=5) as query:
+            query.batch()
+            kept = query.offset
+        for _ in sent[:45]:
+            consumer.acknowledge(consumer.receive(int(WAIT_S * 1000)))
+        consumer.close()
+
+        def trimmed() -> bool:
+            admin(broker, "POST", f"{path}/trim")
+            return bool(segments(broker, "overtaken")["first"]["ledgerId"] > sent[0].ledger_id)
+
+        wait_until(trimmed, "the first ledgers are trimmed", WAIT_S)
+    with (
+        Query(broker, kept, subscribe="overtaken") as query,
+        pytest.raises(DataLossError, match="failOnDataLoss"),
+    ):
+        query.plan()
+    with Query(broker, kept, subscribe="overtaken", failOnDataLoss="false") as query:
+        rest = query.batch()
+    assert rest == sent[-len(rest) :]
+
+
+def test_nothing_new_is_no_batch_and_the_end_is_reported(broker: Addresses) -> None:
+    with client_of(broker) as client:
+        sent = send_all(client, "idle", _numbered(10), batching_enabled=False)
+    with Query(broker, subscribe="idle", maxOffsetsPerTrigger=4) as query:
+        query.plan()
+        last = sent[-1]
+        assert query.reader.reportLatestOffset() == {
+            "persistent://public/default/idle": [last.ledger_id, last.entry_id + 1]
+        }
+        query.drain()
+        assert query.plan() == query.offset
+    with Query(broker, subscribe="idle", startingOffsets="latest") as query:
+        assert query.batch() == []
+
+
+def test_a_checkpoint_of_something_else_is_refused(broker: Addresses) -> None:
+    with client_of(broker) as client:
+        send_all(client, "mine", _numbered(1))
+    with (
+        Query(broker, {"offset": 5}, subscribe="mine") as query,
+        pytest.raises(OptionsError, match="not a point"),
+    ):
+        query.plan()
+    far = {"persistent://public/default/mine": [10**9, 0]}
+    with (
+        Query(broker, {}, subscribe="mine") as query,
+        pytest.raises(DataLossError, match="another cluster"),
+    ):
+        query.reader.partitions({}, far)
