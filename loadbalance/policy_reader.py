@@ -127,11 +127,13 @@ class PolicyReader:
         self._stale = True
 
     def _on_local_policies(self, event: MetadataEvent) -> None:
-        if event.type is EventType.CHILDREN_CHANGED:
+        namespace = event.path.removeprefix(f"{_LOCAL_POLICIES}/")
+        # Parents come with the first of their namespaces, and hold nothing.
+        if event.type is EventType.CHILDREN_CHANGED or namespace.count("/") != 1:
             return
         self._stale = True
         if self._changed_namespaces is not None:
-            self._changed_namespaces.add(event.path.removeprefix(f"{_LOCAL_POLICIES}/"))
+            self._changed_namespaces.add(namespace)
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:

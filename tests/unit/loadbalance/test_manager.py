@@ -263,6 +263,17 @@ async def test_groups_are_read_once_and_then_followed(base: EmbeddedMetadataStor
     reader.close()
 
 
+async def test_the_first_local_policies_of_a_cluster_are_read(base: EmbeddedMetadataStore) -> None:
+    """Their parents come with them, after the reader looked: they are no namespaces."""
+    reader = PolicyReader(base, "c")
+    assert not (await reader.read()).groups
+    await base.put("/admin/local-policies/t/n", b'{"namespaceAntiAffinityGroup":"g"}')
+    assert (await reader.read()).groups == {"t/n": "g"}
+    await base.delete_recursive("/admin/local-policies")
+    assert not (await reader.read()).groups
+    reader.close()
+
+
 async def test_what_was_learned_outlives_the_leader(base: EmbeddedMetadataStore) -> None:
     registry = BrokerRegistry(base.new_session(), Weights.of(CONFIG))
     policies = PolicyReader(base, "c")
