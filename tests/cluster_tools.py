@@ -12,7 +12,7 @@ import psutil
 import pulsar
 
 from tests.cluster_process import ClusterProcess
-from tests.cluster_traffic import TopicTraffic, check_history
+from tests.cluster_traffic import TopicTraffic, Traffic, check_history
 from tests.integration.failure_tools import wait_until
 
 SESSION_MS = 4_000
@@ -51,12 +51,13 @@ def leader_of(web_url: str) -> str | None:
     return None if found is None else str(json.loads(found)["serviceUrl"])
 
 
-def all_go_on(traffic: Sequence[TopicTraffic], what: str) -> None:
+def all_go_on(traffic: Sequence[Traffic], what: str) -> None:
     """Everybody produces, and everybody's consumer gets what is new."""
     marks = [each.acknowledged + 20 for each in traffic]
 
     def done() -> bool:
-        assert [each.failure for each in traffic] == [None] * len(traffic)
+        failures = [each.failure for each in traffic if each.failure is not None]
+        assert failures == [], failures
         return all(
             each.acknowledged > mark and each.consumed > mark - 20
             for each, mark in zip(traffic, marks, strict=True)

@@ -6,10 +6,20 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 import pulsar
 
 _QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+class Traffic(Protocol):
+    """What somebody sees who sends numbers 0, 1, 2, ... to a topic and consumes them."""
+
+    acknowledged: int
+    consumed: int
+    longest_gap_s: float
+    failure: Exception | None
 
 
 class TopicTraffic(threading.Thread):
@@ -116,7 +126,7 @@ def start_traffic(service_url: str, topics: Sequence[str]) -> list[TopicTraffic]
     return traffic
 
 
-def reset_gaps(traffic: Sequence[TopicTraffic]) -> None:
+def reset_gaps(traffic: Sequence[Traffic]) -> None:
     for each in traffic:
         each.longest_gap_s = 0.0
 
