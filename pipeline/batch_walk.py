@@ -136,12 +136,36 @@ def walk_fields(
 
 def _read_properties(data: bytes, at: int, rows: Rows) -> int:
     """From ``at``, where one begins, up to the next other field."""
-    keys, values, wanted = rows.property_keys, rows.property_values, rows.wants.properties
-    if not wanted:
+    if not rows.wants.properties:
         while data[at] == 0x0A and data[at + 1] < 128:
             at += 2 + data[at + 1]
         return at
-    start = len(keys)
+    keys, values, startswith = rows.property_keys, rows.property_values, data.startswith
+    begin, count = at, len(keys)
+    for prefix, key, to_size in rows.property_layout:
+        size = data[at + 1]
+        middle = at + to_size
+        if (
+            data[at] != 0x0A
+            or size > 127
+            or data[middle] + to_size - 1 != size
+            or not startswith(prefix, at + 2)
+        ):
+            break
+        keys.append(key)
+        at += 2 + size
+        values.append(data[middle + 1 : at])
+    else:
+        if data[at] != 0x0A:
+            return at
+    del keys[count:], values[count:]
+    return _read_new_properties(data, begin, rows)
+
+
+def _read_new_properties(data: bytes, at: int, rows: Rows) -> int:
+    """The same where the keys aren't those of the messages before."""
+    keys: list[bytes] = []
+    values = rows.property_values
     while data[at] == 0x0A:
         end = at + 2 + data[at + 1]
         middle = at + 4 + data[at + 3]  # where the value's tag is
@@ -155,8 +179,10 @@ def _read_properties(data: bytes, at: int, rows: Rows) -> int:
         keys.append(data[at + 4 : middle])
         values.append(data[middle + 2 : end])
         at = end
-    if (count := len(keys) - start) > 1 and len(set(keys[start:])) < count:
+    if len(set(keys)) < len(keys):
         raise _UncommonError
+    rows.property_keys += keys
+    rows.note_property_keys(keys)
     return at
 
 

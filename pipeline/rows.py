@@ -51,8 +51,8 @@ class Rows:
 
     __slots__ = (
         *("_arrays", "_columns", "_partition", "_run_ends", "_runs", "_schema", "_topic"),
-        *("byte_count", "count", "indexes", "messages", "property_keys", "property_values"),
-        *("values", "wants"),
+        *("_new_layouts", "byte_count", "count", "indexes", "messages", "property_keys"),
+        *("property_layout", "property_values", "values", "wants"),
     )
 
     def __init__(self, columns: Sequence[str], topic: str, partition: int) -> None:
@@ -83,6 +83,10 @@ class Rows:
             "orderingKey": lambda: pa.array([each[4] for each in self.messages], pa.binary()),
             "properties": self._property_array,
         }
+        self.property_layout: list[tuple[bytes, bytes, int]] = []
+        """Of each property that messages have one after the other: its bytes from the key's tag to
+        the value's tag, its key, and how far from its beginning the value's size is."""
+        self._new_layouts = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -90,8 +94,8 @@ class Rows:
         self.values: list[bytes | None] = []
         self.messages: list[MessageFacts] = []
         self.indexes: list[int] = []
-        self.property_keys: list[bytes] = []
-        self.property_values: list[bytes] = []
+        self.property_keys: list[bytes | str] = []
+        self.property_values: list[bytes | str] = []
         self._runs: list[EntryFacts] = []
         self._run_ends: list[int] = []  # rows up to the end of each of them
 
@@ -103,9 +107,20 @@ class Rows:
 
     def add_properties(self, pairs: Iterable[pb.KeyValue]) -> None:
         """Of the message that is added next; the last of several equal keys counts."""
-        found = {readable(pair.key): readable(pair.value) for pair in pairs}
-        self.property_keys += map(encoded, found)
-        self.property_values += map(encoded, found.values())
+        found = {pair.key: pair.value for pair in pairs}
+        self.property_keys += found
+        self.property_values += found.values()
+
+    def note_property_keys(self, keys: Sequence[bytes]) -> None:
+        """A message has these and no others, each shorter than 124 bytes; the next ones may, too.
+
+        Now and then only: where each message has others it would be of no use.
+        """
+        if self._new_layouts % 16 == 0:
+            self.property_layout = [
+                (b"\x0a%c%b\x12" % (len(key), key), key, len(key) + 5) for key in keys
+            ]
+        self._new_layouts += 1
 
     def add_single(self, metadata: pb.MessageMetadata, payload: bytes) -> None:
         """A message that is an entry of its own."""
@@ -130,7 +145,7 @@ class Rows:
 
     def undo_properties(self) -> None:
         """Forget those of the message that would have been added next."""
-        end = self.messages[-1][5] if self.messages else 0
+        end = self.messages[-1][5] if self.messages else 0  # keys may be fewer than values
         del self.property_keys[end:], self.property_values[end:]
 
     def end_entry(self, facts: EntryFacts, byte_count: int) -> None:

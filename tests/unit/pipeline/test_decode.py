@@ -109,6 +109,44 @@ def test_a_message_without_sequence_id_or_event_time_shows_the_batch_s() -> None
     assert [row["eventTime"].microsecond for row in rows] == [1000, 2000]
 
 
+@pytest.mark.parametrize("payload", [b"@", b"@@", b"@\x80\x01", b"(@@@", b"0\x01@\x05", b":\1@@\1"])
+def test_payloads_that_look_like_more_fields(payload: bytes) -> None:
+    """0x40 is the tag of the sequence id, 0x28, 0x30 and 0x3a are those before it."""
+    entry = batch([one(payload), one(payload, sequence_id=200), one(payload), one(payload * 9)])
+    rows = decoded([entry])
+    assert values(rows) == [payload, payload, payload, payload * 9]
+    assert [row["sequenceId"] for row in rows] == [7, 200, 7, 7]
+    assert values(decoded([entry], ("value",))) == values(rows)
+
+
+def test_properties_that_change_from_message_to_message() -> None:
+    """The keys of the messages before are tried first."""
+    sets: list[dict[str, str]] = [
+        {"a": "1", "b": "2"},
+        {"a": "3", "b": "4"},
+        {"a": "5"},
+        {"a": "6", "b": "", "c": "7"},
+        {"b": "8", "a": "9"},
+        {},
+        {"aa": "1", "b": "2"},
+        {"a": "x" * 150, "b": "2"},
+        {"k" * 200: "1"},
+        {"a": "10", "b": "y" * 110},
+    ]
+    messages = [
+        one(
+            b"\x0a\x06\x0a\x01a\x12\x01v",  # a property, were it read as one
+            properties=[pb.KeyValue(key=key, value=value) for key, value in pairs.items()],
+            sequence_id=index,
+            partition_key=None if index % 2 else "\n\1a\x12",
+        )
+        for index, pairs in enumerate(sets * 5)
+    ]
+    rows = decoded([batch(messages)])
+    assert [dict(row["properties"]) for row in rows] == sets * 5
+    assert [row["sequenceId"] for row in rows] == list(range(50))
+
+
 def test_a_batch_of_one_is_a_batch() -> None:
     (row,) = decoded([batch([one(b"only")])])
     assert (row["batchIndex"], row["value"]) == (0, b"only")

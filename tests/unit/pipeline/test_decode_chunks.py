@@ -156,6 +156,15 @@ def test_the_oldest_pieces_make_room() -> None:
     assert joiner.complete(Chunk(1, b"y"), last) == last
     assert joiner.resolve(last, Chunk(1, b"y"), [Chunk(0, b"x" * 30)]) == b"x" * 30 + b"y"
     assert joiner.complete(Chunk(1, b"y"), last) is None  # it is over
+    held = joiner.held_bytes
+    for payload in (b"a" * 20, b"b" * 20):  # the second time counts for nothing
+        joiner.add("p-twice", Chunk(2, payload), 1, 61)
+    assert joiner.held_bytes == held + 20
+    last = Missing("p-twice", 4, 1, 61, 0)
+    assert joiner.complete(Chunk(3, b"z"), last) == last
+    before = [Chunk(0, b"."), Chunk(1, b".")]
+    assert joiner.resolve(last, Chunk(3, b"z"), before) == b".." + b"a" * 20 + b"z"
+    assert joiner.held_bytes == held
     too_large = Missing("p-x", 2, 1, 63, 0)
     joiner.add("p-x", Chunk(0, b"x" * 101), 1, 62)
     assert joiner.held_bytes == 0
