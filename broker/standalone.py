@@ -40,6 +40,7 @@ from broker.ledger_client import client_config
 from broker.logs import set_up_logging
 from broker.service.broker_service import BrokerService, wall_clock_ms
 from broker.service.file_limit import raise_file_limit
+from broker.starting_door import StartingDoor
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from managed_ledger.offload.file_store import FilesystemOffloader
@@ -67,6 +68,8 @@ _MIB = 1024 * 1024
 _BOOKIE_ID = "embedded"
 _SWITCH_INTERVAL_S = 0.0005
 """How long a thread back from a sync waits for a busy loop (architecture 4.1, 1)."""
+_CLOSE_S = 15.0
+"""Of the time for a stop, kept for closing whatever a drain takes; half, if that is less."""
 _COLLECT_YOUNG_OBJECTS = 50_000
 """Allocations between collections of the youngest generation: entries are ``bytes`` and lists,
 which die by reference counting; the default of 700 only walks long lists again and again."""
@@ -91,6 +94,7 @@ class Standalone:
         self.service_url_tls = self.web_url_tls = ""  # "": not served over TLS
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Set when the process can't go on: its bookie lost its journal or its disk."""
+        self._door: StartingDoor | None = None
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -105,6 +109,10 @@ class Standalone:
             await self._start(stack)
             self._stack = stack.pop_all()
 
+    async def drain(self) -> None:
+        """Give to others what they can serve, while all still works; ``close`` follows."""
+        await self.service.drain()
+
     async def close(self) -> None:
         """Stop serving, then flush and close every layer."""
         await self._stack.aclose()
@@ -115,8 +123,10 @@ class Standalone:
             raise ConfigError("managedLedgerOffloadDriver needs fileSystemURI: file:///DIRECTORY")
         check_placement(config)
         reading_and_writing = client_config(config)
+        await self._open_door(stack)
         store = await self._open_store()
         stack.push_async_callback(store.close)
+        self._stage("starting: opening its storage")
         pool, on_ledger_deleted = await self._open_bookies(stack, store)
         placement = await self._open_placement(stack, pool, rng)
         client = BookKeeperClient(
@@ -141,6 +151,19 @@ class Standalone:
         self._share_load(service)
         stack.push_async_callback(service.close)
         await self._listen(stack, service)
+
+    async def _open_door(self, stack: AsyncExitStack) -> None:
+        """Somebody answers probes from here on."""
+        config = self.config
+        if config.web_service_port >= 0:
+            self._door = StartingDoor(config.bind_address, config.web_service_port)
+            stack.push_async_callback(self._door.close)
+            await self._door.open()
+            self._stage("starting: waiting for the metadata store")
+
+    def _stage(self, text: str) -> None:
+        if self._door is not None:
+            self._door.stage = text
 
     async def _open_bookies(
         self, stack: AsyncExitStack, store: MetadataStore
@@ -227,7 +250,8 @@ class Standalone:
             await service.listen_tls(config.bind_address, config.broker_service_port_tls)
         http = HttpServer(create_app(service), config)
         stack.push_async_callback(http.close)
-        web_port = await http.start(config.bind_address, config.web_service_port)
+        listener = None if self._door is None else await self._door.hand_over()
+        web_port = await http.start(config.bind_address, config.web_service_port, listener)
         web_port_tls = None
         if config.web_service_port_tls >= 0:
             web_port_tls = await http.start_tls(config.bind_address, config.web_service_port_tls)
@@ -289,8 +313,15 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     standalone = new_node()
+    starting = loop.create_task(standalone.start())
+    stopping = loop.create_task(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return 0
     try:
-        await standalone.start()
+        await starting
     except (OSError, RuntimeError, ConfigError, MetadataError, BookkeeperError) as error:
         print(f"magnetar: can't start: {error}", file=sys.stderr)
         logger.debug("start failed", exc_info=error)
@@ -305,7 +336,6 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
     service_url = standalone.service_url or standalone.service_url_tls
     web_url = standalone.web_url or standalone.web_url_tls
     print(f"magnetar {standalone.word}: {service_url} {web_url} ready", flush=True)
-    stopping = loop.create_task(stop.wait())
     standalone.failed.add_done_callback(lambda _: stop.set())
     await stopping
     standalone.give_up_waiting()
@@ -315,9 +345,22 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
         )
         # No orderly close: nothing can be made durable now; the next start replays the journal.
         return 3
+    return await _stop(standalone)
+
+
+async def _stop(standalone: Standalone) -> int:
+    """Drain and close within ``brokerShutdownTimeoutMs``; the exit code."""
+    timeout_s = standalone.service.config.broker_shutdown_timeout_ms / 1000
+    close_s = min(_CLOSE_S, timeout_s / 2)
     try:
-        timeout_ms = standalone.service.config.broker_shutdown_timeout_ms
-        async with asyncio.timeout(timeout_ms / 1000):
+        async with asyncio.timeout(timeout_s):
+            try:
+                async with asyncio.timeout(timeout_s - close_s):
+                    await standalone.drain()
+            except TimeoutError:
+                logger.warning("not drained in time: what is left is found by lookups")
+            except Exception:  # whatever it is, the stop goes on
+                logger.exception("not drained")
             await standalone.close()
     except TimeoutError:
         # Nothing acknowledged depends on an orderly end; the next start does what is missing.

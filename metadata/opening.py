@@ -14,11 +14,14 @@ async def connect_store(
     *,
     session_timeout_s: float = 30.0,
     operation_timeout_s: float = 30.0,
+    start_timeout_s: float | None = None,
 ) -> MetadataStore:
     """A session on the store that ``url`` names: "zk:host:port,host:port/chroot".
 
     Args:
         config_path: properties for TLS and login, see docs/metadata.md.
+        start_timeout_s: how long to try again while nobody answers, be it that the server's name
+            can't be resolved yet; None: as long as for an answer to an operation.
     Raises:
         ValueError: the URL or the properties can't be used.
         OSError: the properties can't be read.
@@ -35,5 +38,6 @@ async def connect_store(
         config_path,
         session_timeout_s=session_timeout_s,
         operation_timeout_s=operation_timeout_s,
+        start_timeout_s=start_timeout_s,
     )
     return await ZooKeeperStore.connect(settings)

@@ -58,7 +58,7 @@ class ZooKeeperProcess(ChildProcess):
         """Start and wait until it answers; on the same port as before, if there was one."""
         assert self._process is None
         for _ in range(1 if self.port else _PORT_ATTEMPTS):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             self._process = self._launch(port)
             if self._wait_until_ready(port):
                 self.port = port
@@ -101,7 +101,7 @@ class ZooKeeperProcess(ChildProcess):
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -14,10 +14,14 @@ from bookkeeper.auth.errors import CredentialsError, NotAllowedError
 from bookkeeper.auth.gate import Gate
 from bookkeeper.auth.refusals import RefusalLog
 
-__all__ = ["OPEN_PATHS", "AdminAccess"]
+__all__ = ["LIVE_PATH", "OPEN_PATHS", "READY_PATH", "AdminAccess"]
 
+LIVE_PATH: Final = "/livez"
+READY_PATH: Final = "/readyz"
 OPEN_PATHS: Final = frozenset(
     {
+        LIVE_PATH,
+        READY_PATH,
         "/heartbeat",
         "/metrics",
         "/api/v1/bookie/is_ready",

@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Final
 
 from bookkeeper.bookie.admin_server import Answer, Page
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
+from bookkeeper.bookie.drain import Drain
+from bookkeeper.probes import probe_pages
 
 Metrics = Callable[[Bookie], Awaitable[bytes]]
 
+DRAIN_PATH: Final = "/api/v1/bookie/drain"
+"""Our own: see drain.py."""
+
 
 class AdminPages:
-    """Pages of one process; ``bookie`` is set once it is open.
+    """Pages of one process; ``bookie`` and ``drain`` are set once it is open.
+
+    Attributes:
+        stage: what a start is at, for those who ask why it isn't ready.
 
     Args:
         metrics: makes the page for Prometheus; None: there is none.
@@ -22,11 +31,14 @@ class AdminPages:
 
     def __init__(self, metrics: Metrics | None) -> None:
         self.bookie: Bookie | None = None
+        self.drain: Drain | None = None
+        self.stage = "starting"
         self.collector: GarbageCollector | None = None
         self._metrics = metrics
 
     def by_path(self) -> dict[str, Page]:
         pages: dict[str, Page] = {
+            **probe_pages(self._reasons),
             "/heartbeat": self._heartbeat,
             "/api/v1/bookie/is_ready": self._is_ready,
             "/api/v1/bookie/state": self._state,
@@ -37,10 +49,52 @@ class AdminPages:
             "/api/v1/bookie/data": self._data,
             "PUT /api/v1/bookie/data/scrub": self._scrub,
             "PUT /api/v1/bookie/data/integrity": self._check_integrity,
+            DRAIN_PATH: self._drain_state,
+            f"PUT {DRAIN_PATH}": self._begin_drain,
+            f"DELETE {DRAIN_PATH}": self._end_drain,
         }
         if self._metrics is not None:
             pages["/metrics"] = self._metrics_page
         return pages
+
+    def _reasons(self) -> list[str]:
+        """Why it isn't ready."""
+        bookie, drain = self.bookie, self.drain
+        if bookie is None:
+            return [self.stage]
+        if bookie.error is not None:
+            return [f"the storage failed: {bookie.error}"]
+        if bookie.is_closed:
+            return ["stopping"]
+        reasons = []
+        if not bookie.is_registered:
+            reasons.append("not registered in the metadata store")
+        if bookie.is_stalled:
+            reasons.append("no space for the journal")
+        if drain is not None and drain.is_under_way:
+            reasons.append("draining: read-only by order")
+        return reasons
+
+    async def _drain_state(self) -> Answer:
+        """Whether writers were sent away, and have gone."""
+        return self._drain_answer(self.drain)
+
+    async def _begin_drain(self) -> Answer:
+        """Send writers away: read-only, whatever the disk says."""
+        if self._running() is not None and self.drain is not None:
+            self.drain.begin()
+        return self._drain_answer(self.drain)
+
+    async def _end_drain(self) -> Answer:
+        """Take writers again."""
+        if self.drain is not None:
+            await self.drain.end()
+        return self._drain_answer(self.drain)
+
+    def _drain_answer(self, drain: Drain | None) -> Answer:
+        if self._running() is None or drain is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        return _json({"draining": drain.is_under_way, "done": drain.done})
 
     async def _heartbeat(self) -> Answer:
         """The process is alive, whatever its bookie does."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -44,9 +45,18 @@ class AdminServer:
     """Serves ``pages`` by path, those of other methods by "PUT /path": ``await listen(...)``,
     ``await close()``."""
 
-    def __init__(self, pages: Mapping[str, Page], access: AdminAccess | None = None) -> None:
-        """``access``: who may have which page; None: everybody every one."""
-        self._pages = dict(pages)
+    def __init__(
+        self,
+        pages: Mapping[str, Page],
+        access: AdminAccess | None = None,
+        otherwise: Page | None = None,
+    ) -> None:
+        """
+        Args:
+            access: who may have which page; None: everybody every one.
+            otherwise: the answer to all that isn't in ``pages``; None: 404 and 405.
+        """
+        self._pages, self._otherwise = dict(pages), otherwise
         self._access = access
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], str] = {}  # with their addresses
@@ -61,6 +71,12 @@ class AdminServer:
         server = await asyncio.start_server(self._accept, host, port, limit=_HEAD_BYTES_MAX)
         self._server = server
         return int(server.sockets[0].getsockname()[1])
+
+    async def listen_on(self, listener: socket.socket) -> None:
+        """Serve a socket that is bound, and own it."""
+        self._server = await asyncio.start_server(
+            self._accept, sock=listener, limit=_HEAD_BYTES_MAX
+        )
 
     async def close(self) -> None:
         if self._server is not None:
@@ -113,6 +129,7 @@ class AdminServer:
         if access is not None and (refused := access.refusal(method, path, head, address)):
             return method, _plain(refused)
         page = self._pages.get(path if method in ("GET", "HEAD") else f"{method} {path}")
+        page = page or self._otherwise
         if page is None:
             known = path in self._pages
             return method, _plain(HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND)

@@ -67,7 +67,7 @@ class Bookie(HeadsFromEntries):
         self.storage = storage
         self.figures = BookieFigures()
         self.keeper: Keeper | None = None  # nobody: damage is answered and not looked after
-        self.read_only = False
+        self.read_only = self._ordered_read_only = False
         self.error: BaseException | None = None
         self._lock = lock
         self._loop = asyncio.get_running_loop()
@@ -126,6 +126,16 @@ class Bookie(HeadsFromEntries):
     def is_closed(self) -> bool:
         """It is closing, closed, or was ended by an error."""
         return self._unavailable()
+
+    @property
+    def is_registered(self) -> bool:
+        """Its node is in the metadata store, and says what it should, as far as is known."""
+        return self._registration is not None and self._registration.is_current
+
+    @property
+    def is_idle(self) -> bool:
+        """Every add that was accepted is answered."""
+        return all(lane.is_idle for lane in self._lanes)
 
     def takes_recovery(self) -> bool:
         """Adds of a recovery are accepted, though others may be refused for want of space."""
@@ -206,7 +216,7 @@ class Bookie(HeadsFromEntries):
             return codes.IO_ERROR
         if self._closing:
             return codes.UNAVAILABLE
-        if self._is_stalled:
+        if self.is_stalled:
             return codes.OK  # waits with those before it; the queue's limit bounds how many
         if self.read_only and not (request.recovery and self._space.has_reserve()):
             return codes.READ_ONLY
@@ -252,7 +262,7 @@ class Bookie(HeadsFromEntries):
         return lanes[0] if len(lanes) == 1 else lanes[ledger_id % len(lanes)]
 
     @property
-    def _is_stalled(self) -> bool:
+    def is_stalled(self) -> bool:
         """A journal waits for space."""
         return any(lane.stalled is not None for lane in self._lanes)
 
@@ -457,7 +467,7 @@ class Bookie(HeadsFromEntries):
     def _check_disk(self) -> None:
         """Turn read-only above the high threshold, and back below the low one."""
         look = self._space.look(read_only=self.read_only)
-        full = look.full or self._is_stalled
+        full = look.full or self.is_stalled or self._ordered_read_only
         if full != self.read_only:
             _log.warning(
                 "%s: disk usage %.1f %%, %d MiB free: the bookie %s",
@@ -469,6 +479,14 @@ class Bookie(HeadsFromEntries):
             self.on_low_space()
         self._arm_disk_timer()
 
+    def set_ordered_read_only(self, read_only: bool) -> None:
+        """Refuse writers whatever the disk says (see drain.py), or go by the disk again."""
+        self._ordered_read_only = read_only
+        if read_only:
+            self._set_read_only(True)
+        else:
+            self._check_disk()
+
     def _set_read_only(self, read_only: bool) -> None:
         self.read_only = read_only
         if self._registration is not None:
@@ -477,7 +495,7 @@ class Bookie(HeadsFromEntries):
     def _arm_disk_timer(self) -> None:
         """The next look: soon while somebody waits for space, else now and then."""
         config = self.config
-        is_soon = self._is_stalled or (self._job is not None and not self._job_running)
+        is_soon = self.is_stalled or (self._job is not None and not self._job_running)
         refused, self._refused_adds = self._refused_adds, self.figures.refused_adds
         if self.read_only and (config.advertised is None or refused < self._refused_adds):
             is_soon = True  # those who are refused here have no other bookie, or ask again
@@ -693,7 +711,7 @@ class Bookie(HeadsFromEntries):
 
         Call it before an orderly end, in which all writers would wait for the disk.
         """
-        if self._is_stalled:
+        if self.is_stalled:
             self._fail(BookieClosedError("stopped while there was no space for the journal"))
 
     async def close(self) -> None:
@@ -707,7 +725,7 @@ class Bookie(HeadsFromEntries):
             await self._registration.close()
         if self.error is None:
             await self._drain()
-        if self.error is None and not self.read_only:
+        if self.error is None and (self._ordered_read_only or not self.read_only):
             try:
                 await self.flush()
             except BookieClosedError as error:
@@ -740,8 +758,7 @@ class Bookie(HeadsFromEntries):
 
     def _check_drained(self) -> None:
         drained = self._drained
-        idle = all(lane.is_idle for lane in self._lanes)
-        if drained is not None and not drained.done() and (idle or self.error is not None):
+        if drained is not None and not drained.done() and (self.is_idle or self.error is not None):
             drained.set_result(None)
 
 

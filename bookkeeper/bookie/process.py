@@ -29,6 +29,7 @@ from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.cookie import read_instance_id
 from bookkeeper.bookie.current_metadata import CurrentMetadata
 from bookkeeper.bookie.directories import open_directories
+from bookkeeper.bookie.drain import Drain
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
 from bookkeeper.bookie.peers import LedgerPeers
@@ -82,6 +83,7 @@ class BookieProcess:
         self.bookie: Bookie
         self.address: tuple[str, int] = ("", 0)  # as advertised
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._drain: Drain
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -102,14 +104,25 @@ class BookieProcess:
         async with AsyncExitStack() as stack:
             if settings.http_server_enabled:  # first: probes are answered while a start takes long
                 await self._listen_http(stack)
+            self._pages.stage = "starting: waiting for the metadata store"
             store = await connect_store(
                 settings.metadata_url,
                 Path(path) if path else None,
                 session_timeout_s=settings.zk_timeout / 1000,
+                start_timeout_s=float(settings.metadata_store_start_timeout_seconds),
             )
+            self._pages.stage = "starting: opening its storage"
             stack.push_async_callback(store.close)
             await self._start(stack, store)
             self._stack = stack.pop_all()
+
+    async def drain(self) -> None:
+        """Get rid of writers before ``close``, as long as the settings give them. REQUIRES:
+        started."""
+        if (wait_s := self.settings.shutdown_drain_timeout_ms / 1000) > 0:
+            self._drain.begin()
+            if not await self._drain.wait(wait_s):
+                _log.warning("stopping with writers that are still here after %.0f s", wait_s)
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -153,6 +166,8 @@ class BookieProcess:
         )
         self.bookie = bookie = await Bookie.open(config, files, store, before_register=serve)
         stack.push_async_callback(bookie.close)
+        self._pages.drain = self._drain = Drain(bookie)
+        stack.push_async_callback(self._drain.close)
         ledgers = LedgerStore(store)
         locks = UnderReplicationStore(store, lambda: int(time.time() * 1000))
         collector = GarbageCollector(
@@ -260,6 +275,7 @@ async def _serve(
         # No orderly close: nothing can be made durable now; the next start replays the journal.
         return 3
     try:
+        await process.drain()
         async with asyncio.timeout(_CLOSE_S_MAX):
             await process.close()
     except TimeoutError:

@@ -30,6 +30,9 @@ _log = logging.getLogger(__name__)
 class Registration:
     """Keeps the node as it should be; failures are retried until ``close``.
 
+    Attributes:
+        is_current: the node is there, as far as is known.
+
     Args:
         check: raises CookieMismatchError when another process has the bookie's name by now.
         on_refused: called once, on the loop, when that came out after the first registration.
@@ -48,7 +51,7 @@ class Registration:
         name = encode_name(bookie_id)
         self._paths = {False: f"{AVAILABLE_PATH}/{name}", True: f"{READ_ONLY_PATH}/{name}"}
         self._value = info.encode()
-        self._read_only = False
+        self._read_only = self.is_current = False
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._watches: list[Watch] = []
@@ -70,6 +73,8 @@ class Registration:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def set_read_only(self, read_only: bool) -> None:
+        if read_only != self._read_only:
+            self.is_current = False
         self._read_only = read_only
         self._wanted.set()
 
@@ -88,12 +93,15 @@ class Registration:
                 _log.warning("could not unregister %s: %s", path, error)
 
     def _on_session_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.SESSION_LOST:
+            self.is_current = False
         if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED):
             self._wanted.set()
 
     def _on_event(self, event: MetadataEvent) -> None:
         # ``readonly`` is watched with all that is below it.
         if event.type is EventType.DELETED and event.path in self._paths.values():
+            self.is_current = self.is_current and event.path != self._paths[self._read_only]
             self._wanted.set()
 
     async def _run(self) -> None:
@@ -126,6 +134,7 @@ class Registration:
             await self._store.put(path, self._value, -1, ephemeral=True)
         with contextlib.suppress(NotFoundError):
             await self._store.delete(self._paths[not read_only])
+        self.is_current = read_only == self._read_only
 
 
 async def wait_until_free(store: MetadataStore, bookie_id: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 from bookkeeper.bookie.admin_server import Answer, Page
+from bookkeeper.probes import SessionState, probe_pages
 from bookkeeper.replication.auto_recovery import AutoRecovery
 from bookkeeper.replication.under_replication import UnderReplicationStore
 
@@ -16,7 +17,8 @@ _ROOT = "/api/v1/autorecovery"
 
 
 class AutoRecoveryPages:
-    """Pages of one process; ``recovery`` is set once it works.
+    """Pages of one process; ``recovery`` and ``session`` are set once it works, ``stage`` says
+    meanwhile what it is at.
 
     Args:
         metrics: makes the page for Prometheus; None: there is none.
@@ -25,10 +27,13 @@ class AutoRecoveryPages:
     def __init__(self, metrics: Metrics | None) -> None:
         self.recovery: AutoRecovery | None = None
         self.marks: UnderReplicationStore | None = None
+        self.session: SessionState | None = None
+        self.stage = "starting: waiting for the metadata store"
         self._metrics = metrics
 
     def by_path(self) -> dict[str, Page]:
         return self.status_by_path() | {
+            **probe_pages(self._reasons),
             "/heartbeat": self._heartbeat,
             "/metrics": self._metrics_page,
         }
@@ -41,6 +46,12 @@ class AutoRecoveryPages:
             f"{_ROOT}/who_is_auditor": self._who_is_auditor,
             f"{_ROOT}/lost_bookie_recovery_delay": self._delay,
         }
+
+    def _reasons(self) -> list[str]:
+        """Why it isn't ready."""
+        if self.recovery is None or self.session is None:
+            return [self.stage]
+        return [self.session.trouble] if self.session.trouble else []
 
     async def _heartbeat(self) -> Answer:
         """The process is alive, whatever it does."""

@@ -25,6 +25,7 @@ from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.malloc import keep_freed_memory
+from bookkeeper.probes import SessionState
 from bookkeeper.replication.admin_pages import AutoRecoveryPages, Metrics
 from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
 from bookkeeper.replication.settings import AutoRecoverySettings
@@ -74,7 +75,7 @@ class AutoRecoveryPart:
             replication=settings.replication(),
             audits=settings.auditor_enabled,
             workers=settings.replication_workers,
-            location=settings.network_location,
+            location=settings.location(),
         )
         recovery = AutoRecovery(
             store, pool, placement, name, clock=wall_clock_ms, rng=rng, config=config
@@ -82,6 +83,8 @@ class AutoRecoveryPart:
         stack.push_async_callback(recovery.close)
         await recovery.start()
         self.pages.marks = UnderReplicationStore(store, wall_clock_ms)
+        self.pages.session = session = SessionState(store)
+        stack.callback(session.close)
         self.recovery = self.pages.recovery = recovery
 
 
@@ -117,6 +120,7 @@ class AutoRecoveryProcess:
                 self._metadata_url,
                 Path(path) if path else None,
                 session_timeout_s=settings.zk_timeout / 1000,
+                start_timeout_s=float(settings.metadata_store_start_timeout_seconds),
             )
             stack.push_async_callback(store.close)
             connector = BookieConnector(store, settings.transport(), settings.tls())
@@ -128,7 +132,7 @@ class AutoRecoveryProcess:
             self._stack = stack.pop_all()
 
     async def close(self) -> None:
-        self._part.pages.recovery = None
+        self._part.pages.recovery, self._part.pages.stage = None, "stopping"
         await self._stack.aclose()
 
     async def _listen_http(self, stack: AsyncExitStack) -> None:

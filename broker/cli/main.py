@@ -11,7 +11,15 @@ from collections.abc import Callable, Sequence
 
 from broker.cli.errors import CliError
 from broker.cli.global_words import ADMIN, CLIENTS, PROFILES, add_globals, misplaced
-from broker.cli.node_words import add_autorecovery, add_bookie, add_broker, add_cluster
+from broker.cli.node_words import (
+    add_autorecovery,
+    add_bookie,
+    add_bookie_drain,
+    add_broker,
+    add_cluster,
+    add_probe,
+    add_zookeeper,
+)
 from broker.cli.shell_words import JSON, add_bookie_shell
 from broker.cli.token_words import add_tokens
 from broker.cli.words import GROUPS
@@ -70,6 +78,9 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
     add_cluster(add("cluster", "run ZooKeeper, bookies and brokers as processes of this machine"))
     add_broker(add("broker", "run a broker of a cluster"))
     add_bookie(add("bookie", "run a storage node of a cluster"))
+    add_bookie_drain(add("bookie-drain", "send a bookie's writers away before it is stopped"))
+    add_probe(add("probe", "get a page of a server's HTTP port, such as /readyz: 0 if it is 200"))
+    add_zookeeper(add("zookeeper", "run one Apache ZooKeeper server, or ask it how it is"))
     add_autorecovery(add("autorecovery", "find and repair what bookies of a cluster lost"))
     add_bookie_shell(add("bookie-shell", "look at a cluster of bookies, repair it, format it"))
     _add_clients(add)
@@ -159,6 +170,24 @@ def _bookie(options: argparse.Namespace) -> int:
     return run_bookie(options)
 
 
+def _bookie_drain(options: argparse.Namespace) -> int:
+    from broker.cli.drain_command import run_bookie_drain
+
+    return run_bookie_drain(options)
+
+
+def _probe(options: argparse.Namespace) -> int:
+    from broker.cli.probe_command import run_probe
+
+    return run_probe(options)
+
+
+def _zookeeper(options: argparse.Namespace) -> int:
+    from broker.cli.zookeeper_command import run_zookeeper
+
+    return run_zookeeper(options)
+
+
 def _bookie_shell(options: argparse.Namespace) -> int:
     from broker.cli.shell_command import run_bookie_shell
 
@@ -226,6 +255,9 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "cluster": _cluster,
     "broker": _broker,
     "bookie": _bookie,
+    "bookie-drain": _bookie_drain,
+    "probe": _probe,
+    "zookeeper": _zookeeper,
     "autorecovery": _autorecovery,
     "bookie-shell": _bookie_shell,
     "produce": _produce,

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_autorecovery", "add_bookie", "add_broker", "add_cluster"]
+__all__ = [
+    "add_autorecovery",
+    "add_bookie",
+    "add_bookie_drain",
+    "add_broker",
+    "add_cluster",
+    "add_probe",
+    "add_zookeeper",
+]
 
 
 def add_bookie(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +23,41 @@ def add_bookie(parser: argparse.ArgumentParser) -> None:
     add("--bind", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
     add("--id", metavar="NAME", help="its name for ever (default: advertised host:port)")
     _add_common(parser, "bookkeeper.conf")
+
+
+def add_bookie_drain(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    url = "http://127.0.0.1:8080"
+    add("address", nargs="?", metavar="URL", default=url, help=f"of its HTTP port ({url})")
+    add("--timeout", type=float, metavar="S", default=30.0, help="until exit code 1 (default: 30)")
+    add("--token", metavar="SOURCE", help="of a bookieAllowedRole: file:///PATH, or the token")
+    add("--undo", action="store_true", help="let it take writers again")
+
+
+def add_probe(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    url = "http://127.0.0.1:8080/livez"
+    add("address", nargs="?", metavar="URL", default=url, help=f"what to get (default: {url})")
+    add("--timeout", type=float, metavar="S", default=5.0, help="for an answer (default: 5)")
+
+
+def add_zookeeper(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "The server is Apache ZooKeeper and needs Java; it is in the pipeline's extra."
+    add = parser.add_argument
+    add("--data", metavar="DIR", default="data/zookeeper", help="(default: data/zookeeper)")
+    add("--client-port", type=int, default=2181, help="-1: none but settings' (default: 2181)")
+    add("--bind", metavar="ADDRESS", default="0.0.0.0", help="for clients (default: all)")
+    add(
+        "--server",
+        action="append",
+        default=[],
+        metavar="ID=HOST:PORT:PORT",
+        help="a member of the ensemble, also this one; repeated. Without: it is alone",
+    )
+    add("--id", type=int, help="of this member (default: number of the host's name, and one)")
+    add("--heap", metavar="SIZE", default="256m", help="of Java (default: 256m)")
+    add("--check", choices=("live", "ready"), help="only ask the server on --client-port")
+    _add_common(parser, "zoo.cfg")
 
 
 def add_autorecovery(parser: argparse.ArgumentParser) -> None:

@@ -82,7 +82,7 @@ _PRODUCE, _CONSUME, _ADMIN = Permission.PRODUCE, Permission.CONSUME, Permission.
 _TABLE: Final = tuple(
     (frozenset(methods.split("|")), re.compile(template), Rule(permission, status))
     for methods, template, permission, status in (
-        (_GET, r"/(metrics|status\.html|ready|openapi\.json|docs.*|)", _FREE, 401),
+        (_GET, r"/(metrics|status\.html|ready|livez|readyz|openapi\.json|docs.*|)", _FREE, 401),
         (_GET, r"/admin/v2/brokers/(ready|version)", _FREE, 401),
         (_GET, r"/admin/v2/clusters", _FREE, 401),
         (_ANY, rf"/admin/v[23]/({_ABSENT})(/.*)?", _FREE, 401),  # there is nothing behind them

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["AuthenticationLayer"]
 
 _REQUIRED: Final = "Authentication required"
-_OPEN: Final = frozenset({"", "/status.html", "/ready", "/openapi.json", "/docs"})
+_OPEN: Final = frozenset(
+    {"", "/livez", "/readyz", "/status.html", "/ready", "/openapi.json", "/docs"}
+)
 """For everybody: liveness, and documentation that tells nothing of this broker."""
 _SCHEMES: Final = {"token": "Bearer", "basic": "Basic"}
 _AMBIENT: Final = frozenset({"tls", "basic"})

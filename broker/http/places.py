@@ -72,7 +72,7 @@ _ANY, _GET = "GET|PUT|POST|DELETE|PATCH", "GET"
 _TABLE: Final = tuple(
     (frozenset(methods.split("|")), re.compile(template), place)
     for methods, template, place in (
-        (_GET, r"/(metrics|status\.html|ready|openapi\.json|docs.*|)", Place.HERE),
+        (_GET, r"/(metrics|status\.html|ready|livez|readyz|openapi\.json|docs.*|)", Place.HERE),
         (_ANY, r"/topics/.*/subscription/.*", Place.HOME),
         (_ANY, r"/topics/.*", Place.LOADED),
         ("PUT|DELETE", _TOPIC, Place.TOPIC),

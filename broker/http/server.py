@@ -39,14 +39,17 @@ class HttpServer:
         self._door: HttpDoor | None = None
         self.port = 0
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, listener: socket.socket | None = None) -> int:
         """Listen; 0 picks a free port, -1: none, ``start_tls`` follows.
 
+        Args:
+            listener: bound to that port already; it is owned from now on.
         Raises:
             OSError: the port is taken, or the address isn't ours.
         """
         settings = self._config
-        listener = listening_socket(host, port, "HTTP") if port >= 0 else None
+        if listener is None and port >= 0:
+            listener = listening_socket(host, port, "HTTP")
         if listener is not None and not settings.authentication_enabled:
             self._socket = listener  # else everybody is a stranger first
         ping_s = settings.web_socket_ping_duration_seconds

@@ -6,13 +6,23 @@ import importlib.util
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from broker.local_cluster.errors import LocalClusterError
 
-__all__ = ["JAVA_MIN", "find_jars", "find_java", "java_major", "zoo_cfg", "zookeeper_command"]
+__all__ = [
+    "JAVA_MIN",
+    "find_jars",
+    "find_java",
+    "java_major",
+    "log4j_properties",
+    "server_command",
+    "zoo_cfg",
+    "zookeeper_command",
+]
 
 JAVA_MIN: Final = 17
 _ANOTHER: Final = "or name a ZooKeeper that is there already: --metadata zk:HOST:PORT/CHROOT"
@@ -28,6 +38,12 @@ _JVM: Final = (
     "-Dlog4j2.level=WARN",
 )
 _TICK_MS: Final = 500
+_IMAGE_JARS: Final = Path(sys.prefix) / "share" / "zookeeper"  # deploy/install.sh puts them there
+_SERVER_JVM: Final = (
+    *("-XX:+UseSerialGC", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError"),
+    "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dzookeeper.preAllocSize=4096",
+)
 
 
 def java_major(text: str) -> int | None:
@@ -65,7 +81,7 @@ def find_java(environment: Mapping[str, str]) -> str:
 
 
 def find_jars() -> Path:
-    """PySpark's folder of jars.
+    """A folder of jars with ZooKeeper among them: PySpark's, or the one of an image without it.
 
     Raises:
         LocalClusterError: PySpark isn't installed, or has no ZooKeeper in it.
@@ -73,8 +89,7 @@ def find_jars() -> Path:
     # Found, not imported: importing pyspark takes longer than starting the server.
     spec = importlib.util.find_spec("pyspark")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
-    for folder in folders:
-        jars = Path(folder) / "jars"
+    for jars in (*(Path(folder) / "jars" for folder in folders), _IMAGE_JARS):
         if any(jars.glob("zookeeper-[0-9]*.jar")):
             return jars
     raise LocalClusterError(
@@ -85,6 +100,33 @@ def find_jars() -> Path:
 
 def zookeeper_command(java: str, jars: Path, config: Path) -> list[str]:
     return [java, *_JVM, "-cp", f"{jars}/*", _MAIN, str(config)]
+
+
+def server_command(
+    java: str, jars: Path, config: Path, flags: Sequence[str], log_config: Path
+) -> list[str]:
+    """Of a server that is no laptop's: it logs at INFO, as ``log_config`` says, and is compiled
+    fully."""
+    log = f"-Dlog4j2.configurationFile={log_config}"
+    return [java, *_SERVER_JVM, *flags, log, "-cp", f"{jars}/*", _MAIN, str(config)]
+
+
+def log4j_properties(*, as_json: bool) -> str:
+    """Log4j's settings: lines on standard error, for people or (one object a line) machines."""
+    layout = (
+        ("layout.type = JsonTemplateLayout", "layout.eventTemplateUri = classpath:EcsLayout.json")
+        if as_json
+        else ("layout.type = PatternLayout", "layout.pattern = %d{ISO8601} %p %c{1} %m%n")
+    )
+    return "".join(
+        f"{line}\n"
+        for line in (
+            *("status = error", "appender.err.type = Console", "appender.err.name = err"),
+            "appender.err.target = SYSTEM_ERR",
+            *(f"appender.err.{each}" for each in layout),
+            *("rootLogger.level = info", "rootLogger.appenderRef.err.ref = err"),
+        )
+    )
 
 
 def zoo_cfg(data: Path, host: str, port: int) -> str:

@@ -24,6 +24,7 @@ from broker.service.file_limit import SocketQuota, file_limit
 from broker.service.load_report import HostUsage
 from broker.service.peers import Peers
 from broker.service.policy_feed import PolicyFeed
+from broker.service.readiness import Readiness
 from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
 from broker.service.schemas.registry import SchemaRegistry
@@ -130,7 +131,7 @@ class BrokerService:
         self.access, self.gate = _access_of(self)
         self.request_shutdown: Callable[[], None] | None = None
         """Ends the process in an orderly way; None where the process isn't this broker's."""
-        self.ready = False
+        self.ready, self.readiness = False, Readiness(self)
         self.service_url = self.web_url = self.broker_id = ""
         self.bundles: OwnershipService  # set by start: it needs the URLs
         self.topics: dict[str, Topic] = {}
@@ -273,6 +274,12 @@ class BrokerService:
             listeners,
         )
 
+    async def drain(self) -> None:
+        """Give the bundles to other brokers, if there are any; all that is here is served on."""
+        self.readiness.is_draining = True
+        if self.ready and self.sharing is not None:
+            await self.sharing.hand_over()
+
     async def close(self) -> None:
         """Stop listening, unload every topic, release the bundles, close every connection."""
         was_ready, self.ready = self.ready, False
@@ -281,6 +288,7 @@ class BrokerService:
         for server in self._servers:
             server.close()
         self._sweeper.close()
+        self.readiness.close()
         self.watchers.close()
         if was_ready and self.sharing is not None:
             await self.sharing.leave()  # what is unloaded from now on goes to others

@@ -6,6 +6,7 @@ and measures this broker's load. A process that serves alone has none of it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 _ORDER_S: Final = 90.0
 """Until an order without an answer is taken back: more than unloading may take."""
 _NAME_GRACE_S: Final = 5.0
+_AT_ONCE: Final = 16
+"""Bundles that are given away by a broker that stops."""
 
 
 class LoadSharing:
@@ -54,6 +57,7 @@ class LoadSharing:
         )
         self.orders: BundleOrders
         self._death_watch: DeathWatch | None = None
+        self._is_draining = False
         self._walked: BrokerLoad | None = None
         self._walked_s = 0.0
 
@@ -80,6 +84,30 @@ class LoadSharing:
         """Before the ports are closed: the others shall not take this broker for dead."""
         if self._death_watch is not None:
             await self._death_watch.leave()
+
+    async def hand_over(self) -> None:
+        """Take no more bundles, and give each that is here to another broker, which its clients are
+        told. What nobody can have stays, for ``leave``.
+
+        Ends early when the store doesn't answer: then nothing can be given.
+        """
+        self._is_draining = True
+        try:
+            await self.manager.begin_drain()
+            refused: set[str] = set()
+            while left := set(self._service.bundles.owned_bundles) - refused:
+                turns = asyncio.Semaphore(_AT_ONCE)
+                await asyncio.gather(*(self._hand_over_one(each, turns, refused) for each in left))
+        except (BundleError, MetadataError) as error:
+            logger.warning("bundles are left to whoever finds them: %s", error)
+
+    async def _hand_over_one(
+        self, bundle: str, turns: asyncio.Semaphore, refused: set[str]
+    ) -> None:
+        async with turns:
+            heir = await self.manager.heir_of(bundle)
+            if heir is None or not await self.give_away(bundle, heir):
+                refused.add(bundle)
 
     async def leave(self) -> None:
         """Get no more bundles; those that are here stay until the service gives them up."""
@@ -234,6 +262,7 @@ class LoadSharing:
             pulsar_service_url=own.broker_url or "",
             pulsar_service_url_tls=own.broker_url_tls or "",
             advertised_listeners=own.advertised_listeners,
+            draining=self._is_draining,
         )
 
 

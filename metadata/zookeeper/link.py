@@ -73,7 +73,7 @@ class Link:
         """
         self._dialing = self._loop.create_task(self._dial())
         try:
-            async with asyncio.timeout(self._settings.operation_timeout_s):
+            async with asyncio.timeout(self._settings.first_session_s):
                 await self._first
         except TimeoutError:
             await self.close()

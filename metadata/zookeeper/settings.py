@@ -61,7 +61,8 @@ class ZooKeeperSettings:
         servers: host and port of each; tried in random order.
         chroot: everything lives below it; "" or a path, created when missing.
         session_timeout_s: wanted; the server confines it to its own limits.
-        operation_timeout_s: for the first connection, and for the answer to one request.
+        operation_timeout_s: for the answer to one request.
+        start_timeout_s: for the first connection; None: the same.
         digest: "user:password", or "". With it, what is created belongs to this user alone.
     """
 
@@ -69,8 +70,14 @@ class ZooKeeperSettings:
     chroot: str = ""
     session_timeout_s: float = 30.0
     operation_timeout_s: float = 30.0
+    start_timeout_s: float | None = None
     tls: TlsSettings | None = None
     digest: str = field(default="", repr=False)
+
+    @property
+    def first_session_s(self) -> float:
+        """How long to wait for a first session."""
+        return self.operation_timeout_s if self.start_timeout_s is None else self.start_timeout_s
 
     @classmethod
     def parse(
@@ -80,6 +87,7 @@ class ZooKeeperSettings:
         *,
         session_timeout_s: float = 30.0,
         operation_timeout_s: float = 30.0,
+        start_timeout_s: float | None = None,
     ) -> "ZooKeeperSettings":
         """Of "zk:host:port,host:port/chroot"; scheme and ports may be missing.
 
@@ -101,6 +109,7 @@ class ZooKeeperSettings:
             chroot=chroot,
             session_timeout_s=session_timeout_s,
             operation_timeout_s=operation_timeout_s,
+            start_timeout_s=start_timeout_s,
             tls=_tls(properties),
             digest=digest,
         )

@@ -138,7 +138,7 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     broker = StandaloneProcess(
         tmp_path / "data",
         *("--set", "metadataStoreUrl=zk:127.0.0.1:1/nobody"),
-        *("--set", "metadataStoreOperationTimeoutSeconds=1"),
+        *("--set", "metadataStoreStartTimeoutSeconds=1"),
     )
     said = broker.refuse_to_start()
     assert "zk:127.0.0.1:1/nobody" in said

@@ -1,4 +1,4 @@
-"""Liveness for load balancers: /status.html and /ready (http-api 1.1, trap 37)."""
+"""Liveness and readiness: /livez, /readyz; Pulsar's /status.html (trap 37 of http-api), /ready."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path as FilePath
 
 from fastapi import APIRouter, Response
 
+from bookkeeper.probes import readiness_document
 from broker.http.dependencies import Service
 from broker.http.errors import ApiError
-from broker.http.responses import TextResponse
+from broker.http.responses import JsonResponse, TextResponse
 
 __all__ = ["router"]
 
@@ -42,3 +43,29 @@ async def ready(service: Service) -> Response:
     if not service.ready:
         raise ApiError(503, "Not ready: the broker is starting or stopping")
     return TextResponse("ok")
+
+
+@router.get(
+    "/livez",
+    summary="200 while the process answers, whatever ZooKeeper and bookies do",
+    responses={200: {"content": {"application/json": {"example": {"status": "alive"}}}}},
+)
+async def alive() -> Response:
+    return JsonResponse({"status": "alive"})
+
+
+@router.get(
+    "/readyz",
+    summary="200 while clients should be sent here, else 503 with the reasons",
+    description="Registered among the cluster's brokers, the metadata store answers, not draining.",
+    responses={
+        200: {"content": {"application/json": {"example": {"status": "ready"}}}},
+        503: {
+            "description": "Not now",
+            "content": {"application/json": {"example": {"reason": "starting or stopping"}}},
+        },
+    },
+)
+async def ready_for_clients(service: Service) -> Response:
+    reasons = await service.readiness.reasons()
+    return JsonResponse(readiness_document(reasons), 503 if reasons else 200)

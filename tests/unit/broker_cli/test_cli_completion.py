@@ -48,7 +48,7 @@ def _function(script: str, name: str) -> str:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("magnetar pro", {"produce", "profiles"}),
+        ("magnetar pro", {"probe", "produce", "profiles"}),
         ("magnetar admin topics create-m", {"create-missed-partitions"}),
         ("magnetar admin tenants delete --fo", {"--force"}),
         ("magnetar completion z", {"zsh"}),

@@ -23,7 +23,7 @@ SCRIPTS = Path(__file__).parents[3] / "scripts"
 NOT_ASKED = re.compile(
     r"POST /admin/v2/brokers/shutdown"  # others use the server
     r"|POST /admin/v2/clusters/{cluster}/migrate"  # Pulsar lists the cluster for ever after it
-    r"|GET /ready"  # probes; Pulsar has it below brokers only
+    r"|GET /(ready|livez|readyz)"  # probes; Pulsar has the first below brokers only
     r"|\w+ /topics/.*/subscription/.*"  # REST consume is ours
     r"|GET .*/{topic}/segments"  # ours, too
 )

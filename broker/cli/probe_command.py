@@ -1,0 +1,34 @@
+"""``magnetar probe``: the health check of an image that has no other HTTP client."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import urllib.error
+import urllib.request
+from typing import Final
+
+from broker.cli.errors import CliError
+
+__all__ = ["run_probe"]
+
+_BODY_MAX: Final = 4096
+
+
+def run_probe(options: argparse.Namespace) -> int:
+    """0: the page was answered with 200; 1: anything else. The body goes to standard output."""
+    # Not by way of a proxy: it is beside us.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    status = 200
+    try:
+        with opener.open(options.address, timeout=options.timeout) as answer:
+            body = answer.read(_BODY_MAX)
+    except urllib.error.HTTPError as error:
+        status, body = error.code, error.read(_BODY_MAX)
+    except (OSError, ValueError) as error:
+        raise CliError(f"{options.address}: {error}") from error
+    print(body.decode(errors="replace"))
+    if status != 200:
+        print(f"magnetar: {options.address}: {status}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,62 @@
+"""Whether clients should be sent to this broker, and why not: ``/readyz``.
+
+Not asked for liveness: a broker that lost ZooKeeper serves on what it has, and isn't helped by a
+restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from loadbalance.registry import BROKERS_ROOT
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
+
+__all__ = ["Readiness"]
+
+_ANSWER_S_MAX: Final = 2.0
+"""Probes wait no longer than some seconds."""
+
+
+class Readiness:
+    """Asked by probes; keeps one look at the metadata store under way at most.
+
+    Attributes:
+        is_draining: it is told to stop, and gives its bundles away.
+    """
+
+    def __init__(self, service: BrokerService) -> None:
+        self.is_draining = False
+        self._service = service
+        self._look: asyncio.Task[str] | None = None
+
+    async def reasons(self) -> list[str]:
+        """Why not; empty: it is ready."""
+        if self.is_draining:
+            return ["draining: its topics go to other brokers"]
+        if not self._service.ready:
+            return ["starting or stopping"]
+        if self._look is None or self._look.done():
+            self._look = self._service.loop.create_task(self._ask_store())
+        # One that hangs is everybody's answer, and never a crowd of reads.
+        done, _ = await asyncio.wait((self._look,), timeout=_ANSWER_S_MAX)
+        trouble = self._look.result() if done else "the metadata store doesn't answer"
+        return [trouble] if trouble else []
+
+    def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+
+    async def _ask_store(self) -> str:
+        service = self._service
+        path = f"{BROKERS_ROOT}/{service.broker_id}"
+        try:
+            node = await service.store.get(path)
+        except MetadataError as error:
+            return f"the metadata store: {error}"
+        if service.sharing is not None and (node is None or not node.stat.created_by_self):
+            return "not registered among the cluster's brokers"
+        return ""

@@ -1,0 +1,283 @@
+"""Servers among probes and signals: any order of starts, ZooKeeper away, drains (docs/image.md)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from broker.protocol import pulsar_api_pb2 as pb
+from tests.child_process import ChildProcess
+from tests.integration.failure_tools import new_topic, wait_until
+from tests.raw_client import RawClient
+from tests.zookeeper_process import ZooKeeperProcess, free_port
+
+WAIT_S = 120.0
+ONE_COPY = [
+    f"managedLedgerDefault{name}=1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")
+]
+
+
+class Role(ChildProcess):
+    """One ``magnetar`` process with fixed ports, which is probed from outside."""
+
+    def __init__(self, folder: Path, word: str, number: int, metadata_url: str) -> None:
+        super().__init__(folder / f"{word}-{number}.log")
+        self.word, self.port, self.web_port = word, free_port(), free_port()
+        http = ["httpServerEnabled=true", f"httpServerPort={self.web_port}"]
+        options = {
+            "broker": ["--port", str(self.port), "--web-port", str(self.web_port)],
+            "bookie": ["--port", str(self.port), "--data", str(folder / f"bookie-{number}")],
+            "autorecovery": ["--id", f"repair-{number}"],
+        }
+        settings = ["metadataStoreSessionTimeoutMillis=6000"]
+        settings += [*ONE_COPY, "advertisedAddress=127.0.0.1"] if word == "broker" else http
+        self._command = [
+            *(sys.executable, "-m", "broker.cli.main", word, "--metadata", metadata_url),
+            *options[word],
+            *(part for text in settings for part in ("--set", text)),
+        ]
+
+    @property
+    def service_url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def web_url(self) -> str:
+        return f"http://127.0.0.1:{self.web_port}"
+
+    def launch(self) -> None:
+        """Start without waiting."""
+        self._process = self.popen(self._command)
+
+    def start(self) -> None:
+        self.launch()
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        wait_until(self.is_ready, f"{self.word} is ready: {self.log[-2000:]}", WAIT_S)
+
+    def probe(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Status and body; (0, {}): nobody answers."""
+        try:
+            with urllib.request.urlopen(self.web_url + path, timeout=20) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+        except OSError:
+            assert self.is_running, self.log
+            return 0, {}
+
+    def is_ready(self) -> bool:
+        return self.probe("/readyz") == (200, {"status": "ready"})
+
+    def wait_for_reason(self, text: str) -> None:
+        wait_until(lambda: text in self.reasons(), f"{self.word}: {text}", WAIT_S)
+
+    def reasons(self) -> str:
+        """Why it isn't ready; "": it is, or nobody answers."""
+        return str(self.probe("/readyz")[1].get("reason", ""))
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+    """One of the test's own, with a port, not started."""
+    server = ZooKeeperProcess(tmp_path / "zookeeper")
+    server.port = free_port()
+    yield server
+    if server.is_running:
+        server.stop()
+
+
+def roles(stack: ExitStack, folder: Path, zookeeper: ZooKeeperProcess, *words: str) -> list[Role]:
+    """Not started; stopped with ``stack``."""
+    made = [
+        Role(folder, word, number, zookeeper.url("/cluster")) for number, word in enumerate(words)
+    ]
+
+    def stop_all() -> None:
+        for each in made:
+            if each.is_running:
+                each.kill()
+
+    stack.callback(stop_all)
+    return made
+
+
+def test_whatever_comes_first_waits_for_the_rest(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    """Everything at once, ZooKeeper last and empty: who waits is alive, and says for what."""
+    with ExitStack() as stack:
+        all_roles = roles(stack, tmp_path, zookeeper, "broker", "bookie", "bookie", "autorecovery")
+        for each in all_roles:
+            each.launch()
+        for each in all_roles:
+            each.wait_for_reason("waiting for the metadata store")
+            assert each.probe("/livez") == (200, {"status": "alive"})
+        assert all_roles[0].probe("/admin/v2/clusters")[0] == 503
+        zookeeper.start()
+        for each in all_roles:
+            each.wait_until_ready()
+        broker = all_roles[0]
+        client = pulsar.Client(broker.service_url, operation_timeout_seconds=60)
+        stack.callback(client.close)
+        topic = new_topic()
+        consumer = client.subscribe(topic, "all")
+        client.create_producer(topic).send(b"first")
+        assert consumer.receive(60_000).data() == b"first"
+
+
+@pytest.mark.parametrize("order", [("bookie", "broker"), ("broker", "bookie")])
+def test_both_orders_make_what_is_missing(
+    tmp_path: Path, zookeeper: ZooKeeperProcess, order: tuple[str, str]
+) -> None:
+    zookeeper.start()
+    with ExitStack() as stack:
+        made = {each.word: each for each in roles(stack, tmp_path, zookeeper, *order)}
+        for word in order:
+            made[word].start()
+        with _producer(made["broker"], new_topic()) as producer:
+            _send(producer, 0)
+        assert made["broker"].stop() == made["bookie"].stop() == 0
+
+
+def test_without_zookeeper_all_are_alive_and_nobody_is_ready(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    """A restart would help nobody, and topics that are loaded go on."""
+    zookeeper.start()
+    with ExitStack() as stack:
+        all_roles = roles(stack, tmp_path, zookeeper, "bookie", "broker", "autorecovery")
+        for each in all_roles:
+            each.start()
+        bookie, broker, repair = all_roles
+        producer = stack.enter_context(_producer(broker, new_topic()))
+        _send(producer, 0)
+        zookeeper.kill()
+        broker.wait_for_reason("metadata store")
+        repair.wait_for_reason("metadata store")
+        bookie.wait_for_reason("not registered")  # its session has ended
+        for each in all_roles:
+            assert each.probe("/livez") == (200, {"status": "alive"})
+        _send(producer, 1)
+        zookeeper.start()
+        for each in all_roles:
+            each.wait_until_ready()
+
+
+def test_a_broker_that_is_told_to_end_says_where_its_topics_go(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    zookeeper.start()
+    with ExitStack() as stack:
+        bookie, *brokers = roles(stack, tmp_path, zookeeper, "bookie", "broker", "broker")
+        for each in (bookie, *brokers):
+            each.start()
+        topics = [new_topic() for _ in range(4)]
+        client = pulsar.Client(
+            ",".join((brokers[0].service_url, brokers[1].service_url.removeprefix("pulsar://"))),
+            operation_timeout_seconds=60,
+        )
+        stack.callback(client.close)
+        producers = [client.create_producer(topic) for topic in topics]
+        for producer in producers:
+            producer.send(b"before")
+        urls = [_owner(brokers[0], topic) for topic in topics]
+        leaving = next(each for each in brokers if each.service_url == urls[0])
+        other = next(each for each in brokers if each is not leaving)
+        with _producer(leaving, topics[0]) as told:
+            assert leaving.stop(WAIT_S) == 0, leaving.log
+            (command, *_) = told.expect(pb.BaseCommand.CLOSE_PRODUCER)
+            assert command.close_producer.assignedBrokerServiceUrl == other.service_url
+        for topic in topics:
+            assert _owner(other, topic) == other.service_url
+        for producer in producers:
+            producer.send(b"after")
+        assert other.is_ready()
+        assert "not drained in time" not in leaving.log
+
+
+def _producer(broker: Role, topic: str) -> RawClient:
+    client = RawClient(broker.service_url)
+    client.look_up(topic)  # somebody has to own its bundle
+    answer = client.create_producer(topic)
+    assert isinstance(answer, pb.CommandProducerSuccess), answer
+    return client
+
+
+def _send(producer: RawClient, number: int) -> None:
+    producer.send_bytes(RawClient.send_frame(number, b"stored"))
+    producer.expect(pb.BaseCommand.SEND_RECEIPT)
+
+
+def _owner(broker: Role, topic: str) -> str:
+    path = f"/lookup/v2/topic/{topic.replace('://', '/')}"
+    status, body = broker.probe(path)
+    assert status == 200, body
+    return str(body["brokerUrl"])
+
+
+def test_a_bookie_gets_rid_of_its_writers_before_it_is_stopped(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    zookeeper.start()
+    with ExitStack() as stack:
+        broker, *bookies = roles(stack, tmp_path, zookeeper, "broker", "bookie", "bookie")
+        for each in (*bookies, broker):
+            each.start()
+        client = pulsar.Client(broker.service_url, operation_timeout_seconds=60)
+        stack.callback(client.close)
+        # Ledgers of one copy: some are on the first bookie, of all the chances there are.
+        producers = [client.create_producer(new_topic()) for _ in range(8)]
+        for producer in producers:
+            producer.send(b"before")
+        first, second = bookies
+        done = _drain(first, "--timeout", "60")
+        assert done.returncode == 0, done.stderr
+        assert "draining: read-only by order" in first.reasons()
+        assert first.probe("/livez")[0] == 200
+        before = _added_bytes(second)
+        for producer in producers:
+            producer.send(b"after")
+        assert _added_bytes(second) >= before + len(producers) * len(b"after")
+        assert first.stop() == 0, first.log
+        # There is nobody left to take the writers of the second.
+        producers[0].send_async(b"more", lambda *_: None)
+        assert _drain(second, "--undo").returncode == 0
+        second.wait_until_ready()
+        producers[0].send(b"last")
+
+
+def _drain(bookie: Role, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "broker.cli.main",
+            "bookie-drain",
+            bookie.web_url,
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+def _added_bytes(bookie: Role) -> float:
+    """What a bookie has taken, as its metrics say."""
+    with urllib.request.urlopen(f"{bookie.web_url}/metrics", timeout=20) as answer:
+        page = answer.read().decode()
+    lines = [line for line in page.splitlines() if line.startswith("bookie_WRITE_BYTES")]
+    return float(lines[0].rpartition(" ")[2])
