@@ -138,12 +138,16 @@ def test_properties_that_change_from_message_to_message() -> None:
             b"\x0a\x06\x0a\x01a\x12\x01v",  # a property, were it read as one
             properties=[pb.KeyValue(key=key, value=value) for key, value in pairs.items()],
             sequence_id=index,
-            partition_key=None if index % 2 else "\n\1a\x12",
+            partition_key=None if index % 2 else "\n\1b\x12\1v",
         )
         for index, pairs in enumerate(sets * 5)
     ]
+    # One with a field of the future.
+    later = pb.KeyValue.FromString(b"\n\1a\x12\1v\x1a\1z")
+    messages.insert(1, one(properties=[later, pb.KeyValue(key="b", value="2")], sequence_id=7))
     rows = decoded([batch(messages)])
-    assert [dict(row["properties"]) for row in rows] == sets * 5
+    assert rows.pop(1)["properties"] == [("a", "v"), ("b", "2")]
+    assert [row["properties"] for row in rows] == [list(pairs.items()) for pairs in sets * 5]
     assert [row["sequenceId"] for row in rows] == list(range(50))
 
 
