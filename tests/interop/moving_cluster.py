@@ -121,8 +121,11 @@ class TopicTraffic:
             self.acknowledged += 1
 
     def on_received(self, number: int) -> None:
+        """Some may come again; none is left out, or comes too early."""
         self.received.append(number)
-        if number == self.consumed:
+        if number > self.consumed:
+            self.failure = AssertionError(f"{self.topic}: {number} before {self.consumed}")
+        elif number == self.consumed:
             self.consumed += 1
 
 
