@@ -44,8 +44,10 @@ zoo.cfg: |
   value: {{ .root.Values.logFormat }}
 - name: MAGNETAR_logLevel
   value: {{ .root.Values.logLevel }}
+{{- if ne .key "autorecovery" }}
 - name: MAGNETAR_bindAddress
   value: {{ .root.Values.bindAddress | quote }}
+{{- end }}
 {{- end -}}
 
 {{/* Where the cluster's metadata are. */}}
