@@ -63,7 +63,7 @@ simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: seeds of the cluster 
 		$(BIN)/python -m pytest tests/simulation -n 2 --deselect tests/simulation/test_cluster.py \
 		--ignore tests/simulation/test_planted_bugs.py
 
-simulate-balancer: $(STAMP)  ## make simulate-balancer [SEED=N]: 1,000 brokers, each strategy; hours. Curves in docs/
+simulate-balancer: $(STAMP)  ## make simulate-balancer [SEED=N]: 1,000 brokers, each strategy; half an hour or more. Curves in docs/
 	$(BIN)/python -m tests.simulation.balancer.run docs/load-balancing --seed $(or $(SEED),0)
 
 chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster of processes, by its history nothing is lost
