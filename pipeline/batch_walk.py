@@ -3,8 +3,9 @@
 A batch is ``[u32 size][SingleMessageMetadata][payload]`` as often as its metadata says. protobuf's
 own parser takes a microsecond and a half for the fields of a message, which is more than all the
 rest, so the bytes are read here as clients write them: fields in ascending order, each once, with
-lengths below 128. Anything else goes to the parser. No bytes are misread for it: what is read here
-step by step and ends exactly where the metadata ends is what the parser would have read, too.
+lengths below 128. Anything else goes to the parser. Nothing that the parser takes is read in
+another way for it: each step reads a field as the parser would, and the last one must end exactly
+where the metadata ends.
 """
 
 from __future__ import annotations

@@ -52,6 +52,8 @@ class Missing(NamedTuple):
     entry_id: int
     publish_time_ms: int
     """Of the message: when its producer built it."""
+    partition: str = ""
+    """Full name of the topic or partition, for errors."""
 
 
 def join(chunks: Sequence[Chunk], chunk_count: int) -> bytes | None:
@@ -208,7 +210,7 @@ class ChunkLookback:
                 if flags & (FLAG_CHUNK | FLAG_ENCRYPTED) == FLAG_CHUNK and uuid_hash == self._hash:
                     self._add(body)
             except (EntryHeadError, MalformedFrameError, DecodeError) as error:
-                text = f"before {self._place}: an entry can't be decoded: {error}"
+                text = f"before {self._place}, an entry can't be decoded: {error}"
                 raise UndecodableError(text) from error
 
     def _add(self, body: bytes | memoryview) -> None:
@@ -225,7 +227,8 @@ class ChunkLookback:
 
     @property
     def _place(self) -> str:
-        return f"{self._missing.ledger_id}:{self._missing.entry_id}"
+        missing = self._missing
+        return f"{missing.partition}: {missing.ledger_id}:{missing.entry_id}"
 
     def chunks(self) -> list[Chunk] | None:
         """For `EntryDecoder.resolve`: from the first chunk on; None: it was not found."""

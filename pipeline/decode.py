@@ -305,7 +305,9 @@ class EntryDecoder:
             self._joiner.add(metadata.uuid, chunk, ledger_id, entry_id)
             return
         parts = metadata.num_chunks_from_msg
-        last = Missing(metadata.uuid, parts, ledger_id, entry_id, publish_time_ms)
+        last = Missing(
+            metadata.uuid, parts, ledger_id, entry_id, publish_time_ms, partition=self._place
+        )
         joined = self._joiner.complete(chunk, last)
         if isinstance(joined, Missing):
             self._waiting = _Waiting(joined, chunk, entry, metadata)
@@ -386,7 +388,7 @@ class EntryDecoder:
         if first >= last:
             return
         self._rows.add_single(metadata, payload)
-        self._rows.end_entry(self._facts(entry, metadata), len(entry.body) + len(payload))
+        self._rows.end_entry(self._facts(entry, metadata), max(len(entry.body), len(payload)))
 
 
 def _open(body: bytes | memoryview) -> tuple[pb.MessageMetadata, bytes | memoryview]:

@@ -126,7 +126,7 @@ def test_what_is_missing_is_told() -> None:
     entries = [single(b"-"), *pieces[1:]]
     decoder.add(6, 10, [head for head, _ in entries], [body for _, body in entries])
     assert decoder.take() is None
-    assert decoder.missing == Missing("p-7", 3, 6, 11, 77)
+    assert decoder.missing == Missing("p-7", 3, 6, 11, 77, TOPIC)
     assert decoder.take() is None  # nothing else is opened
     decoder.resolve(None)
     assert decoder.take() is None
@@ -190,7 +190,7 @@ def test_a_message_that_is_too_large_is_named() -> None:
 
 
 def test_a_look_back_ends() -> None:
-    missing = Missing("p-7", 3, 5, 100, 0)
+    missing = Missing("p-7", 3, 5, 100, 0, "t")
     heads, bodies = zip(*[single(b"-")] * 10, strict=True)
     lookback = ChunkLookback(missing, entries_max=25)
     for _ in range(2):
@@ -203,10 +203,10 @@ def test_a_look_back_ends() -> None:
     pieces = chunked(b"x" * 90, 3)
     lookback = ChunkLookback(missing, bytes_max=40)
     heads, bodies = zip(*pieces[:2], strict=True)
-    with pytest.raises(UndecodableError, match="before 5:100 has too many bytes"):
+    with pytest.raises(UndecodableError, match="before t: 5:100 has too many bytes"):
         lookback.add(heads, bodies)
     lookback = ChunkLookback(missing)
-    with pytest.raises(UndecodableError, match="before 5:100: an entry can't be decoded"):
+    with pytest.raises(UndecodableError, match="before t: 5:100, an entry can't be decoded"):
         lookback.add([pieces[1][0]], [b""])
     lookback = ChunkLookback(missing)
     found = [(b"-", b"-"), *pieces[:2]]
