@@ -36,7 +36,14 @@ if TYPE_CHECKING:
 
     from pipeline.chunks import Chunk, Missing
 
-__all__ = ["BatchReader", "SlicePartition", "TaskSettings", "check_loss", "read_slice"]
+__all__ = [
+    "BatchReader",
+    "FilteringBatchReader",
+    "SlicePartition",
+    "TaskSettings",
+    "check_loss",
+    "read_slice",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -67,10 +74,6 @@ class BatchReader(DataSourceReader):
     ) -> None:
         self._cluster, self._columns, self._options = cluster, columns, options
         self._wanted = Wanted()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._wanted = wanted_by(filters)
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         options, wanted = self._options, self._wanted
@@ -113,6 +116,14 @@ class BatchReader(DataSourceReader):
             self._cluster, self._columns, self._options, self._wanted.publish_ms
         )
         return read_slice(partition.part, settings)
+
+
+class FilteringBatchReader(BatchReader):
+    """Obeys filters. Spark refuses a reader that could where its setting forbids it, hence two."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._wanted = wanted_by(filters)
+        return filters
 
 
 def check_loss(snapshot: TopicSnapshot, start: Point, fail: bool) -> None:

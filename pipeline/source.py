@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
+    from pipeline.sink import BatchWriter, StreamWriter
+
 __all__ = ["MagnetarDataSource", "read_topics", "register"]
+
+_FILTERS = "obeyFilters"  # an option of ``read_topics`` alone
 
 
 class MagnetarDataSource(DataSource):
@@ -30,9 +34,10 @@ class MagnetarDataSource(DataSource):
         return SCHEMA_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pipeline.batch_source import BatchReader
+        from pipeline.batch_source import BatchReader, FilteringBatchReader
 
-        return BatchReader(
+        reader = FilteringBatchReader if self.options.get(_FILTERS) else BatchReader
+        return reader(
             parse_access(self.options),
             _columns(schema),
             parse_read_options(self.options, streaming=False),
@@ -47,6 +52,16 @@ class MagnetarDataSource(DataSource):
             parse_read_options(self.options, streaming=True),
             parse_trigger_limits(self.options),
         )
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from pipeline.sink import make_writer
+
+        return make_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from pipeline.sink import make_stream_writer
+
+        return make_stream_writer(self.options, schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:
@@ -69,7 +84,7 @@ def read_topics(spark: SparkSession, schema: str | None = None, **options: objec
     """
     register(spark)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    reader = spark.read.format(MagnetarDataSource.name())
+    reader = spark.read.format(MagnetarDataSource.name()).option(_FILTERS, "true")
     for name, value in options.items():
         reader = reader.option(name, str(value))
     table = (reader if schema is None else reader.schema(schema)).load()
