@@ -37,6 +37,10 @@ _ROWS_MAX: Final = 2**32 - 1
 _BUSY_PAUSE_S: Final = (0.05, 2.0)
 _NEVER_MS: Final = 7 * 86_400_000
 _FLUSHES_AT_ONCE: Final = 16
+_CLOSING_S: Final = 5.0
+
+_unclosed: Final[list[Any]] = []
+"""Clients whose end would be ``shutdown()``, were they collected; their process ends soon."""
 
 
 @dataclass(slots=True)
@@ -233,15 +237,22 @@ class TaskProducers:
         else:
             self._flush_all(self._targets)
         self._receipts.wait_for(0, 0, self._options.send_timeout_ms / 1000 + 30)
-        try:
-            self._client.close()
-        except Exception as error:  # all is stored; the name is free when the broker notices
-            _log.warning("producers of %s did not end in order: %s", self._run.name, error)
+        self._close()
         return Written(self._sent, self._skipped)
 
     def abandon(self) -> None:
-        """End at once, without sending anything that is still here."""
-        self._client.shutdown()
+        """End without sending anything that is still here, whatever the brokers do."""
+        ending = threading.Thread(target=self._close, name="closing", daemon=True)
+        ending.start()
+        ending.join(_CLOSING_S)
+
+    def _close(self) -> None:
+        # Not shutdown(): it would wait for the client's threads, which wait for Python's lock.
+        try:
+            self._client.close()
+        except Exception as error:  # a broker misses the name sooner or later
+            _log.warning("producers of %s did not end in order: %s", self._run.name, error)
+            _unclosed.append(self._client)
 
     # --- rows
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.sink import StreamWriter, make_stream_writer
+from pipeline.source import MagnetarDataSource
 from tests.pipeline.conftest import SPARK_CONF
-from tests.pipeline.sink_format import SinkFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ class _HeldWriter(StreamWriter):
         super().commit(messages, batchId)
 
 
-class HeldFormat(SinkFormat):
+class HeldFormat(MagnetarDataSource):
     """The sink, with a commit that can be held up."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
@@ -140,7 +140,7 @@ def main() -> None:
     spark = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", "50").getOrCreate()
     try:
         if arguments["kind"] == "retry":
-            spark.dataSource.register(SinkFormat)
+            spark.dataSource.register(MagnetarDataSource)
             _retry(spark, arguments)
         else:
             spark.dataSource.register(HeldFormat)

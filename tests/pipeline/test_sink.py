@@ -18,7 +18,7 @@ import pulsar
 import pytest
 
 from pipeline.routing import java_string_hash, murmur3_32_hash
-from tests.pipeline.sink_format import SinkFormat
+from pipeline.source import register
 from tests.pipeline.sink_job import PADDING, stored
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ WAIT_MS = 60_000
 
 @pytest.fixture(scope="module")
 def format_name(spark: SparkSession) -> str:
-    spark.dataSource.register(SinkFormat)
-    return SinkFormat.name()
+    register(spark)
+    return "magnetar"
 
 
 @pytest.fixture(scope="module")

@@ -78,6 +78,7 @@ CORES = [
     *(f"pipeline/{name}.py" for name in ("admission", "batch_walk", "chunks", "columns", "decode")),
     *(f"pipeline/{name}.py" for name in ("errors", "filters", "options", "plan", "points")),
     *(f"pipeline/{name}.py" for name in ("rows", "snapshot")),
+    *(f"pipeline/{name}.py" for name in ("entries", "routing", "sink_options")),
     "broker/dispatch/shared.py",
     "broker/dispatch/active_choice.py",
     "broker/dispatch/key_selector.py",
