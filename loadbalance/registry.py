@@ -97,6 +97,9 @@ class BrokerRegistry:
             return False
         written = await self._lock.change(value)
         self._load = load
+        # Whoever asks now sees it, and not only once its event has come.
+        self._loads.invalidate(self._lock.path)
+        self._forget()
         return written
 
     async def live(self) -> Mapping[str, BrokerLoad]:

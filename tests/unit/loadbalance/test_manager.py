@@ -156,6 +156,50 @@ async def test_a_leader_that_is_not_registered_is_not_asked(
     assert (await b.chosen(BUNDLE))[1]
 
 
+async def test_who_drains_finds_heirs_at_once(brokers: list[Broker]) -> None:
+    """Others, spread as bundles are that nobody owns; never itself."""
+    a, b, c = brokers
+    b.load = replace(b.load, draining=True)
+    await b.manager.begin_drain()
+    heirs = [await b.manager.heir_of(bundle) for bundle in BUNDLES]
+    assert set(heirs) == {a.name, c.name}
+    assert abs(heirs.count(a.name) - heirs.count(c.name)) <= 1
+    assert await b.manager.heir_of(f"pulsar/{b.name}/0x00000000_0xffffffff") is None
+
+
+async def test_who_is_alone_has_no_heirs(brokers: list[Broker]) -> None:
+    a, b, c = brokers
+    for each in (a, b, c):
+        each.load = replace(each.load, draining=True)
+        await each.manager.begin_drain()
+
+    async def heir() -> str | None:
+        return await b.manager.heir_of(BUNDLE)
+
+    await eventually_equal(heir, None)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(CONFIG, load_balancer_enabled=False),
+        replace(CONFIG, load_balancer_leader_epoch_enabled=True),
+    ],
+)
+async def test_who_may_not_decide_names_no_heir(
+    base: EmbeddedMetadataStore, config: BalancerConfig
+) -> None:
+    made = [Broker(base, name, config) for name in "ab"]
+    for each in made:
+        await each.manager.start(0.0)
+    for each in made:
+        await eventually_equal(lambda each=each: live(each), {one.name for one in made})  # type: ignore[misc]
+    assert await made[1].manager.heir_of(BUNDLE) is None
+    for each in made:
+        await each.manager.close()
+        await each.store.close()
+
+
 async def test_a_promised_bundle_goes_where_it_was_promised(brokers: list[Broker]) -> None:
     a, b, c = brokers
     referral = await a.manager.choose(BUNDLE, c.name)
