@@ -57,11 +57,11 @@ class MessageCounter:
         """
         if self._thread is None:
             self._thread = LoopThread("message-counter")
-            self._thread.call(self._open(snapshot.bookie_token))
+            self._thread.call(self._open())
         return self._thread.call(self._walk(snapshot, pieces, walk))
 
-    async def _open(self, token: str) -> None:
-        self._bookies = Bookies(self._cluster, token)
+    async def _open(self) -> None:
+        self._bookies, self._shelves = Bookies(self._cluster), {}
 
     async def _walk(self, snapshot: TopicSnapshot, pieces: list[Piece], walk: Walk) -> Point | None:
         shelf = self._shelves.get(snapshot.topic)
@@ -69,6 +69,7 @@ class MessageCounter:
             shelf = Shelf(snapshot.topic, self._cluster, self._bookies)
             self._shelves[snapshot.topic] = shelf
         self._bookies.note_places(snapshot.bookies, snapshot.instance_id)
+        self._bookies.note_token(snapshot.bookie_token)  # of this topic: walks never overlap
         for piece in pieces:
             at = piece.first
             while at < piece.end:

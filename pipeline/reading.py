@@ -104,8 +104,9 @@ class SliceReader:
 
     async def _open(self) -> None:
         part = self._part
-        self._bookies = Bookies(self._cluster, part.bookie_token)
+        self._bookies = Bookies(self._cluster)
         self._bookies.note_places(part.bookies, part.instance_id)
+        self._bookies.note_token(part.bookie_token)
         self._shelf = Shelf(part.topic, self._cluster, self._bookies)
 
     async def _start(self) -> None:

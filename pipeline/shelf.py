@@ -32,15 +32,12 @@ class Bookies:
     """Connections to bookies and to stores of copies, for any number of topics.
 
     Lives in one running event loop.
-
-    Args:
-        token: what bookies want to see; "": what ``cluster`` has.
     """
 
-    def __init__(self, cluster: ClusterAccess, token: str = "") -> None:
+    def __init__(self, cluster: ClusterAccess) -> None:
         self._tls = cluster.bookie_tls
-        token = cluster.bookie_token or token
-        self._token = TokenSource(token) if token else None
+        self._takes_tokens = not cluster.bookie_token  # the user's comes first
+        self._token = TokenSource(cluster.bookie_token) if cluster.bookie_token else None
         self._places: dict[str, BookieAddress] = {}
         self._clients: list[RemoteBookieClient] = []
         self._offloader: FilesystemOffloader | None = None
@@ -64,6 +61,17 @@ class Bookies:
         """Where bookies are, as a broker said."""
         for name, place in places.items():
             self._places[name] = BookieAddress(*place, instance_id)
+
+    def note_token(self, token: str) -> None:
+        """What bookies want to see from now on, as a broker said: it opens the topic that was asked
+        about, expires, and ends with the process that gave it.
+        """
+        if not token or not self._takes_tokens:
+            return
+        if self._token is None:
+            self._token = TokenSource(f"token:{token}")
+        else:
+            self._token.replace(token)
 
     def _connect(self, bookie_id: str) -> RemoteBookieClient:
         tls = self._tls
@@ -128,6 +136,7 @@ class Shelf:
 
         snapshot = await asyncio.to_thread(ask)
         self._bookies.note_places(snapshot.bookies, snapshot.instance_id)
+        self._bookies.note_token(snapshot.bookie_token)
         self._fresh.update((each.ledger_id, each) for each in snapshot.ledgers)
         self._readers.clear()
         return snapshot

@@ -52,6 +52,17 @@ class TokenSource:
                 self._renew(self._path)
         return self._token
 
+    def replace(self, token: str) -> None:
+        """Show this one from now on; for tokens that come by another way than a file.
+
+        Raises:
+            KeyFormatError: it can't be one; the old one stays.
+        """
+        assert self._path is None
+        if (checked := _checked(token.strip())) != self._token:
+            self._token = checked
+            self.generation += 1
+
     def expires_at_s(self) -> float | None:
         """When the token says that it ends, seconds since 1970; None: it says nothing."""
         try:

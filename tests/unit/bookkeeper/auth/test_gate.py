@@ -272,3 +272,17 @@ def test_the_two_settings_of_a_client() -> None:
     for plugin, parameters in (("token", ""), ("", "file:///x"), ("kerberos", "x")):
         with pytest.raises(ValueError, match="bookkeeperClientAuthenticationPlugin"):
             token_setting(plugin, parameters)
+
+
+def test_a_token_that_is_replaced() -> None:
+    """By who is told another one, rather than finding it in a file."""
+    source = TokenSource(f"token:{token('one')}")
+    shown = source.token()
+    source.replace(token("one"))
+    assert (source.token(), source.generation) == (shown, 0)
+    assert source.token() is shown  # the same object: connections compare no texts
+    with pytest.raises(KeyFormatError):
+        source.replace("not fit\nfor a header")
+    assert source.token() is shown
+    source.replace(token("two"))
+    assert (source.token(), source.generation) == (token("two"), 1)

@@ -1,0 +1,104 @@
+"""The pipeline's readers at a standalone that wants to see a token, another one for each topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jwt
+import pulsar
+import pytest
+
+from broker.cli.access import Access
+from pipeline.admin import Admin, ClusterAccess
+from pipeline.admission import Share, Walk
+from pipeline.counting import MessageCounter
+from pipeline.plan import Piece, Slice
+from pipeline.reading import SliceReader
+from pipeline.snapshot import TopicSnapshot
+from tests.standalone_process import StandaloneProcess
+
+SECRET = bytes(range(40, 72))
+TOKEN = jwt.encode({"sub": "admin"}, SECRET, "HS256")
+SETTINGS = {
+    "authenticationEnabled": "true",
+    "authenticationProviders": "token",
+    "tokenSecretKey": f"data:,{''.join(f'%{each:02x}' for each in SECRET)}",
+    "authorizationEnabled": "true",
+    "superUserRoles": "admin",
+    "managedLedgerMaxEntriesPerLedger": "10",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+}
+TOPICS = [f"persistent://public/default/t-{number}" for number in range(2)]
+COUNT = 25
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[StandaloneProcess]:
+    """With messages in both topics."""
+    words = [word for pair in SETTINGS.items() for word in ("--set", "=".join(pair))]
+    with StandaloneProcess(tmp_path / "data", *words) as process:
+        client = pulsar.Client(
+            process.service_url,
+            authentication=pulsar.AuthenticationToken(TOKEN),
+            operation_timeout_seconds=60,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        for topic in TOPICS:
+            client.subscribe(topic, "keeps-all").close()
+            producer = client.create_producer(topic, batching_enabled=False)
+            for number in range(COUNT):
+                producer.send(b"%06d of " % number + topic.encode())
+        client.close()
+        yield process
+
+
+@pytest.fixture
+def cluster(server: StandaloneProcess) -> ClusterAccess:
+    return ClusterAccess((server.admin_url,), Access("token", f"token:{TOKEN}"))
+
+
+def snapshots(cluster: ClusterAccess) -> list[TopicSnapshot]:
+    with Admin(cluster) as admin:
+        return [admin.segments(topic) for topic in TOPICS]
+
+
+def pieces(snapshot: TopicSnapshot) -> list[Piece]:
+    return [Piece(each, 0, each.entries) for each in snapshot.ledgers if each.entries]
+
+
+def count(counter: MessageCounter, snapshot: TopicSnapshot) -> int:
+    walk = Walk(Share())
+    assert counter.walk(snapshot, pieces(snapshot), walk) is None
+    return walk.messages
+
+
+def read(cluster: ClusterAccess, snapshot: TopicSnapshot) -> list[bytes]:
+    part = Slice(
+        *(snapshot.topic, tuple(pieces(snapshot)), snapshot.head_bytes, snapshot.bookies),
+        *(snapshot.instance_id, snapshot.bookie_token),
+    )
+    with SliceReader(part, cluster, fail_on_data_loss=True) as reader:
+        return [bytes(body) for run in reader.runs() for body in run.bodies]
+
+
+def test_each_topic_is_read_with_its_own_token(
+    server: StandaloneProcess, cluster: ClusterAccess
+) -> None:
+    found = snapshots(cluster)
+    assert len({each.bookie_token for each in found} - {""}) == 2
+    counter = MessageCounter(cluster)
+    assert [count(counter, each) for each in found] == [COUNT, COUNT]
+    bodies = [read(cluster, each) for each in found]
+    for topic, some in zip(TOPICS, bodies, strict=True):
+        assert len(some) == COUNT
+        assert all(body.endswith(b" of " + topic.encode()) for body in some)
+
+    # Tokens and port are another process's now; who has the old ones asks once more.
+    server.stop()
+    server.start(same_ports=True)
+    assert [read(cluster, each) for each in found] == bodies
+    assert [count(counter, each) for each in snapshots(cluster)] == [COUNT, COUNT]
+    counter.close()
+    assert [count(counter, each) for each in snapshots(cluster)] == [COUNT, COUNT]
+    counter.close()
