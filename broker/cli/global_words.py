@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.cli.values import PARSERS
 
-__all__ = ["ADMIN", "CLIENTS", "PROFILES", "add_globals", "misplaced"]
+__all__ = ["ADMIN", "CLIENTS", "PIPELINE", "PROFILES", "add_globals", "misplaced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ _ROUTE: Final = frozenset(("listener_name", "proxy_url", "proxy_protocol"))
 CLIENTS: Final = _ACCESS | _ROUTE | {"profile", "url", "memory_limit"}
 ADMIN: Final = _ACCESS | {"profile", "admin_url", "request_timeout", "json"}
 PROFILES: Final = _ACCESS | _ROUTE | {"url", "admin_url"}
+PIPELINE: Final = _ACCESS | {"profile", "url", "admin_url", "json"}
 
 
 def add_globals(

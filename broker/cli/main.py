@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from broker.cli.errors import CliError
-from broker.cli.global_words import ADMIN, CLIENTS, PROFILES, add_globals, misplaced
+from broker.cli.global_words import ADMIN, CLIENTS, PIPELINE, PROFILES, add_globals, misplaced
 from broker.cli.node_words import (
     add_autorecovery,
     add_bookie,
@@ -30,6 +30,7 @@ SHELLS = ("bash", "zsh", "fish")
 _GLOBALS = {
     **dict.fromkeys(("produce", "consume", "read"), CLIENTS),
     "admin": ADMIN,
+    "pipeline": PIPELINE,
     "profiles": PROFILES | {"json"},
     "bookie-shell": JSON,
 }
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The whole command line; of ``admin`` only the groups that ``arguments`` name.
+    """The whole command line; of ``admin`` and ``pipeline`` only what ``arguments`` name.
 
     Args:
         arguments: what is to be parsed; None: fill in everything, for completion and reference.
@@ -85,6 +86,7 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
     add_bookie_shell(add("bookie-shell", "look at a cluster of bookies, repair it, format it"))
     _add_clients(add)
     _add_admin(add("admin", "tenants, namespaces, topics, brokers over HTTP"), arguments)
+    _add_pipeline(add("pipeline", "topics to files and back, backlog and load"), arguments)
     _add_profiles(add("profiles", "addresses of several clusters"))
     add_tokens(add("tokens", "keys, and tokens that are signed with them"))
     completion = add("completion", "print a script that completes commands in a shell")
@@ -103,6 +105,15 @@ def _add_admin(parser: argparse.ArgumentParser, arguments: Sequence[str] | None)
         add_globals(group, ADMIN, hidden=True)
         if arguments is None or name in arguments:
             add_group(group, name)
+
+
+def _add_pipeline(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
+    add_globals(parser, PIPELINE)
+    if arguments is None or "pipeline" in arguments:
+        from broker.cli.pipeline_command import add_jobs
+
+        for job in add_jobs(parser):
+            add_globals(job, PIPELINE, hidden=True)
 
 
 def _add_profiles(parser: argparse.ArgumentParser) -> None:
@@ -224,6 +235,12 @@ def _admin(options: argparse.Namespace) -> int:
     return run_admin(options)
 
 
+def _pipeline(options: argparse.Namespace) -> int:
+    from broker.cli.pipeline_command import run_pipeline
+
+    return run_pipeline(options)
+
+
 def _profiles(options: argparse.Namespace) -> int:
     from broker.cli.profiles_command import run_profiles
 
@@ -264,6 +281,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "consume": _consume,
     "read": _read,
     "admin": _admin,
+    "pipeline": _pipeline,
     "profiles": _profiles,
     "tokens": _tokens,
     "completion": _completion,

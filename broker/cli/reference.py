@@ -26,7 +26,14 @@ def _lines() -> Iterator[str]:
         yield f"\n## magnetar {name}\n"
         yield f"{parser.description}.\n"
         actions = _children(parser)
-        if actions and name != "admin":
+        if name == "pipeline":
+            yield from _options(parser)
+            for action, job in actions.items():
+                yield f"\n### pipeline {action}\n"
+                text = job.description or ""
+                yield f"{text[:1].upper()}{text[1:]}.\n"
+                yield from _options(job)
+        elif actions and name != "admin":
             yield from _actions(actions)
         else:
             yield from _options(parser)
@@ -54,6 +61,8 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield "|---|---|"
     for action in parser._actions:
         if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+            continue
+        if action.help == argparse.SUPPRESS:
             continue
         yield f"| `{_cell(_names(action))}` | {_cell(action.help or '')} |"
 

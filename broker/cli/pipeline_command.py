@@ -1,0 +1,36 @@
+"""``magnetar pipeline``: hands over to the package ``pipeline``.
+
+It is above the broker, which so knows it by name only, and loads it when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any
+
+from broker.cli.profiles import target_of
+
+__all__ = ["add_jobs", "run_pipeline"]
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """Its words; returns the parsers of the jobs. Needs nothing of the extra."""
+    words: list[argparse.ArgumentParser] = _load("pipeline.command_words").add_words(parser)
+    return words
+
+
+def run_pipeline(options: argparse.Namespace) -> int:
+    """Run one job; the exit code.
+
+    Raises:
+        CliError: it failed, or a package of the extra is missing.
+    """
+    target = target_of(options)
+    command = _load("pipeline.command")
+    place = command.Place(target.service_url, target.admin_url, target.access)
+    return int(command.run(options, place))
+
+
+def _load(name: str) -> Any:
+    return importlib.import_module(name)

@@ -1,0 +1,1 @@
+"""Jobs over topics: export, replay, backlog, load; ``magnetar pipeline`` calls them."""

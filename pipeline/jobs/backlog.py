@@ -1,0 +1,150 @@
+"""What subscriptions still have to consume: messages, bytes, and how old the oldest is.
+
+All of it comes from brokers' statistics of topics over HTTP; nothing is read and Spark isn't
+needed. Brokers count entries: a batch is one message here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from pipeline.admin import Admin, ClusterAccess, TopicNotFoundError
+from pipeline.errors import OptionsError, PipelineError
+from pipeline.jobs.tables import Table
+from pipeline.options import TopicChoice
+from pipeline.topics import find_partitions
+
+__all__ = ["BACKLOG_COLUMNS", "Backlog", "backlog", "choices_of", "rows_of"]
+
+_CALLS_AT_ONCE: Final = 8
+_QUERY: Final = "getPreciseBacklog=true&subscriptionBacklogSize=true&getEarliestTimeInBacklog=true"
+
+BACKLOG_COLUMNS: Final = {
+    "topic": "string",
+    "partition": "int32",
+    "subscription": "string",
+    "type": "string",
+    "messages": "int64",
+    "bytes": "int64",
+    "oldestSeconds": "float64",
+    "consumers": "int32",
+    "unacked": "int64",
+    "delayed": "int64",
+    "rateOut": "float64",
+    "drainSeconds": "float64",
+}
+"""``oldestSeconds``: age of the oldest message that isn't acknowledged; ``rateOut``: messages a
+second to consumers, over the last minute; ``drainSeconds``: how long the backlog takes at that rate
+if nothing is published meanwhile. Null: there is no backlog, or no rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """
+    Attributes:
+        failures: topic -> why its statistics are missing.
+    """
+
+    table: Table
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def backlog(cluster: ClusterAccess, places: Sequence[str], *, now_ms: int | None = None) -> Backlog:
+    """A row for each subscription of each partition.
+
+    Args:
+        places: namespaces (``tenant/namespace``) and topics (full names, ``tenant/namespace/name``
+            or a name in public/default); ``tenant/namespace/.*`` and the like are patterns.
+    Raises:
+        OptionsError: of the places.
+        TopicNotFoundError: a topic or namespace that was named doesn't exist.
+        SegmentsUnavailableError: no broker answers.
+    """
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    with Admin(cluster) as admin:
+        found: dict[str, None] = {}
+        for choice in choices_of(places):
+            found.update(dict.fromkeys(find_partitions(admin, choice)))
+    rows: list[dict[str, Any]] = []
+    failures: dict[str, str] = {}
+    with ThreadPoolExecutor(_CALLS_AT_ONCE) as pool:
+        answers = pool.map(lambda name: _stats(cluster, name), found)
+        for name, answer in zip(found, answers, strict=True):
+            if isinstance(answer, str):
+                failures[name] = answer
+            elif answer is not None:
+                rows += rows_of(name, answer, now_ms)
+    return Backlog(Table("backlog", BACKLOG_COLUMNS, rows), failures)
+
+
+def choices_of(places: Sequence[str]) -> list[TopicChoice]:
+    """
+    Raises:
+        OptionsError: neither a namespace nor a topic.
+    """
+    choices, names = [], []
+    for place in places:
+        parts = place.removeprefix("persistent://").split("/")
+        if len(parts) == 2 and all(parts):
+            choices.append(TopicChoice(pattern=".*", namespace=place))
+        elif len(parts) == 3 and any(sign in parts[2] for sign in "*+?[("):
+            namespace = f"{parts[0]}/{parts[1]}"
+            choices.append(TopicChoice(pattern=place, namespace=namespace))
+        else:
+            try:
+                name = TopicName.parse(place)
+            except InvalidTopicNameError as error:
+                raise OptionsError(f"{place}: {error}") from error
+            if not name.is_persistent:
+                raise OptionsError(f"{name}: only persistent topics have a backlog")
+            names.append(str(name))
+    return [*choices, TopicChoice(names=tuple(names))] if names else choices
+
+
+def rows_of(partition: str, stats: Mapping[str, Any], now_ms: int) -> list[dict[str, Any]]:
+    """The rows of one topic's statistics."""
+    name = TopicName.parse(partition)
+    rows = []
+    for subscription, each in sorted(stats.get("subscriptions", {}).items()):
+        messages = int(each.get("msgBacklog", 0))
+        oldest_ms = int(each.get("earliestMsgPublishTimeInBacklog", 0))
+        rate = float(each.get("msgRateOut", 0.0))
+        rows.append(
+            {
+                "topic": str(name.base),
+                "partition": name.partition_index,
+                "subscription": subscription,
+                "type": each.get("type") or "-",  # of one that nobody has ever connected to
+                "messages": messages,
+                # -1: the broker was not asked, or can't tell
+                "bytes": max(0, int(each.get("backlogSize", 0))),
+                "oldestSeconds": (
+                    max(0.0, (now_ms - oldest_ms) / 1000) if messages and oldest_ms > 0 else None
+                ),
+                "consumers": len(each.get("consumers", ())),
+                "unacked": int(each.get("unackedMessages", 0)),
+                "delayed": int(each.get("msgDelayed", 0)),
+                "rateOut": rate,
+                "drainSeconds": messages / rate if messages and rate > 0 else None,
+            }
+        )
+    return rows
+
+
+def _stats(cluster: ClusterAccess, partition: str) -> Any:
+    """Statistics; None: there is no such partition (any more); a text: why there are none."""
+    name = TopicName.parse(partition)
+    path = f"/admin/v2/persistent/{quote(name.namespace)}/{quote(name.local, safe='')}/stats"
+    with Admin(cluster) as admin:
+        try:
+            return admin.get(f"{path}?{_QUERY}", partition)
+        except TopicNotFoundError:
+            return None
+        except PipelineError as error:
+            return str(error)

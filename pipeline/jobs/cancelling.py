@@ -1,0 +1,65 @@
+"""An interrupted or failed job leaves no Spark tasks behind that go on writing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["apart", "cancelled_on_error"]
+
+_log = logging.getLogger(__name__)
+
+_WAIT_S: Final = 30.0
+_PAUSE_S: Final = 0.05
+_GROUP: Final = "spark.jobGroup.id"
+
+
+@contextmanager
+def cancelled_on_error(spark: SparkSession, group: str) -> Iterator[None]:
+    """Spark jobs that the block starts are cancelled, and have ended, when it raises."""
+    context = spark.sparkContext
+    context.setJobGroup(group, group)
+    try:
+        yield
+    except BaseException:
+        apart(lambda: _cancel(context, group))
+        raise
+    context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]  # as Spark's own code does
+
+
+def apart(work: Callable[[], object], wait_s: float = 2 * _WAIT_S) -> None:
+    """Call Spark from a thread of its own; what it raises is logged.
+
+    A thread that was interrupted while it waited for the JVM must not call it again: it would take
+    the answer that it didn't wait for as that of its next call.
+    """
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # as the JVM may be gone, too
+            _log.warning("not cleaned up: %s", error)
+
+    thread = threading.Thread(target=run, name="clean-up", daemon=True)
+    thread.start()
+    thread.join(wait_s)
+
+
+def _cancel(context: SparkContext, group: str) -> None:
+    context.cancelJobGroup(group)
+    tracker = context.statusTracker()
+    deadline_s = time.monotonic() + _WAIT_S
+    while time.monotonic() < deadline_s:
+        infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        if not any(info is not None and info.status == "RUNNING" for info in infos):
+            return
+        time.sleep(_PAUSE_S)
+    _log.warning("tasks of Spark go on: %s", group)

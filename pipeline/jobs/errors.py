@@ -1,0 +1,23 @@
+"""What ends a job; every text says what to do."""
+
+from __future__ import annotations
+
+from pipeline.errors import PipelineError
+
+__all__ = ["BrokenExportError", "ExportBusyError", "JobError", "SetupError"]
+
+
+class JobError(PipelineError):
+    """Base of what jobs raise beside what the source and the sink raise."""
+
+
+class SetupError(JobError):
+    """Java or a package is missing or too old."""
+
+
+class BrokenExportError(JobError):
+    """A directory isn't an export, or isn't what its manifests say."""
+
+
+class ExportBusyError(JobError):
+    """Another process exports to, or replays from, the same directory."""

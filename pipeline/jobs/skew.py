@@ -1,0 +1,74 @@
+"""How unevenly keys share a topic: what one consumer, one partition, one hash range gets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import mmh3
+
+__all__ = ["SLOTS", "Evenness", "evenness", "gini", "range_loads", "slot_of"]
+
+SLOTS: Final = 65_536
+"""Key_Shared spreads the slots 1 to 65,535 over its consumers."""
+_POSITIVE: Final = 0x7FFF_FFFF
+
+
+def slot_of(key: bytes | bytearray) -> int:
+    """Which slot a Key_Shared subscription sends a key to.
+
+    Source: Pulsar ConsistentHashingStickyKeyConsumerSelector: slot 0 stands for "no hash".
+    """
+    return (mmh3.hash(bytes(key), 0, signed=False) & _POSITIVE) % (SLOTS - 1) + 1
+
+
+def range_loads(slots: Iterable[tuple[int, int]], ranges: int) -> list[int]:
+    """Sums over equal ranges of slots.
+
+    Args:
+        slots: slot and what it weighs.
+        ranges: how many, 1 to `SLOTS`.
+    """
+    loads = [0] * ranges
+    for slot, weight in slots:
+        loads[slot * ranges // SLOTS] += weight
+    return loads
+
+
+@dataclass(frozen=True, slots=True)
+class Evenness:
+    """Of loads that should be equal.
+
+    Attributes:
+        max_to_mean: 1: even; 4: somebody has four times the fair share.
+    """
+
+    count: int
+    total: int
+    largest: int
+    max_to_mean: float
+
+
+def evenness(loads: Sequence[int]) -> Evenness:
+    total, largest = sum(loads), max(loads, default=0)
+    ratio = largest * len(loads) / total if total else 0.0
+    return Evenness(len(loads), total, largest, ratio)
+
+
+def gini(keys_by_weight: Mapping[int, int]) -> float:
+    """Gini coefficient: 0: all keys are equal, near 1: one key has everything.
+
+    Args:
+        keys_by_weight: weight -> how many keys weigh that much. There are few different weights
+            even of many keys, so that no list of all keys is needed.
+    """
+    keys = sum(keys_by_weight.values())
+    total = sum(weight * count for weight, count in keys_by_weight.items())
+    if not total:
+        return 0.0
+    below, ranked = 0, 0
+    for weight, count in sorted(keys_by_weight.items()):
+        ranked += weight * (count * below + count * (count + 1) // 2)
+        below += count
+    return 2 * ranked / (keys * total) - (keys + 1) / keys
