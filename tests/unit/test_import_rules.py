@@ -79,6 +79,7 @@ CORES = [
     *(f"pipeline/{name}.py" for name in ("errors", "filters", "options", "plan", "points")),
     *(f"pipeline/{name}.py" for name in ("rows", "snapshot")),
     *(f"pipeline/{name}.py" for name in ("entries", "routing", "sink_options")),
+    *(f"pipeline/jobs/{name}.py" for name in ("errors", "manifest", "pacing", "skew", "steps")),
     "broker/dispatch/shared.py",
     "broker/dispatch/active_choice.py",
     "broker/dispatch/key_selector.py",
