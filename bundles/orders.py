@@ -107,6 +107,7 @@ class BundleOrders:
         self._store, self._ownership, self._broker_id = store, ownership, broker_id
         self._find, self._split = find, split
         self._open: dict[Order, asyncio.Event] = {}  # set when its node is gone
+        self._refuses = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._watches = (
             store.watch(ORDERS_ROOT, self._on_event),
@@ -147,6 +148,41 @@ class BundleOrders:
             watch.close()
         owner = await self._ownership.owner_of_bundle(order.bundle)
         return owner is None or owner != source
+
+    async def hand_over(self, order: Order, taken_s: float) -> bool:
+        """Give a bundle of this broker's own away, as one does that stops; whether it left.
+
+        Unlike ``give`` it doesn't depend on the other one, which may be stopping, too: the bundle
+        is given up, clients are told where it goes, and who finds it with nobody chooses anew.
+
+        Args:
+            taken_s: how long to wait for the other one to have it.
+        Raises:
+            MetadataError: the store can't tell.
+        """
+        assert order.source == self._broker_id
+        if (heir := await self._find(order.destination)) is None or order in self._open:
+            return False
+        gone = self._open[order] = asyncio.Event()  # so it isn't carried out on its event, too
+        try:
+            await self._store.put(order.path, b"", CREATE_ONLY, ephemeral=True)
+        except MetadataError as error:
+            self._open.pop(order, None)
+            if isinstance(error, BadVersionError):
+                return False
+            raise
+        try:
+            given = await self._ownership.release(order.bundle, heir)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(taken_s if given else 0.0):
+                    await gone.wait()
+        finally:
+            await self._end(order)
+        return given
+
+    def refuse(self) -> None:
+        """Take no bundles any more: their givers are told at once."""
+        self._refuses = True
 
     async def close(self) -> None:
         """Carry out no more; what was begun is broken off."""
@@ -197,6 +233,9 @@ class BundleOrders:
             await self._end(order)
 
     async def _receive(self, order: Order, gone: asyncio.Event) -> None:
+        if self._refuses:
+            await self._end(order)
+            return
         giver = None
         try:
             if not await self._is_accepted(order):

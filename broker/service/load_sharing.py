@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 _ORDER_S: Final = 90.0
 """Until an order without an answer is taken back: more than unloading may take."""
 _NAME_GRACE_S: Final = 5.0
+_TAKEN_S: Final = 2.0
+"""For who gets one of those to have it; nobody who stops waits for others for long."""
 _AT_ONCE: Final = 16
 """Bundles that are given away by a broker that stops."""
 
@@ -92,6 +94,7 @@ class LoadSharing:
         Ends early when the store doesn't answer: then nothing can be given.
         """
         self._is_draining = True
+        self.orders.refuse()
         try:
             await self.manager.begin_drain()
             refused: set[str] = set()
@@ -106,8 +109,11 @@ class LoadSharing:
     ) -> None:
         async with turns:
             heir = await self.manager.heir_of(bundle)
-            if heir is None or not await self.give_away(bundle, heir):
-                refused.add(bundle)
+            if heir is not None:
+                order = Order(bundle, self._service.broker_id, heir, epoch=await self._epoch())
+                if await self.orders.hand_over(order, _TAKEN_S):
+                    return
+            refused.add(bundle)
 
     async def leave(self) -> None:
         """Get no more bundles; those that are here stay until the service gives them up."""

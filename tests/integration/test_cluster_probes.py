@@ -207,6 +207,27 @@ def test_a_broker_that_is_told_to_end_says_where_its_topics_go(
         assert "not drained in time" not in leaving.log
 
 
+def test_brokers_that_end_together_wait_for_none_of_them(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    zookeeper.start()
+    with ExitStack() as stack:
+        bookie, *brokers = roles(stack, tmp_path, zookeeper, "bookie", "broker", "broker")
+        for each in (bookie, *brokers):
+            each.start()
+        client = pulsar.Client(brokers[0].service_url, operation_timeout_seconds=60)
+        for _ in range(6):
+            client.create_producer(new_topic()).send(b"stored")
+        client.close()
+        ends = [each.take() for each in brokers]
+        for process in ends:
+            process.terminate()
+        assert [process.wait(WAIT_S) for process in ends] == [0, 0]
+        for each in brokers:
+            assert "not drained" not in each.log
+            assert "WARNING" not in each.log, each.log
+
+
 def _producer(broker: Role, topic: str) -> RawClient:
     client = RawClient(broker.service_url)
     client.look_up(topic)  # somebody has to own its bundle

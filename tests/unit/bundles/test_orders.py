@@ -108,6 +108,50 @@ async def test_the_owner_itself_may_give_the_order(members: list[Member]) -> Non
     assert b.service.owns_nowait(TOPIC)
 
 
+async def test_who_stops_hands_over_what_it_has(
+    base: EmbeddedMetadataStore, members: list[Member]
+) -> None:
+    a, b, _ = members
+    bundle = (await a.service.acquire(TOPIC)).bundle
+    a.hold_unload = asyncio.Event()
+    order = Order(bundle, "a", "b")
+    going = asyncio.ensure_future(a.orders.hand_over(order, ANSWER_S))
+    await a.unloaded.until(lambda bundles: bundles == [bundle])
+    assert a.service.heir(bundle) == b.lookup, "clients are told"
+    assert not await a.orders.hand_over(order, ANSWER_S), "it is under way"
+    a.hold_unload.set()
+    assert await going
+    assert b.service.owns_nowait(TOPIC)
+    assert a.unloaded.events == [bundle], "once"
+    await no_order_is_left(base)
+
+
+async def test_who_stops_waits_for_nobody_who_stops_as_well(
+    base: EmbeddedMetadataStore, members: list[Member]
+) -> None:
+    a, b, c = members
+    bundle = (await a.service.acquire(TOPIC)).bundle
+    b.orders.refuse()
+    assert await a.orders.hand_over(Order(bundle, "a", "b"), ANSWER_S)
+    assert a.service.owned_bundles == b.service.owned_bundles == []
+    bundle = (await a.service.acquire(TOPIC)).bundle
+    await c.orders.close()  # it hears of no orders any more
+    assert await a.orders.hand_over(Order(bundle, "a", "c"), 0.1)
+    assert a.service.owned_bundles == []
+    await no_order_is_left(base)
+
+
+async def test_what_is_not_there_is_not_handed_over(
+    base: EmbeddedMetadataStore, members: list[Member]
+) -> None:
+    a, b, _ = members
+    bundle = (await b.service.acquire(TOPIC)).bundle
+    assert not await a.orders.hand_over(Order(bundle, "a", "c"), ANSWER_S)
+    assert not await a.orders.hand_over(Order(bundle, "a", "nobody"), ANSWER_S)
+    assert b.service.owns_nowait(TOPIC)
+    await no_order_is_left(base)
+
+
 async def test_who_does_not_own_it_does_nothing(
     base: EmbeddedMetadataStore, members: list[Member]
 ) -> None:
