@@ -38,6 +38,7 @@ _BUSY_PAUSE_S: Final = (0.05, 2.0)
 _NEVER_MS: Final = 7 * 86_400_000
 _FLUSHES_AT_ONCE: Final = 16
 _CLOSING_S: Final = 5.0
+_GRACE_S: Final = 5.0
 
 _unclosed: Final[list[Any]] = []
 """Clients whose end would be ``shutdown()``, were they collected; their process ends soon."""
@@ -187,6 +188,9 @@ class TaskProducers:
             options.pending_bytes_max,
         )
         self._receipts = _Receipts()
+        self._flushing = ThreadPoolExecutor(_FLUSHES_AT_ONCE, "flushing")
+        # The client's own clock begins anew with each connection; ours is for those that don't last
+        self._patience_s = options.send_timeout_ms / 1000 + _GRACE_S
         self._topics: dict[str, list[_Target]] = {}
         self._targets: list[_Target] = []
         self._rows = self._sent = self._skipped = 0
@@ -221,7 +225,7 @@ class TaskProducers:
             self._receipts.wait_for(
                 options.pending_messages_max - 1,
                 max(0, options.pending_bytes_max - message.size),
-                options.send_timeout_ms / 1000 + 30,
+                self._patience_s,
             )
             self._hand_over(target, message, row, None)
 
@@ -231,12 +235,8 @@ class TaskProducers:
         Raises:
             WriteError: one isn't.
         """
-        if len(self._targets) > 1:  # the last entries of all partitions at once
-            with ThreadPoolExecutor(_FLUSHES_AT_ONCE) as pool:
-                list(pool.map(self._flush, self._targets))
-        else:
-            self._flush_all(self._targets)
-        self._receipts.wait_for(0, 0, self._options.send_timeout_ms / 1000 + 30)
+        self._flush(self._targets)
+        self._receipts.wait_for(0, 0, self._patience_s)
         self._close()
         return Written(self._sent, self._skipped)
 
@@ -253,6 +253,7 @@ class TaskProducers:
         except Exception as error:  # a broker misses the name sooner or later
             _log.warning("producers of %s did not end in order: %s", self._run.name, error)
             _unclosed.append(self._client)
+        self._flushing.shutdown(wait=False)
 
     # --- rows
 
@@ -260,7 +261,7 @@ class TaskProducers:
         delayed = message.deliver_ms is not None or message.deliver_after_ms is not None
         before, is_end = self._plan.place(target.number, message.size, delayed)
         if before:
-            self._flush_all(self._targets[number] for number in before)
+            self._flush(self._targets[number] for number in before)
         target.count += 1
         if target.count > _ROWS_MAX:
             raise WriteError(f"{target.place}: more than {_ROWS_MAX} rows of one task and batch")
@@ -270,7 +271,7 @@ class TaskProducers:
         else:
             self._skipped += 1
         if is_end:
-            self._flush(target)
+            self._flush((target,))
 
     def _hand_over(
         self, target: _Target, message: Message, row: int, sequence_id: int | None
@@ -295,20 +296,25 @@ class TaskProducers:
         target.is_open = True
         self._sent += 1
 
-    def _flush_all(self, targets: Iterable[_Target]) -> None:
+    def _flush(self, targets: Iterable[_Target]) -> None:
+        """Wait until all that was handed over to these is stored. Raises WriteError."""
+        flushes = []
         for target in targets:
-            self._flush(target)
-
-    def _flush(self, target: _Target) -> None:
-        """Wait until all that was handed over is stored. Raises WriteError."""
-        if not target.is_open:
-            return
-        target.is_open = False
-        try:
-            target.producer.flush()
-        except Exception as error:
-            self._receipts.check()  # knows more
-            raise WriteError(f"{target.place}: {error}") from error
+            if target.is_open:
+                target.is_open = False
+                flushes.append((target, self._flushing.submit(target.producer.flush)))
+        for target, flush in flushes:
+            try:
+                flush.result(self._patience_s)
+            except TimeoutError as error:
+                raise WriteError(
+                    f"{target.place}: what was sent isn't answered for {self._patience_s:.1f} s. "
+                    "A broker that refuses an entry (maxMessageSize of the topic, for one) does "
+                    "it again and again, without telling the client why"
+                ) from error
+            except Exception as error:
+                self._receipts.check()  # knows more
+                raise WriteError(f"{target.place}: {error}") from error
         self._receipts.check()
 
     # --- topics and producers

@@ -33,7 +33,7 @@ class Topic:
     def __init__(self, service_url: str, admin_url: str, partitions: int = 0) -> None:
         self.name = f"persistent://public/default/task-{uuid.uuid4().hex[:8]}"
         self.service_url = service_url
-        url = f"{admin_url}/admin/v2/{self.name.replace('://', '/')}"
+        self.url = url = f"{admin_url}/admin/v2/{self.name.replace('://', '/')}"
         if partitions:
             answer = httpx.put(f"{url}/partitions", json=partitions, timeout=60)
         else:
@@ -135,6 +135,24 @@ def test_batches_go_on_behind_each_other_and_never_back(wide: Topic) -> None:
     assert Counter(wide.values()) == Counter(
         row.value for batch in (*rows, rows[0]) for row in batch
     )
+
+
+def test_nothing_is_stored_behind_an_entry_that_is_refused(topic: Topic) -> None:
+    """Else the next attempt would take that entry's rows for stored."""
+    rows = [Message(b"%d" % number, size=1) for number in range(30)]
+    rows[10] = Message(b"10" + b"x" * 2000, size=2002)
+    limits = {"batchingMaxMessages": 4, "sendTimeoutMs": 1500}
+    policy = f"{topic.url}/maxMessageSize"
+    answer = httpx.post(policy, json=1000, timeout=60)
+    assert answer.is_success, answer.text
+    for _ in range(2):
+        with pytest.raises(WriteError, match=r"what was sent isn't answered for 6\.5 s"):
+            topic.write("job", rows, **limits)
+        assert topic.values() == [b"%d" % number for number in range(8)]
+    answer = httpx.delete(policy, timeout=60)
+    assert answer.is_success, answer.text
+    assert topic.write("job", rows, **limits) == Written(22, 8)
+    assert topic.values() == [row.value for row in rows]
 
 
 @pytest.mark.parametrize("size", [1, 5], ids=["one by one", "in batches"])

@@ -320,10 +320,15 @@ def test_a_broker_that_stops_in_mid_task_fails_it_in_time(
     stop = f.udf(_stops_the_broker(fresh_standalone.pid, stats), "string", useArrow=False)
     rows = spark.range(0, 1000, 1, 1).select(stop("id").alias("value"))
     options = {"serviceUrl": fresh_standalone.service_url, "topic": "t", "sendTimeoutMs": "1000"}
-    with pytest.raises(Exception, match=r"default/t: row \d+ of the task was not stored: Timeout"):
-        rows.write.format("magnetar").mode("append").options(
-            **options, batchingMaxMessages=10
-        ).save()
+    # Else the sink gets its first rows when the function has seen all.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
+    try:
+        with pytest.raises(Exception, match=r"default/t: row \d+ of .* was not stored: Timeout"):
+            rows.write.format("magnetar").mode("append").options(
+                **options, batchingMaxMessages=10
+            ).save()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 def _stops_the_broker(pid: int, stats: str) -> Callable[[int], str]:
