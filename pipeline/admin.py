@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +23,10 @@ __all__ = ["Admin", "ClusterAccess", "TopicNotFoundError", "parse_access"]
 _log = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 60.0
+_PAUSES_S: Final = (0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0)
+_UNREACHABLE_S: Final = 5.0
+_MOVING_S: Final = 30.0
+"""For so long a call is tried again where nobody answers, or where the owner isn't found yet."""
 
 
 class TopicNotFoundError(PipelineError):
@@ -201,22 +206,38 @@ class Admin:
         raise SegmentsUnavailableError(text)
 
     def _call(self, method: str, path: str, body: Any = None) -> Answer:
-        """One call to the first broker that answers; another one when it is about to stop."""
+        """One call to the first broker that answers.
+
+        A bundle that changes hands is 503 for a moment, a broker that is started anew doesn't
+        answer for some: a query must not end for either.
+        """
+        began_s = time.monotonic()
+        for pause_s in _PAUSES_S:
+            answer, failures = self._try_all(method, path, body)
+            waited_s = time.monotonic() - began_s
+            if answer is not None and answer.status != 503:
+                return answer
+            if waited_s + pause_s > (_UNREACHABLE_S if answer is None else _MOVING_S):
+                break
+            time.sleep(pause_s)
+        if answer is not None:
+            return answer
+        raise SegmentsUnavailableError(f"no broker answers: {'; '.join(failures)}")
+
+    def _try_all(self, method: str, path: str, body: Any) -> tuple[Answer | None, list[str]]:
+        """One round over the brokers: an answer, the last 503, or why there is none."""
         urls, failures = self._cluster.urls, []
         answer = None
         for _ in urls:
             try:
                 answer = self._open().call(method, path, body)
                 if answer.status != 503:
-                    return answer
-                failures.append(f"{urls[self._current]}: {answer.reason}")
+                    break
             except CliError as error:
                 failures.append(str(error))
             self.close()
             self._current = (self._current + 1) % len(urls)
-        if answer is not None:
-            return answer
-        raise SegmentsUnavailableError(f"no broker answers: {'; '.join(failures)}")
+        return answer, failures
 
     def _open(self) -> AdminClient:
         if self._client is None:
