@@ -13,6 +13,7 @@ from loadbalance.model import BrokerLoad, Weights
 from loadbalance.registry import BROKERS_ROOT, BrokerRegistry
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import LockBusyError, ValueTooLargeError
+from metadata.recipes import CachedValues
 from tests.unit.metadata.event_log import eventually, eventually_equal
 
 WEIGHTS = Weights.of(BalancerConfig())
@@ -58,6 +59,21 @@ async def test_a_broker_appears_reports_and_goes(base: EmbeddedMetadataStore) ->
     await a.registry.close()
     assert await base.children(BROKERS_ROOT) == ["b:8080"]
     await eventually_equal(b.registry.live, {"b:8080": load_of("b")})
+
+
+async def test_what_was_reported_is_seen_before_its_event_comes(
+    base: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store's events may come any time after the write."""
+    monkeypatch.setattr(BrokerRegistry, "_on_event", lambda *_: None)
+    monkeypatch.setattr(CachedValues, "_on_event", lambda *_: None)
+    a = Broker(base)
+    await a.registry.register(load_of("a"))
+    assert await a.registry.live() == {"a:8080": load_of("a")}
+    drains = replace(load_of("a"), draining=True)
+    assert await a.registry.publish(drains)
+    assert await a.registry.live() == {"a:8080": drains}
+    await a.registry.close()
 
 
 async def test_a_lost_session_is_replaced_with_the_last_report(
