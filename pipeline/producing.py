@@ -325,7 +325,10 @@ class TaskProducers:
             try:
                 places = list(self._client.get_topic_partitions(name))
             except Exception as error:
-                raise WriteError(f"{name}: its partitions can't be looked up: {error}") from error
+                raise WriteError(
+                    f"{name}: {self._options.service_url} doesn't tell its partitions: {error}; "
+                    "is it reachable, and are credentials and trusted certificates right?"
+                ) from error
             places.sort(key=lambda place: TopicName.parse(place).partition_index)
             first = len(self._targets)
             targets = [_Target(first + index, place) for index, place in enumerate(places)]
@@ -431,7 +434,7 @@ def open_client(options: SinkOptions) -> Any:
             logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
     except CliError as error:
-        raise OptionsError(str(error).replace("--auth-", "option auth")) from error
+        raise OptionsError(str(error).replace("--auth-params", "option authParams")) from error
     except (ValueError, RuntimeError, pulsar.PulsarException) as error:
         raise OptionsError(f"no client of {options.service_url}: {error}") from error
 
