@@ -83,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: Offsets = {}
         self._ledger_ends: dict[str, Point] = {}  # partition -> end of a ledger that was closed
         self._batch_since_s = time.monotonic()
+        self._moved_to: Offsets = {}  # where the cursor is
         self._known: list[str] = []
         self._discovered_s = -_DISCOVERY_S
         self._idle_since_s = 0.0  # when a look found nothing; 0: the last one found something
@@ -122,6 +123,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = stream_offsets_from_json(start)
+        # Spark calls ``commit`` with the batch that follows, which may not come for long.
+        self._move_cursor(begin)
         if self._target is None:
             self._pace()
         limited = not isinstance(limit, ReadAllAvailable)
@@ -259,16 +262,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_slice(partition.part, settings)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything below ``end`` was processed. The cursor follows; one that can't be moved now
-        is moved with the next batch: it is for people who look at the backlog, and for retention.
+        self._move_cursor(stream_offsets_from_json(end))
+
+    def _move_cursor(self, done: Offsets) -> None:
+        """Everything below ``done`` was processed. A cursor that can't be moved now is moved the
+        next time: it is for people who look at the backlog, and for retention.
         """
         if not self._options.cursor:
             return
-        for name, point in stream_offsets_from_json(end).items():
+        for name, point in done.items():
+            if self._moved_to.get(name) == point:
+                continue
             try:
                 self._admin.move_cursor(name, self._options.cursor, point)
             except PipelineError as error:
                 _log.warning("cursor not moved: %s", error)
+            else:
+                self._moved_to[name] = point
 
     def stop(self) -> None:
         self._counter.close()
