@@ -22,6 +22,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from metadata.opening import connect_store
+from tests.certificates import Authority
 from tests.child_process import ChildProcess
 from tests.integration.failure_tools import new_topic, wait_until
 from tests.standalone_process import StandaloneProcess
@@ -247,15 +249,17 @@ def test_nobody_can_write_the_code(image: Image) -> None:
 class _Server(ChildProcess):
     """``magnetar zookeeper`` of the image, which has no PySpark."""
 
-    def __init__(self, image: Image) -> None:
-        super().__init__(image.data / "zookeeper.log")
-        self.image, self.port = image, free_port()
+    def __init__(self, image: Image, name: str, **settings: object) -> None:
+        super().__init__(image.data / f"{name}.log")
+        self.image, self.port, self.data = image, free_port(), image.data / name
+        self._settings = [f"{key.replace('__', '.')}={value}" for key, value in settings.items()]
 
     def start(self) -> None:
         self._process = self.image.popen(
             [
                 *(self.image.magnetar, "zookeeper", "--bind", "127.0.0.1", "--heap", "96m"),
-                *("--client-port", str(self.port), "--data", str(self.image.data / "zookeeper")),
+                *("--client-port", str(self.port), "--data", str(self.data)),
+                *(word for each in self._settings for word in ("--set", each)),
                 *("--log-format", "json"),
             ],
             self._log_path,
@@ -270,12 +274,38 @@ class _Server(ChildProcess):
 def test_zookeeper_runs_from_its_own_jars(image: Image) -> None:
     jars = {path.name.split("-3.9")[0] for path in (image.prefix / "share/zookeeper").iterdir()}
     assert "zookeeper" in jars
-    with _Server(image) as server:
+    with _Server(image, "zookeeper") as server:
         wait_until(lambda: server.check("ready"), f"ready: {server.log}", WAIT_S)
         assert server.check("live")
         assert all("message" in json.loads(line) for line in server.log.splitlines())
         # Java's own way to say that it ended by SIGTERM: the command became Java.
         assert server.stop(WAIT_S) == 143
+
+
+async def test_zookeeper_speaks_tls_with_its_own_jars(image: Image, tmp_path: Path) -> None:
+    """Certificates for clients; probes ask the plain port, which is this machine's alone."""
+    authority = Authority(tmp_path)
+    pair, secure_port = authority.sign("server"), free_port()
+    trusted, both = image.data / "authority.pem", image.data / "server-with-key.pem"
+    trusted.write_bytes(authority.certificate.read_bytes())
+    both.write_bytes(pair.key.read_bytes() + pair.certificate.read_bytes())
+    settings = {
+        "secureClientPort": secure_port,
+        "secureClientPortAddress": "127.0.0.1",
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl__keyStore__location": both,
+        "ssl__trustStore__location": trusted,
+    }
+    config = tmp_path / "metadata.properties"
+    config.write_text(
+        f"useTls=true\ntlsTrustCertsFilePath={authority.certificate}\n"
+        f"tlsCertificateFilePath={pair.certificate}\ntlsKeyFilePath={pair.key}\n"
+    )
+    with _Server(image, "zookeeper-tls", **settings) as server:
+        wait_until(lambda: server.check("ready"), f"ready: {server.log}", WAIT_S)
+        store = await connect_store(f"zk:127.0.0.1:{secure_port}", config)
+        await store.put("/node", b"over TLS")
+        await store.close()
 
 
 @pytest.mark.parametrize("words", [["--nonsense", "x"], ["--prefix"], [], ["--prefix", "/"]])
