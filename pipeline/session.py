@@ -24,6 +24,7 @@ _PACKAGES: Final = ("pyspark", "pyarrow")
 _HINT: Final = "pip install 'magnetar[pipeline]'"
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_ATTEMPTS: Final = 3
 _JAVA_TIMEOUT_S: Final = 60
 
 
@@ -124,7 +125,6 @@ def open_session(
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": log_level,
         "spark.sql.session.timeZone": "UTC",
         # What Spark says before it has read its own level.
         "spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile="{_LOG_SETTINGS}"',
@@ -132,11 +132,16 @@ def open_session(
     if not master:
         # Nobody else has to reach it; the machine's name may lead anywhere.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Spark's 200 are for clusters: of a small job here they are most of the time.
+        settings["spark.sql.shuffle.partitions"] = str(max(8, 4 * (cores or os.cpu_count() or 1)))
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings |= conf or {}
-    builder = SparkSession.builder.appName(app_name).master(master or f"local[{cores or '*'}]")
+    # A task that fails is tried again, which Spark doesn't do on one machine unless told to.
+    local = f"local[{cores or '*'},{_ATTEMPTS}]"
+    builder = SparkSession.builder.appName(app_name).master(master or local)
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(log_level)
     register(spark)
     return spark

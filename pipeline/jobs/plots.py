@@ -21,6 +21,8 @@ __all__ = ["FORMATS", "check_file", "draw_backlog", "draw_bundles", "draw_keys"]
 
 FORMATS: Final = (".svg", ".png", ".pdf")
 BARS_MAX: Final = 25
+_BARS_MIN: Final = 4
+"""There is room for so many; fewer don't grow fat."""
 # Told apart by people who see colours differently, too.
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 _LABEL_MAX: Final = 60
@@ -43,7 +45,7 @@ def check_file(path: Path) -> None:
 def draw_backlog(table: Table, measure: str, path: Path) -> None:
     """The largest backlogs: bars of ``messages``, ``bytes`` or ``oldestSeconds``."""
     rows = [row for row in table.sorted_by(measure).rows if row[measure]][:BARS_MAX]
-    figure = _figure(7.0, 1.6 + 0.3 * max(4, len(rows)))
+    figure = _figure(7.0, 1.6 + 0.3 * max(_BARS_MIN, len(rows)))
     axes = figure.add_subplot()
     titles = {
         "messages": "messages to consume",
@@ -57,7 +59,7 @@ def draw_backlog(table: Table, measure: str, path: Path) -> None:
     colours = [_COLOURS[0] if row["consumers"] else _COLOURS[1] for row in rows]
     _bars(axes, labels, values, colours, texts.get(measure))
     axes.set_title(titles.get(measure, measure), loc="left")
-    _legend(axes, {"with consumers": _COLOURS[0], "without consumers": _COLOURS[1]})
+    _legend(figure, {"with consumers": _COLOURS[0], "without consumers": _COLOURS[1]})
     if not rows:
         _nothing(axes, "no backlog")
     _save(figure, path)
@@ -68,11 +70,9 @@ def draw_bundles(load: BundleLoad, measure: str, path: Path) -> None:
     rows = [row for row in load.bundles.sorted_by(measure).rows if row[measure]][:BARS_MAX]
     brokers = [str(row["broker"]) for row in load.brokers.rows]
     colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(brokers)}
-    height = 1.6 + 0.3 * (max(4, len(rows)) + max(2, len(brokers)))
-    figure = _figure(7.0, height)
-    top, bottom = figure.subplots(
-        2, 1, height_ratios=(max(4, len(rows)), max(2, len(brokers))), squeeze=True
-    )
+    heights = max(_BARS_MIN, len(rows)), max(_BARS_MIN, len(brokers))
+    figure = _figure(7.0, 1.6 + 0.3 * sum(heights))
+    top, bottom = figure.subplots(2, 1, height_ratios=heights, squeeze=True)
     text = size_text if measure in ("storage", "throughput") else None
     _bars(
         top,
@@ -96,9 +96,9 @@ def draw_bundles(load: BundleLoad, measure: str, path: Path) -> None:
 def draw_keys(load: KeyLoad, path: Path) -> None:
     """The heaviest keys, the slots of Key_Shared, and the partitions."""
     rows = list(load.keys.rows)[:BARS_MAX]
-    figure = _figure(7.0, 6.0 + 0.3 * max(4, len(rows)))
+    figure = _figure(7.0, 6.0 + 0.3 * max(_BARS_MIN, len(rows)))
     keys, slots, partitions = figure.subplots(
-        3, 1, height_ratios=(0.3 * max(4, len(rows)), 2.0, 2.0), squeeze=True
+        3, 1, height_ratios=(0.3 * max(_BARS_MIN, len(rows)), 2.0, 2.0), squeeze=True
     )
     labels, values = [str(row["key"]) for row in rows], [float(row["messages"]) for row in rows]
     _bars(keys, labels, values, [_COLOURS[0]] * len(rows), None)
@@ -117,12 +117,14 @@ def draw_keys(load: KeyLoad, path: Path) -> None:
     _mean(slots, load.ranges)
     slots.set_xlim(0, SLOTS)
     slots.set_title(
-        f"messages by slot of Key_Shared: the busiest of {load.consumers.count} consumers would "
-        f"have {load.consumers.max_to_mean:.1f} times its share",
+        "messages by slot of Key_Shared\n"
+        f"the busiest of {load.consumers.count} consumers with equal ranges would have "
+        f"{load.consumers.max_to_mean:.1f} times its share",
         loc="left",
     )
     numbers = [str(number) if number >= 0 else "topic" for number in load.partitions]
     partitions.bar(numbers, list(load.partitions.values()), color=_COLOURS[1])
+    partitions.set_xlim(-0.6, max(2 * _BARS_MIN, len(numbers)) - 0.4)
     _mean(partitions, list(load.partitions.values()))
     partitions.set_title("messages by partition", loc="left")
     _save(figure, path)
@@ -143,7 +145,7 @@ def _bars(
     bars = axes.barh(places, values, color=list(colours))
     # A dollar sign would begin a formula.
     axes.set_yticks(places, [_short(label).replace("$", r"\$") for label in labels])
-    axes.invert_yaxis()
+    axes.set_ylim(max(_BARS_MIN, len(labels)) - 0.5, -0.5)
     shown = [text(value) if text else f"{value:,.6g}" for value in values]
     axes.bar_label(bars, shown, padding=3, fontsize="small")
     axes.margins(x=0.15)
@@ -157,12 +159,14 @@ def _mean(axes: Any, values: Sequence[int]) -> None:
         axes.axhline(sum(values) / len(values), color="#555555", linestyle="--", linewidth=1)
 
 
-def _legend(axes: Any, names: dict[str, str]) -> None:
+def _legend(figure: Figure, names: dict[str, str]) -> None:
     from matplotlib.patches import Patch
 
-    axes.legend(
+    figure.legend(
         handles=[Patch(color=colour, label=name) for name, colour in names.items()],
-        loc="lower right",
+        loc="outside lower right",
+        ncols=len(names),
+        frameon=False,
         fontsize="small",
     )
 

@@ -148,7 +148,7 @@ def test_text_of_a_table() -> None:
         "name    count  share",
         "ä       1,234    0.5",
         "b           9      -",
-        "c     100,000    2.0",
+        "c     100,000      2",
     ]
     assert Table("t", {"name": "string"}, []).to_text() == "name"
 
@@ -164,6 +164,15 @@ def test_json_and_parquet_of_a_table(tmp_path: Path) -> None:
     assert json.loads(TABLE.to_json()) == list(TABLE.rows)
     TABLE.write_parquet(tmp_path / "t.parquet")
     assert parquet.read_table(tmp_path / "t.parquet").to_pylist() == list(TABLE.rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (1 / 3, "0.333"), (99.5, "99.5"), (1234.56, "1,234.6"), (1234, "1,234")],
+)
+def test_numbers(value: float, text: str) -> None:
+    row = {"x": value}
+    assert Table("t", {"x": "float64"}, [row]).to_text().split() == ["x", text]
 
 
 @pytest.mark.parametrize(
