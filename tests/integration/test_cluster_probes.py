@@ -137,6 +137,18 @@ def test_whatever_comes_first_waits_for_the_rest(
         assert consumer.receive(60_000).data() == b"first"
 
 
+def test_a_start_that_waits_can_be_broken_off(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
+    """There is no ZooKeeper, and there comes none."""
+    with ExitStack() as stack:
+        all_roles = roles(stack, tmp_path, zookeeper, "broker", "bookie", "autorecovery")
+        for each in all_roles:
+            each.launch()
+        for each in all_roles:
+            each.wait_for_reason("waiting for the metadata store")
+            assert each.stop(WAIT_S) == 0, each.log
+            assert "can't start" not in each.log
+
+
 @pytest.mark.parametrize("order", [("bookie", "broker"), ("broker", "bookie")])
 def test_both_orders_make_what_is_missing(
     tmp_path: Path, zookeeper: ZooKeeperProcess, order: tuple[str, str]
