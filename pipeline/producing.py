@@ -148,7 +148,7 @@ class _Receipts:
 class _Target:
     """One topic partition that the task writes to."""
 
-    __slots__ = ("count", "is_open", "last_stored", "number", "place", "producer")
+    __slots__ = ("count", "has_batch", "is_open", "last_stored", "number", "place", "producer")
 
     def __init__(self, number: int, place: str) -> None:
         self.number = number
@@ -157,6 +157,7 @@ class _Target:
         self.count = 0  # rows so far, sent or not
         self.last_stored = -1  # sequence id, when the producer was opened
         self.is_open = False  # something was sent since the last flush
+        self.has_batch = False  # the client may still hold the last row, to send it with others
 
 
 class TaskProducers:
@@ -227,6 +228,11 @@ class TaskProducers:
                 max(0, options.pending_bytes_max - message.size),
                 self._patience_s,
             )
+            delayed = message.deliver_ms is not None or message.deliver_after_ms is not None
+            if delayed and target.has_batch:
+                # It would pass its batch by, which a topic that drops repeated messages then drops.
+                self._flush((target,))
+            target.has_batch = not delayed
             self._hand_over(target, message, row, None)
 
     def finish(self) -> Written:
@@ -398,10 +404,12 @@ def _settings(options: SinkOptions) -> dict[str, Any]:
         # One above what is ever pending: a full queue would be an error.
         "max_pending_messages": options.pending_messages_max + options.messages_max + 1,
     }
+    if options.messages_max == 1:
+        return settings
     if not options.effectively_once:
         settings["batching_max_messages"] = options.messages_max
         settings["batching_max_allowed_size_in_bytes"] = options.entry_bytes_max
-    elif options.messages_max > 1:
+    else:
         # `EntryPlan` alone says where entries end; the client's own limits are out of its reach.
         settings["batching_max_messages"] = options.messages_max + 1
         settings["batching_max_allowed_size_in_bytes"] = options.entry_bytes_max + 1

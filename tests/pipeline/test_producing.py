@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pulsar
@@ -118,6 +119,19 @@ def test_an_attempt_may_end_behind_every_row(
         expected.update(row.value or b"" for row in rows)
     assert Counter(topic.values()) == expected
     assert skipped > 31 * 5, (sent, skipped)  # attempts don't just send all again
+
+
+@pytest.mark.parametrize("size", [1, 2, 50])
+@pytest.mark.parametrize("guarantee", ["effectively-once", "at-least-once"])
+def test_entries_of_any_size(wide: Topic, guarantee: str, size: int) -> None:
+    options: dict[str, Any] = {"deliveryGuarantee": guarantee, "batchingMaxMessages": size}
+    options["maxPendingMessages"] = 20
+    rows = mixed_rows(size, 100, guarantee)
+    assert wide.write("job", rows, **options) == Written(100, 0)
+    again = wide.write("job", rows, **options)
+    repeats = guarantee == "at-least-once"
+    assert again == (Written(100, 0) if repeats else Written(0, 100))
+    assert Counter(wide.values()) == Counter({row.value: 1 + repeats for row in rows})
 
 
 def test_batches_go_on_behind_each_other_and_never_back(wide: Topic) -> None:
