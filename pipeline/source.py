@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSource
 
 from pipeline.admin import parse_access
 from pipeline.columns import SCHEMA_DDL, check_schema
+from pipeline.errors import OptionsError
 from pipeline.filters import ALWAYS
 from pipeline.options import parse_read_options, parse_trigger_limits
 
@@ -92,4 +93,7 @@ def read_topics(spark: SparkSession, schema: str | None = None, **options: objec
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:
+    for each in schema.fields:
+        if not each.nullable:  # Spark's own refusal comes from a worker that dies of it
+            raise OptionsError(f"column {each.name} can't be NOT NULL: no message has to have one")
     return check_schema((each.name, each.dataType.simpleString()) for each in schema.fields)

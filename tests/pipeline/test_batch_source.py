@@ -117,6 +117,8 @@ def test_a_schema_picks_columns(spark: SparkSession, broker: Addresses) -> None:
         load(spark, broker, "picked", schema="valu BINARY").collect()
     with pytest.raises(Exception, match="column value is of type binary, not string"):
         load(spark, broker, "picked", schema="value STRING").collect()
+    with pytest.raises(Exception, match="column value can't be NOT NULL"):
+        load(spark, broker, "picked", schema="value BINARY NOT NULL").collect()
 
 
 def test_partitions_patterns_and_assignments(spark: SparkSession, broker: Addresses) -> None:
