@@ -116,6 +116,12 @@ def servers_are_probed(objects: list[Object]) -> Iterator[str]:
                 yield f"{name}: {kind} asks a port that it hasn't"
             elif not {"httpGet", "exec"} & set(probe):
                 yield f"{name}: {kind} doesn't ask the server"
+        get = container.get("livenessProbe", {}).get("httpGet", {})
+        startup = container.get("startupProbe", {"failureThreshold": 0, "periodSeconds": 0})
+        # metadataStoreStartTimeoutSeconds; no page is there meanwhile (docs/image.md).
+        patience_s = startup["failureThreshold"] * startup["periodSeconds"]
+        if get.get("scheme") == "HTTPS" and patience_s < 300:
+            yield f"{name} is killed while it waits for ZooKeeper"
         if container.get("livenessProbe") == container.get("readinessProbe"):
             yield f"{name} is killed when it isn't ready"
 

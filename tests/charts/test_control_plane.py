@@ -395,10 +395,40 @@ def test_values_that_would_hurt_are_refused(plane: ControlPlane, namespace: str)
         option = "--set-string" if "configData" in setting else "--set"
         error = plane.helm_refuses("install", RELEASE, str(CHART), *words, option, setting)
         assert reason in error, error
-    plane.install(RELEASE, namespace, *_values("minimal"))
-    grow = (*_values("minimal"), "--set", "zookeeper.replicaCount=3")
-    error = plane.helm_refuses("upgrade", RELEASE, str(CHART), *words, *grow)
+
+
+def test_zookeeper_grows_by_one_server_at_a_time(plane: ControlPlane, namespace: str) -> None:
+    """Larger steps have majorities before and after that share no server."""
+    options = ("--namespace", namespace)
+    plane.install("alone", namespace, *_values("minimal"))
+    words = (*options, *_values("minimal"), "--set", "zookeeper.replicaCount=3")
+    error = plane.helm_refuses("upgrade", "alone", str(CHART), *words)
     assert "can't grow from 1" in error
+
+    def grown(servers: int) -> tuple[str, ...]:
+        return ("--set", f"zookeeper.replicaCount={servers}")
+
+    plane.install(RELEASE, namespace)
+    error = plane.helm_refuses("upgrade", RELEASE, str(CHART), *options, *grown(5))
+    assert "by one at a time, and is 3" in error
+    plane.upgrade(RELEASE, namespace, *grown(4))
+    assert _ready(plane, namespace) == 4
+    plane.kubectl("cordon", "--selector", "kubernetes.io/os=linux")
+    try:
+        plane.kubectl("delete", "pod", "m-magnetar-zookeeper-3", "-n", namespace)
+        until("a server is away", lambda: _ready(plane, namespace) == 3)
+        error = plane.helm_refuses("upgrade", RELEASE, str(CHART), *options, *grown(5))
+        assert "when all servers are ready" in error
+    finally:
+        plane.kubectl("uncordon", "--selector", "kubernetes.io/os=linux")
+    until("it is back", lambda: _ready(plane, namespace) == 4)
+    plane.upgrade(RELEASE, namespace, *grown(5))
+    assert _ready(plane, namespace) == 5
+
+
+def _ready(plane: ControlPlane, namespace: str) -> int:
+    servers = plane.get("statefulset", "m-magnetar-zookeeper", "-n", namespace)
+    return int(servers["status"].get("readyReplicas", 0))
 
 
 def test_two_releases_live_beside_each_other(plane: ControlPlane, namespace: str) -> None:

@@ -69,6 +69,10 @@ PLANTS: list[tuple[str, Plant]] = [
         lambda o: _set(_box(BROKER)(o)["readinessProbe"]["httpGet"], "port", "other"),
     ),
     (
+        "while it waits for ZooKeeper",
+        lambda o: _set(_box(BROKER)(o)["livenessProbe"]["httpGet"], "scheme", "HTTPS"),
+    ),
+    (
         "doesn't ask the server",
         lambda o: _set(_box(BROKER)(o), "livenessProbe", {"tcpSocket": {"port": "http"}}),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -218,6 +219,41 @@ def _known(part: dict[str, Any], schema: dict[str, Any], path: str = "") -> Iter
         return
     for key, inner in part["properties"].items():
         yield from _known(inner, schema, f"{path}.{key}")
+
+
+def test_the_manual_names_values_that_exist() -> None:
+    """Its table has every group of values, and no value of it is misspelt."""
+    text = (CHART.parents[1] / "docs" / "kubernetes.md").read_text("utf-8")
+    table = text.partition("\n## Values\n")[2].partition("\n## ")[0]
+    values = _values()
+    named: set[str] = set()
+    for row in table.splitlines():
+        if not row.startswith("| `"):
+            continue
+        last = ""
+        for path in re.findall(r"`([^`]+)`", row.split("|")[1]):
+            full = last.rpartition(".")[0] + path if path.startswith(".") else path
+            last = full
+            owners = COMPONENTS if full.startswith("<component>") else [full.partition(".")[0]]
+            inner = full.partition(".")[2]
+            found = [each for each in owners if _has(values[each], inner)]
+            assert found, f"{full} is no value"
+            named |= {full.partition(".")[0]} if owners != COMPONENTS else set(COMPONENTS)
+    assert named == values.keys()
+
+
+COMPONENTS = [
+    *("zookeeper", "bookkeeper", "autorecovery", "broker"),
+    *("toolset", "standalone"),
+]
+
+
+def _has(value: Any, path: str) -> bool:
+    for key in filter(None, path.split(".")):
+        if not isinstance(value, dict) or key not in value:
+            return False
+        value = value[key]
+    return True
 
 
 @pytest.mark.parametrize(

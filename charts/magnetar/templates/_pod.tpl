@@ -95,16 +95,17 @@ podAntiAffinity:
 {{- end -}}
 {{- end -}}
 
-{{/* Add "live" and "ready": the probes' actions. */}}
+{{/* Add "live" and "ready", the probes' actions; "slow": nothing answers before the server serves. */}}
 {{- define "magnetar.probes" -}}
 {{- $probe := (index .root.Values .key).probe -}}
 {{- $live := .live -}}
 {{- $ready := .ready -}}
+{{- $slow := .slow -}}
 {{- range $name, $action := dict "startup" $live "liveness" $live "readiness" $ready }}
 {{- $settings := index $probe $name }}
-{{- if $settings.enabled }}
+{{- if or $settings.enabled (and $slow (eq $name "startup")) }}
 {{ $name }}Probe:
-  {{- omit $settings "enabled" | merge $action | toYaml | nindent 2 }}
+  {{- omit $settings "enabled" | merge (deepCopy $action) | toYaml | nindent 2 }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -113,7 +114,8 @@ podAntiAffinity:
 {{- define "magnetar.httpProbes" -}}
 {{- $live := dict "httpGet" (dict "path" "/livez" "port" .port "scheme" .scheme) -}}
 {{- $ready := dict "httpGet" (dict "path" "/readyz" "port" .port "scheme" .scheme) -}}
-{{- include "magnetar.probes" (dict "root" .root "key" .key "live" $live "ready" $ready) -}}
+{{- /* Behind TLS alone there is no page while a server waits for ZooKeeper: it must not be killed. */}}
+{{- include "magnetar.probes" (dict "root" .root "key" .key "live" $live "ready" $ready "slow" (eq .scheme "HTTPS")) -}}
 {{- end -}}
 
 {{/* Image, resources, rights: the begin of a container. */}}
