@@ -65,6 +65,9 @@ built=$(echo "$work"/built/magnetar-*.whl)
     -c "$source/constraints.txt" "$built${extra:+[$extra]}"
 
 packages=$("$prefix/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+# Where our own wheel came from: a folder that is another one each time.
+rm "$packages"/magnetar-*.dist-info/direct_url.json
+sed -i '/direct_url.json/d' "$packages"/magnetar-*.dist-info/RECORD
 # Nothing of these is ever read: other packages' tests, and what their libraries were built of.
 find "$packages" -mindepth 2 -type d \( -name tests -o -name test \) \
     -not -path '*/pyspark/*' -prune -exec rm -rf {} +

@@ -168,6 +168,7 @@ def test_code_is_read_only_and_complete(image: Image) -> None:
     assert {path.stat().st_mtime for path in files} == {EPOCH}
     names = {path.name for path in image.prefix.rglob("*")}
     assert names.isdisjoint({"pip", "setuptools", "pyspark", "pytest", "tests"})
+    assert "direct_url.json" not in names, "it holds the name of a temporary folder"
     sources = [path for path in files if path.suffix == ".py" and path.stat().st_size > 0]
     compiled = {
         path.parents[1] / path.name.split(".")[0] for path in files if path.suffix == ".pyc"
