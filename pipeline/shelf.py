@@ -13,6 +13,7 @@ from bookkeeper.client.ledger_store import VersionedLedger
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.client.replicas import Replicas
 from bookkeeper.errors import BookieUnavailableError, LedgerError, NoSuchLedgerError
+from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from bookkeeper.transport_grpc.tls import channel_credentials
@@ -99,6 +100,7 @@ class Shelf:
         self._topic, self._cluster, self._bookies = topic, cluster, bookies
         self._readers: dict[int, EntryReader] = {}
         self._fresh: dict[int, StoredLedger] = {}
+        self._metadata: dict[int, LedgerMetadata] = {}  # of ledgers that were opened
 
     async def reader(self, ledger: StoredLedger, last: int) -> EntryReader:
         """A reader up to entry ``last`` at least. Raises LedgerError."""
@@ -119,6 +121,7 @@ class Shelf:
                 _log.warning("%s; its bookies are asked instead", error)
         if ledger.metadata is None:
             raise NoSuchLedgerError(f"ledger {ledger.ledger_id}: nobody says where it is")
+        self._metadata[ledger.ledger_id] = ledger.metadata
         return LedgerReader(
             *(ledger.metadata, last, self, bookies.pool, bookies.config, bookies.replicas)
         )
@@ -144,10 +147,15 @@ class Shelf:
     # ---- LedgerDirectory: the broker stands for the metadata store
 
     async def require(self, ledger_id: int) -> VersionedLedger:
+        """The metadata as its owner says, or while nobody does, as they were: why bookies gave
+        nothing is what a reader has to tell then.
+        """
         try:
             found = (await self.refresh(ledger_id)).find(ledger_id)
         except (SegmentsUnavailableError, TopicNotFoundError) as error:
-            raise BookieUnavailableError(str(error)) from error
+            if (known := self._metadata.get(ledger_id)) is None:
+                raise BookieUnavailableError(str(error)) from error
+            return VersionedLedger(known, 0)
         if found is None or found.metadata is None:
             raise NoSuchLedgerError(f"ledger {ledger_id}: nobody says where it is")
         return VersionedLedger(found.metadata, 0)

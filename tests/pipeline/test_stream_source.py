@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pipeline.admin import parse_access
 from pipeline.columns import COLUMNS
-from pipeline.errors import DataLossError, OptionsError
+from pipeline.errors import DataLossError, OptionsError, SegmentsUnavailableError
 from pipeline.options import parse_read_options, parse_trigger_limits
 from pipeline.stream_source import StreamReader
 from tests.integration.failure_tools import wait_until
@@ -342,3 +342,24 @@ def test_a_checkpoint_of_something_else_is_refused(broker: Addresses) -> None:
         pytest.raises(DataLossError, match="another cluster"),
     ):
         query.reader.partitions({}, far)
+
+
+def test_who_can_not_be_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.reading._PAUSES_S", (0.0,))
+    monkeypatch.setattr("pipeline.admin._PAUSES_S", (0.0,))
+    with StandaloneProcess(tmp_path / "data") as process:
+        at = Addresses(process.service_url, process.admin_url)
+        with client_of(at) as client:
+            sent = send_all(client, "gone", _numbered(5), batching_enabled=False)
+            with Query(at, subscribe="gone") as query:
+                end = query.plan()
+                (part,) = query.reader.partitions(query.offset, end)
+                process.kill()
+                where = f"persistent://public/default/gone: ledger {sent[0].ledger_id}, entry 0"
+                with pytest.raises(
+                    SegmentsUnavailableError,
+                    match=f"{where} can't be read.*on embedded: UNAVAILABLE",
+                ):
+                    list(query.reader.read(part))
+                with pytest.raises(SegmentsUnavailableError, match="no broker answers: http"):
+                    query.plan()
