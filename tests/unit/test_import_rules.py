@@ -77,7 +77,7 @@ CORES = [
     "broker/protocol",
     *(f"pipeline/{name}.py" for name in ("admission", "batch_walk", "chunks", "columns", "decode")),
     *(f"pipeline/{name}.py" for name in ("errors", "filters", "options", "plan", "points")),
-    *(f"pipeline/{name}.py" for name in ("rows", "snapshot")),
+    *(f"pipeline/{name}.py" for name in ("record_types", "rows", "snapshot")),
     *(f"pipeline/{name}.py" for name in ("entries", "routing", "sink_options")),
     *(f"pipeline/jobs/{name}.py" for name in ("errors", "manifest", "pacing", "skew", "steps")),
     "broker/dispatch/shared.py",
