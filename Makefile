@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check audit bench bench-admin bench-cluster simulate simulate-balancer chaos fuzz fuzz-login interop-clients interop-cluster format clean
+.PHONY: help setup standalone test check audit bench bench-admin bench-cluster simulate simulate-balancer chaos fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -90,6 +90,12 @@ chart-renderings: $(STAMP)  ## tests/charts/renderings anew, after a change of c
 
 test-chart: $(STAMP)  ## the chart and a real control plane: KUBE=kube.sh (docs/kubernetes.md), helm 3 [HELM=path]
 	MAGNETAR_KUBE=$(KUBE) MAGNETAR_HELM=$(or $(HELM),helm) $(BIN)/python -m pytest tests/charts -v
+
+# Network, mounts and processes of its own: whatever the run leaves, the kernel clears away.
+test-chart-live: $(STAMP)  ## the chart's pods as real processes under load, as root: KUBE=kube.sh, helm 3 [HELM=path] [ONLY=words]
+	MAGNETAR_LIVE=1 MAGNETAR_KUBE=$(KUBE) MAGNETAR_HELM=$(or $(HELM),helm) \
+		unshare --mount --net --pid --fork --kill-child --mount-proc \
+		$(BIN)/python -m pytest tests/charts/live -v -s $(if $(ONLY),-k "$(ONLY)")
 
 clean:  ## remove the environment and caches, never data/
 	rm -rf $(VENV) .venv-audit .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -60,6 +60,11 @@ class ControlPlane:
         self._kube = os.environ["MAGNETAR_KUBE"]
         self._config = ""
 
+    @property
+    def config(self) -> Path:
+        """The KUBECONFIG, once it is up."""
+        return Path(self._config)
+
     def up(self) -> None:
         for _ in range(5):  # somebody may take a port between our look and its start
             variables = {**os.environ, "KUBE_PORT": str(_three_free_ports())}

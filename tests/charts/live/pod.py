@@ -1,0 +1,203 @@
+"""A pod on a node of ours, from the moment it is scheduled until its object is deleted."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.charts.live.api import ApiError, ApiServer, Gone
+from tests.charts.live.container import Container, now_text
+from tests.charts.live.network import PodNetwork
+from tests.charts.live.sandbox import IMAGE_VARIABLES, Sandbox
+from tests.charts.live.settings import command_of, variables_of
+from tests.charts.live.volumes import NotThereYet, make_volumes
+from tests.charts.renderings import Object
+
+__all__ = ["Pod", "Surroundings"]
+
+_logger = logging.getLogger(__name__)
+_RETRY_S: Final = 0.5
+_TOLD_S: Final = 5.0  # a status that couldn't be reported is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What pods share."""
+
+    api: ApiServer
+    network: PodNetwork
+    image: Path
+    pods: Path  # a folder for each pod below it, removed at its end
+    logs: Path  # of all containers; they stay
+    host_address: str
+
+
+class Pod(threading.Thread):
+    """Keeps what runs and what the API server knows in agreement."""
+
+    def __init__(self, surroundings: Surroundings, pod: Object) -> None:
+        super().__init__(daemon=True)
+        self._around = surroundings
+        self._pod = pod
+        metadata = pod["metadata"]
+        self.uid = str(metadata["uid"])
+        self._path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        self._folder = surroundings.pods / self.uid
+        self._network = ""
+        self._containers: list[Container] = []
+        self._news = threading.Event()
+        self._grace_s: float | None = None  # None: it is to live
+        self._told: Object = {}
+        self._conditions: dict[str, Object] = {}
+        self._begun = now_text()
+        self._is_gone = False
+
+    def on_change(self, pod: Object) -> None:
+        """The object has changed."""
+        if "deletionTimestamp" in pod["metadata"]:
+            self._end(float(pod["metadata"].get("deletionGracePeriodSeconds", 0)))
+
+    def on_deleted(self) -> None:
+        """The object is gone, so nobody waits for it: by force, or because it has ended."""
+        self._is_gone = True
+        self._end(0.0)
+
+    def pids(self) -> list[int]:
+        """First processes of its containers."""
+        return [each.pid for each in self._containers if each.pid]
+
+    def _end(self, grace_s: float) -> None:
+        self._grace_s = grace_s if self._grace_s is None else min(grace_s, self._grace_s)
+        for each in self._containers:
+            each.end(grace_s)
+        self._news.set()
+
+    def run(self) -> None:
+        self.on_change(self._pod)
+        try:
+            if self._prepare():
+                self._watch_over()
+            self._finish()
+        except Gone:
+            _logger.info("%s is gone", self._path)
+        finally:
+            for each in self._containers:
+                each.end(0.0)
+                each.join()
+            if self._network:
+                self._around.network.remove(self._network)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _prepare(self) -> bool:
+        """Make what its containers need, and start them; False: it is to end before."""
+        assert not self._pod["spec"].get("initContainers"), "this kubelet has no init containers"
+        while self._grace_s is None:
+            try:
+                volumes = make_volumes(self._around.api, self._pod, self._folder / "volumes")
+                self._start_containers(volumes)
+                return True
+            except NotThereYet as error:
+                _logger.info("%s waits for %s", self._path, error)
+                self._news.wait(_RETRY_S)
+        return False
+
+    def _start_containers(self, volumes: dict[str, Path]) -> None:
+        if not self._network:
+            self._network, address = self._around.network.add()
+            pod = self._pod = copy.deepcopy(self._pod)
+            pod.setdefault("status", {})
+            pod["status"] |= {
+                "podIP": address,
+                "podIPs": [{"ip": address}],
+                "hostIP": self._around.host_address,
+                "startTime": self._begun,
+            }
+        pod, containers = self._pod, []
+        for spec in pod["spec"]["containers"]:
+            variables = variables_of(self._around.api, pod, spec, IMAGE_VARIABLES)
+            sandbox = Sandbox(
+                pod,
+                spec,
+                self._network,
+                pod["status"]["podIP"],
+                self._folder / spec["name"],
+                self._around.image,
+                volumes,
+                variables,
+                command_of(spec, variables),
+            )
+            name = f"{pod['metadata']['namespace']}.{pod['metadata']['name']}.{self.uid[:8]}"
+            log = self._around.logs / f"{name}.{spec['name']}.log"
+            containers.append(Container(sandbox, log, self._news.set))
+        for each in containers:
+            each.start()
+        self._containers = containers
+        if self._grace_s is not None:  # since the loop looked
+            self._end(self._grace_s)
+
+    def _watch_over(self) -> None:
+        """Report until all containers have ended for good."""
+        while True:
+            is_over = not any(each.is_alive() for each in self._containers)
+            is_told = self._tell()
+            if is_over:
+                return
+            # The last change of a container is its thread's end, of which there is no event.
+            self._news.wait(0.2 if is_told else _TOLD_S)
+            self._news.clear()
+
+    def _tell(self) -> bool:
+        """Report the status if it has changed; whether the API server knows it."""
+        status = self._status()
+        if status == self._told or self._is_gone:
+            return True
+        try:
+            self._around.api.patch(f"{self._path}/status", self._with_uid({"status": status}))
+        except Gone:
+            raise
+        except (ApiError, OSError) as error:
+            _logger.warning("%s: status not reported: %s", self._path, error)
+            return False
+        self._told = status
+        return True
+
+    def _with_uid(self, change: Object) -> Object:
+        """A change that a successor of the same name refuses."""
+        return {"metadata": {"uid": self.uid}, **change}
+
+    def _status(self) -> Object:
+        is_ready = all(each.is_ready for each in self._containers)
+        codes = [each.state.get("terminated", {}).get("exitCode") for each in self._containers]
+        phase = "Running"
+        if self._containers and not any(each.is_alive() for each in self._containers):
+            phase = "Failed" if any(codes) else "Succeeded"
+        for kind in ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"):
+            is_true = is_ready or kind not in ("ContainersReady", "Ready")
+            value = str(is_true)
+            if self._conditions.get(kind, {}).get("status") != value:
+                self._conditions[kind] = {
+                    "type": kind,
+                    "status": value,
+                    "lastTransitionTime": now_text(),
+                }
+        known = ("podIP", "podIPs", "hostIP", "startTime")
+        return {
+            **{key: self._pod["status"][key] for key in known},
+            "phase": phase,
+            "conditions": [dict(each) for each in self._conditions.values()],
+            "containerStatuses": [each.status() for each in self._containers],
+        }
+
+    def _finish(self) -> None:
+        """What was to end has ended: the object goes. What ended by itself stays as it is."""
+        while self._grace_s is None:
+            self._news.wait()
+            self._news.clear()
+        if not self._is_gone:
+            options = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
+            self._around.api.delete(self._path, options)
