@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -129,6 +129,11 @@ class Container(threading.Thread):
         """Of its first process; 0: none runs."""
         process = self._process
         return process.pid if process else 0
+
+    def execute(self, command: Sequence[str], timeout_s: float) -> str | None:
+        """What a command in it prints; None: it failed, or nothing runs."""
+        process = self._process
+        return process.execute(command, timeout_s) if process else None
 
     @property
     def state(self) -> Object:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import http.client
 import logging
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from tests.charts.live.api import ApiError, ApiServer
+from tests.charts.live.door import ApiDoor
 from tests.charts.live.mirror import Mirror
 from tests.charts.live.names import NameServer
 from tests.charts.live.network import BRIDGE_ADDRESS, PodNetwork
@@ -42,6 +44,7 @@ class Kubelet:
             api, PodNetwork(), folder / "image", folder / "pods", self.logs, BRIDGE_ADDRESS
         )
         self._names = NameServer()
+        self._door = ApiDoor(api.host, api.port)
         self._provisioner = Provisioner(api, folder / "volumes")
         self._pods: dict[str, Pod] = {}
         self._end = threading.Event()
@@ -78,6 +81,7 @@ class Kubelet:
         for thread in (self._scheduled, self._services, self._slices, *self._chores):
             thread.join()
         self._names.close()
+        self._door.close()
 
     def pods(self) -> list[Object]:
         """All that have a node, as the API server knows them."""
@@ -86,6 +90,10 @@ class Kubelet:
     def pids(self, uid: str) -> list[int]:
         """The first processes of a pod's containers."""
         return self._pods[uid].pids()
+
+    def execute(self, uid: str, command: Sequence[str], timeout_s: float) -> str | None:
+        """What a command in a pod prints; None: it failed."""
+        return self._pods[uid].execute(command, timeout_s)
 
     def _register(self, name: str, zone: str) -> None:
         labels = {

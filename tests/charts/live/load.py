@@ -22,11 +22,11 @@ class Load:
 
     def __init__(self, service_url: str, name: str) -> None:
         self._url, self._name = service_url, name
+        self.topics = [f"persistent://public/default/{name}-{n}" for n in range(_TOPICS)]
         self._traffic: list[TopicTraffic] = []
 
     def __enter__(self) -> Load:
-        topics = [f"persistent://public/default/{self._name}-{n}" for n in range(_TOPICS)]
-        self._traffic = start_traffic(self._url, topics)
+        self._traffic = start_traffic(self._url, self.topics)
         self.wait_for_progress()
         return self
 

@@ -10,10 +10,11 @@ import threading
 from pathlib import Path
 from typing import Final
 
-__all__ = ["BRIDGE_ADDRESS", "PodNetwork", "run"]
+__all__ = ["API_ADDRESS", "BRIDGE_ADDRESS", "PodNetwork", "run"]
 
 BRIDGE: Final = "pods"
 BRIDGE_ADDRESS: Final = "10.244.0.1"
+API_ADDRESS: Final = "10.96.0.1"  # first of --service-cluster-ip-range; in the server's certificate
 
 
 def run(*words: str) -> str:
@@ -40,6 +41,7 @@ class PodNetwork:
         run("ip", "link", "set", "lo", "up")
         run("ip", "link", "add", BRIDGE, "type", "bridge")
         run("ip", "address", "add", f"{BRIDGE_ADDRESS}/16", "dev", BRIDGE)
+        run("ip", "address", "add", f"{API_ADDRESS}/32", "dev", BRIDGE)
         run("ip", "link", "set", BRIDGE, "up")
 
     def add(self) -> tuple[str, str]:
@@ -55,6 +57,7 @@ class PodNetwork:
         run("ip", "-n", name, "address", "add", f"{address}/16", "dev", "eth0")
         for device in ("lo", "eth0"):
             run("ip", "-n", name, "link", "set", device, "up")
+        run("ip", "-n", name, "route", "add", "default", "via", BRIDGE_ADDRESS)
         return name, address
 
     def remove(self, name: str) -> None:

@@ -6,6 +6,7 @@ import copy
 import logging
 import shutil
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,6 +71,10 @@ class Pod(threading.Thread):
     def pids(self) -> list[int]:
         """First processes of its containers."""
         return [each.pid for each in self._containers if each.pid]
+
+    def execute(self, command: Sequence[str], timeout_s: float) -> str | None:
+        """In its first container, as ``kubectl exec`` does; None: it failed."""
+        return self._containers[0].execute(command, timeout_s) if self._containers else None
 
     def _end(self, grace_s: float) -> None:
         self._grace_s = grace_s if self._grace_s is None else min(grace_s, self._grace_s)

@@ -21,7 +21,7 @@ def ask(probe: Object, container: Object, process: Process, address: str) -> boo
     """One attempt."""
     timeout_s = float(probe.get("timeoutSeconds", 1))
     if "exec" in probe:
-        return process.execute(probe["exec"]["command"], timeout_s)
+        return process.execute(probe["exec"]["command"], timeout_s) is not None
     action = probe.get("httpGet") or probe["tcpSocket"]
     port = _port(action["port"], container)
     try:

@@ -7,6 +7,7 @@ processors, seccomp.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -178,30 +179,33 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """None: it runs. As a shell has it: 128 and the signal's number, if one ended it."""
+        """None: it runs. As a shell has it: 128 and the signal's number, if one ended it; some
+        versions of unshare tell 1 then."""
         code = self._outer.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def signal(self, number: signal.Signals) -> None:
         if self.exit_code is None and self.pid:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
-    def execute(self, command: Sequence[str], timeout_s: float) -> bool:
-        """Run a command in the container; whether it ended with 0 in time."""
+    def execute(self, command: Sequence[str], timeout_s: float) -> str | None:
+        """What a command in the container prints; None: it didn't end with 0 in time."""
         if self.exit_code is not None or not self.pid:
-            return False
+            return None
         join = ("nsenter", "-t", str(self.pid), "-m", "-u", "-i", "-n", "-p", "--root")
         child = subprocess.Popen(
             [*join, *self._sandbox.user_words(), *command],
             env=dict(self._sandbox.variables),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
-            return child.wait(timeout_s) == 0
+            output = child.communicate(timeout=timeout_s)[0]
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            return False
+            child.communicate()
+            return None
+        return output.decode() if child.returncode == 0 else None

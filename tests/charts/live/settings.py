@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.charts.live.api import ApiServer
+from tests.charts.live.network import API_ADDRESS
 from tests.charts.live.volumes import NotThereYet, content_of, value_of_field
 from tests.charts.renderings import Object
 
@@ -39,7 +40,12 @@ def variables_of(
         NotThereYet: a ConfigMap, a Secret or a key of it is missing.
     """
     namespace = pod["metadata"]["namespace"]
-    variables = {**image, "HOSTNAME": pod["metadata"]["name"]}
+    variables = {
+        **image,
+        "HOSTNAME": pod["metadata"]["name"],
+        "KUBERNETES_SERVICE_HOST": API_ADDRESS,
+        "KUBERNETES_SERVICE_PORT": "443",
+    }
     for source in container.get("envFrom") or ():
         for kind in ("configMap", "secret"):
             if reference := source.get(f"{kind}Ref"):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from tests.charts.live.load import QUIET, Load
 from tests.charts.live.names import resolver_configuration
 from tests.charts.live.network import run
 from tests.charts.renderings import Object
+from tests.cluster_tools import owner_of
 
 _TOOLS = ("ip", "unshare", "nsenter", "setpriv", "chroot", "mount", "java")
 
@@ -48,7 +51,8 @@ ZONES = 3
 NAMESPACE = "live"
 RELEASE = "m"
 VALUES = str(Path(__file__).with_name("values.yaml"))
-SERVICE = f"pulsar://{RELEASE}-magnetar-broker.{NAMESPACE}.svc.cluster.local:6650"
+DOOR = f"{RELEASE}-magnetar-broker.{NAMESPACE}.svc.cluster.local"
+SERVICE, WEB = f"pulsar://{DOOR}:6650", f"http://{DOOR}:8080"
 REPLICAS = {"zookeeper": 3, "bookie": 3, "broker": 2, "recovery": 1}
 _PATIENCE = ("--timeout", "9m")
 _SAMPLE_S = 0.1
@@ -102,6 +106,23 @@ def test_install_ends_when_servers_are_ready(cluster: ControlPlane) -> None:
         client.close()
 
 
+def test_each_server_is_in_the_zone_of_its_node(cluster: ControlPlane, kubelet: Kubelet) -> None:
+    _check_zones(cluster, kubelet)
+
+
+def _check_zones(plane: ControlPlane, kubelet: Kubelet) -> None:
+    """As the tool in the toolset's pod shows what bookies have registered."""
+    (toolset,) = plane.pods(NAMESPACE, "toolset")
+    command = ["magnetar", "bookie-shell", "zones"]
+    zones = kubelet.execute(toolset["metadata"]["uid"], command, 120.0)
+    assert zones is not None
+    print("\n" + zones)
+    for pod in plane.pods(NAMESPACE, "bookie"):
+        zone = pod["spec"]["nodeName"].replace("node", "zone")
+        (line,) = [line for line in zones.splitlines() if zone in line]
+        assert pod["metadata"]["name"] in line, zones
+
+
 def _is_ready(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
@@ -151,6 +172,8 @@ def test_an_upgrade_replaces_every_pod_under_load(
 ) -> None:
     before = _pods(cluster)
     changed = {
+        # From now on servers ask the API server for their node, with the rights of their account.
+        "topology": {"zoneFrom": "node"},
         "zookeeper": {"configData": {"autopurge.snapRetainCount": "4"}},
         "bookkeeper": {"configData": {"journalMaxSizeMB": "32"}},
         "autorecovery": {"configData": {"auditorPeriodicCheckInterval": "7200"}},
@@ -169,6 +192,15 @@ def test_an_upgrade_replaces_every_pod_under_load(
     assert not ids[0] & ids[1], "a pod of before is there"
     for component in ("zookeeper", "bookie", "broker"):
         assert fewest()[component] >= REPLICAS[component] - 1, component
+    assert all(any("projected" in v for v in pod["spec"]["volumes"]) for pod in _tokens(after))
+    _check_zones(cluster, kubelet)
+
+
+def _tokens(pods: dict[str, Object]) -> list[Object]:
+    """Those of them that may ask the API server."""
+    found = [pod for name, pod in pods.items() if "-bookie-" in name or "-broker-" in name]
+    assert len(found) == REPLICAS["bookie"] + REPLICAS["broker"]
+    return found
 
 
 def test_two_nodes_are_drained_under_load(cluster: ControlPlane, kubelet: Kubelet) -> None:
@@ -190,31 +222,73 @@ def test_two_nodes_are_drained_under_load(cluster: ControlPlane, kubelet: Kubele
 def test_a_killed_server_is_started_anew(
     cluster: ControlPlane, kubelet: Kubelet, component: str
 ) -> None:
-    name = f"{RELEASE}-magnetar-{component}-0"
-    before = _pods(cluster)[name]
-    restarts = before["status"]["containerStatuses"][0]["restartCount"]
-
-    def is_back() -> bool:
-        pod = _pods(cluster)[name]
-        assert pod["metadata"]["uid"] == before["metadata"]["uid"]
-        count = pod["status"]["containerStatuses"][0]["restartCount"]
-        return count > restarts and _is_whole(cluster)
-
     with Load(SERVICE, f"kill-{component}") as load:
+        name = {"broker": _owner(load.topics[0]), "zookeeper": _leader(cluster)}.get(
+            component, f"{RELEASE}-magnetar-bookie-0"
+        )
+        before = _pods(cluster)[name]
+        restarts = _restarts(before)
         (pid,) = kubelet.pids(before["metadata"]["uid"])
         os.kill(pid, signal.SIGKILL)
+
+        def is_back() -> bool:
+            pod = _pods(cluster)[name]
+            assert pod["metadata"]["uid"] == before["metadata"]["uid"]
+            return _restarts(pod) > restarts and _is_whole(cluster)
+
         until("it is ready again, in the same pod", is_back)
         load.wait_for_progress()
 
 
+def _restarts(pod: Object) -> int:
+    return int(pod["status"]["containerStatuses"][0]["restartCount"])
+
+
+def _owner(topic: str) -> str:
+    """The pod of the broker that serves it."""
+    url = owner_of(WEB, topic)
+    assert url is not None, topic
+    return url.removeprefix("http://").partition(".")[0]
+
+
+def _leader(plane: ControlPlane) -> str:
+    """The pod of ZooKeeper's leader."""
+    for pod in plane.pods(NAMESPACE, "zookeeper"):
+        with socket.create_connection((pod["status"]["podIP"], 2181), 30) as connection:
+            connection.sendall(b"srvr")
+            with connection.makefile("rb") as answer:
+                if b"Mode: leader" in answer.read():
+                    return str(pod["metadata"]["name"])
+    raise AssertionError("no server of ZooKeeper leads")
+
+
 def test_brokers_scale_out_and_in_under_load(cluster: ControlPlane) -> None:
+    new = {f"{RELEASE}-magnetar-broker-{ordinal}" for ordinal in (2, 3)}
     with Load(SERVICE, "scale") as load:
-        for count in (4, 2):
-            words = ("--reuse-values", "--set", f"broker.replicaCount={count}")
-            cluster.upgrade(RELEASE, NAMESPACE, *_PATIENCE, *words)
-            until("as many as asked for", lambda: len(_brokers(cluster)) == count)  # noqa: B023
-            assert all(map(_is_ready, _brokers(cluster)))
+
+        def owners() -> set[str]:
+            return {_owner(topic) for topic in load.topics}
+
+        _scale(cluster, 4)
+
+        def is_used() -> bool:
+            """Whoever gives bundles up here leaves it to placement who gets them."""
+            url = f"{WEB}/admin/v2/namespaces/public/default/unload"
+            urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60).close()
             load.wait_for_progress()
+            return bool(owners() & new)
+
+        until("a new broker serves topics", is_used)
+        _scale(cluster, 2)
+        load.wait_for_progress()
+        assert not owners() & new
+
+
+def _scale(plane: ControlPlane, count: int) -> None:
+    words = ("--reuse-values", "--set", f"broker.replicaCount={count}")
+    plane.upgrade(RELEASE, NAMESPACE, *_PATIENCE, *words)
+    until("as many as asked for", lambda: len(_brokers(plane)) == count)
+    assert all(map(_is_ready, _brokers(plane)))
 
 
 def _brokers(plane: ControlPlane) -> list[Object]:

@@ -120,6 +120,8 @@ def test_the_environment_has_what_the_pod_says() -> None:
     assert variables == {
         "PATH": "/bin",
         "HOSTNAME": "bookie-1",
+        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+        "KUBERNETES_SERVICE_PORT": "443",
         "MAGNETAR_domain": "d",
         "POD_NAME": "bookie-1",
         "ADDRESS": "bookie-1.d",
