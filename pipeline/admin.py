@@ -25,8 +25,10 @@ _log = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 60.0
 _PAUSES_S: Final = (0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0)
 _UNREACHABLE_S: Final = 5.0
-_MOVING_S: Final = 30.0
-"""For so long a call is tried again where nobody answers, or where the owner isn't found yet."""
+_AWAY_S: Final = 30.0
+"""For so long a call is tried again where nobody answers, and where the owner isn't found yet or
+brokers have answered before.
+"""
 
 
 class TopicNotFoundError(PipelineError):
@@ -61,6 +63,8 @@ def parse_access(options: Mapping[str, str]) -> ClusterAccess:
     urls = tuple(_urls(lowered.get("adminurl", "")))
     if not urls:
         raise OptionsError("option adminUrl is needed: a broker's http://host:8080")
+    if any("@" in url for url in urls):  # it would be told in every error
+        raise OptionsError("option adminUrl: no user and password there; see authPlugin")
     certificate, key, trust = (
         lowered.get(name.lower(), "")
         for name in ("bookieTlsCertificateFile", "bookieTlsKeyFile", "bookieTlsTrustCertsFile")
@@ -69,17 +73,18 @@ def parse_access(options: Mapping[str, str]) -> ClusterAccess:
         files = TlsFiles(certificate, key, trust) if certificate or key or trust else None
     except ValueError as error:
         raise OptionsError(f"options bookieTls...: {error}") from error
-    return ClusterAccess(
-        urls,
-        Access(
-            plugin=lowered.get("authplugin", ""),
-            params=lowered.get("authparams", ""),
-            trusted=lowered.get("tlstrustcertsfilepath", ""),
-            insecure=lowered.get("tlsallowinsecureconnection", "").lower() == "true",
-        ),
-        lowered.get("bookietoken", ""),
-        files,
+    access = Access(
+        plugin=lowered.get("authplugin", ""),
+        params=lowered.get("authparams", ""),
+        trusted=lowered.get("tlstrustcertsfilepath", ""),
+        insecure=lowered.get("tlsallowinsecureconnection", "").lower() == "true",
     )
+    try:
+        access.method  # noqa: B018
+    except CliError as error:
+        told = str(error).replace("--auth-plugin", "option authPlugin:")
+        raise OptionsError(told) from error
+    return ClusterAccess(urls, access, lowered.get("bookietoken", ""), files)
 
 
 def _urls(text: str) -> list[str]:
@@ -98,6 +103,7 @@ class Admin:
     def __init__(self, cluster: ClusterAccess) -> None:
         self._cluster = cluster
         self._client: AdminClient | None = None
+        self._has_answered = False
         self._current = 0  # index of the URL in use
 
     def __enter__(self) -> Admin:
@@ -216,8 +222,11 @@ class Admin:
             answer, failures = self._try_all(method, path, body)
             waited_s = time.monotonic() - began_s
             if answer is not None and answer.status != 503:
+                self._has_answered = True
                 return answer
-            if waited_s + pause_s > (_UNREACHABLE_S if answer is None else _MOVING_S):
+            # Nobody has ever answered: the address is wrong, rather.
+            known = answer is not None or self._has_answered
+            if waited_s + pause_s > (_AWAY_S if known else _UNREACHABLE_S):
                 break
             time.sleep(pause_s)
         if answer is not None:
@@ -231,6 +240,9 @@ class Admin:
         for _ in urls:
             try:
                 answer = self._open().call(method, path, body)
+                if answer.status == 401:  # tokens are shown as they were when the client was made
+                    self.close()
+                    answer = self._open().call(method, path, body)
                 if answer.status != 503:
                     break
             except CliError as error:

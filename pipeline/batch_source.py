@@ -56,6 +56,10 @@ class TaskSettings:
     columns: tuple[str, ...]
     options: ReadOptions
     publish_ms: tuple[int | None, int | None] = (None, None)
+    whole_chunks: bool = False
+    """Of a stream: a chunked message whose beginning was trimmed is a loss, unless the stream has
+    just begun where the topic begins, which then never had it as a whole.
+    """
 
 
 class SlicePartition(InputPartition):
@@ -173,8 +177,15 @@ def read_slice(part: Slice, settings: TaskSettings) -> Iterator[pa.RecordBatch]:
             while (batch := decoder.take()) is not None or decoder.missing is not None:
                 if batch is not None:
                     yield batch
-                elif decoder.missing is not None:
-                    decoder.resolve(_look_back(reader, decoder.missing))
+                elif (missing := decoder.missing) is not None:
+                    chunks, first = _look_back(reader, missing)
+                    if chunks is None and fail and settings.whole_chunks and first != part.begin:
+                        raise DataLossError(
+                            f"{part.topic}: the message in chunks that ends at "
+                            f"{missing.ledger_id}:{missing.entry_id} is not stored any more as a "
+                            "whole. Set the option failOnDataLoss to false to go on without it"
+                        )
+                    decoder.resolve(chunks)
         if (batch := decoder.finish()) is not None:
             yield batch
     figures = decoder.figures
@@ -185,10 +196,14 @@ def read_slice(part: Slice, settings: TaskSettings) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _look_back(reader: SliceReader, missing: Missing) -> list[Chunk] | None:
-    """The beginning of a chunked message, from entries before the slice."""
+def _look_back(reader: SliceReader, missing: Missing) -> tuple[list[Chunk] | None, Point]:
+    """The beginning of a chunked message, from entries before the slice; and how far back that is
+    or, where it isn't found, where the topic begins now.
+    """
     lookback = ChunkLookback(missing)
+    first = Point(missing.ledger_id, missing.entry_id)
     windows = reader.windows_before(missing.ledger_id, missing.entry_id)
     while not lookback.done and (window := next(windows, None)) is not None:
         lookback.add(window.heads, window.bodies)
-    return lookback.chunks()
+        first = Point(window.ledger_id, window.first)
+    return lookback.chunks(), first

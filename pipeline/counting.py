@@ -56,8 +56,13 @@ class MessageCounter:
             SegmentsUnavailableError: heads can't be read now.
         """
         if self._thread is None:
-            self._thread = LoopThread("message-counter")
-            self._thread.call(self._open())
+            thread = LoopThread("message-counter")
+            try:
+                thread.call(self._open())
+            except BaseException:
+                thread.close()
+                raise
+            self._thread = thread
         return self._thread.call(self._walk(snapshot, pieces, walk))
 
     async def _open(self) -> None:
@@ -91,6 +96,8 @@ class MessageCounter:
                 try:
                     if (await shelf.refresh(ledger_id)).find(ledger_id) is None:
                         raise DataLossError(f"{where}: the ledger was trimmed") from error
+                except SegmentsUnavailableError as silent:
+                    _log.warning("%s: no broker says where it is: %s", where, silent)
                 except TopicNotFoundError as gone:
                     raise DataLossError(f"{where}: the topic was deleted") from gone
                 if pause_s < 0:

@@ -250,6 +250,8 @@ def _topics(options: Mapping[str, str]) -> TopicChoice:
     text = options[given[0].lower()].strip()
     if given == ["subscribe"]:
         names = tuple(_full_name(each, "subscribe") for each in text.split(",") if each.strip())
+        if not names:
+            raise OptionsError(f"option subscribe: no topic in {text!r}")
         return TopicChoice(names=tuple(dict.fromkeys(names)))
     if given == ["assign"]:
         return TopicChoice(assigned=_assigned(text))

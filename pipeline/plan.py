@@ -72,12 +72,14 @@ class Slice:
     Attributes:
         topic: full name of the partition, as the broker knows it.
         pieces: in ascending order, none empty.
+        begin: of a stream: where the batch begins, of which this is a slice.
         bookies: those that hold the pieces: id -> host and port.
     """
 
     topic: str
     pieces: tuple[Piece, ...]
     head_bytes: int
+    begin: Point = BEGINNING
     bookies: Mapping[str, tuple[str, int]] = field(default_factory=lambda: _NOTHING)
     instance_id: str = ""
     bookie_token: str = field(default="", repr=False)
@@ -134,11 +136,14 @@ def pieces_between(snapshot: TopicSnapshot, start: Point, end: Point) -> list[Pi
 def narrow_by_id(
     pieces: Iterable[Piece], ledger_ids: tuple[int, int], entry_ids: tuple[int, int]
 ) -> list[Piece]:
-    """The pieces' entries whose ids are within both ranges (inclusive)."""
+    """The pieces of ledgers within the range (inclusive), without holes between them: a message in
+    chunks may be on both sides of one. Entry ids narrow a single ledger only.
+    """
+    kept = [piece for piece in pieces if ledger_ids[0] <= piece.ledger.ledger_id <= ledger_ids[1]]
+    if ledger_ids[0] != ledger_ids[1]:
+        return kept
     result = []
-    for piece in pieces:
-        if not ledger_ids[0] <= piece.ledger.ledger_id <= ledger_ids[1]:
-            continue
+    for piece in kept:
         first, end = max(piece.first, entry_ids[0]), min(piece.end, entry_ids[1] + 1)
         if first < end:
             result.append(
@@ -152,19 +157,20 @@ def narrow_by_id(
 
 
 def narrow_by_time(
-    pieces: Iterable[Piece], first_ms: int, last_ms: int, clock_skew_ms: int
+    pieces: Sequence[Piece], first_ms: int, last_ms: int, clock_skew_ms: int
 ) -> list[Piece]:
-    """Without ledgers that can't hold a publish time of the range.
+    """Without the ledgers at both ends that can't hold a publish time of the range.
 
     A ledger was written between its creation and its end by the broker's clock; what it holds may
     be off by ``clock_skew_ms``, as producers have clocks of their own.
     """
-    return [
-        piece
-        for piece in pieces
+    kept = [
+        index
+        for index, piece in enumerate(pieces)
         if (piece.ledger.created_ms < 0 or piece.ledger.created_ms - clock_skew_ms <= last_ms)
         and (not piece.ledger.closed_ms or piece.ledger.closed_ms + clock_skew_ms >= first_ms)
     ]
+    return list(pieces[kept[0] : kept[-1] + 1]) if kept else []
 
 
 def entries_of(pieces: Iterable[Piece]) -> int:
@@ -237,6 +243,7 @@ def _slice(snapshot: TopicSnapshot, pieces: tuple[Piece, ...]) -> Slice:
         snapshot.topic,
         pieces,
         snapshot.head_bytes,
+        BEGINNING,
         {name: place for name, place in snapshot.bookies.items() if name in wanted},
         snapshot.instance_id,
         snapshot.bookie_token,

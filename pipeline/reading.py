@@ -52,7 +52,11 @@ class SliceReader:
         self._pump: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
-        self._call(self._open())
+        try:
+            self._call(self._open())
+        except BaseException:
+            self._thread.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

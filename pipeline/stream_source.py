@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -81,7 +81,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._counter = MessageCounter(cluster)
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._newest: Offsets = {}
-        self._ledger_ends: dict[str, Point] = {}  # partition -> end of a ledger that was closed
         self._batch_since_s = time.monotonic()
         self._moved_to: Offsets = {}  # where the cursor is
         self._known: list[str] = []
@@ -96,6 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             snapshot = snapshot_of(self._admin, name)
             if snapshot is not None:
                 offsets[name] = resolve_bound(self._admin, self._options.starting, snapshot)
+        self._move_cursor(offsets)  # nothing of it may be trimmed from now on
         return stream_offsets_to_json(offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -155,8 +155,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 end = min(end, self._target.get(name, start))
             self._check_loss(snapshot, start)
+            if start == BEGINNING:
+                # It has to be in the checkpoint where reading begins, before anything is read: a
+                # batch that is repeated must not begin elsewhere because something was trimmed.
+                waiting[name] = _Waiting(snapshot, [], min(snapshot.first, end))
+                continue
             pieces = pieces_between(snapshot, start, end)
-            self._note_ends(snapshot)
             if pieces:
                 waiting[name] = _Waiting(snapshot, pieces, end)
         return waiting
@@ -185,21 +189,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _log.warning("%s: it was read up to %s; left out", reason, start)
 
     def _check_loss(self, snapshot: TopicSnapshot, start: Point) -> None:
-        if start == self._ledger_ends.get(snapshot.topic):
-            return  # all of that ledger was read before it was trimmed
         check_loss(snapshot, start, self._options.fail_on_data_loss)
-
-    def _note_ends(self, snapshot: TopicSnapshot) -> None:
-        """The end of the lowest closed ledger: what a batch may have ended with, if the ledger is
-        trimmed before the next one begins.
-        """
-        for ledger in snapshot.ledgers[:1]:
-            if ledger.closed_ms:
-                self._ledger_ends[snapshot.topic] = Point(ledger.ledger_id, ledger.entries)
 
     def _admit(self, waiting: dict[str, _Waiting]) -> Offsets:
         """Ends of the next batch within the limits; {}: it is too early for one."""
         limits = self._limits
+        if beginnings := {name: each.end for name, each in waiting.items() if not each.pieces}:
+            return beginnings
         if limits.messages_min and self._is_too_early(waiting):
             return {}
         if not limits.messages_max and not limits.bytes_max:
@@ -254,11 +250,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges.append((snapshot, pieces_between(snapshot, first, last)))
         ranges = [(snapshot, pieces) for snapshot, pieces in ranges if pieces]
         slices = cut_by_count(ranges, self._options.partitions_min)
-        return [SlicePartition(part) for part in slices]
+        # Where the batch begins, not its first entry that is left: see ``read_slice``.
+        return [SlicePartition(replace(part, begin=begin[part.topic])) for part in slices]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicePartition)
-        settings = TaskSettings(self._cluster, self._columns, self._options)
+        settings = TaskSettings(self._cluster, self._columns, self._options, whole_chunks=True)
         return read_slice(partition.part, settings)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -267,14 +264,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _move_cursor(self, done: Offsets) -> None:
         """Everything below ``done`` was processed. A cursor that can't be moved now is moved the
         next time: it is for people who look at the backlog, and for retention.
+
+        It stays one entry behind. The ledger that a batch ends with would be trimmed otherwise, and
+        nobody could tell later whether there had been more behind that end.
         """
         if not self._options.cursor:
             return
         for name, point in done.items():
             if self._moved_to.get(name) == point:
                 continue
+            behind = Point(point.ledger_id, max(0, point.entry_id - 1))
             try:
-                self._admin.move_cursor(name, self._options.cursor, point)
+                self._admin.move_cursor(name, self._options.cursor, behind)
             except PipelineError as error:
                 _log.warning("cursor not moved: %s", error)
             else:

@@ -70,7 +70,12 @@ def resolve_bound(admin: Admin, bound: Bound, snapshot: TopicSnapshot) -> Point:
         return snapshot.clamp(admin.point_at(snapshot.topic, value))
     if value == BEGINNING:
         return snapshot.first
-    return snapshot.end if value == END else value
+    if value == END:
+        return snapshot.end
+    ledger = snapshot.find(value.ledger_id)
+    if ledger is not None and value.entry_id > ledger.entries:
+        return Point(ledger.ledger_id, ledger.entries)  # behind its last message
+    return value
 
 
 def snapshot_of(admin: Admin, partition: str, from_ledger: int = -1) -> TopicSnapshot | None:

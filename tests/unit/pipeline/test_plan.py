@@ -158,18 +158,33 @@ def test_a_ledger_that_is_too_short_is_not_read_as_if_it_were_whole() -> None:
         pieces_between(log, BEGINNING, Point(1, 12))
 
 
-@given(_logs(), st.tuples(_POINTS, _POINTS))
-def test_filters_on_ids_leave_out_only_what_they_exclude(
-    log: TopicSnapshot, ends: tuple[Point, Point]
+@given(_logs(), st.tuples(_POINTS, _POINTS), st.booleans())
+def test_filters_on_ids_leave_no_hole_and_nothing_out_that_passes(
+    log: TopicSnapshot, ends: tuple[Point, Point], one: bool
 ) -> None:
     (low_ledger, low_entry, _), (high_ledger, high_entry, _) = ends
-    pieces = pieces_between(log, BEGINNING, END)
-    narrow = narrow_by_id(pieces, (low_ledger, high_ledger), (low_entry, high_entry))
-    assert list(_entries(narrow)) == [
+    if one:
+        high_ledger = low_ledger
+    everything = list(_entries(pieces_between(log, BEGINNING, END)))
+    narrow = list(
+        _entries(
+            narrow_by_id(
+                *(pieces_between(log, BEGINNING, END), (low_ledger, high_ledger)),
+                (low_entry, high_entry),
+            )
+        )
+    )
+    passing = {
         (ledger, entry)
-        for ledger, entry in _entries(pieces)
+        for ledger, entry in everything
         if low_ledger <= ledger <= high_ledger and low_entry <= entry <= high_entry
-    ]
+    }
+    assert passing <= set(narrow)
+    if narrow:
+        first = everything.index(narrow[0])
+        assert narrow == everything[first : first + len(narrow)]
+    if one:
+        assert set(narrow) == passing
 
 
 def test_filters_on_time_spare_ledgers_that_are_out_of_range_by_more_than_the_skew() -> None:
@@ -189,3 +204,14 @@ def test_filters_on_time_spare_ledgers_that_are_out_of_range_by_more_than_the_sk
     assert left(250, 260, 50) == [1, 2, 3]
     assert left(500, 600, 0) == [4]
     assert left(0, 90, 0) == [3]
+    assert left(405, 410, 100) == [3, 4]
+
+
+def test_filters_on_time_leave_no_hole_where_the_clock_went_back() -> None:
+    log = _snapshot(
+        _ledger(1, 1, created_ms=100, closed_ms=200),
+        _ledger(2, 1, created_ms=20, closed_ms=30),
+        _ledger(3, 1, created_ms=150, closed_ms=250),
+    )
+    kept = narrow_by_time(pieces_between(log, BEGINNING, END), 120, 220, 0)
+    assert [x.ledger.ledger_id for x in kept] == [1, 2, 3]
