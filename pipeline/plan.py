@@ -72,17 +72,17 @@ class Slice:
     Attributes:
         topic: full name of the partition, as the broker knows it.
         pieces: in ascending order, none empty.
-        begin: of a stream: where the batch begins, of which this is a slice.
         bookies: those that hold the pieces: id -> host and port.
+        begin: of a stream: where the batch begins, of which this is a slice.
     """
 
     topic: str
     pieces: tuple[Piece, ...]
     head_bytes: int
-    begin: Point = BEGINNING
     bookies: Mapping[str, tuple[str, int]] = field(default_factory=lambda: _NOTHING)
     instance_id: str = ""
     bookie_token: str = field(default="", repr=False)
+    begin: Point = BEGINNING
 
     @property
     def entries(self) -> int:
@@ -243,7 +243,6 @@ def _slice(snapshot: TopicSnapshot, pieces: tuple[Piece, ...]) -> Slice:
         snapshot.topic,
         pieces,
         snapshot.head_bytes,
-        BEGINNING,
         {name: place for name, place in snapshot.bookies.items() if name in wanted},
         snapshot.instance_id,
         snapshot.bookie_token,
