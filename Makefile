@@ -94,7 +94,7 @@ test-chart: $(STAMP)  ## the chart and a real control plane: KUBE=kube.sh (docs/
 # Network, mounts and processes of its own: whatever the run leaves, the kernel clears away.
 test-chart-live: $(STAMP)  ## the chart's pods as real processes under load, as root: KUBE=kube.sh, helm 3 [HELM=path] [ONLY=words]
 	MAGNETAR_LIVE=1 MAGNETAR_KUBE=$(KUBE) MAGNETAR_HELM=$(or $(HELM),helm) \
-		unshare --mount --net --pid --fork --kill-child --mount-proc \
+		$(if $(filter 0,$(shell id -u)),unshare --mount --net --pid --fork --kill-child --mount-proc) \
 		$(BIN)/python -m pytest tests/charts/live -v -s $(if $(ONLY),-k "$(ONLY)")
 
 clean:  ## remove the environment and caches, never data/
