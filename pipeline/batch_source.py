@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -203,7 +204,8 @@ def _look_back(reader: SliceReader, missing: Missing) -> tuple[list[Chunk] | Non
     lookback = ChunkLookback(missing)
     first = Point(missing.ledger_id, missing.entry_id)
     windows = reader.windows_before(missing.ledger_id, missing.entry_id)
-    while not lookback.done and (window := next(windows, None)) is not None:
-        lookback.add(window.heads, window.bodies)
-        first = Point(window.ledger_id, window.first)
+    with suppress(DataLossError):  # trimmed while we look: not found is what it means
+        while not lookback.done and (window := next(windows, None)) is not None:
+            lookback.add(window.heads, window.bodies)
+            first = Point(window.ledger_id, window.first)
     return lookback.chunks(), first

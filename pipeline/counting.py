@@ -6,17 +6,15 @@ read as it is.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from functools import partial
 from typing import Final
 
 from bookkeeper.client.heads_reader import HeadsReader
 from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.errors import LedgerError
 from broker.protocol.entry_head import HEAD_BYTES, message_counts
-from pipeline.admin import ClusterAccess, TopicNotFoundError
+from pipeline.admin import ClusterAccess
 from pipeline.admission import Walk
-from pipeline.errors import DataLossError, SegmentsUnavailableError
 from pipeline.loop_thread import LoopThread
 from pipeline.plan import Piece
 from pipeline.points import Point
@@ -78,33 +76,14 @@ class MessageCounter:
         for piece in pieces:
             at = piece.first
             while at < piece.end:
-                heads, sizes = await self._read(snapshot.topic, shelf, piece, at)
+                heads, sizes = await shelf.read_patiently(
+                    *(piece.ledger.ledger_id, at, _PAUSES_S),
+                    partial(self._heads, shelf, piece, at),
+                )
                 at += walk.take(message_counts(heads), sizes)
                 if walk.is_full:
                     return Point(piece.ledger.ledger_id, at)
         return None
-
-    async def _read(
-        self, topic: str, shelf: Shelf, piece: Piece, at: int
-    ) -> tuple[list[bytes], list[int]]:
-        ledger_id = piece.ledger.ledger_id
-        for pause_s in (*_PAUSES_S, -1.0):
-            try:
-                return await self._heads(shelf, piece, at)
-            except LedgerError as error:
-                where = f"{topic}: ledger {ledger_id}, entry {at}"
-                try:
-                    if (await shelf.refresh(ledger_id)).find(ledger_id) is None:
-                        raise DataLossError(f"{where}: the ledger was trimmed") from error
-                except SegmentsUnavailableError as silent:
-                    _log.warning("%s: no broker says where it is: %s", where, silent)
-                except TopicNotFoundError as gone:
-                    raise DataLossError(f"{where}: the topic was deleted") from gone
-                if pause_s < 0:
-                    raise SegmentsUnavailableError(f"{where} can't be read: {error}") from error
-                _log.warning("%s: %s; once more in %s s", where, error, pause_s)
-                await asyncio.sleep(pause_s)
-        raise AssertionError("the last attempt raises")
 
     async def _heads(self, shelf: Shelf, piece: Piece, at: int) -> tuple[list[bytes], list[int]]:
         reader = await shelf.reader(piece.ledger, piece.end - 1)

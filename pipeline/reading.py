@@ -14,9 +14,8 @@ from contextlib import suppress
 from typing import Final, Self
 
 from bookkeeper.client.ledger_reader import EntryRun
-from bookkeeper.errors import LedgerError
-from pipeline.admin import ClusterAccess, TopicNotFoundError
-from pipeline.errors import DataLossError, SegmentsUnavailableError
+from pipeline.admin import ClusterAccess
+from pipeline.errors import DataLossError
 from pipeline.loop_thread import LoopThread
 from pipeline.plan import Piece, Slice
 from pipeline.shelf import Bookies, Shelf
@@ -142,28 +141,10 @@ class SliceReader:
             await self._runs.put(error)
 
     async def _read(self, piece: Piece, at: int) -> EntryRun:
-        ledger_id = piece.ledger.ledger_id
-        for pause_s in (*_PAUSES_S, -1.0):
-            try:
-                reader = await self._shelf.reader(piece.ledger, piece.end - 1)
-                return await reader.read(at, piece.end - 1, _RUN_BYTES, self._part.head_bytes)
-            except LedgerError as error:
-                where = f"{self._part.topic}: ledger {ledger_id}, entry {at}"
-                await self._check_still_there(ledger_id, where)
-                if pause_s < 0:
-                    raise SegmentsUnavailableError(f"{where} can't be read: {error}") from error
-                _log.warning("%s: %s; once more in %s s", where, error, pause_s)
-                await asyncio.sleep(pause_s)
-        raise AssertionError("the last attempt raises")
+        last = piece.end - 1
 
-    async def _check_still_there(self, ledger_id: int, where: str) -> None:
-        """After a failure: is it gone, or moved? Readers are made anew in both cases."""
-        try:
-            snapshot = await self._shelf.refresh(ledger_id)
-        except SegmentsUnavailableError as error:
-            _log.warning("%s: no broker says where it is: %s", where, error)
-            return
-        except TopicNotFoundError as error:
-            raise DataLossError(f"{where}: the topic was deleted") from error
-        if snapshot.find(ledger_id) is None:
-            raise DataLossError(f"{where} is not stored any more: the ledger was trimmed")
+        async def read() -> EntryRun:
+            reader = await self._shelf.reader(piece.ledger, last)
+            return await reader.read(at, last, _RUN_BYTES, self._part.head_bytes)
+
+        return await self._shelf.read_patiently(piece.ledger.ledger_id, at, _PAUSES_S, read)

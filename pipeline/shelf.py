@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from bookkeeper.auth.token_source import TokenSource
 from bookkeeper.client.config import ClientConfig
@@ -21,12 +22,15 @@ from managed_ledger.offload.file_store import FilesystemOffloader
 from managed_ledger.offload.ports import EntryReader
 from metadata.store import Watch
 from pipeline.admin import Admin, ClusterAccess, TopicNotFoundError
-from pipeline.errors import SegmentsUnavailableError
+from pipeline.errors import DataLossError, SegmentsUnavailableError
 from pipeline.snapshot import StoredLedger, TopicSnapshot
 
 __all__ = ["Bookies", "Shelf"]
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Read: TypeAlias = Callable[[], Awaitable[T]]
 
 
 class Bookies:
@@ -143,6 +147,39 @@ class Shelf:
         self._fresh.update((each.ledger_id, each) for each in snapshot.ledgers)
         self._readers.clear()
         return snapshot
+
+    async def read_patiently(
+        self, ledger_id: int, entry_id: int, pauses_s: Sequence[float], read: Read[T]
+    ) -> T:
+        """What ``read`` gives, tried again after each of the pauses.
+
+        Raises:
+            DataLossError: the ledger, or the topic, is gone.
+            SegmentsUnavailableError: it failed as often as it was tried; says how.
+        """
+        where = f"{self._topic}: ledger {ledger_id}, entry {entry_id}"
+        for pause_s in (*pauses_s, None):
+            try:
+                return await read()
+            except LedgerError as error:
+                await self._check_still_there(ledger_id, where)
+                if pause_s is None:
+                    raise SegmentsUnavailableError(f"{where} can't be read: {error}") from error
+                _log.warning("%s: %s; once more in %s s", where, error, pause_s)
+                await asyncio.sleep(pause_s)
+        raise AssertionError("the last attempt raises")
+
+    async def _check_still_there(self, ledger_id: int, where: str) -> None:
+        """After a failure: is it gone, or moved? Readers are made anew in both cases."""
+        try:
+            snapshot = await self.refresh(ledger_id)
+        except SegmentsUnavailableError as error:
+            _log.warning("%s: no broker says where it is: %s", where, error)
+            return
+        except TopicNotFoundError as error:
+            raise DataLossError(f"{where}: the topic was deleted") from error
+        if snapshot.find(ledger_id) is None:
+            raise DataLossError(f"{where} is not stored any more: the ledger was trimmed")
 
     # ---- LedgerDirectory: the broker stands for the metadata store
 

@@ -158,7 +158,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start == BEGINNING:
                 # It has to be in the checkpoint where reading begins, before anything is read: a
                 # batch that is repeated must not begin elsewhere because something was trimmed.
-                waiting[name] = _Waiting(snapshot, [], min(snapshot.first, end))
+                first = min(snapshot.first, end)
+                if first > BEGINNING:  # else nobody has used it, and the others don't wait for it
+                    waiting[name] = _Waiting(snapshot, [], first)
                 continue
             pieces = pieces_between(snapshot, start, end)
             if pieces:
@@ -251,7 +253,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = [(snapshot, pieces) for snapshot, pieces in ranges if pieces]
         slices = cut_by_count(ranges, self._options.partitions_min)
         # Where the batch begins, not its first entry that is left: see ``read_slice``.
-        return [SlicePartition(replace(part, begin=begin[part.topic])) for part in slices]
+        return [
+            SlicePartition(replace(part, begin=begin.get(part.topic, BEGINNING))) for part in slices
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicePartition)

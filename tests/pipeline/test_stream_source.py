@@ -176,6 +176,17 @@ def test_limits_are_shared_by_what_waits_and_nobody_starves(broker: Addresses) -
     assert sorted(values) == sorted((row.ledger_id, row.entry_id) for row in large + small)
 
 
+def test_a_partition_that_nobody_used_holds_nobody_up(broker: Addresses) -> None:
+    admin(broker, "PUT", f"{topic_path('sparse')}/partitions", 3)
+    with Query(broker, subscribe="sparse", maxOffsetsPerTrigger=20) as query:
+        assert query.drain() == []
+        with client_of(broker) as client:
+            sent = send_all(client, "sparse-partition-1", _numbered(50), batching_enabled=False)
+        batches = query.drain()
+    assert [row.value for batch in batches for row in batch] == [row.value for row in sent]
+    assert max(len(batch) for batch in batches) <= 20
+
+
 def test_a_small_batch_waits_for_more_or_for_its_time(broker: Addresses) -> None:
     with client_of(broker) as client:
         first = send_all(client, "patient", _numbered(10), batching_max_messages=4)
