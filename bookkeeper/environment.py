@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-__all__ = ["PREFIXES", "service_links", "settings_among"]
+__all__ = ["PREFIXES", "service_links", "settings_among", "squeeze"]
 
 PREFIXES: Final = ("PULSAR_PREFIX_", "MAGNETAR_")
 """Of all processes; the later one wins. The first is what Pulsar's images read."""
@@ -23,18 +23,39 @@ _URL: Final = re.compile(r"(tcp|udp|sctp)://")
 def settings_among(
     variables: Mapping[str, str], prefixes: Iterable[str], knows: Callable[[str], bool]
 ) -> dict[str, str]:
-    """Keys and texts; a later prefix wins.
+    """Keys and texts, in the order in which a later one of the same meaning wins.
+
+    Of one prefix the order of variables doesn't count: a container's runtime has none.
 
     Args:
+        prefixes: a later one wins.
         knows: whether it is a key. Other variables may begin like this too (homes, test switches).
+    Raises:
+        ValueError: one key in two spellings, with two values.
     """
     links = service_links(variables)
-    return {
-        name.removeprefix(prefix): value
-        for prefix in prefixes
-        for name, value in variables.items()
-        if name.startswith(prefix) and name not in links and knows(name.removeprefix(prefix))
-    }
+    found: dict[str, str] = {}
+    for prefix in prefixes:
+        names: dict[str, str] = {}  # by the key without case and punctuation
+        for name in sorted(variables):
+            key = name.removeprefix(prefix)
+            if not name.startswith(prefix) or name in links or not knows(key):
+                continue
+            other = names.setdefault(squeeze(key), name)
+            if variables[other] and variables[name] and variables[other] != variables[name]:
+                raise ValueError(f"{other} and {name}: two values of one setting")
+            if variables[name]:  # rather than one that is there and says nothing
+                names[squeeze(key)] = name
+        for name in names.values():
+            key = name.removeprefix(prefix)
+            found.pop(key, None)  # its place is behind those of the prefixes before
+            found[key] = variables[name]
+    return found
+
+
+def squeeze(key: str) -> str:
+    """A key without case and punctuation: how keys are compared."""
+    return re.sub(r"[^a-z0-9]", "", key.lower())
 
 
 def service_links(variables: Mapping[str, str]) -> frozenset[str]:

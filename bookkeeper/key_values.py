@@ -8,11 +8,10 @@ punctuation, so both forms may be written anywhere.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_type_hints
 
-from bookkeeper.environment import settings_among
+from bookkeeper.environment import settings_among, squeeze
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
@@ -58,8 +57,15 @@ class KeyTable:
         return values, unknown
 
     def environment(self, variables: Mapping[str, str], prefixes: Iterable[str]) -> dict[str, str]:
-        """The settings among environment variables; a later prefix wins."""
-        return settings_among(variables, prefixes, self.knows)
+        """The settings among environment variables; a later prefix wins.
+
+        Raises:
+            ValueError: of the class's own kind: variables that contradict each other.
+        """
+        try:
+            return settings_among(variables, prefixes, self.knows)
+        except ValueError as error:
+            raise self._error(str(error)) from None
 
     def _parse(self, name: str, key: str, text: str) -> object:
         kind = self._types[name]
@@ -71,8 +77,3 @@ class KeyTable:
             return self._defaults[name] if text == "" and kind is not str else kind(text)
         except ValueError as error:
             raise self._error(f"{key}={text!r}: {error}") from error
-
-
-def squeeze(key: str) -> str:
-    """Without case and punctuation."""
-    return re.sub(r"[^a-z0-9]", "", key.lower())

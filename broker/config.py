@@ -13,14 +13,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, get_type_hints
 
-from bookkeeper.environment import PREFIXES, settings_among
+from bookkeeper.environment import PREFIXES, settings_among, squeeze
 from bookkeeper.place import ZONE_LABEL, check_place
 from broker.advertised_listeners import parse_listeners
 from loadbalance.config import BalancerConfig
@@ -512,10 +511,10 @@ class BrokerConfig(BalancerConfig):
             ("command line", dict(overrides)),
         ):
             for key, text in pairs.items():
-                if (name := _FORMER_KEYS.get(_squeeze(key))) is not None:
+                if (name := _FORMER_KEYS.get(squeeze(key))) is not None:
                     former[name] = f"zk:{text.removeprefix('zk:')}" if text else ""
-                elif (name := _FIELD_OF_KEY.get(_squeeze(key))) is None:
-                    if _squeeze(key) in _UNSUPPORTED and text.strip().lower() in _TRUE:
+                elif (name := _FIELD_OF_KEY.get(squeeze(key))) is None:
+                    if squeeze(key) in _UNSUPPORTED and text.strip().lower() in _TRUE:
                         raise ConfigError(f"{key}={text} ({source}): not in this version")
                     unknown.append(key)
                 else:
@@ -536,7 +535,7 @@ class BrokerConfig(BalancerConfig):
         """
         values: dict[str, Any] = {}
         for key, value in settings.items():
-            if (name := _FIELD_OF_KEY.get(_squeeze(key))) is None:
+            if (name := _FIELD_OF_KEY.get(squeeze(key))) is None:
                 raise ConfigError(f"{key}: no such setting")
             values[name] = _parse(name, _text(value), "argument")
         return dataclasses.replace(self, **values)
@@ -592,13 +591,13 @@ def key_of(name: str) -> str:
     )
 
 
-def _squeeze(key: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", key.lower())
-
-
 def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
+    """Raises ConfigError: variables that contradict each other."""
     known = _FIELD_OF_KEY.keys() | _FORMER_KEYS
-    return settings_among(environment, PREFIXES, lambda key: _squeeze(key) in known)
+    try:
+        return settings_among(environment, PREFIXES, lambda key: squeeze(key) in known)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _parse(name: str, text: str, source: str) -> object:
@@ -629,4 +628,4 @@ def _text(value: object) -> str:
 _FIELDS = dataclasses.fields(BrokerConfig)
 _TYPES: dict[str, type] = get_type_hints(BrokerConfig)
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
-_FIELD_OF_KEY = {_squeeze(key_of(field.name)): field.name for field in _FIELDS}
+_FIELD_OF_KEY = {squeeze(key_of(field.name)): field.name for field in _FIELDS}

@@ -22,7 +22,7 @@ from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConf
 from bookkeeper.bookie.integrity_check import IntegrityConfig
 from bookkeeper.bookie.scrubber import ScrubConfig
 from bookkeeper.bookie.upkeep import UpkeepConfig
-from bookkeeper.environment import PREFIXES, settings_among
+from bookkeeper.environment import PREFIXES, settings_among, squeeze
 from bookkeeper.place import DEFAULT_LOCATION, ZONE_LABEL, check_place, place
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.tls import TlsFiles
@@ -174,7 +174,7 @@ class BookieSettings(GateKeys):
         unknown: set[str] = set()
         for pairs in sources:
             for key, text in pairs.items():
-                name = _FIELD_OF_KEY.get(_squeeze(key))
+                name = _FIELD_OF_KEY.get(squeeze(key))
                 if name is None:
                     if not others(key):
                         unknown.add(key)
@@ -193,10 +193,17 @@ class BookieSettings(GateKeys):
     @classmethod
     def environment(cls, variables: Mapping[str, str]) -> dict[str, str]:
         """The settings among environment variables: ``MAGNETAR_journalDirectories``, also
-        ``BOOKIE_journalDirectories``."""
-        return settings_among(
-            variables, ENVIRONMENT_PREFIXES, lambda key: _squeeze(key) in _FIELD_OF_KEY
-        )
+        ``BOOKIE_journalDirectories``.
+
+        Raises:
+            BookieSettingsError: variables that contradict each other.
+        """
+        try:
+            return settings_among(
+                variables, ENVIRONMENT_PREFIXES, lambda key: squeeze(key) in _FIELD_OF_KEY
+            )
+        except ValueError as error:
+            raise BookieSettingsError(str(error)) from None
 
     def check(self) -> None:
         """Find what doesn't go together before anything is opened.
@@ -404,10 +411,6 @@ def _paths(text: str) -> tuple[Path, ...]:
     return tuple(Path(part.strip()) for part in text.split(",") if part.strip())
 
 
-def _squeeze(key: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", key.lower())
-
-
 def _parse(name: str, key: str, text: str) -> object:
     kind = _TYPES[name]
     try:
@@ -423,7 +426,7 @@ def _parse(name: str, key: str, text: str) -> object:
 _TYPES: Final[dict[str, type]] = get_type_hints(BookieSettings)
 _DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in dataclasses.fields(BookieSettings)}
 _FIELD_OF_KEY: Final = {
-    **{_squeeze(name): name for name in _TYPES},
+    **{squeeze(name): name for name in _TYPES},
     # Other names of the same things: Pulsar's, and older ones of BookKeeper.
     "metadatastoreurl": "metadata_service_uri",
     "zkservers": "metadata_service_uri",

@@ -48,6 +48,31 @@ def test_a_name_of_ours_beats_pulsar_s_and_one_of_the_role_beats_both() -> None:
     assert bookie({"PULSAR_PREFIX_logLevel": "ERROR"}).log_level == "ERROR"
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["one order", "the other"])
+def test_the_order_of_variables_does_not_count(turned: bool) -> None:
+    def ordered(variables: dict[str, str]) -> dict[str, str]:
+        return dict(reversed(variables.items())) if turned else variables
+
+    two = ordered({"MAGNETAR_logLevel": "ERROR", "MAGNETAR_LOG_LEVEL": "DEBUG"})
+    for load in (lambda: BrokerConfig.load(environment=two), lambda: bookie(two)):
+        with pytest.raises(ValueError, match="MAGNETAR_LOG_LEVEL and MAGNETAR_logLevel: two val"):
+            load()
+    with pytest.raises(ValueError, match="two values of one setting"):
+        KEYS.environment(two, ENVIRONMENT_PREFIXES)
+    # One that is there and empty, as a label that a pod lacks, says nothing beside another.
+    empty = ordered({"MAGNETAR_ZONE": "", "MAGNETAR_zone": "a"})
+    assert bookie(empty).zone == BrokerConfig.load(environment=empty).zone == "a"
+    spelled = ordered({"PULSAR_PREFIX_LOG_LEVEL": "ERROR", "MAGNETAR_logLevel": "DEBUG"})
+    assert bookie(spelled).log_level == "DEBUG"
+    # Three names of one thing, the last of the prefix that wins.
+    urls = {
+        "PULSAR_PREFIX_metadataStoreUrl": "zk:a",
+        "MAGNETAR_metadataServiceUri": "zk:b",
+        "BOOKIE_metadataStoreUrl": "zk:c",
+    }
+    assert bookie(ordered(urls)).metadata_url == "zk:c"
+
+
 def test_services_of_kubernetes_are_no_settings() -> None:
     assert service_links(LINKS) == frozenset(LINKS)
     broker = BrokerConfig.load(environment=LINKS)
