@@ -22,6 +22,7 @@ from typing import Final
 from broker.auth.errors import TooManyChecksError
 from broker.auth.password_process import NO, YES, encode_question
 from broker.auth.password_queue import PasswordQueue, Waiting
+from broker.cgroup import cores_max
 from broker.errors import AuthenticationError
 
 __all__ = ["PasswordChecks"]
@@ -331,7 +332,8 @@ class PasswordChecks:
 
 def _processes_max() -> int:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(_PROCESSES_MAX, usable or 1)
+    # A container that may use one processor has none for a second process, however many it sees.
+    return max(1, min(_PROCESSES_MAX, usable or 1, int(cores_max() or _PROCESSES_MAX)))
 
 
 def _path() -> list[str]:

@@ -6,12 +6,14 @@ CPU and network are differences between two looks, so they are those since the l
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
 from broker.advertised_listeners import parse_listeners
+from broker.cgroup import cores_max, memory_bytes_max
 from broker.service.bundle_load import loads_by_bundle
 
 if TYPE_CHECKING:
@@ -25,13 +27,16 @@ _VIRTUAL: Final = ("lo", "docker", "veth", "br-", "virbr", "tun", "tap")
 
 
 class HostUsage:
-    """Use of this machine's CPU, memory and network by everything that runs on it."""
+    """Use of this machine's CPU, memory and network by everything that runs on it.
+
+    Where a control group bounds this process, as in a container, use and limit are its own.
+    """
 
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._sampled_s = time.monotonic()
         self._net = _net_bytes()
-        psutil.cpu_percent(None)  # starts the measurement
+        psutil.cpu_percent(None), self._process.cpu_percent(None)  # starts the measurements
 
     def sample(self) -> dict[str, dict[str, float]]:
         """``{usage, limit}`` by resource: CPU in percent of one core, memory in MiB, network in
@@ -45,15 +50,20 @@ class HostUsage:
         ]
         self._sampled_s, self._net = now_s, net
         speed = _net_kbits_max()
-        cores = os.cpu_count() or 1
+        memory = min(psutil.virtual_memory().total, memory_bytes_max() or sys.maxsize)
         return {
-            "cpu": _usage(psutil.cpu_percent(None) * cores, 100.0 * cores),
-            "memory": _usage(
-                self._process.memory_info().rss / _MIB, psutil.virtual_memory().total / _MIB
-            ),
+            "cpu": self._cpu(),
+            "memory": _usage(self._process.memory_info().rss / _MIB, memory / _MIB),
             "bandwidthIn": _usage(kbits[0], speed),
             "bandwidthOut": _usage(kbits[1], speed),
         }
+
+    def _cpu(self) -> dict[str, float]:
+        cores, own_max = os.cpu_count() or 1, cores_max()
+        of_all, own = psutil.cpu_percent(None), self._process.cpu_percent(None)
+        if own_max is not None and own_max < cores:
+            return _usage(own, 100.0 * own_max)  # the rest of the machine is none of our business
+        return _usage(of_all * cores, 100.0 * cores)
 
 
 def _usage(usage: float, limit: float) -> dict[str, float]:
