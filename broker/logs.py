@@ -6,8 +6,10 @@ whatever layer, carries it.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import threading
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -15,11 +17,21 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import TextIO
 
     from broker.config import BrokerConfig
 
-__all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "set_up_log", "set_up_logging"]
+__all__ = [
+    "REQUEST_ID",
+    "JsonFormatter",
+    "TextFormatter",
+    "log_what_nobody_catches",
+    "set_up_log",
+    "set_up_logging",
+]
+
+logger = logging.getLogger(__name__)
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 FIELDS = "fields"
@@ -33,6 +45,8 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        if hasattr(record, "plain"):  # bookkeeper/ending.py
+            return record.message
         text = super().formatMessage(record)
         request_id = REQUEST_ID.get()
         # An audit line names its id itself.
@@ -48,7 +62,7 @@ class JsonFormatter(logging.Formatter):
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', seconds)}.{int(record.msecs):03}Z",
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
         }
         if request_id := REQUEST_ID.get():
             line["request"] = request_id
@@ -57,8 +71,11 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        # A lone surrogate (bytes of a file name) isn't UTF-8: it mustn't cost the whole line.
-        return orjson.dumps(_clean(line), default=str).decode()
+        try:
+            # A lone surrogate (bytes of a file name) isn't UTF-8: it mustn't cost the whole line.
+            return orjson.dumps(_clean(line), default=str).decode()
+        except TypeError:  # a number of more than 64 bits, a surrogate further inside
+            return json.dumps(line, default=str)
 
 
 def set_up_logging(config: BrokerConfig, stream: TextIO | None = None) -> None:
@@ -71,6 +88,35 @@ def set_up_log(level: str, form: str, stream: TextIO | None = None) -> None:
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def log_what_nobody_catches() -> None:
+    """From now on also warnings of libraries, and what ends a thread or this process."""
+    logging.captureWarnings(True)
+
+    def of_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is SystemExit or args.exc_value is None:
+            return
+        name = "a thread" if args.thread is None else args.thread.name
+        logger.error("in thread %s", name, exc_info=args.exc_value)
+
+    def of_object(args: sys.UnraisableHookArgs) -> None:
+        what = args.err_msg or "exception ignored in"
+        logger.error("%s: %r", what, args.object, exc_info=args.exc_value or False)
+
+    def of_process(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        logger.critical("not caught", exc_info=(kind, error, trace))
+
+    threading.excepthook, sys.unraisablehook, sys.excepthook = of_thread, of_object, of_process
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError):  # arguments that don't fit: the line is worth more
+        return f"{record.msg} {record.args}"
 
 
 def _clean(line: dict[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-import uvloop
-
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConfig
@@ -31,6 +29,7 @@ from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.ending import PLAIN, end_after, run_server
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem
 from broker.bookie_choice import check_placement
@@ -70,6 +69,8 @@ _SWITCH_INTERVAL_S = 0.0005
 """How long a thread back from a sync waits for a busy loop (architecture 4.1, 1)."""
 _CLOSE_S = 15.0
 """Of the time for a stop, kept for closing whatever a drain takes; half, if that is less."""
+_LATE_S = 2.0
+"""Until a loop that is busy sees that the time is over."""
 _COLLECT_YOUNG_OBJECTS = 50_000
 """Allocations between collections of the youngest generation: entries are ``bytes`` and lists,
 which die by reference counting; the default of 700 only walks long lists again and again."""
@@ -303,8 +304,7 @@ def run_node(config: BrokerConfig, new_node: Callable[[], Standalone]) -> int:
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(new_node))
+    return run_server(lambda: _serve(new_node))
 
 
 async def _serve(new_node: Callable[[], Standalone]) -> int:
@@ -317,13 +317,14 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
     stopping = loop.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
+        end_after(standalone.config.broker_shutdown_timeout_ms / 1000 + _LATE_S, 4)
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         return 0
     try:
         await starting
     except (OSError, RuntimeError, ConfigError, MetadataError, BookkeeperError) as error:
-        print(f"magnetar: can't start: {error}", file=sys.stderr)
+        logger.error("magnetar: can't start: %s", error, extra=PLAIN)
         logger.debug("start failed", exc_info=error)
         return 1
     standalone.service.request_shutdown = stop.set
@@ -340,9 +341,7 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
     await stopping
     standalone.give_up_waiting()
     if standalone.failed.done():
-        print(
-            f"magnetar: storage failed: {standalone.failed.result()}", file=sys.stderr, flush=True
-        )
+        logger.error("magnetar: storage failed: %s", standalone.failed.result(), extra=PLAIN)
         # No orderly close: nothing can be made durable now; the next start replays the journal.
         return 3
     return await _stop(standalone)
@@ -352,6 +351,7 @@ async def _stop(standalone: Standalone) -> int:
     """Drain and close within ``brokerShutdownTimeoutMs``; the exit code."""
     timeout_s = standalone.service.config.broker_shutdown_timeout_ms / 1000
     close_s = min(_CLOSE_S, timeout_s / 2)
+    end_after(timeout_s + _LATE_S, 4)
     try:
         async with asyncio.timeout(timeout_s):
             try:

@@ -3,7 +3,8 @@
     python -m tests.faulty_standalone SYNC_POINT PATH standalone --data ...
 
 While the file PATH exists, every durable write of SYNC_POINT (``journal.group``, say) fails with
-EIO, after its bytes were handed over: what a failing disk looks like.
+EIO, after its bytes were handed over: what a failing disk looks like. If it says "hang", they never
+return.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +44,9 @@ class FaultyFile(OsFile):
         super().sync(sync_point)
 
     def _fail(self) -> None:
+        if self._trigger.read_text() == "hang":
+            print("hangs now", flush=True)
+            threading.Event().wait()
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
 
 

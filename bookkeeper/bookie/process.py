@@ -18,8 +18,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-import uvloop
-
 from bookkeeper.auth.gate import Gate
 from bookkeeper.bookie.admin_access import AdminAccess
 from bookkeeper.bookie.admin_pages import AdminPages, Metrics
@@ -41,6 +39,7 @@ from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import PlacementConfig
 from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.ending import PLAIN, end_after, run_server
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.malloc import keep_freed_memory
@@ -58,6 +57,7 @@ _log = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S: Final = 0.0005  # how long a disk thread back from a sync waits for the loop
 _COLLECT_YOUNG_OBJECTS: Final = 50_000  # entries die by reference counting, collections find none
 _CLOSE_S_MAX: Final = 60.0
+_LATE_S_MAX: Final = 2.0  # until a loop that is busy sees that the time is over
 
 
 class BookieProcess:
@@ -231,8 +231,7 @@ def run(
     keep_freed_memory()
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, metrics, auto_recovery, placement))
+    return run_server(lambda: _serve(settings, metrics, auto_recovery, placement))
 
 
 async def _serve(
@@ -250,13 +249,14 @@ async def _serve(
     stopping = loop.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
+        end_after(_CLOSE_S_MAX, 4)
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         return 0
     try:
         await starting
     except (OSError, RuntimeError, ValueError, MetadataError, BookkeeperError) as error:
-        print(f"magnetar: can't start: {error}", file=sys.stderr)
+        _log.error("magnetar: can't start: %s", error, extra=PLAIN)
         _log.debug("start failed", exc_info=error)
         return 1
     # What is alive now stays alive: never walk it again in a collection.
@@ -271,9 +271,10 @@ async def _serve(
     await stopping
     process.bookie.give_up_waiting()
     if process.failed.done():
-        print(f"magnetar: storage failed: {process.failed.result()}", file=sys.stderr, flush=True)
+        _log.error("magnetar: storage failed: %s", process.failed.result(), extra=PLAIN)
         # No orderly close: nothing can be made durable now; the next start replays the journal.
         return 3
+    end_after(settings.shutdown_drain_timeout_ms / 1000 + _CLOSE_S_MAX + _LATE_S_MAX, 4)
     try:
         await process.drain()
         async with asyncio.timeout(_CLOSE_S_MAX):

@@ -23,6 +23,7 @@ from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 _RETRY_S: Final = 1.0
 _FREE_S_MAX: Final = 30.0  # for the session of a process that ended to end, too
 _LOOK_S: Final = 0.2
+_UNREGISTER_S_MAX: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -84,13 +85,14 @@ class Registration:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        for path in self._paths.values():
-            try:
-                await self._store.delete(path)
-            except NotFoundError:
-                continue
-            except MetadataError as error:  # its session ends soon anyway
-                _log.warning("could not unregister %s: %s", path, error)
+        # Its session ends soon anyway, and what was accepted still has to be flushed.
+        try:
+            async with asyncio.timeout(_UNREGISTER_S_MAX):
+                for path in self._paths.values():
+                    with contextlib.suppress(NotFoundError):
+                        await self._store.delete(path)
+        except (MetadataError, TimeoutError) as error:
+            _log.warning("could not unregister: %s", str(error) or "the store doesn't answer")
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_LOST:

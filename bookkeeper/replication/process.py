@@ -11,18 +11,16 @@ import faulthandler
 import logging
 import random
 import signal
-import sys
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-import uvloop
-
 from bookkeeper.bookie.admin_access import AdminAccess
 from bookkeeper.bookie.admin_server import AdminServer
 from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.ending import PLAIN, end_after, run_server
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.probes import SessionState
@@ -38,6 +36,7 @@ from metadata.store import MetadataStore
 _log = logging.getLogger(__name__)
 
 _CLOSE_S_MAX: Final = 60.0
+_LATE_S_MAX: Final = 2.0  # until a loop that is busy sees that the time is over
 
 
 def wall_clock_ms() -> int:
@@ -153,12 +152,12 @@ def run(settings: AutoRecoverySettings, metadata_url: str, metrics: Metrics | No
     """
     keep_freed_memory()
     faulthandler.enable()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(AutoRecoveryProcess(settings, metadata_url, metrics)))
+    return run_server(lambda: _serve(settings, metadata_url, metrics))
 
 
-async def _serve(process: AutoRecoveryProcess) -> int:
+async def _serve(settings: AutoRecoverySettings, metadata_url: str, metrics: Metrics | None) -> int:
     loop = asyncio.get_running_loop()
+    process = AutoRecoveryProcess(settings, metadata_url, metrics)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -166,19 +165,21 @@ async def _serve(process: AutoRecoveryProcess) -> int:
     stopping = loop.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
+        end_after(_CLOSE_S_MAX, 4)
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         return 0
     try:
         await starting
     except (OSError, ValueError, MetadataError, BookkeeperError) as error:
-        print(f"magnetar: can't start: {error}", file=sys.stderr)
+        _log.error("magnetar: can't start: %s", error, extra=PLAIN)
         _log.debug("start failed", exc_info=error)
         return 1
     if process.web_url:
         print(f"magnetar autorecovery: {process.web_url} probes and metrics")
     print(f"magnetar autorecovery: {process.name} ready", flush=True)
     await stopping
+    end_after(_CLOSE_S_MAX + _LATE_S_MAX, 4)
     try:
         async with asyncio.timeout(_CLOSE_S_MAX):
             await process.close()

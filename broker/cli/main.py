@@ -27,6 +27,7 @@ from broker.cli.words import GROUPS
 __all__ = ["build_parser", "main"]
 
 SHELLS = ("bash", "zsh", "fish")
+_SERVERS = frozenset({"standalone", "broker", "bookie", "autorecovery", "zookeeper"})
 _GLOBALS = {
     **dict.fromkeys(("produce", "consume", "read"), CLIENTS),
     "admin": ADMIN,
@@ -46,10 +47,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if (flag := misplaced(options, _GLOBALS.get(options.command, frozenset()))) is not None:
         parser.error(f"{flag} says nothing to {options.command}")
+    is_server = argv is None and options.command in _SERVERS
     try:
+        if is_server:
+            from broker.cli.server_start import begin
+
+            begin(options)
         return _COMMANDS[options.command](options)
     except CliError as error:
-        print(f"magnetar: {error}", file=sys.stderr)
+        if is_server:
+            from broker.cli.server_start import report
+
+            report(error)
+        else:
+            print(f"magnetar: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()

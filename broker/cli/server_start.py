@@ -1,0 +1,80 @@
+"""What every server's process begins with, before its settings are read: signals and the log.
+
+Also the lines that come before the settings are known, or say what is wrong with them, have the
+form that is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from bookkeeper.ending import PLAIN, heed_signals
+from bookkeeper.environment import settings_among, squeeze
+from broker.cli.errors import CliError
+from broker.config import ConfigError, read_properties
+from broker.logs import log_what_nobody_catches, set_up_log
+
+__all__ = ["begin", "report"]
+
+_log = logging.getLogger(__name__)
+
+_PREFIXES: Final = ("PULSAR_PREFIX_", "MAGNETAR_")
+_OF_ROLES: Final = {
+    "bookie": ("BOOKIE_", "MAGNETAR_BOOKIE_"),
+    "autorecovery": ("BOOKIE_", "MAGNETAR_BOOKIE_", "AUTORECOVERY_", "MAGNETAR_AUTORECOVERY_"),
+}
+_ONE_QUESTION: Final = ("check", "status", "enable", "disable")  # options that start no server
+_KEY: Final = "logformat"
+
+
+def begin(options: argparse.Namespace) -> None:
+    """Called once in a process, by the command that becomes a server."""
+    if any(getattr(options, name, None) for name in _ONE_QUESTION):
+        return
+    heed_signals()
+    # Before gRPC is loaded: its core has a line for each bad header of any stranger, not in the
+    # form of our log. What fails for other reasons is raised, too.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    set_up_log("INFO", log_format(options, os.environ))
+    log_what_nobody_catches()
+
+
+def report(error: CliError) -> None:
+    """Why there is no server."""
+    _log.error("magnetar: %s%s", error, variables_behind(str(error), os.environ), extra=PLAIN)
+
+
+def log_format(options: argparse.Namespace, variables: Mapping[str, str]) -> str:
+    """``text`` or ``json``; what can't be read, or is none of them, is told by the settings."""
+    if options.log_format is not None:
+        return str(options.log_format)
+    try:
+        pairs = read_properties(Path(options.config)) if options.config else {}
+    except ConfigError:
+        pairs = {}
+    prefixes = (*_PREFIXES, *_OF_ROLES.get(options.command, ()))
+    if options.command != "zookeeper":
+        pairs |= settings_among(variables, prefixes, lambda key: squeeze(key) == _KEY)
+    pairs |= dict(text.split("=", 1) for text in options.set if "=" in text)
+    found = [text for key, text in pairs.items() if squeeze(key) == _KEY]
+    return "json" if found[-1:] == ["json"] else "text"
+
+
+def variables_behind(said: str, variables: Mapping[str, str]) -> str:
+    """Names of variables that set the keys that a message names; "" if there are none."""
+    words = {squeeze(word) for word in re.findall(r"\w+", said)}
+    prefixes = {*_PREFIXES, *(each for of_role in _OF_ROLES.values() for each in of_role)}
+    names = [
+        name
+        for name in sorted(variables)
+        for prefix in prefixes
+        if name.startswith(prefix) and name not in said
+        if squeeze(name.removeprefix(prefix)) in words
+    ]
+    return f" (set: {', '.join(dict.fromkeys(names))})" if names else ""
