@@ -1,9 +1,7 @@
-"""How a server's process ends: when it is told to, whatever it is at, and in time, whatever hangs.
+"""How a server's process ends: in time, whatever hangs.
 
-In a container it is process 1, for which Linux drops a signal that has no handler: one that comes
-while libraries are loaded would be lost, and the process run until it is killed. And no event loop
-can keep a deadline alone: it may be busy, and a thread may be in a call to a disk that doesn't come
-back, which the end of the loop, and of the interpreter, would wait for.
+No event loop can keep a deadline alone: it may be busy, and a thread may be in a call to a disk
+that doesn't come back, which the end of the loop, and of the interpreter, would wait for.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -19,7 +16,7 @@ from typing import Any, Final
 
 import uvloop
 
-__all__ = ["PLAIN", "end_after", "heed_signals", "run_server"]
+__all__ = ["PLAIN", "end_after", "run_server"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,14 +26,6 @@ PLAIN: Final = {"plain": True}
 _TEARDOWN_S_MAX: Final = 5.0
 """Of the loop and its threads, when all is closed."""
 _SAY_S_MAX: Final = 1.0
-
-
-def heed_signals() -> None:
-    """SIGTERM ends the process, with exit code 0, until an event loop takes the signal over.
-
-    REQUIRES: nothing is open yet that needs an orderly end.
-    """
-    signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
 
 
 def run_server(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:

@@ -6,6 +6,9 @@ argparse instead of typer: docs/decisions/0002-argparse-and-lean-config.md.
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -28,6 +31,7 @@ __all__ = ["build_parser", "main"]
 
 SHELLS = ("bash", "zsh", "fish")
 _SERVERS = frozenset({"standalone", "broker", "bookie", "autorecovery", "zookeeper"})
+_QUESTION = re.compile(r"-h$|--(help|check|status|enable|disable)\b")
 _GLOBALS = {
     **dict.fromkeys(("produce", "consume", "read"), CLIENTS),
     "admin": ADMIN,
@@ -40,6 +44,9 @@ _GLOBALS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    is_server = argv is None and _is_server(arguments)
+    if is_server:
+        heed_signals()
     parser = build_parser(arguments)
     options = parser.parse_args(arguments)
     if options.command is None:
@@ -47,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if (flag := misplaced(options, _GLOBALS.get(options.command, frozenset()))) is not None:
         parser.error(f"{flag} says nothing to {options.command}")
-    is_server = argv is None and options.command in _SERVERS
     try:
         if is_server:
             from broker.cli.server_start import begin
@@ -67,6 +73,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def heed_signals() -> None:
+    """SIGTERM ends the process, with exit code 0, until an event loop takes the signal over.
+
+    Linux drops a signal for process 1, as which a container runs us, unless there is a handler: one
+    that comes while libraries are loaded would be lost, and the server run until it is killed.
+    """
+    signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
+
+
+def _is_server(arguments: Sequence[str]) -> bool:
+    """Whether these begin a server, and not one question to it."""
+    return arguments[:1] != [] and (
+        arguments[0] in _SERVERS and not any(map(_QUESTION.match, arguments))
+    )
 
 
 def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:

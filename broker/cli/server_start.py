@@ -1,4 +1,4 @@
-"""What every server's process begins with, before its settings are read: signals and the log.
+"""What every server's process begins with, before its settings are read: the log.
 
 Also the lines that come before the settings are known, or say what is wrong with them, have the
 form that is asked for.
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.ending import PLAIN, heed_signals
+from bookkeeper.ending import PLAIN
 from bookkeeper.environment import settings_among, squeeze
 from broker.cli.errors import CliError
 from broker.config import ConfigError, read_properties
@@ -29,15 +29,11 @@ _OF_ROLES: Final = {
     "bookie": ("BOOKIE_", "MAGNETAR_BOOKIE_"),
     "autorecovery": ("BOOKIE_", "MAGNETAR_BOOKIE_", "AUTORECOVERY_", "MAGNETAR_AUTORECOVERY_"),
 }
-_ONE_QUESTION: Final = ("check", "status", "enable", "disable")  # options that start no server
 _KEY: Final = "logformat"
 
 
 def begin(options: argparse.Namespace) -> None:
     """Called once in a process, by the command that becomes a server."""
-    if any(getattr(options, name, None) for name in _ONE_QUESTION):
-        return
-    heed_signals()
     # Before gRPC is loaded: its core has a line for each bad header of any stranger, not in the
     # form of our log. What fails for other reasons is raised, too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
