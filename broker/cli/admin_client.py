@@ -1,4 +1,11 @@
-"""HTTP calls of the command line with the standard library: one server, one kept connection."""
+"""HTTP calls of the command line with the standard library: one server, one kept connection.
+
+Brokers send calls on to each other (307), so credentials have to go along to other hosts. Nobody
+here can tell a broker of the cluster from another server: the list of brokers is for superusers,
+and would come from whoever sends us on, who has seen the credentials by then. So what is sent on
+must be what brokers send on, the call as it was, and TLS is never left. docs/security.md, "Where
+credentials go".
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from broker.cli.errors import CliError
 
@@ -63,7 +70,7 @@ class AdminClient:
     ) -> None:
         """
         Args:
-            headers: sent with every call, also where a redirect leads.
+            headers: credentials, sent with every call, also where brokers send it on to.
             tls: for https; None: trusts what the system trusts.
         Raises:
             CliError: not an HTTP URL.
@@ -112,14 +119,14 @@ class AdminClient:
         content_type: str | None = None,
         redirects: int = REDIRECTS_MAX,
     ) -> Answer:
-        """One call; follows 307 with method and body.
+        """One call; follows 307 with method, body and credentials.
 
         Args:
             path: with its query, quoted.
             body: sent as JSON; None: no body, bytes: as they are.
             content_type: of the body, when JSON isn't all to say.
         Raises:
-            CliError: no connection, or no answer in time.
+            CliError: no connection, or no answer in time; or sent where credentials mustn't go.
         """
         headers = {"Accept": "application/json", **self._headers}
         data = None
@@ -135,8 +142,9 @@ class AdminClient:
             raise CliError(
                 f"{self.url} does not answer: {error or type(error).__name__}"
             ) from error
-        if response.status == 307 and redirects:
-            with self._at(response.headers.get("Location", "")) as (other, path):
+        location = response.headers.get("Location")
+        if response.status == 307 and redirects and location:
+            with self._at(path, location) as (other, path):
                 return other.call(
                     method, path, body, content_type=content_type, redirects=redirects - 1
                 )
@@ -144,12 +152,32 @@ class AdminClient:
         return Answer(response.status, content, names)
 
     @contextmanager
-    def _at(self, location: str) -> Iterator[tuple[AdminClient, str]]:
-        """A client of the server that a redirect names, and the path there."""
-        target = urlsplit(location)
+    def _at(self, asked: str, location: str) -> Iterator[tuple[AdminClient, str]]:
+        """A client of the server that a redirect names, and the path there.
+
+        Raises:
+            CliError: that server mustn't see the credentials.
+        """
+        target = urlsplit(urljoin(self.url + asked, location))
         path = f"{target.path}?{target.query}" if target.query else target.path
         url = f"{target.scheme}://{target.netloc}"
         if self.url.startswith("https:") and target.scheme != "https":
             raise CliError(f"{self.url} leads to {url}, where credentials would be readable")
+        if self._headers and url != self.url and not _is_same_call(asked, target.path):
+            raise CliError(
+                f"{self.url} leads to {url}{target.path}, which is another call: "
+                "no broker does that, and credentials are not shown there"
+            )
         with AdminClient(url, self._timeout_s, self._headers, self._tls) as other:
             yield other, path
+
+
+def _is_same_call(asked: str, path: str) -> bool:
+    """Whether a broker could have sent on what was asked: with its path, as it was.
+
+    Of a split it may name the bundle that was meant by a word (LARGEST).
+    """
+    parts, others = ([*map(unquote, each.split("/"))] for each in (urlsplit(asked).path, path))
+    if parts[-1] == others[-1] == "split":
+        del parts[-2:], others[-2:]
+    return parts == others

@@ -21,6 +21,13 @@ _ANSWER_S_MAX: Final = 10.0
 _LOOK_S: Final = 0.2
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Bookies send nobody elsewhere, and the token is for this one alone."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None  # so that the answer is an error like any
+
+
 def run_bookie_drain(options: argparse.Namespace) -> int:
     """0: the writers are gone (or, with ``--undo``, may come back); 1: not in time."""
     token = _token(options.token)
@@ -58,7 +65,7 @@ def _ask(method: str, url: str, token: str | None) -> dict[str, Any]:
         if token is not None:
             request.add_header("Authorization", f"Bearer {token}")
         # Not by way of a proxy: it is beside us.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
         with opener.open(request, timeout=_ANSWER_S_MAX) as answer:
             found = json.load(answer)
     except urllib.error.HTTPError as error:

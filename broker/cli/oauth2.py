@@ -10,10 +10,14 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from broker.cli.errors import CliError
+
+if TYPE_CHECKING:
+    import ssl
+    from urllib.request import OpenerDirector
 
 __all__ = ["access_token"]
 
@@ -66,6 +70,7 @@ def _request(params: str) -> tuple[str, float]:
     endpoint = _ask(url, None, trusted).get("token_endpoint")
     if not isinstance(endpoint, str):
         raise CliError(f"{url}: no token_endpoint in it")
+    _check_safe(url, endpoint)
     answer = _ask(endpoint, urlencode(fields).encode(), trusted)
     token, lifetime_s = answer.get("access_token"), answer.get("expires_in", 0)
     if not isinstance(token, str) or not token.isascii() or not token.isprintable():
@@ -73,19 +78,37 @@ def _request(params: str) -> tuple[str, float]:
     return token, float(lifetime_s) if isinstance(lifetime_s, int | float) else 0.0
 
 
+def _check_safe(url: str, next_url: str) -> None:
+    """Raises CliError: TLS is left, and anybody could say then where the secret is to go."""
+    if urlsplit(url).scheme == "https" != urlsplit(next_url).scheme:
+        raise CliError(f"{url} leads to {next_url}: not an https URL")
+
+
+def _opener(context: ssl.SSLContext) -> OpenerDirector:
+    """Follows redirects (of GET; a form is never sent again) as long as they stay on TLS."""
+    from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
+
+    class StaysOnTls(HTTPRedirectHandler):
+        def redirect_request(self, req: Any, fp: Any, code: Any, *rest: Any) -> Any:
+            _check_safe(req.full_url, rest[-1])
+            return super().redirect_request(req, fp, code, *rest)
+
+    return build_opener(HTTPSHandler(context=context), StaysOnTls)
+
+
 def _ask(url: str, form: bytes | None, trusted: str) -> Mapping[str, Any]:
     """GET, or POST of a form; no error shows what was sent."""
     import ssl
     from http.client import HTTPException
     from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from urllib.request import Request
 
     if urlsplit(url).scheme not in ("https", "http"):
         raise CliError(f"{url}: not an https URL")
     try:
         context = ssl.create_default_context(cafile=trusted or None)
         request = Request(url, form, {"Accept": "application/json"})
-        with urlopen(request, timeout=_REQUEST_S_MAX, context=context) as answer:
+        with _opener(context).open(request, timeout=_REQUEST_S_MAX) as answer:
             content = answer.read(_ANSWER_BYTES_MAX).decode(errors="replace")
     except HTTPError as error:
         with error:

@@ -10,6 +10,9 @@ import httpx
 import jwt
 import pytest
 
+from broker.cli.access import Access
+from pipeline.admin import Admin, ClusterAccess
+from pipeline.errors import PipelineError
 from tests.cluster_process import ClusterProcess
 from tests.integration.failure_tools import wait_until
 
@@ -118,6 +121,17 @@ def test_the_other_broker_is_asked_in_the_name_of_the_caller(cluster: Cluster, t
         line for line in said.splitlines() if "broker.audit" in line and "role=broker " in line
     ]
     assert [line for line in asked if "skip_all" in line and "cons" in line], asked
+
+
+@pytest.mark.slow
+def test_the_pipeline_is_sent_on_with_its_token(cluster: Cluster, topic: str) -> None:
+    names = [f"persistent://{topic}-partition-{number}" for number in range(PARTITIONS)]
+    for url in cluster.process.web_urls:
+        access = ClusterAccess((url,), Access("token", f"token:{token('cons')}"))
+        with Admin(access) as admin:
+            assert [admin.segments(name).topic for name in names] == names
+        with Admin(ClusterAccess((url,))) as admin, pytest.raises(PipelineError, match="HTTP 401"):
+            admin.segments(names[0])
 
 
 @pytest.mark.slow
