@@ -42,13 +42,13 @@ class TopicChoice:
     Attributes:
         names: full names, without partition numbers or with (then just that partition).
         assigned: full name -> partitions of it.
-        pattern: matches full names; ``namespace`` is where it is tried.
+        pattern: matches full names; ``namespaces`` are where it is tried.
     """
 
     names: tuple[str, ...] = ()
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pattern: str = ""
-    namespace: str = ""
+    namespaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +255,44 @@ def _topics(options: Mapping[str, str]) -> TopicChoice:
         return TopicChoice(names=tuple(dict.fromkeys(names)))
     if given == ["assign"]:
         return TopicChoice(assigned=_assigned(text))
-    found = _PATTERN_NAMESPACE.match(text)
-    namespace = f"{found[1]}/{found[2]}" if found else options.get("namespace", "public/default")
     choose_topics(text, [])  # a broken expression is told now
-    return TopicChoice(pattern=text, namespace=namespace.replace("\\", ""))
+    return TopicChoice(pattern=text, namespaces=_namespaces(text, options.get("namespace", "")))
+
+
+def _namespaces(pattern: str, given: str) -> tuple[str, ...]:
+    """Where topics may match: namespaces that alternatives begin with, else those of the option.
+
+    Raises:
+        OptionsError: they can't be told; what isn't looked at would be missing silently.
+    """
+    others = [each.strip().replace("\\", "") for each in given.split(",") if each.strip()]
+    found: dict[str, None] = {}
+    for alternative in _alternatives(pattern):
+        if (begin := _PATTERN_NAMESPACE.match(alternative)) is not None:
+            found[f"{begin[1]}/{begin[2]}"] = None
+        elif not others and "/" in alternative.removeprefix("persistent://"):
+            raise OptionsError(
+                f"option subscribePattern: {alternative!r} doesn't begin with a namespace; the "
+                "option namespace says where it is tried (one, or several with commas)"
+            )
+        else:
+            found.update(dict.fromkeys(others or ["public/default"]))
+    return tuple(found)
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """What is between the bars outside of brackets."""
+    parts, depth, in_class = [""], 0, False
+    for token in re.findall(r"\\.|.", pattern, re.DOTALL):
+        if token == "|" and not depth and not in_class:
+            parts.append("")
+            continue
+        if in_class or token == "[":
+            in_class = token != "]"
+        else:
+            depth += (token == "(") - (token == ")")
+        parts[-1] += token
+    return parts
 
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:

@@ -39,7 +39,7 @@ from pipeline.points import (
     stream_offsets_to_json,
 )
 from pipeline.snapshot import TopicSnapshot
-from pipeline.topics import find_partitions, resolve_bound, snapshot_of
+from pipeline.topics import find_partitions, is_part_of, resolve_bound, snapshot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._moved_to: Offsets = {}  # where the cursor is
         self._known: list[str] = []
         self._discovered_s = -_DISCOVERY_S
+        self._gone: set[str] = set()  # partitions that were read and don't exist now
         self._idle_since_s = 0.0  # when a look found nothing; 0: the last one found something
 
     # ---- how far
@@ -113,7 +114,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {}
-        for name in find_partitions(self._admin, self._options.topics):
+        lenient = not self._options.fail_on_data_loss
+        for name in find_partitions(self._admin, self._options.topics, lambda _: lenient):
             snapshot = snapshot_of(self._admin, name)
             if snapshot is not None:
                 self._target[name] = snapshot.end
@@ -150,6 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except TopicNotFoundError as error:
                 self._lost(name, start, str(error))
                 continue
+            self._gone.discard(name)
             self._newest[name] = snapshot.end
             end = snapshot.end
             if self._target is not None:
@@ -173,7 +176,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return sorted({*begin, *self._target})
         now_s = time.monotonic()
         if now_s - self._discovered_s >= _DISCOVERY_S:
-            self._known = find_partitions(self._admin, self._options.topics)
+            # What was read and is gone is a loss, or none; what never was is a mistake.
+            self._known = find_partitions(
+                self._admin,
+                self._options.topics,
+                lambda name: any(is_part_of(each, name) for each in begin),
+            )
             self._discovered_s = now_s
         return sorted({*begin, *self._known})
 
@@ -188,7 +196,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return  # a partition that nobody has used yet
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{reason}: it was read up to {start}")
-        _log.warning("%s: it was read up to %s; left out", reason, start)
+        if name not in self._gone:
+            _log.warning("%s: it was read up to %s; left out", reason, start)
+        self._gone.add(name)
 
     def _check_loss(self, snapshot: TopicSnapshot, start: Point) -> None:
         check_loss(snapshot, start, self._options.fail_on_data_loss)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
 from broker.protocol.topic_name import TopicName
 from pipeline.admin import Admin, TopicNotFoundError
 from pipeline.errors import OptionsError
@@ -9,31 +12,45 @@ from pipeline.options import Bound, TopicChoice, choose_topics
 from pipeline.points import BEGINNING, END, Point
 from pipeline.snapshot import TopicSnapshot
 
-__all__ = ["find_partitions", "resolve_bound", "snapshot_of"]
+__all__ = ["find_partitions", "is_part_of", "resolve_bound", "snapshot_of"]
 
 
-def find_partitions(admin: Admin, choice: TopicChoice) -> list[str]:
+def find_partitions(
+    admin: Admin, choice: TopicChoice, may_be_gone: Callable[[str], bool] = lambda _: False
+) -> list[str]:
     """Full names of the partitions (or topics without partitions) that are meant, sorted.
 
+    Args:
+        may_be_gone: asked of a topic, or a namespace of the pattern, that doesn't exist: True: it
+            is left out.
     Raises:
-        TopicNotFoundError: a topic that was named doesn't exist. A pattern may match nothing.
+        TopicNotFoundError: what was named doesn't exist. A pattern may match nothing.
         OptionsError: a partition that was assigned doesn't exist.
         SegmentsUnavailableError: no broker answers.
     """
+
     found: set[str] = set()
-    if choice.pattern:
-        return sorted(_matching(admin, choice))
+
+    def add(name: str, partitions_of: Callable[[str], Iterable[str]]) -> None:
+        try:
+            found.update(partitions_of(name))
+        except TopicNotFoundError:
+            if not may_be_gone(name):
+                raise
+
+    for namespace in choice.namespaces:
+        add(namespace, lambda each: _matching(admin, choice.pattern, each))
     for name in choice.names:
-        found.update(_partitions_of(admin, name))
-    for name, numbers in choice.assigned.items():
-        count = admin.partitions(name)
-        if not numbers and not count:
-            found.add(name)
-        for number in numbers:
-            if number >= count:
-                raise OptionsError(f"option assign: {name} has {count} partitions, no {number}")
-            found.add(str(TopicName.parse(name).partition(number)))
+        add(name, lambda each: _partitions_of(admin, each))
+    for name in choice.assigned:
+        add(name, lambda each: _assigned_of(admin, each, choice.assigned[each]))
     return sorted(found)
+
+
+def is_part_of(partition: str, name: str) -> bool:
+    """Whether a partition is one of a topic, or of a namespace (``tenant/namespace``)."""
+    topic = TopicName.parse(partition)
+    return name in (partition, str(topic.base), topic.namespace)
 
 
 def _partitions_of(admin: Admin, name: str) -> list[str]:
@@ -44,16 +61,27 @@ def _partitions_of(admin: Admin, name: str) -> list[str]:
     return [str(topic.partition(index)) for index in range(count)] if count else [name]
 
 
-def _matching(admin: Admin, choice: TopicChoice) -> set[str]:
-    partitioned, topics = admin.topics(choice.namespace)
+def _assigned_of(admin: Admin, name: str, numbers: tuple[int, ...]) -> list[str]:
+    count = admin.partitions(name)
+    if not numbers and not count:
+        return [name]
+    for number in numbers:
+        if number >= count:
+            raise OptionsError(f"option assign: {name} has {count} partitions, no {number}")
+    return [str(TopicName.parse(name).partition(number)) for number in numbers]
+
+
+def _matching(admin: Admin, pattern: str, namespace: str) -> set[str]:
+    partitioned, topics = admin.topics(namespace)
     names = {each for each in partitioned if TopicName.parse(each).is_persistent}
     for each in topics:
         topic = TopicName.parse(each)
         if str(topic.base) not in names and topic.is_persistent and not topic.is_system:
             names.add(each)
     found: set[str] = set()
-    for name in choose_topics(choice.pattern, sorted(names)):
-        found.update(_partitions_of(admin, name))
+    for name in choose_topics(pattern, sorted(names)):
+        with suppress(TopicNotFoundError):  # it was deleted just now
+            found.update(_partitions_of(admin, name))
     return found
 
 

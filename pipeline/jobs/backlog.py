@@ -92,10 +92,10 @@ def choices_of(places: Sequence[str]) -> list[TopicChoice]:
     for place in places:
         parts = place.removeprefix("persistent://").split("/")
         if len(parts) == 2 and all(parts):
-            choices.append(TopicChoice(pattern=".*", namespace=place))
+            choices.append(TopicChoice(pattern=".*", namespaces=(place,)))
         elif len(parts) == 3 and any(sign in parts[2] for sign in "*+?[("):
             namespace = f"{parts[0]}/{parts[1]}"
-            choices.append(TopicChoice(pattern=place, namespace=namespace))
+            choices.append(TopicChoice(pattern=place, namespaces=(namespace,)))
         else:
             try:
                 name = TopicName.parse(place)

@@ -70,8 +70,8 @@ def test_a_clock_that_is_behind_makes_nobody_older() -> None:
 
 def test_places() -> None:
     namespace, pattern, topics = choices_of(["a/b", "orders", "a/b/x.*", "persistent://a/b/c"])
-    assert (namespace.pattern, namespace.namespace) == (".*", "a/b")
-    assert (pattern.pattern, pattern.namespace) == ("a/b/x.*", "a/b")
+    assert (namespace.pattern, namespace.namespaces) == (".*", ("a/b",))
+    assert (pattern.pattern, pattern.namespaces) == ("a/b/x.*", ("a/b",))
     assert topics.names == (TOPIC, "persistent://a/b/c")
     assert choices_of([]) == []
 

@@ -41,9 +41,27 @@ def test_which_topics() -> None:
         "persistent://t/n/b",
     )
     assert topics(assign='{"t": [2, 0, 2]}').assigned == {_T: (0, 2)}
-    assert topics(subscribePattern="persistent://acme/sales/o.*").namespace == "acme/sales"
-    assert topics(subscribePattern="acme/sales/o.*").namespace == "acme/sales"
-    assert topics(subscribePattern="o.*", namespace="acme/x").namespace == "acme/x"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "given", "namespaces"),
+    [
+        ("persistent://acme/sales/o.*", "", ["acme/sales"]),
+        ("acme/sales/o.*", "", ["acme/sales"]),
+        (".*o", "", ["public/default"]),
+        (".*o", "acme/x", ["acme/x"]),
+        (".*o", " acme/x, acme/y,", ["acme/x", "acme/y"]),
+        ("acme/sales/a|persistent://acme/buying/b|acme/sales/c", "", ["acme/sales", "acme/buying"]),
+        ("acme/sales/(a|b/c)|.*d", "acme/x", ["acme/sales", "acme/x"]),
+        (r"acme/sales/[|/(]\||acme/x/a", "", ["acme/sales", "acme/x"]),
+        ("(acme/sales|acme/x)/.*", "acme/sales,acme/x", ["acme/sales", "acme/x"]),
+    ],
+)
+def test_where_a_pattern_is_tried(pattern: str, given: str, namespaces: list[str]) -> None:
+    options = {"subscribePattern": pattern, **({"namespace": given} if given else {})}
+    assert parse_read_options(options, streaming=False).topics == TopicChoice(
+        pattern=pattern, namespaces=tuple(namespaces)
+    )
 
 
 def test_a_pattern_matches_the_whole_name_with_or_without_its_domain() -> None:
@@ -61,6 +79,8 @@ def test_a_pattern_matches_the_whole_name_with_or_without_its_domain() -> None:
         ({"subscribe": "a/b"}, "option subscribe"),
         ({"subscribe": "non-persistent://a/b/c"}, "only persistent topics are stored"),
         ({"subscribePattern": "a/b/("}, "option subscribePattern"),
+        ({"subscribePattern": "a/b/c|(a/d|a/e)/c"}, "'(a/d|a/e)/c' doesn't begin with a name"),
+        ({"subscribePattern": "a/.*/c"}, "the option namespace says where"),
         ({"assign": "[]"}, "a JSON object by topic"),
         ({"assign": '{"t": [-1]}'}, "a list of partitions"),
         ({"subscribe": "t", "startingOffsets": "soon"}, "option startingOffsets: not a message id"),
