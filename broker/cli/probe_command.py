@@ -6,7 +6,9 @@ import argparse
 import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Final
+from urllib.parse import urlsplit
 
 from broker.cli.errors import CliError
 
@@ -17,16 +19,17 @@ _BODY_MAX: Final = 4096
 
 def run_probe(options: argparse.Namespace) -> int:
     """0: the page was answered with 200; 1: anything else. The body goes to standard output."""
+    if urlsplit(options.address).scheme not in ("http", "https"):
+        raise CliError(f"{options.address}: not an HTTP URL")
     # Not by way of a proxy: it is beside us.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    status = 200
     try:
         with opener.open(options.address, timeout=options.timeout) as answer:
-            body = answer.read(_BODY_MAX)
+            status, body = answer.status, answer.read(_BODY_MAX)
     except urllib.error.HTTPError as error:
         status, body = error.code, error.read(_BODY_MAX)
-    except (OSError, ValueError) as error:
-        raise CliError(f"{options.address}: {error}") from error
+    except (OSError, ValueError, HTTPException) as error:
+        raise CliError(f"{options.address}: {error or type(error).__name__}") from error
     print(body.decode(errors="replace"))
     if status != 200:
         print(f"magnetar: {options.address}: {status}", file=sys.stderr)
