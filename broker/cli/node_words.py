@@ -56,6 +56,12 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
     )
     add("--id", type=int, help="of this member (default: number of the host's name, and one)")
     add("--heap", metavar="SIZE", default="256m", help="of Java (default: 256m)")
+    add(
+        "--certificates",
+        metavar="DIR",
+        help="tls-combined.pem (key and certificate) and ca.crt, renewed ones too, for settings"
+        " that switch TLS on",
+    )
     add("--check", choices=("live", "ready"), help="only ask the server on --client-port")
     _add_common(parser, "zoo.cfg")
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from broker.cli.errors import CliError
 
@@ -25,7 +27,26 @@ def run_zookeeper(options: argparse.Namespace) -> int:
     """Returns only for ``--check``: 0 yes, 1 no."""
     if options.check is not None:
         return _check(options)
+    # Not among the data: volumes are copied and kept, keys should not be.
+    copies = Path(tempfile.mkdtemp(prefix="zookeeper-")) if options.certificates else None
+    try:
+        _become(options, copies)
+    finally:  # it could not
+        if copies is not None:
+            shutil.rmtree(copies, ignore_errors=True)
+
+
+def _become(options: argparse.Namespace, copies: Path | None) -> NoReturn:
+    """
+    Args:
+        copies: a folder for the certificates; None: the settings say all about TLS.
+    """
     from broker.config import ConfigError, read_properties
+    from broker.local_cluster.certificate_copies import (
+        copy_certificates,
+        follow_certificates,
+        tls_settings,
+    )
     from broker.local_cluster.errors import LocalClusterError
     from broker.local_cluster.java import (
         find_jars,
@@ -43,6 +64,7 @@ def run_zookeeper(options: argparse.Namespace) -> int:
     data = Path(options.data).absolute()
     try:
         settings = read_properties(Path(options.config)) if options.config else {}
+        settings |= {} if copies is None else tls_settings(copies)
         settings |= dict(_key_and_value(text) for text in options.set)
         servers = parse_servers(options.server)
         number = own_id(options.id, socket.gethostname(), servers) if servers else None
@@ -60,10 +82,13 @@ def run_zookeeper(options: argparse.Namespace) -> int:
         log_config = data / "log4j2.properties"
         log_config.write_text(log4j_properties(as_json=options.log_format == "json"))
         sys.stdout.flush()
+        if copies is not None:
+            copy_certificates(Path(options.certificates), copies)
+            follow_certificates(Path(options.certificates), copies)
         command = server_command(java, jars, config, flags, log_config)
         os.execv(java, command)
     except OSError as error:
-        raise CliError(f"{data}: {error}") from error
+        raise CliError(str(error)) from error
 
 
 def _check(options: argparse.Namespace) -> int:
