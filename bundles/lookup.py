@@ -11,13 +11,19 @@ from bundles.errors import InvalidBundleError
 
 @dataclass(frozen=True, slots=True)
 class BrokerLookup:
-    """The URLs of a broker; None where it doesn't offer the protocol."""
+    """The URLs of a broker; None where it doesn't offer the protocol.
+
+    Attributes:
+        incarnation: grows with each start of a broker, so that of two processes with the same URLs
+            one is the later; 0: not known. Both are the same broker.
+    """
 
     broker_url: str | None
     broker_url_tls: str | None
     http_url: str | None
     http_url_tls: str | None
     advertised_listeners: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    incarnation: int = field(default=0, compare=False)
 
     def by_listener(self, name: str) -> "BrokerLookup | None":
         """The same broker for clients of one of its networks; None: it has no such listener."""
@@ -33,16 +39,17 @@ class BrokerLookup:
 
     def encode(self) -> bytes:
         """Pulsar's NamespaceEphemeralData: the value of an ownership node."""
-        return orjson.dumps(
-            {
-                "nativeUrl": self.broker_url,
-                "nativeUrlTls": self.broker_url_tls,
-                "httpUrl": self.http_url,
-                "httpUrlTls": self.http_url_tls,
-                "disabled": False,
-                "advertisedListeners": self.advertised_listeners,
-            }
-        )
+        document: dict[str, object] = {
+            "nativeUrl": self.broker_url,
+            "nativeUrlTls": self.broker_url_tls,
+            "httpUrl": self.http_url,
+            "httpUrlTls": self.http_url_tls,
+            "disabled": False,
+            "advertisedListeners": self.advertised_listeners,
+        }
+        if self.incarnation:
+            document["incarnation"] = self.incarnation
+        return orjson.dumps(document)
 
     @classmethod
     def decode(cls, value: bytes) -> "BrokerLookup":
@@ -59,7 +66,25 @@ class BrokerLookup:
             document.get("httpUrl"),
             document.get("httpUrlTls"),
             document.get("advertisedListeners") or {},
+            _incarnation_of(document),
         )
+
+    def is_successor_of(self, value: bytes) -> bool:
+        """Whether ``value`` is of this process, or of an earlier one with the same URLs.
+
+        A later one's isn't: a process that was given up and lives on, cut off from the others, must
+        take nothing back from the one that was started in its place.
+        """
+        try:
+            other = BrokerLookup.decode(value)
+        except InvalidBundleError:
+            return False
+        return other == self and other.incarnation <= self.incarnation
+
+
+def _incarnation_of(document: Mapping[str, object]) -> int:
+    found = document.get("incarnation")
+    return found if isinstance(found, int) else 0
 
 
 class LookupAction(Enum):

@@ -103,7 +103,8 @@ class OwnershipService:
     ) -> None:
         """
         Args:
-            broker: this broker's URLs, under which it owns bundles; no other broker has the same.
+            broker: this broker's URLs, under which it owns bundles; no other broker has the same,
+                but an earlier or a later process of this one.
             unload: closes the loaded topics of a bundle and tells their clients to look up again,
                 or to go to its ``heir``; awaited before a bundle is released, and started when one
                 is lost.
@@ -232,7 +233,7 @@ class OwnershipService:
             found = await self._read(bundle)
             if found is None:
                 raise BundleNotReadyError(bundle, "nobody owns it")
-            if found[0] != self._value:
+            if not self.broker.is_successor_of(found[0]):
                 raise BundleBusyError(bundle)
         await self._acquire(bundle)
 
@@ -260,7 +261,7 @@ class OwnershipService:
         if owned is None and not self._session_lost:
             found = await self._read(bundle)
             owned = self._owned.get(bundle)
-            if owned is None and found is not None and found[0] != self._value:
+            if owned is None and found and not self.broker.is_successor_of(found[0]):
                 other = BrokerLookup.decode(found[0])
             elif owned is None and found is not None and found[1]:
                 # Ours by session and value, but the cache lost it: a reply that didn't arrive.
@@ -296,7 +297,7 @@ class OwnershipService:
             await self._acquire(bundle)
         except BundleBusyError:
             found = await self._read(bundle)
-            if found is None or found[0] == self._value:
+            if found is None or self.broker.is_successor_of(found[0]):
                 raise
             return Ownership(bundle, BrokerLookup.decode(found[0]))
         return Ownership(bundle, self.broker)
@@ -587,7 +588,11 @@ class OwnershipService:
                     raise BundleNotReadyError(bundle, "ownership can't be proven now")
                 return owned
             lock = await ResourceLock.acquire(
-                self._store, _path(bundle), self._value, lambda lock: self._on_lost(bundle, lock)
+                self._store,
+                _path(bundle),
+                self._value,
+                lambda lock: self._on_lost(bundle, lock),
+                self.broker.is_successor_of,
             )
         except LockBusyError as error:
             raise BundleBusyError(bundle) from error

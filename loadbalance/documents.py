@@ -149,6 +149,8 @@ def broker_load_document(load: BrokerLoad, weights_usage: float) -> Document:
     }
     if load.draining:
         document["draining"] = True
+    if load.incarnation:
+        document["incarnation"] = load.incarnation
     return document
 
 
@@ -183,6 +185,7 @@ def broker_load_of(broker_id: str, document: Mapping[str, Any]) -> BrokerLoad:
     load.losses = _texts(document, "lastBundleLosses")
     load.version = _text(document, "brokerVersionString")
     load.start_timestamp_ms = int(_number(document, "startTimestamp"))
+    load.incarnation = int(_number(document, "incarnation"))
     load.draining = _flag(document, "draining", False)
     load.protocols = _mapping(document, "protocols")
     load.advertised_listeners = _mapping(document, "advertisedListeners")

@@ -8,7 +8,7 @@ one node, and a bundle is moved by its owner alone.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -33,9 +33,13 @@ class LeaderBroker:
 
     broker_id: str
     service_url: str  # of its HTTP interface
+    incarnation: int = field(default=0, compare=False)  # of a broker's processes the later: higher
 
     def encode(self) -> bytes:
-        return orjson.dumps({"brokerId": self.broker_id, "serviceUrl": self.service_url})
+        document: dict[str, object] = {"brokerId": self.broker_id, "serviceUrl": self.service_url}
+        if self.incarnation:
+            document["incarnation"] = self.incarnation
+        return orjson.dumps(document)
 
     @classmethod
     def decode(cls, value: bytes) -> LeaderBroker | None:
@@ -51,7 +55,15 @@ class LeaderBroker:
             return None
         # Pulsar before 3.0 stored the URL alone.
         broker_id = document.get("brokerId") or url.rpartition("//")[2]
-        return cls(broker_id, url) if isinstance(broker_id, str) else None
+        if not isinstance(broker_id, str):
+            return None
+        incarnation = document.get("incarnation")
+        return cls(broker_id, url, incarnation if isinstance(incarnation, int) else 0)
+
+    def is_successor_of(self, value: bytes) -> bool:
+        """Whether it is of this process, or of an earlier one of this broker."""
+        other = LeaderBroker.decode(value)
+        return other == self and other is not None and other.incarnation <= self.incarnation
 
 
 class BrokerElection:
@@ -62,13 +74,15 @@ class BrokerElection:
     ) -> None:
         """
         Args:
-            me: no other broker has the same.
+            me: no other broker has the same id and URL.
             on_leading: called on the loop whenever this broker begins or ends to lead; the end at
                 once when its session is lost.
         """
         self.is_leader = False
         self._me, self._on_leading = me, on_leading
-        self._election = LeaderElection(store, LEADER_PATH, me.encode(), self._on_state)
+        self._election = LeaderElection(
+            *(store, LEADER_PATH, me.encode(), self._on_state, me.is_successor_of)
+        )
         self._stored: CachedValues[LeaderBroker | None] = CachedValues(
             store, LEADER_PATH, lambda _, value: LeaderBroker.decode(value)
         )

@@ -92,7 +92,8 @@ class LoadManager:
         load = await self._measure()
         self._broker_id = load.broker_id
         await self.registry.register(load, wait_s)
-        me = LeaderBroker(load.broker_id, load.web_service_url or load.web_service_url_tls)
+        url = load.web_service_url or load.web_service_url_tls
+        me = LeaderBroker(load.broker_id, url, load.incarnation)
         self._election = BrokerElection(self._store, me, self._on_leading)
         await self._election.start()
         self._reporting = asyncio.get_running_loop().create_task(self.reporter.run())

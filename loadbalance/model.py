@@ -139,6 +139,7 @@ class BrokerLoad:
     losses: Sequence[str] = ()
     version: str = ""
     start_timestamp_ms: int = 0
+    incarnation: int = 0  # our own: of two processes of one broker the later has the higher one
     draining: bool = False  # our own: it gives its bundles away and takes none
     protocols: Mapping[str, str] = field(default_factory=dict)
     advertised_listeners: Mapping[str, Any] = field(default_factory=dict)

@@ -40,7 +40,8 @@ class BrokerRegistry:
     """This broker's node among the live ones, and all of them.
 
     The node survives lost sessions: it is created again with the last report. One with the same
-    URLs is this broker's own, left by its former session or process, and is replaced.
+    URLs is this broker's own, left by its former session or process, and is replaced; but not that
+    of a later process, which was started in place of this one.
     """
 
     def __init__(self, store: MetadataStore, weights: Weights) -> None:
@@ -162,7 +163,11 @@ class BrokerRegistry:
 
         def is_own(value: bytes) -> bool:
             stored = _decode(path, value)
-            return stored is not None and stored.identity == load.identity
+            return (
+                stored is not None
+                and stored.identity == load.identity
+                and stored.incarnation <= load.incarnation
+            )
 
         return await ResourceLock.acquire(
             self._store, path, self._encode(load), self._on_lost, is_own

@@ -5,11 +5,13 @@ Both create an ephemeral node and watch it. What is found there decides (spec, b
     session | value  | meaning                              | answer
     own     | own    | ours, maybe by a create whose reply was lost | adopt
     own     | other  | ours, written under an older configuration   | delete, create again
-    other   | own    | our previous session's; it will vanish       | delete, create again
+    other   | own    | of a previous session or process of ours     | write, delete, create again
     other   | other  | somebody else's                              | busy
 
-So a value must name its holder: no two processes may use the same one. A holder that changes its
-value while it holds the node says what "own" means: ``IsOwn``.
+So a value must name its holder: no two processes may use the same one, or they would take the node
+from each other for ever. A holder that changes its value while it holds the node, or follows a
+process that may still live, says what "own" means: ``IsOwn``. With it, a value that isn't own in a
+node of this session is that of a successor, which is about to take the node: delete it, busy.
 """
 
 import asyncio
@@ -67,7 +69,13 @@ async def claim(store: MetadataStore, path: str, value: bytes, is_own: IsOwn | N
                     return
             elif not own(found.value) or not found.stat.ephemeral:
                 raise LockBusyError(path, found.value)
+            elif found.value != value:
+                # A former process that lives sees by this that it isn't to create the node again.
+                await store.put(path, value, found.stat.version)
+                continue
             await store.delete(path, found.stat.version)
+            if found.stat.created_by_self and is_own is not None:
+                raise LockBusyError(path, found.value)
         except (BadVersionError, NotFoundError, OutcomeUnknownError):
             continue  # the next read tells
     raise LockBusyError(path, None)
@@ -131,6 +139,8 @@ class _Claimant(ABC):
         if event.type is EventType.DELETED and event.path == self.path:
             self._doubts += 1
             self._check_soon()
+        elif event.type is EventType.MODIFIED and event.path == self.path:
+            self._check_soon()  # by a successor, or by ourselves
 
     def _on_session_event(self, event: SessionEvent) -> None:
         self._doubts += 1
@@ -308,14 +318,16 @@ class LeaderElection(_Claimant):
         path: str,
         proposal: bytes,
         on_state: Callable[[LeaderState], None],
+        is_own: IsOwn | None = None,
     ) -> None:
         """Takes part from the first ``elect`` on.
 
         Args:
             proposal: the node's value if this session wins; names the candidate.
             on_state: called on the loop at each change of ``state``.
+            is_own: None: only the proposal itself.
         """
-        super().__init__(store, path, proposal)
+        super().__init__(store, path, proposal, is_own)
         self.state = LeaderState.NO_LEADER
         self._on_state, self._started = on_state, False
 

@@ -242,7 +242,7 @@ class BrokerService:
         self._name_prefix = f"{self.cluster}-{instance}"
         self.bundles = OwnershipService(
             self.store,
-            self._own_lookup(),
+            self._own_lookup(instance + 1),
             unload=self.unload_bundle,
             choose=None if self.sharing is None else self.sharing.choose,
             permit=None if self.sharing is None else self.sharing.permit,
@@ -258,7 +258,7 @@ class BrokerService:
             await self.sharing.start()
         logger.info("broker %s serves %s", self.broker_id, self.cluster)
 
-    def _own_lookup(self) -> BrokerLookup:
+    def _own_lookup(self, incarnation: int) -> BrokerLookup:
         """What lookups of our topics answer."""
         listeners = parse_listeners(self.config.advertised_listeners)
 
@@ -272,6 +272,7 @@ class BrokerService:
             reached("http", self.web_url),
             reached("https", self.web_url_tls),
             listeners,
+            incarnation,
         )
 
     async def drain(self) -> None:

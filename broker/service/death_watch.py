@@ -39,6 +39,8 @@ _WATCHED: Final = 2
 _REFUSALS: Final = 3
 _REFUSAL_GAP_S: Final = 0.015
 _AGAIN_MIN_S, _AGAIN_MAX_S = 0.05, 10.0
+# Who follows us deletes our note and then writes its own: we mustn't be faster.
+_YIELD_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ class DeathWatch:
 
     def _is_own(self, value: bytes) -> bool:
         note = Note.decode(value)
-        return note is not None and note.broker == self._broker
+        return note is not None and self._broker.is_successor_of(note.broker.encode())
 
     # --- watching
 
@@ -278,4 +280,4 @@ class DeathWatch:
     def _on_event(self, event: MetadataEvent) -> None:
         self._changed.set()
         if event.type is EventType.DELETED and event.path == self._path(self._broker_id):
-            self._unwritten.set()
+            asyncio.get_running_loop().call_later(_YIELD_S, self._unwritten.set)

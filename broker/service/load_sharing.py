@@ -268,6 +268,7 @@ class LoadSharing:
             pulsar_service_url=own.broker_url or "",
             pulsar_service_url_tls=own.broker_url_tls or "",
             advertised_listeners=own.advertised_listeners,
+            incarnation=own.incarnation,
             draining=self._is_draining,
         )
 

@@ -75,12 +75,12 @@ class Cluster:
         self.stores: dict[str, EmbeddedMetadataStore] = {}
         self.watches: dict[str, DeathWatch] = {}
 
-    async def begin(self, name: str) -> None:
+    async def begin(self, name: str, incarnation: int = 0) -> None:
         """A broker process, with an ephemeral node that stands for all that it has."""
         store = self.stores[name] = self.base.new_session()
         await store.put(f"/of-{name}", b"", ephemeral=True)
         self.machines.listening.add(name)
-        lookup = BrokerLookup(name, None, None, None)
+        lookup = BrokerLookup(name, None, None, None, incarnation=incarnation)
         watch = self.watches[name] = DeathWatch(store, name, lookup, self.machines)
         watch.start()
 
@@ -246,6 +246,31 @@ async def test_a_note_names_the_session_of_now(cluster: Cluster) -> None:
     await until(lambda: key() == store.session_key, "the note is written anew")
     await store.delete(f"{NOTES_ROOT}/b")  # an operator
     await until(lambda: key() == store.session_key, "and again")
+
+
+async def test_the_note_of_a_process_that_was_replaced_is_its_successors(cluster: Cluster) -> None:
+    """Two processes of one name: the later one's note stays, whoever gets a new session."""
+    await cluster.begin("b", incarnation=1)
+    former = cluster.stores["b"]
+
+    def key() -> str | None:
+        node = cluster.base._tree.nodes.get(f"{NOTES_ROOT}/b")
+        note = None if node is None else Note.decode(node.value)
+        return None if note is None else note.key
+
+    await until(lambda: key() == former.session_key, "it is there")
+    former_watch = cluster.watches["b"]
+    await cluster.begin("b", incarnation=2)
+    later = cluster.stores["b"]
+    await until(lambda: key() == later.session_key, "its successor's")
+    former.lose_session()
+    former.begin_session()
+    await former.get("/")  # what it does at its return has been done
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert key() == later.session_key
+    await former_watch.leave()
+    assert key() == later.session_key
 
 
 async def test_who_got_a_new_session_while_it_was_watched_is_buried_with_that(

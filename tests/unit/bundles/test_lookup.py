@@ -50,6 +50,21 @@ def test_owner_data_has_pulsars_field_names() -> None:
     assert BrokerLookup.decode(broker.encode()) == broker
 
 
+def test_of_two_processes_with_the_same_urls_the_later_is_the_successor() -> None:
+    first, later = (BrokerLookup("pulsar://h", None, None, None, {}, n) for n in (3, 4))
+    other = BrokerLookup("pulsar://i", None, None, None, {}, 1)
+    assert BrokerLookup.decode(later.encode()).incarnation == 4
+    assert first == later
+    for broker in (first, later):
+        assert broker.is_successor_of(broker.encode())
+        assert not broker.is_successor_of(other.encode())
+        assert not broker.is_successor_of(b"no owner")
+        # Written by a version that doesn't count its starts
+        assert broker.is_successor_of(BrokerLookup("pulsar://h", None, None, None).encode())
+    assert later.is_successor_of(first.encode())
+    assert not first.is_successor_of(later.encode())
+
+
 @pytest.mark.parametrize("value", [b"", b"[]", b"null", b"\xff"])
 def test_owner_data_that_cannot_be(value: bytes) -> None:
     with pytest.raises(InvalidBundleError):

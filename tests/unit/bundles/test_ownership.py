@@ -13,17 +13,22 @@ from metadata.embedded import EmbeddedMetadataStore
 from metadata.store import MetadataEvent
 from tests.unit.metadata.event_log import EventLog, eventually
 
-TOPIC = "persistent://t/n/topic"
+TOPIC, OTHER_TOPIC = "persistent://t/n/topic", "persistent://t/n/other"
 
 
 class Broker:
     """An ownership service with the unload hook of a broker."""
 
     def __init__(
-        self, base: EmbeddedMetadataStore, name: str, unload_timeout_s: float = 60.0
+        self,
+        base: EmbeddedMetadataStore,
+        name: str,
+        unload_timeout_s: float = 60.0,
+        incarnation: int = 0,
     ) -> None:
         self.store, self.unloaded = base.new_session(), EventLog[str]()
-        self.lookup = BrokerLookup(f"pulsar://{name}:6650", None, f"http://{name}:8080", None)
+        urls = (f"pulsar://{name}:6650", None, f"http://{name}:8080", None)
+        self.lookup = BrokerLookup(*urls, incarnation=incarnation)
         self.hold_unload: asyncio.Event | None = None
         self.fail_unload = False
         self.service = OwnershipService(
@@ -279,3 +284,32 @@ async def test_bad_names_and_bad_owner_data_are_told(
     await base.put(f"/namespace/{bundle}", b"not json", ephemeral=True)
     with pytest.raises(InvalidBundleError):
         await a.service.owner_of(TOPIC)
+
+
+async def test_a_process_that_was_replaced_takes_nothing_back(base: EmbeddedMetadataStore) -> None:
+    """It was given up, cut off or not, and another of its name was started elsewhere: the later one
+    has what the former had, and they don't take it from each other for ever."""
+    former, later = (Broker(base, "a", incarnation=number) for number in (1, 2))
+    bundle = (await former.service.acquire(TOPIC)).bundle
+    cut_off = (await former.service.acquire(OTHER_TOPIC)).bundle
+    assert bundle != cut_off
+    log = EventLog[MetadataEvent]()
+    await later.service.acquire(TOPIC)  # as what a killed process left behind
+    await former.unloaded.until(lambda events: events == [bundle])
+    former.store.lose_session()
+    await later.service.acquire(OTHER_TOPIC)
+    former.store.begin_session()
+    await former.unloaded.until(lambda events: events == [bundle, cut_off])
+    base.watch("/namespace", log)
+    for topic in (TOPIC, OTHER_TOPIC):
+        with pytest.raises(BundleBusyError):
+            await former.service.acquire(topic)
+        with pytest.raises(BundleBusyError):
+            await former.service.require(topic)
+        assert await former.service.lookup(topic) == Ownership(
+            await later.service.bundle_of(topic), later.lookup
+        )
+        assert later.service.owns_nowait(topic)
+    assert former.service.owned_bundles == []
+    assert later.unloaded.events == []
+    assert log.events == []

@@ -85,7 +85,7 @@ def test_what_is_written_is_what_was_read() -> None:
     written = orjson.loads(orjson.dumps(documents.broker_load_document(load, 0.09)))
     unused = {"loadManagerClassName", "bundleStats"}
     assert written == {key: each for key, each in REPORT.items() if key not in unused}
-    load.draining = True
+    load.draining, load.incarnation = True, 7
     again = documents.broker_load_of("b1:8080", documents.broker_load_document(load, 0.0))
     assert again == load
 

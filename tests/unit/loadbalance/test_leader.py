@@ -11,9 +11,9 @@ from tests.unit.metadata.event_log import EventLog, eventually, eventually_equal
 
 
 class Candidate:
-    def __init__(self, base: EmbeddedMetadataStore, name: str) -> None:
+    def __init__(self, base: EmbeddedMetadataStore, name: str, incarnation: int = 0) -> None:
         self.store, self.log = base.new_session(), EventLog[bool]()
-        self.me = LeaderBroker(f"{name}:8080", f"http://{name}:8080")
+        self.me = LeaderBroker(f"{name}:8080", f"http://{name}:8080", incarnation)
         self.election = BrokerElection(self.store, self.me, self.log)
 
 
@@ -65,6 +65,23 @@ async def test_a_session_that_returns_in_time_leads_on() -> None:
     node = await base.get(LEADER_PATH)
     assert node is not None
     assert LeaderBroker.decode(node.value) == a.me
+
+
+async def test_a_process_that_was_replaced_does_not_take_the_lead_back() -> None:
+    base = EmbeddedMetadataStore.open(None)
+    former, later = (Candidate(base, "a", number) for number in (1, 2))
+    await former.election.start()
+    former.store.lose_session()
+    await later.election.start()  # as what a killed process left behind
+    assert later.log.events == [True]
+    former.store.begin_session()
+    await former.election.start()  # its look at the node is over
+    node = await base.get(LEADER_PATH)
+    assert node is not None
+    assert orjson.loads(node.value)["incarnation"] == 2
+    assert later.election.is_leader
+    assert not former.election.is_leader
+    assert later.log.events == [True]
 
 
 @pytest.mark.parametrize(

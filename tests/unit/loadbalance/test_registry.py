@@ -14,7 +14,8 @@ from loadbalance.registry import BROKERS_ROOT, BrokerRegistry
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import LockBusyError, ValueTooLargeError
 from metadata.recipes import CachedValues
-from tests.unit.metadata.event_log import eventually, eventually_equal
+from metadata.store import MetadataEvent
+from tests.unit.metadata.event_log import EventLog, eventually, eventually_equal
 
 WEIGHTS = Weights.of(BalancerConfig())
 
@@ -106,6 +107,26 @@ async def test_the_node_of_a_killed_process_is_taken_over(base: EmbeddedMetadata
     await again.registry.register(load_of("a"))
     await base.expire_session(killed.store.session_id)
     assert (await again.registry.live())["a:8080"].msg_rate_in == 0.0
+
+
+async def test_a_process_that_was_replaced_does_not_register_again(
+    base: EmbeddedMetadataStore,
+) -> None:
+    """Its name went to a process that was started later, elsewhere."""
+    former, later = Broker(base), Broker(base)
+    await former.registry.register(load_of("a", incarnation=1))
+    former.store.lose_session()
+    await later.registry.register(load_of("a", incarnation=2))
+    log = EventLog[MetadataEvent]()
+    base.watch(BROKERS_ROOT, log)
+    former.store.begin_session()
+    await eventually(lambda: former.registry._lock is None)
+    assert log.events == []
+    assert not await former.registry.publish(load_of("a", incarnation=1))
+    assert await later.registry.publish(load_of("a", incarnation=2, msg_rate_in=3.0))
+    assert (await former.registry.live())["a:8080"].incarnation == 2
+    await former.registry.close()
+    assert list(await later.registry.live()) == ["a:8080"]
 
 
 async def test_a_name_that_another_broker_has_is_waited_for(base: EmbeddedMetadataStore) -> None:
