@@ -73,6 +73,8 @@ class MessageCounter:
             self._shelves[snapshot.topic] = shelf
         self._bookies.note_places(snapshot.bookies, snapshot.instance_id)
         self._bookies.note_token(snapshot.bookie_token)  # of this topic: walks never overlap
+        if pieces:
+            shelf.begin(pieces[0].ledger.ledger_id)
         for piece in pieces:
             at = piece.first
             while at < piece.end:

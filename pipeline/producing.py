@@ -37,6 +37,8 @@ _ROWS_MAX: Final = 2**32 - 1
 _BUSY_PAUSE_S: Final = (0.05, 2.0)
 _NEVER_MS: Final = 7 * 86_400_000
 _FLUSHES_AT_ONCE: Final = 16
+_OPERATION_S: Final = 30
+"""Until the client gives up what isn't a message, and wrong credentials, too."""
 _CLOSING_S: Final = 5.0
 _GRACE_S: Final = 5.0
 
@@ -436,6 +438,7 @@ def open_client(options: SinkOptions) -> Any:
         return pulsar.Client(
             options.service_url,
             authentication=_authentication(access),
+            operation_timeout_seconds=_OPERATION_S,
             tls_trust_certs_file_path=access.trusted or None,
             tls_allow_insecure_connection=access.insecure,
             tls_validate_hostname=not access.insecure,

@@ -19,6 +19,7 @@ from pipeline.errors import DataLossError
 from pipeline.loop_thread import LoopThread
 from pipeline.plan import Piece, Slice
 from pipeline.shelf import Bookies, Shelf
+from pipeline.snapshot import StoredLedger
 
 __all__ = ["SliceReader"]
 
@@ -49,6 +50,7 @@ class SliceReader:
         self._shelf: Shelf
         self._runs: asyncio.Queue[EntryRun | Exception | None] = asyncio.Queue(_RUNS_AHEAD)
         self._pump: asyncio.Task[None] | None = None
+        self._listed: tuple[StoredLedger, ...] | None = None  # all of the topic's
 
     def __enter__(self) -> Self:
         try:
@@ -81,10 +83,13 @@ class SliceReader:
         """Entries before a position, backwards by windows, each window in ascending order.
 
         Raises:
-            SegmentsUnavailableError.
+            DataLossError: they are being trimmed. SegmentsUnavailableError.
         """
-        snapshot = self._call(self._shelf.refresh(-1))
-        for ledger in reversed(snapshot.ledgers):
+        if self._listed is None:
+            # Once for all that is looked for: it may be long, and ledgers in front of a slice are
+            # as they were, or gone.
+            self._listed = self._call(self._shelf.refresh(-1)).ledgers
+        for ledger in reversed(self._listed):
             if ledger.ledger_id > ledger_id:
                 continue
             end = entry_id if ledger.ledger_id == ledger_id else ledger.entries
@@ -92,7 +97,12 @@ class SliceReader:
             size = max(1, min(size, _WINDOW_ENTRIES_MAX))
             while end > 0:
                 first = max(0, end - size)
-                yield self._call(self._window(Piece(ledger, first, end)))
+                try:
+                    window = self._call(self._window(Piece(ledger, first, end)))
+                except DataLossError:
+                    self._listed = None  # it was trimmed since
+                    raise
+                yield window
                 end = first
 
     async def _window(self, piece: Piece) -> EntryRun:

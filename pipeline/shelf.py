@@ -106,6 +106,14 @@ class Shelf:
         self._fresh: dict[int, StoredLedger] = {}
         self._metadata: dict[int, LedgerMetadata] = {}  # of ledgers that were opened
 
+    def begin(self, ledger_id: int) -> None:
+        """A new list of ledgers is at hand, and what is below this one was read: whoever reads on
+        for weeks would remember every ledger there was.
+        """
+        self._fresh.clear()
+        self._readers = {each: found for each, found in self._readers.items() if each >= ledger_id}
+        self._metadata = {each: m for each, m in self._metadata.items() if each >= ledger_id}
+
     async def reader(self, ledger: StoredLedger, last: int) -> EntryReader:
         """A reader up to entry ``last`` at least. Raises LedgerError."""
         found = self._readers.get(ledger.ledger_id)
