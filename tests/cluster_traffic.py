@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import pulsar
 
 _QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+_STALL_S = 0.3
 
 
 class Traffic(Protocol):
@@ -33,6 +34,7 @@ class TopicTraffic(threading.Thread):
         window: int,
         pause_s: float,
         patience_s: int = 120,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
@@ -40,6 +42,7 @@ class TopicTraffic(threading.Thread):
                 acknowledged.
             pause_s: between two of them, so that histories stay small.
             patience_s: what its clients wait for an answer before they give up.
+            options: further ones of the client: its credentials, say.
         """
         super().__init__(daemon=True)
         self.topic, self.window = topic, window
@@ -47,19 +50,19 @@ class TopicTraffic(threading.Thread):
         self.acknowledged = 0  # numbers below it are
         self.consumed = 0  # numbers below it were received
         self.longest_gap_s = 0.0
+        self.stalls: list[tuple[float, float]] = []  # since the epoch: last receipt and next one
         self.received: list[int] = []
         self.failure: Exception | None = None
         self._url, self._pause_s, self._patience_s = service_url, pause_s, patience_s
         self._full_stop, self._end = threading.Event(), threading.Event()
         self._flushed = False
         self._acked_s = 0.0
+        self._options = {**(options or {}), "operation_timeout_seconds": patience_s}
         self._client: pulsar.Client | None = None
 
     def run(self) -> None:
         try:
-            self._client = client = pulsar.Client(
-                self._url, operation_timeout_seconds=self._patience_s, logger=_QUIET
-            )
+            self._client = client = pulsar.Client(self._url, logger=_QUIET, **self._options)
             client.subscribe(self.topic, "keeper").close()  # nothing is trimmed
             consumer = client.subscribe(
                 self.topic, "traffic", pulsar.ConsumerType.Failover, message_listener=self._receive
@@ -89,7 +92,10 @@ class TopicTraffic(threading.Thread):
             self.failure = AssertionError(f"{number} of {self.topic}: {result}")
             return
         now_s = time.monotonic()
-        self.longest_gap_s = max(self.longest_gap_s, now_s - self._acked_s)
+        gap_s = now_s - self._acked_s
+        self.longest_gap_s = max(self.longest_gap_s, gap_s)
+        if gap_s >= _STALL_S:
+            self.stalls.append((time.time() - gap_s, time.time()))
         self._acked_s = now_s
         self.acknowledged += 1
 
@@ -115,10 +121,17 @@ class TopicTraffic(threading.Thread):
         assert not self.is_alive(), self.topic
 
 
-def start_traffic(service_url: str, topics: Sequence[str]) -> list[TopicTraffic]:
+def start_traffic(
+    service_url: str, topics: Sequence[str], options: Mapping[str, Any] | None = None
+) -> list[TopicTraffic]:
     """Every second producer has many messages under way, and the others one."""
     traffic = [
-        TopicTraffic(service_url, topic, window=50 if number % 2 else 1, pause_s=0.02)
+        TopicTraffic(
+            *(service_url, topic),
+            window=50 if number % 2 else 1,
+            pause_s=0.02,
+            options=options,
+        )
         for number, topic in enumerate(topics)
     ]
     for each in traffic:

@@ -71,16 +71,17 @@ class Container(threading.Thread):
 
     def _live(self) -> int:
         """From one start to its end; the exit code."""
-        spec = self._sandbox.spec
-        process = self._sandbox.start(self._log)
+        sandbox, spec = self._sandbox, self._sandbox.spec
+        process = sandbox.start(self._log)
         self._start_time = now_text()
         self._state = {"running": {"startedAt": self._start_time}}
         self._process = process
-        self._health = health = Health(spec, process, self._sandbox.address, self._on_change)
+        health = Health(spec, process, sandbox.network, sandbox.address, self._on_change)
+        self._health = health
         self._on_change()
         while process.exit_code is None and not self._ending.wait(_TICK_S):
             if health.is_dead:
-                grace_s = self._sandbox.pod["spec"]["terminationGracePeriodSeconds"]
+                grace_s = sandbox.pod["spec"]["terminationGracePeriodSeconds"]
                 self._bring_down(process, time.monotonic() + grace_s)
         if process.exit_code is None:
             self._bring_down(process, None)

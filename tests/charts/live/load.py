@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import TracebackType
+from typing import Any
 
 import pulsar
 
@@ -20,13 +22,14 @@ class Load:
     """``with`` it, numbers are published and consumed; at its end nothing acknowledged is missing:
     neither for the consumer that was there all the time, nor for one who reads it all again."""
 
-    def __init__(self, service_url: str, name: str) -> None:
-        self._url, self._name = service_url, name
+    def __init__(self, service_url: str, name: str, **options: Any) -> None:
+        """``options``: further ones of the clients: their credentials, say."""
+        self._url, self._name, self._options = service_url, name, options
         self.topics = [f"persistent://public/default/{name}-{n}" for n in range(_TOPICS)]
         self._traffic: list[TopicTraffic] = []
 
     def __enter__(self) -> Load:
-        self._traffic = start_traffic(self._url, self.topics)
+        self._traffic = start_traffic(self._url, self.topics, self._options)
         self.wait_for_progress()
         return self
 
@@ -73,10 +76,17 @@ class Load:
         sent = sum(each.acknowledged for each in self._traffic)
         stalls = ", ".join(f"{each.longest_gap_s:.1f}" for each in self._traffic)
         print(f"\n{self._name}: {sent} acknowledged, {again} received again; stalls [s]: {stalls}")
+        for each in self._traffic:
+            for begin_s, end_s in each.stalls:  # times as the servers' logs have them
+                times = " to ".join(
+                    datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+                    for at_s in (begin_s, end_s)
+                )
+                print(f"  {each.topic.rpartition('/')[2]}: {end_s - begin_s:.1f} s, {times}")
 
     def _read(self, topic: str, count: int) -> list[int]:
         """What the log has."""
-        client = pulsar.Client(self._url, logger=QUIET)
+        client = pulsar.Client(self._url, logger=QUIET, **self._options)
         try:
             reader = client.create_reader(topic, pulsar.MessageId.earliest)
             numbers: list[int] = []

@@ -5,14 +5,22 @@ All of it is made in the network namespace that this process lives in, and dies 
 
 from __future__ import annotations
 
+import ctypes
+import os
 import subprocess
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["API_ADDRESS", "BRIDGE_ADDRESS", "PodNetwork", "run"]
+__all__ = ["API_ADDRESS", "BRIDGE_ADDRESS", "PodNetwork", "enter", "run"]
 
 BRIDGE: Final = "pods"
+_CUT_BRIDGE: Final = "cut"
+# Else a bridge has the lowest of its ports' addresses, which changes as pods come and go.
+_HARDWARE_ADDRESS: Final = "02:00:00:00:00:01"
+_NAMES: Final = Path("/run/netns")
+_CLONE_NEWNET: Final = 0x4000_0000
 BRIDGE_ADDRESS: Final = "10.244.0.1"
 API_ADDRESS: Final = "10.96.0.1"  # first of --service-cluster-ip-range; in the server's certificate
 
@@ -28,6 +36,15 @@ def run(*words: str) -> str:
     return done.stdout
 
 
+def enter(name: str) -> None:
+    """From now on this thread is in a pod's network."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with (_NAMES / name).open("rb") as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), name)
+
+
 class PodNetwork:
     """Addresses 10.244.1.1 and up; none is used twice, so that nobody meets a successor."""
 
@@ -35,21 +52,23 @@ class PodNetwork:
         self._lock = threading.Lock()
         self._number = 0
         # Names of namespaces are files: these are to end with this process's mounts.
-        names = Path("/run/netns")
-        names.mkdir(exist_ok=True)
-        run("mount", "-t", "tmpfs", "tmpfs", str(names))
+        _NAMES.mkdir(exist_ok=True)
+        run("mount", "-t", "tmpfs", "tmpfs", str(_NAMES))
         run("ip", "link", "set", "lo", "up")
-        run("ip", "link", "add", BRIDGE, "type", "bridge")
+        run("ip", "link", "add", BRIDGE, "address", _HARDWARE_ADDRESS, "type", "bridge")
         run("ip", "address", "add", f"{BRIDGE_ADDRESS}/16", "dev", BRIDGE)
         run("ip", "address", "add", f"{API_ADDRESS}/32", "dev", BRIDGE)
         run("ip", "link", "set", BRIDGE, "up")
+        run("ip", "link", "add", _CUT_BRIDGE, "type", "bridge")
+        run("ip", "link", "set", _CUT_BRIDGE, "up")
 
     def add(self) -> tuple[str, str]:
         """Make a pod's namespace: its name and the pod's address."""
         with self._lock:
             self._number += 1
             number = self._number
-        name, outside = f"pod{number}", f"veth{number}"
+        name = f"pod{number}"
+        outside = _outside(name)
         address = f"10.244.{1 + number // 250}.{1 + number % 250}"
         run("ip", "netns", "add", name)
         run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -60,7 +79,29 @@ class PodNetwork:
         run("ip", "-n", name, "route", "add", "default", "via", BRIDGE_ADDRESS)
         return name, address
 
+    def close(self) -> None:
+        """So that another one can be made here. REQUIRES: all pods are removed."""
+        for bridge in (BRIDGE, _CUT_BRIDGE):
+            run("ip", "link", "delete", bridge)
+        run("umount", "--lazy", str(_NAMES))
+
+    def cut(self, names: Iterable[str]) -> None:
+        """These pods reach each other alone: what is sent to anybody else is lost without a word,
+        and so is what others send to them."""
+        for name in names:
+            run("ip", "link", "set", _outside(name), "master", _CUT_BRIDGE)
+
+    def join(self, names: Iterable[str]) -> None:
+        """They are back, with the addresses that they had."""
+        for name in names:
+            run("ip", "link", "set", _outside(name), "master", BRIDGE)
+
     def remove(self, name: str) -> None:
         """Its end of the pair goes at once, so the address answers nobody from now on."""
-        run("ip", "link", "delete", f"veth{name.removeprefix('pod')}")
+        run("ip", "link", "delete", _outside(name))
         run("ip", "netns", "delete", name)
+
+
+def _outside(name: str) -> str:
+    """The end of a pod's pair that is on a bridge."""
+    return f"veth{name.removeprefix('pod')}"

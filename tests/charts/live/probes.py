@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from tests.charts.live.network import enter
 from tests.charts.live.sandbox import Process
 from tests.charts.renderings import Object
 
@@ -58,17 +59,27 @@ def _port(port: int | str, container: Object) -> int:
 
 
 class Health:
-    """What the probes of a process say; ``is_started``, ``is_ready`` and ``is_dead`` are it."""
+    """What the probes of a process say; ``is_started``, ``is_ready`` and ``is_dead`` are it.
+
+    They are asked in the pod's own network: a node that nobody reaches still reaches its pods.
+    ``network`` is its name; "": that of this process.
+    """
 
     def __init__(
-        self, container: Object, process: Process, address: str, on_change: Callable[[], None]
+        self,
+        container: Object,
+        process: Process,
+        network: str,
+        address: str,
+        on_change: Callable[[], None],
     ) -> None:
         probes = {kind: container.get(f"{kind}Probe") for kind in _KINDS}
         self.is_started = probes["startup"] is None
         self.is_ready = self.is_started and probes["readiness"] is None
         self.is_dead = False
         self._has_readiness = probes["readiness"] is not None
-        self._container, self._process, self._address = container, process, address
+        self._container, self._process = container, process
+        self._network, self._address = network, address
         self._on_change = on_change
         self._end = threading.Event()
         self._threads = [
@@ -85,6 +96,8 @@ class Health:
             each.join()
 
     def _repeat(self, kind: str, probe: Object) -> None:
+        if self._network:
+            enter(self._network)
         period_s = probe.get("periodSeconds", 10)
         good, bad = 0, 0
         wait_s = probe.get("initialDelaySeconds", 0)
