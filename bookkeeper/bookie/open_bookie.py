@@ -6,7 +6,9 @@ import asyncio
 import functools
 import itertools
 import logging
+import threading
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from bookkeeper.bookie import cookie as cookies
 from bookkeeper.bookie import index_format
@@ -28,6 +30,7 @@ from metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 BeforeRegister = Callable[[Bookie], Awaitable[None]]
 
 
@@ -85,9 +88,8 @@ async def _open_locked(
         is_known = checked.state is cookies.DirectoryState.COMPLETE
         if not is_known:
             await wait_until_free(store, config.bookie_id)
-        loop = asyncio.get_running_loop()
         if index is None:
-            opened = await loop.run_in_executor(None, _open_index, config)
+            opened = await _in_thread(lambda: _open_index(config), LmdbStore.close)
         used = index or opened
         assert used is not None
         storage = await _open_storage(config, file_system, used, new_nonce, is_known=is_known)
@@ -141,21 +143,49 @@ async def _open_storage(
     Args:
         is_known: a bookie has worked with this directory, so an empty one isn't new, but lost.
     """
-    loop = asyncio.get_running_loop()
     settings = storage_fitting(config, file_system)
+    stop = threading.Event()
 
     def open_it() -> LedgerStorage:
         if is_known and index.get(index_format.FORMAT_KEY) is None:
             raise MissingFileError(f"index: it is empty, and {cookies.FILE} is of a used directory")
-        return open_storage(file_system, index, settings, new_nonce)
+        return open_storage(file_system, index, settings, new_nonce, is_stopped=stop.is_set)
 
     def open_what_is_left() -> LedgerStorage:
         return open_damaged(file_system, index, settings, new_nonce)
 
     try:
-        return await loop.run_in_executor(None, open_it)
+        return await _in_thread(open_it, _close_files, stop)
     except (CorruptFileError, MissingFileError) as error:
         if not config.accept_data_loss:
             raise
         _log.error("starting although data is lost: %s", error)
-        return await loop.run_in_executor(None, open_what_is_left)
+        return await _in_thread(open_what_is_left, _close_files)
+
+
+async def _in_thread(
+    work: Callable[[], T], undo: Callable[[T], object], stop: threading.Event | None = None
+) -> T:
+    """What ``work`` returns. Also when cancelled it waits for the thread's end: the caller closes
+    what the thread works with, and gives the directory back.
+
+    Args:
+        undo: of a result that nobody gets.
+        stop: set when cancelled.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if stop is not None:
+            stop.set()
+        await asyncio.wait((future,))
+        if future.exception() is None:
+            undo(future.result())
+        raise
+
+
+def _close_files(storage: LedgerStorage) -> None:
+    for writer in storage.writers:
+        writer.close()
+    storage.logs.close()

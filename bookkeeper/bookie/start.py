@@ -15,7 +15,7 @@ from bookkeeper.bookie.journal_salvage import salvage_journal
 from bookkeeper.bookie.ledger_state import LedgerState
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.write_cache import JOINED, Chunk
-from bookkeeper.errors import CorruptFileError, MissingFileError
+from bookkeeper.errors import BookieClosedError, CorruptFileError, MissingFileError
 from bookkeeper.packet import PACKET_HEADER
 from bookkeeper.storage.file_system import FileSystem
 from bookkeeper.storage.ordered_store import Changes, OrderedStore, iterate
@@ -28,15 +28,18 @@ def open_storage(
     new_nonce: Callable[[], int],
     *,
     damaged: bool = False,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> LedgerStorage:
     """Bring the storage to the state of the last acknowledged record. Blocks.
 
     Args:
+        is_stopped: asked between steps; True: end now. Nothing is lost, the next start does it all.
         damaged: take what can be read. It is noted durably before, and every ledger that this
             bookie may have written to must be put into limbo before it answers anything.
 
     Raises:
         CorruptFileError, MissingFileError: acknowledged bytes are damaged or gone.
+        BookieClosedError: stopped.
         OSError: a disk failed.
     """
     for number in range(config.journals):
@@ -55,9 +58,10 @@ def open_storage(
     for writer, mark in zip(storage.writers, marks, strict=True):
         _find_spares(file_system, writer, config)
         for record in read(file_system, mark, writer.directory):
+            _check(is_stopped)
             replay.apply(record)
         replay.finish()
-    _flush_all(storage)
+    _flush_all(storage, is_stopped)
     _begin_journals(storage, marks, new_nonce)
     return storage
 
@@ -218,12 +222,17 @@ class _Replay:
         return state
 
 
-def _flush_all(storage: LedgerStorage) -> None:
+def _check(is_stopped: Callable[[], bool]) -> None:
+    if is_stopped():
+        raise BookieClosedError("stopped while its journal was replayed")
+
+
+def _flush_all(storage: LedgerStorage, is_stopped: Callable[[], bool]) -> None:
     """Flush what was replayed; the mark stays, because its new segment does not exist yet."""
     if storage.has_unflushed:
         job = storage.begin_flush()
         for _ in flush_steps(storage, job):
-            pass
+            _check(is_stopped)
         storage.end_flush()
 
 

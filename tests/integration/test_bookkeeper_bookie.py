@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -521,4 +522,41 @@ async def test_a_damaged_journal_is_refused_or_leads_to_limbo(
     assert await add(bookie, 7, range(3, 6), recovery=True) == codes.OK  # repair
     bookie.storage.clear_limbo(7, fenced=True)
     assert (await bookie.read_entries(7, 9, 1, 1)).code == codes.NO_ENTRY
+    await bookie.close()
+
+
+class HeldFileSystem(OsFileSystem):
+    """Its listings wait until they are let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_asked, self.go_on = threading.Event(), threading.Event()
+
+    def list(self, directory: str) -> list[str]:
+        self.is_asked.set()
+        assert self.go_on.wait(60)
+        return super().list(directory)
+
+
+async def test_a_start_that_is_broken_off_gives_nothing_back_that_its_thread_uses(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    """The index would be closed under its hands, and another process let in beside it."""
+    node = Node(tmp_path / "b1", store)
+    bookie = await node.start()
+    assert await add(bookie, 1, range(100)) == codes.OK
+    await bookie.close()
+    held = HeldFileSystem(node.path)
+    starting = asyncio.create_task(node.start(held))
+    assert await asyncio.to_thread(held.is_asked.wait, 60)
+    starting.cancel()
+    done, _ = await asyncio.wait((starting,), timeout=0.2)
+    assert not done
+    with pytest.raises(DirectoryLockedError):
+        await node.start()
+    held.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    bookie = await node.start()
+    assert await bookie.list_entries(1) == [(0, 100)]
     await bookie.close()

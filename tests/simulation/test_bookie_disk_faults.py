@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -14,7 +15,12 @@ from bookkeeper.bookie import journal_format, record_format
 from bookkeeper.bookie.flush import flush_steps
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.start import open_storage
-from bookkeeper.errors import CorruptFileError, JournalFullError, MissingFileError
+from bookkeeper.errors import (
+    BookieClosedError,
+    CorruptFileError,
+    JournalFullError,
+    MissingFileError,
+)
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
@@ -373,3 +379,35 @@ def test_replaying_twice_is_replaying_once() -> None:
         storage = reopen(fs, index)
     assert {entry_id: read(storage, entry_id) for entry_id in acked} == acked
     assert sum(len(run.sizes) for run in storage.stored_runs(1)) == len(acked)
+
+
+def test_a_start_that_is_stopped_anywhere_loses_nothing() -> None:
+    """As by a signal while a long journal is replayed: the next start does it all."""
+    fs = MemoryFileSystem()
+    index = MemoryStore(fs)
+    storage = reopen(fs, index)
+    acked: Acked = {}
+    for first in range(0, 60, 3):
+        add(storage, first, 3, acked)
+    number = 0
+    while True:
+        asked = itertools.count()
+        start = partial(
+            open_storage,
+            fs,
+            index,
+            CONFIG,
+            lambda: 0x5EED,
+            is_stopped=partial(_is_over, asked, number),
+        )
+        if (error := error_of(start)) is None:
+            break
+        assert isinstance(error, BookieClosedError)
+        number += 1
+    assert number > len(acked)
+    storage = reopen(fs, index)
+    assert all(read(storage, entry_id) == data for entry_id, data in acked.items())
+
+
+def _is_over(asked: Iterator[int], number: int) -> bool:
+    return next(asked) >= number
