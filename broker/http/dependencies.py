@@ -42,6 +42,9 @@ _CONTAINERS_MAX, _COMMAS_MAX = 1_000_000, 4_000_000
 """Of a JSON body: three bytes of ``[],`` become 64 in memory, so a body within its limit could fill
 it, and nobody is served while that is read. Brackets and commas of texts count as well."""
 _COUNTED_BYTES = 1 << 20
+_DOCUMENT_BYTES_MAX = 4 << 20
+"""More than any document that can be stored, however it is written as JSON. To read 20 MiB of small
+values takes the loop seconds, in which no probe is answered either."""
 _DOMAINS = ("persistent", "non-persistent")
 
 
@@ -206,11 +209,17 @@ def _charge(request: Request, size: int) -> None:
 
 
 def json_body(kind: Any) -> Callable[[Request], Awaitable[Any]]:
-    """Dependency: the body as ``kind``, None when there is none. Unknown fields are ignored."""
+    """Dependency: the body as ``kind``, None when there is none. Unknown fields are ignored.
+
+    Of what is stored as one document; messages come by ``read_json``.
+    """
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     async def parse(request: Request) -> Any:
-        value = await read_json(request)
+        body = await read_body(request)
+        if len(body) > _DOCUMENT_BYTES_MAX:
+            raise ApiError(413, f"A body of {len(body)} bytes, {_DOCUMENT_BYTES_MAX} at most")
+        value = parse_json(request, body)
         if value is None:
             return None
         try:

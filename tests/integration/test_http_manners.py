@@ -272,3 +272,23 @@ def test_head_is_answered_as_get_without_the_body(client: httpx.Client) -> None:
     # below /topics/ a GET takes messages
     taking = client.head("/topics/persistent/public/default/t/subscription/s/messages")
     assert taking.status_code == 405
+
+
+def test_a_document_that_is_too_large_is_not_even_read(tmp_path: Path) -> None:
+    """To parse one of small values holds up everybody, and is of no use: none can be stored."""
+    values = {f"k{number}": "v" for number in range(400_000)}
+    body = json.dumps(values | {"type": "STRING", "schema": "", "properties": {}}).encode()
+    with (
+        StandaloneProcess(tmp_path / "data") as process,
+        httpx.Client(base_url=process.admin_url, timeout=60) as http,
+    ):
+        headers = {"content-type": "application/json"}
+        http.put("/admin/v2/persistent/public/default/documents").raise_for_status()
+        for method, path in (
+            ("POST", "/admin/v2/schemas/public/default/documents/schema"),
+            ("PUT", "/admin/v2/persistent/public/default/documents/properties"),
+            ("PUT", "/admin/v2/tenants/large"),
+        ):
+            answer = http.request(method, path, content=body, headers=headers)
+            assert answer.status_code == 413, (path, answer.text)
+            assert answer.json()["reason"] == f"A body of {len(body)} bytes, 4194304 at most"
