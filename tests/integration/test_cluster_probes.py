@@ -22,6 +22,7 @@ from tests.raw_client import RawClient
 from tests.zookeeper_process import ZooKeeperProcess, free_port
 
 WAIT_S = 120.0
+DRAINING = "draining: its topics go to other brokers"
 ONE_COPY = [
     f"managedLedgerDefault{name}=1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")
 ]
@@ -47,6 +48,9 @@ class Role(ChildProcess):
             *(part for text in settings for part in ("--set", text)),
         ]
 
+    def add_settings(self, *texts: str) -> None:
+        self._command += [part for text in texts for part in ("--set", text)]
+
     @property
     def service_url(self) -> str:
         return f"pulsar://127.0.0.1:{self.port}"
@@ -68,14 +72,9 @@ class Role(ChildProcess):
 
     def probe(self, path: str) -> tuple[int, dict[str, Any]]:
         """Status and body; (0, {}): nobody answers."""
-        try:
-            with urllib.request.urlopen(self.web_url + path, timeout=20) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-        except OSError:
-            assert self.is_running, self.log
-            return 0, {}
+        found = _page(self, path)
+        assert found[0] or self.is_running, self.log
+        return found
 
     def is_ready(self) -> bool:
         return self.probe("/readyz") == (200, {"status": "ready"})
@@ -219,6 +218,57 @@ def test_a_broker_that_is_told_to_end_says_where_its_topics_go(
         assert "not drained in time" not in leaving.log
 
 
+def test_a_broker_that_drains_sends_probes_away_and_serves_on(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    """ZooKeeper hangs, so that the drain takes a while."""
+    zookeeper.start()
+    with ExitStack() as stack:
+        bookie, *brokers = roles(stack, tmp_path, zookeeper, "bookie", "broker", "broker")
+        for each in (bookie, *brokers):
+            each.add_settings("metadataStoreSessionTimeoutMillis=60000")
+            each.start()
+        leaving = brokers[0]
+        topic = next(
+            topic
+            for topic in (new_topic() for _ in range(1000))
+            if _owner(leaving, topic) == leaving.service_url
+        )
+        producer = stack.enter_context(_producer(leaving, topic))
+        _send(producer, 0)
+        zookeeper.pause()
+        try:
+            process = leaving.take()
+            process.terminate()
+            wait_until(lambda: _reason_at(leaving) == DRAINING, "it drains", WAIT_S)
+            _send(producer, 1)
+            assert _page(leaving, "/livez") == (200, {"status": "alive"})
+        finally:
+            zookeeper.resume()
+        assert process.wait(WAIT_S) == 0, leaving.log
+
+
+def test_a_bookie_flushes_and_ends_though_zookeeper_hangs(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    """Its registration ends with its session; whoever waited for an answer would flush too late."""
+    zookeeper.start()
+    with ExitStack() as stack:
+        bookie, broker = roles(stack, tmp_path, zookeeper, "bookie", "broker")
+        for each in (bookie, broker):
+            each.add_settings("metadataStoreSessionTimeoutMillis=60000")
+            each.start()
+        with _producer(broker, new_topic()) as producer:
+            _send(producer, 0)
+        zookeeper.pause()
+        try:
+            assert bookie.stop(WAIT_S) == 0, bookie.log
+        finally:
+            zookeeper.resume()
+        assert "could not unregister: the store doesn't answer" in bookie.log
+        assert "without a complete" not in bookie.log
+
+
 def test_brokers_that_end_together_wait_for_none_of_them(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
@@ -238,6 +288,21 @@ def test_brokers_that_end_together_wait_for_none_of_them(
         for each in brokers:
             assert "not drained" not in each.log
             assert "WARNING" not in each.log, each.log
+
+
+def _page(role: Role, path: str) -> tuple[int, dict[str, Any]]:
+    """The same, of a process that may have ended."""
+    try:
+        with urllib.request.urlopen(role.web_url + path, timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+    except OSError:
+        return 0, {}
+
+
+def _reason_at(role: Role) -> str:
+    return str(_page(role, "/readyz")[1].get("reason", ""))
 
 
 def _producer(broker: Role, topic: str) -> RawClient:
@@ -266,12 +331,14 @@ def test_a_bookie_gets_rid_of_its_writers_before_it_is_stopped(
     zookeeper.start()
     with ExitStack() as stack:
         broker, *bookies = roles(stack, tmp_path, zookeeper, "broker", "bookie", "bookie")
+        broker.add_settings("managedLedgerCacheSizeMB=0")  # what is read is read of bookies
         for each in (*bookies, broker):
             each.start()
         client = pulsar.Client(broker.service_url, operation_timeout_seconds=60)
         stack.callback(client.close)
         # Ledgers of one copy: some are on the first bookie, of all the chances there are.
-        producers = [client.create_producer(new_topic()) for _ in range(8)]
+        topics = [new_topic() for _ in range(8)]
+        producers = [client.create_producer(topic) for topic in topics]
         for producer in producers:
             producer.send(b"before")
         first, second = bookies
@@ -279,10 +346,15 @@ def test_a_bookie_gets_rid_of_its_writers_before_it_is_stopped(
         assert done.returncode == 0, done.stderr
         assert "draining: read-only by order" in first.reasons()
         assert first.probe("/livez")[0] == 200
-        before = _added_bytes(second)
+        read = _bytes_of(first, "READ")
+        for topic in topics:
+            reader = client.create_reader(topic, pulsar.MessageId.earliest)
+            assert reader.read_next(60_000).data() == b"before"
+        assert _bytes_of(first, "READ") > read, "it serves readers"
+        before = _bytes_of(second, "WRITE")
         for producer in producers:
             producer.send(b"after")
-        assert _added_bytes(second) >= before + len(producers) * len(b"after")
+        assert _bytes_of(second, "WRITE") >= before + len(producers) * len(b"after")
         assert first.stop() == 0, first.log
         # There is nobody left to take the writers of the second.
         producers[0].send_async(b"more", lambda *_: None)
@@ -308,9 +380,9 @@ def _drain(bookie: Role, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _added_bytes(bookie: Role) -> float:
-    """What a bookie has taken, as its metrics say."""
+def _bytes_of(bookie: Role, what: str) -> float:
+    """What a bookie has taken (WRITE) or given (READ), as its metrics say."""
     with urllib.request.urlopen(f"{bookie.web_url}/metrics", timeout=20) as answer:
         page = answer.read().decode()
-    lines = [line for line in page.splitlines() if line.startswith("bookie_WRITE_BYTES")]
+    lines = [line for line in page.splitlines() if line.startswith(f"bookie_{what}_BYTES")]
     return float(lines[0].rpartition(" ")[2])
