@@ -205,7 +205,21 @@ class Process:
         try:
             output = child.communicate(timeout=timeout_s)[0]
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
+            _kill_child_of(child)
             child.communicate()
             return None
         return output.decode() if child.returncode == 0 else None
+
+
+def _kill_child_of(parent: subprocess.Popen[bytes]) -> None:
+    """Kill what nsenter has started in a container, which ends nsenter, too.
+
+    Not nsenter itself: its child would become ours and stay a zombie, and the container's first
+    process can't end while another one of its namespace is left.
+    """
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    while parent.poll() is None:
+        with contextlib.suppress(OSError):  # it has just ended
+            for pid in children.read_text("ascii").split():
+                os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.01)
