@@ -49,6 +49,7 @@ def _become(options: argparse.Namespace, copies: Path | None) -> NoReturn:
     )
     from broker.local_cluster.errors import LocalClusterError
     from broker.local_cluster.java import (
+        SECURITY_PROPERTIES,
         find_jars,
         find_java,
         log4j_properties,
@@ -85,7 +86,9 @@ def _become(options: argparse.Namespace, copies: Path | None) -> NoReturn:
         if copies is not None:
             copy_certificates(Path(options.certificates), copies)
             follow_certificates(Path(options.certificates), copies)
-        command = server_command(java, jars, config, flags, log_config)
+        security = data / "java.security"
+        security.write_text(SECURITY_PROPERTIES)
+        command = server_command(java, jars, config, flags, log_config, security)
         os.execv(java, command)
     except OSError as error:
         raise CliError(str(error)) from error

@@ -15,6 +15,7 @@ from broker.local_cluster.errors import LocalClusterError
 
 __all__ = [
     "JAVA_MIN",
+    "SECURITY_PROPERTIES",
     "find_jars",
     "find_java",
     "java_major",
@@ -44,6 +45,10 @@ _SERVER_JVM: Final = (
     "-Dzookeeper.jmx.log4j.disable=true",
     "-Dzookeeper.preAllocSize=4096",
 )
+
+# Java keeps the address of a name for 30 s, and that there is none for 10: a server would look for
+# one that has a new address, as pods have, where it was, and a quorum that is there isn't found.
+SECURITY_PROPERTIES: Final = "networkaddress.cache.ttl=1\nnetworkaddress.cache.negative.ttl=0\n"
 
 
 def java_major(text: str) -> int | None:
@@ -103,12 +108,12 @@ def zookeeper_command(java: str, jars: Path, config: Path) -> list[str]:
 
 
 def server_command(
-    java: str, jars: Path, config: Path, flags: Sequence[str], log_config: Path
+    java: str, jars: Path, config: Path, flags: Sequence[str], log_config: Path, security: Path
 ) -> list[str]:
     """Of a server that is no laptop's: it logs at INFO, as ``log_config`` says, and is compiled
-    fully."""
-    log = f"-Dlog4j2.configurationFile={log_config}"
-    return [java, *_SERVER_JVM, *flags, log, "-cp", f"{jars}/*", _MAIN, str(config)]
+    fully. ``security``: a file of ``SECURITY_PROPERTIES``."""
+    files = (f"-Dlog4j2.configurationFile={log_config}", f"-Djava.security.properties={security}")
+    return [java, *_SERVER_JVM, *flags, *files, "-cp", f"{jars}/*", _MAIN, str(config)]
 
 
 def log4j_properties(*, as_json: bool) -> str:

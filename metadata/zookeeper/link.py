@@ -6,6 +6,7 @@ No thread: the connection lives on the event loop (why: decision 0017).
 import asyncio
 import logging
 import random
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -17,6 +18,7 @@ from metadata.errors import (
     StoreUnreachableError,
 )
 from metadata.store import SessionEvent
+from metadata.zookeeper.dialing import Server, reach_one
 from metadata.zookeeper.session import (
     ENDED,
     LOST,
@@ -163,15 +165,17 @@ class Link:
             timeout_s = min(max(timeout_s, _ATTEMPT_MIN_S), _ATTEMPT_MAX_S)
             self._rng.shuffle(servers)
             impostors = 0
-            for host, port in servers:
+            untried = list(servers)
+            while found := await reach_one(untried, timeout_s, self._on_attempt_failed):
+                server, sock = found
                 try:
                     async with asyncio.timeout(timeout_s):
-                        await self._connect(host, port, timeout_s)
+                        await self._connect(server[0], sock, timeout_s)
                 except Exception as error:  # whatever it is, a later attempt may succeed
                     if self._transport is not None:  # it came with the last moment
                         self.core.connection_lost(self._loop.time())
                         self._drop(Drop("too late"))
-                    self._on_attempt_failed(f"{host}:{port}: {error or 'no answer'}")
+                    self._on_attempt_failed(server, error)
                     impostors += isinstance(error, ssl.SSLCertVerificationError)
                     continue
                 assert self._gone is not None
@@ -183,19 +187,25 @@ class Link:
             await asyncio.sleep(self._backoff_s * self._rng.uniform(0.5, 1.0))
             self._backoff_s = min(max(2 * self._backoff_s, _BACKOFF_MIN_S), _BACKOFF_MAX_S)
 
-    async def _connect(self, host: str, port: int, timeout_s: float) -> None:
+    async def _connect(self, host: str, sock: socket.socket, timeout_s: float) -> None:
+        """Begin to talk over a socket that is connected; it is closed if that fails."""
         tls = self._settings.tls
-        context = None if tls is None else tls.context()
+        try:
+            context = None if tls is None else tls.context()
+        except OSError:
+            sock.close()
+            raise
         self._gone = self._loop.create_future()
         await self._loop.create_connection(
             lambda: _Protocol(self, timeout_s),
-            host,
-            port,
+            sock=sock,
             ssl=context,
             server_hostname=None if context is None else host,
         )
 
-    def _on_attempt_failed(self, failure: str) -> None:
+    def _on_attempt_failed(self, server: Server, error: Exception) -> None:
+        host, port = server
+        failure = f"{host}:{port}: {error or 'no answer'}"
         self._failure = failure
         if failure not in self._told:  # an outage of hours shall not fill the log
             self._told.add(failure)

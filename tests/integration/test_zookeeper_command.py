@@ -71,6 +71,44 @@ async def test_one_of_three_is_alive_and_two_serve(members: list[Member]) -> Non
     assert first.answers("live")
 
 
+def test_a_server_is_found_at_its_new_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a pod's successor: same name, same data, another address; then the leader goes, too.
+
+    Java is told to keep addresses for ever unless it is told otherwise: nobody waits here for what
+    it keeps for half a minute.
+    """
+    hosts = tmp_path / "hosts"
+    addresses = {number: f"127.0.0.{number}" for number in (11, 12, 13)}
+
+    def write_hosts() -> None:
+        hosts.write_text("".join(f"{each} zk-{n}\n" for n, each in addresses.items()))
+
+    write_hosts()
+    forever = "-Dsun.net.inetaddr.ttl=-1 -Dsun.net.inetaddr.negative.ttl=-1"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djdk.net.hosts.file={hosts} {forever}")
+    names = [f"{number}=zk-{number}:{free_port()}:{free_port()}" for number in addresses]
+    first, second, last = members = [Member(tmp_path, number, names) for number in addresses]
+    try:
+        for each in members:
+            each.start()
+        for each in members:
+            wait_until(lambda each=each: each.answers("ready"), "there is a quorum", WAIT_S)  # type: ignore[misc]
+        last.kill()
+        addresses[13] = "127.0.0.14"
+        write_hosts()
+        last.start()
+        wait_until(lambda: last.answers("ready"), "it is back", WAIT_S)
+        second.kill()
+        for each in (first, last):
+            wait_until(lambda each=each: each.answers("ready"), "there is a quorum", WAIT_S)  # type: ignore[misc]
+    finally:
+        for each in members:
+            if each.is_running:
+                each.kill()
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
