@@ -7,8 +7,7 @@ read for it all the same, as only they have a digest, but a piece at a time, and
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from bookkeeper import codes
@@ -28,10 +27,14 @@ READ_BYTES_MAX: Final = 8 * 1024 * 1024
 """Whole entries that are read for one request; it ends with the entry that reaches this."""
 ENTRIES_MAX: Final = 16 * 1024  # of one request
 SIZE_BYTES: Final = 4  # beside each cut packet in a reply
-_READS_IN_A_ROW: Final = 64
 
-ReadEntries = Callable[[int, int, int, int], Awaitable[ReadReply]]
-"""As ``BookieClient.read_entries`` without a fence."""
+
+class ReadEntries(Protocol):
+    """As ``BookieClient.read_entries`` without a fence."""
+
+    def __call__(
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int, /, *, stripe: Stripe
+    ) -> Awaitable[ReadReply]: ...
 
 
 async def read_cut(
@@ -48,10 +51,10 @@ async def read_cut(
     reply = CutReply(codes.OK, first, [], [])
     cut_bytes, count_max = PACKET_HEADER_BYTES + head_bytes, min(count_max, ENTRIES_MAX)
     entry_id, read_bytes = first, 0
-    for reads in itertools.count(1):
-        end = stripe.run_end(entry_id, entry_id + count_max - len(reply.packets))
+    while True:
         piece_max = min(PIECE_BYTES_MAX, READ_BYTES_MAX - read_bytes)
-        found = await read_entries(ledger_id, entry_id, end - entry_id, piece_max)
+        wanted = count_max - len(reply.packets)
+        found = await read_entries(ledger_id, entry_id, wanted, piece_max, stripe=stripe)
         if found.code != codes.OK or not found.packets:
             if not reply.packets:  # else the reason is for who asks for this one
                 reply.code = codes.UNAVAILABLE if found.code == codes.OK else found.code
@@ -66,12 +69,8 @@ async def read_cut(
             read_bytes += size
         if len(reply.packets) >= count_max or read_bytes >= READ_BYTES_MAX or bytes_max <= 0:
             return reply
-        entry_id += len(found.packets)
-        if not stripe.has(entry_id):
-            entry_id += stripe.cycle - stripe.width
-        if len(found.packets) >= _READS_IN_A_ROW or reads % _READS_IN_A_ROW == 0:
-            await asyncio.sleep(0)  # what is in memory is read without a wait: let others in
-    raise AssertionError("the count ends")
+        entry_id = stripe.nth(entry_id, len(found.packets))
+        await asyncio.sleep(0)  # what is in memory is read without a wait: let others in
 
 
 def to_heads(reply: CutReply) -> HeadsReply:
@@ -84,22 +83,18 @@ def to_heads(reply: CutReply) -> HeadsReply:
 def are_of(reply: CutReply, ledger_id: int, stripe: Stripe) -> bool:
     """True if each packet is of the entry that its place says."""
     unpack = PACKET_HEADER.unpack_from
-    entry_id = reply.first
-    for packet in reply.packets:
+    for entry_id, packet in zip(stripe.ids(reply.first), reply.packets, strict=False):
         if len(packet) < PACKET_HEADER_BYTES:
             return False
         found_ledger, found_entry, _, _, _ = unpack(packet)
         if found_ledger != ledger_id or found_entry != entry_id:
             return False
-        entry_id += 1
-        if not stripe.has(entry_id):
-            entry_id += stripe.cycle - stripe.width
     return True
 
 
 class _EntriesReader(Protocol):
     async def read_entries(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int, /
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int, /, *, stripe: Stripe
     ) -> ReadReply: ...
 
 

@@ -7,7 +7,8 @@ Result codes are in ``codes.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -37,7 +38,7 @@ class AddRequest:
 
 @dataclass(slots=True)
 class ReadReply:
-    """Contiguous packets from ``first`` on; an empty list unless ``code`` is OK."""
+    """Consecutive packets (of a stripe) from ``first`` on; an empty list unless ``code`` is OK."""
 
     code: int
     first: int
@@ -82,6 +83,19 @@ class Stripe:
         # What is left is less than a cycle: the end of this run, and perhaps some of the next.
         here = min(rest, self.width - place)
         return cycles * self.width + here + max(0, place + rest - self.cycle)
+
+    def ids(self, first: int) -> Iterator[int]:
+        """All of it from ``first`` on, which it has."""
+        gap = self.cycle - self.width
+        if not gap:
+            return itertools.count(first)
+        return self._rows(first, gap)
+
+    def _rows(self, first: int, gap: int) -> Iterator[int]:
+        end = self.run_end(first, first + self.cycle)
+        while True:
+            yield from range(first, end)
+            first, end = end + gap, end + self.cycle
 
 
 ALL_ENTRIES: Final = Stripe()
@@ -180,8 +194,9 @@ class BookieClient(Protocol):
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
-        """Contiguous packets from ``first`` on.
+        """Consecutive packets of ``stripe`` from ``first`` on, which it has.
 
         At most ``count_max`` packets and ``bytes_max`` bytes, but always the first one when it
         exists. With ``fence`` the ledger is durably fenced before it is read.

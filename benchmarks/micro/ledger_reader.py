@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from itertools import islice
 
 from benchmarks.micro.ledger_writer import InstantBookie
 from bookkeeper import codes
@@ -17,7 +18,7 @@ from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.packet import encode_heads
-from bookkeeper.transport import ReadReply
+from bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe
 from metadata.embedded import EmbeddedMetadataStore
 
 ROUNDS = 9
@@ -37,8 +38,13 @@ class FullBookie(InstantBookie):
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
-        return ReadReply(codes.OK, first, PACKETS[ledger_id][first : first + count_max])
+        packets = PACKETS[ledger_id]
+        if stripe is ALL_ENTRIES:
+            return ReadReply(codes.OK, first, packets[first : first + count_max])
+        ids = islice(stripe.ids(first), count_max)
+        return ReadReply(codes.OK, first, [packets[entry_id] for entry_id in ids])
 
 
 PACKETS: dict[int, list[bytes | memoryview]] = {}

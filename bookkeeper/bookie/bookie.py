@@ -31,13 +31,21 @@ from bookkeeper.bookie.ledger_state import NO_ENTRY_ID, LedgerState
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
 from bookkeeper.bookie.read_ahead import ReadAhead
 from bookkeeper.bookie.registration import Registration
+from bookkeeper.bookie.stripe_rows import read_rows
 from bookkeeper.bookie.workers import StepWorker
 from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code
 from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.packet import decode_header
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore
-from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
+from bookkeeper.transport import (
+    ALL_ENTRIES,
+    AddRequest,
+    BookieInfo,
+    LacReply,
+    ReadReply,
+    Stripe,
+)
 from metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
@@ -528,19 +536,24 @@ class Bookie(HeadsFromEntries):
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
-        """Contiguous packets from ``first`` on; see ``BookieClient.read_entries``."""
+        """Packets from ``first`` on; see ``BookieClient.read_entries``."""
         if self._unavailable():
             return ReadReply(codes.UNAVAILABLE, first, [])
         if fence and (code := await self._fence(ledger_id, master_key)) != codes.OK:
             return ReadReply(code, first, [])
-        if first < 0 or count_max < 1:
+        if first < 0 or count_max < 1 or not (stripe.is_legal and stripe.has(first)):
             return ReadReply(codes.BAD_REQUEST, first, [])
         state = self.storage.ledgers.get(ledger_id)
         if state is None:
             return ReadReply(self._no_ledger(ledger_id), first, [])
         began_s = perf_counter()
-        code, packets = await self._read(state, first, count_max, bytes_max)
+        if stripe.width == stripe.cycle:
+            code, packets = await self._read(state, first, count_max, bytes_max)
+        else:
+            read_row = functools.partial(self._read, state)
+            code, packets = await read_rows(read_row, first, count_max, bytes_max, stripe)
         figures = self.figures
         figures.reads.record((perf_counter() - began_s) * 1000)
         figures.read_entries += len(packets)

@@ -13,7 +13,15 @@ from typing import TypeAlias
 from bookkeeper import codes
 from bookkeeper.errors import LedgerError, error_for_code
 from bookkeeper.heads import HeadsFromEntries
-from bookkeeper.transport import AddRequest, BookieClient, BookieInfo, LacReply, ReadReply
+from bookkeeper.transport import (
+    ALL_ENTRIES,
+    AddRequest,
+    BookieClient,
+    BookieInfo,
+    LacReply,
+    ReadReply,
+    Stripe,
+)
 
 __all__ = ["Judge", "ReadOnlyBookieClient"]
 
@@ -52,10 +60,13 @@ class ReadOnlyBookieClient(HeadsFromEntries):
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
         if (code := await self._refusal(ledger_id, fence=fence)) != codes.OK:
             return ReadReply(code, first, [])
-        return await self._bookie.read_entries(ledger_id, first, count_max, bytes_max)
+        return await self._bookie.read_entries(
+            ledger_id, first, count_max, bytes_max, stripe=stripe
+        )
 
     async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
         if (code := await self._refusal(ledger_id, fence=fence)) != codes.OK:

@@ -100,7 +100,6 @@ class ReadConfig:
         speculation: of reads; off by default.
         lac_speculation: of queries for the last confirmed entry, and how a long poll spreads.
         slow_memory_ms: a bookie that lost a race is asked later for so long.
-        striped_runs_max: reads of a striped ledger under way at a time for one caller.
     """
 
     reorder: bool = False
@@ -113,15 +112,12 @@ class ReadConfig:
         default_factory=lambda: SpeculationConfig(1500, 5000, 2.0)
     )
     slow_memory_ms: int = 60_000
-    striped_runs_max: int = 16
 
     def __post_init__(self) -> None:
         if len(self.classes) != len(ReplicaClass) or set(self.classes) != set(ReplicaClass):
             raise ValueError(f"every class of replicas once, not {self.classes}")
-        if min(self.pending_max, self.slow_memory_ms) < 0 or self.striped_runs_max < 1:
-            raise ValueError(
-                "pending_max, slow_memory_ms can't be negative, striped_runs_max must be positive"
-            )
+        if min(self.pending_max, self.slow_memory_ms) < 0:
+            raise ValueError("pending_max, slow_memory_ms can't be negative")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ stand in for each other as in ``ledger_reader.py``; where the ledger ends is for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from bookkeeper import codes
@@ -18,9 +18,9 @@ from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_directory import LedgerDirectory
 from bookkeeper.client.ledger_reader import worst_failure
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import Replicas
+from bookkeeper.client.replicas import LastResort, Replicas
 from bookkeeper.client.speculation import Race, first_good
-from bookkeeper.client.striped_runs import held_end, plan_runs
+from bookkeeper.client.striped_runs import Part, plan_parts, put_together
 from bookkeeper.errors import (
     BookieUnavailableError,
     BookkeeperError,
@@ -55,25 +55,9 @@ class HeadRun:
 
 
 @dataclass(slots=True)
-class _Part:
-    """What one bookie is asked for: the entries of ``stripe`` from ``first`` on.
-
-    Attributes:
-        slots: whom to ask, in order. All hold ``first``, and the first one the whole stripe.
-        failures: why replicas gave nothing.
-    """
-
-    slots: Sequence[int]
-    first: int
-    stripe: Stripe
-    failures: list[LedgerError] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class _Found:
-    """Entries of ``stripe`` from ``first`` on; at least one."""
+    """Entries of ``stripe``, at least one."""
 
-    first: int
     stripe: Stripe
     heads: list[bytes]
     sizes: list[int]
@@ -112,7 +96,7 @@ class HeadsReader:
         self._head_bytes = head_bytes
         # As in ``LedgerReader``: the first choice differs from ledger to ledger, and stays.
         self._start = metadata.ledger_id % metadata.ensemble_size
-        self._last_until: dict[str, float] = {}  # bookie that gave nothing -> loop time
+        self._last_resort = LastResort(replicas)
 
     async def runs(self, first: int, end: int) -> AsyncIterator[HeadRun]:
         """All heads of the entries ``first <= id < end``; whoever has enough may stop.
@@ -162,60 +146,47 @@ class HeadsReader:
         bookies = metadata.segment_of(first).bookies
         segment_end = metadata.segment_end(first)
         end = end if segment_end is None else min(end, segment_end)
-        parts = self._plan(metadata, bookies, first, end)
-        reads = (self._read_part(metadata, bookies, part, end) for part in parts)
-        found = await asyncio.gather(*reads)
-        failures += parts[0].failures  # those of others end the run, if there is one
+        quorums = (metadata.ensemble_size, metadata.write_quorum)
+        order = partial(self._last_resort.order, bookies)
+        if metadata.is_striped:
+            parts = plan_parts(first, end, quorums, order, shift=self._start)
+        else:
+            slots = order(quorum.write_set(self._start, *quorums))
+            parts = [Part(slots, first, ALL_ENTRIES)]
+        # Why others than the first one failed is nobody's concern: they end the run.
+        failed = [failures, *([] for _ in parts[1:])]
+        found = await asyncio.gather(
+            *(
+                self._read_part(quorums, bookies, part, end, errors)
+                for part, errors in zip(parts, failed, strict=True)
+            )
+        )
         if found[0] is None:
             return None
-        return self._merge(first, end, metadata.ensemble_size, [f for f in found if f is not None])
-
-    def _plan(
-        self, metadata: LedgerMetadata, bookies: Sequence[str], first: int, end: int
-    ) -> list[_Part]:
-        """Stripes that together are all entries, in the order of their first ones."""
-        quorums = (metadata.ensemble_size, metadata.write_quorum)
         if not metadata.is_striped:
-            slots = self._order(bookies, quorum.write_set(self._start, *quorums))
-            return [_Part(slots, first, ALL_ENTRIES)]
-        cycle = metadata.ensemble_size
-        order = partial(self._order, bookies)
-        turn = min(end, first + cycle)
-        parts = []
-        for run in plan_runs(first, turn, quorums, order, runs_max=cycle, shift=self._start):
-            others = [s for s in quorum.write_set(run.first, *quorums) if s != run.slot]
-            stripe = Stripe(cycle, run.first % cycle, run.end - run.first)
-            parts.append(_Part((run.slot, *order(others)), run.first, stripe))
-        return parts
-
-    def _order(self, bookies: Sequence[str], slots: Sequence[int]) -> Sequence[int]:
-        """Who gave nothing lately comes last: each time it would end a run of all others, too."""
-        slots = self._replicas.order(bookies, slots)
-        if not self._last_until:
-            return slots
-        now_s = asyncio.get_running_loop().time()
-        self._last_until = {
-            name: until for name, until in self._last_until.items() if until > now_s
-        }
-        return sorted(slots, key=lambda slot: bookies[slot] in self._last_until)
+            return HeadRun(self.ledger_id, first, found[0].heads, found[0].sizes)
+        stripes = [
+            (each.stripe, zip(each.heads, each.sizes, strict=True)) for each in found if each
+        ]
+        entries = put_together(stripes, first, end, metadata.ensemble_size)
+        heads, sizes = zip(*entries, strict=True)
+        return HeadRun(self.ledger_id, first, list(heads), list(sizes))
 
     async def _read_part(
-        self, metadata: LedgerMetadata, bookies: Sequence[str], part: _Part, end: int
+        self,
+        quorums: tuple[int, int],
+        bookies: Sequence[str],
+        part: Part,
+        end: int,
+        failures: list[LedgerError],
     ) -> _Found | None:
         """From the first replica that has it."""
-        quorums = (metadata.ensemble_size, metadata.write_quorum)
 
         async def ask(slot: int) -> _Found | None:
-            ask_end = end
-            if slot != part.slots[0] and metadata.is_striped:
-                # It holds fewer of the stripe in a row: the run will end behind these.
-                row_end = part.first + part.stripe.width
-                held = held_end(slot, part.first, row_end, *quorums)
-                ask_end = min(end, held) if held < row_end else end
-            found = await self._ask_for(bookies[slot], part, ask_end)
+            slot_end = part.end_at(slot, end, quorums)
+            found = await self._ask_for(bookies[slot], part, slot_end, failures)
             if found is None:
-                later_s = self._replicas.config.slow_memory_ms / 1000
-                self._last_until[bookies[slot]] = asyncio.get_running_loop().time() + later_s
+                self._last_resort.note(bookies[slot])
             return found
 
         race = Race()
@@ -223,8 +194,10 @@ class HeadsReader:
         self._replicas.count(race, [bookies[slot] for slot in part.slots])
         return found
 
-    async def _ask_for(self, bookie: str, part: _Part, end: int) -> _Found | None:
-        """Heads from one bookie; None: ``part.failures`` has one more."""
+    async def _ask_for(
+        self, bookie: str, part: Part, end: int, failures: list[LedgerError]
+    ) -> _Found | None:
+        """Heads from one bookie; None: ``failures`` has one more."""
         first, stripe = part.first, part.stripe
         where = f"ledger {self.ledger_id}: head of entry {first} on {bookie}"
         try:
@@ -235,41 +208,23 @@ class HeadsReader:
             )
         except LedgerError as error:
             self._replicas.note_code(bookie, error.code)
-            part.failures.append(error)
+            failures.append(error)
             return None
         except BookkeeperError as error:
             self._replicas.note_code(bookie, codes.UNAVAILABLE)
-            part.failures.append(BookieUnavailableError(f"{where}: {error}"))
+            failures.append(BookieUnavailableError(f"{where}: {error}"))
             return None
         if reply.code != codes.OK or not reply.heads:
             code = codes.UNAVAILABLE if reply.code == codes.OK else reply.code
             self._replicas.note_code(bookie, code)
-            part.failures.append(error_for_code(code, where))
+            failures.append(error_for_code(code, where))
             return None
         heads, sizes = reply.heads, reply.sizes
         if min(sizes) < self._head_bytes:
             short = next(n for n, size in enumerate(sizes) if size < self._head_bytes)
             self._replicas.note_corrupt(self.ledger_id, stripe.nth(first, short), bookie)
             if not short:
-                part.failures.append(EntryDigestError(f"{where} is too short"))
+                failures.append(EntryDigestError(f"{where} is too short"))
                 return None
             heads, sizes = heads[:short], sizes[:short]
-        return _Found(first, stripe, heads, sizes)
-
-    def _merge(self, first: int, end: int, cycle: int, found: list[_Found]) -> HeadRun:
-        """What was found of all stripes, up to the first entry that is missing."""
-        if found[0].stripe == ALL_ENTRIES:
-            return HeadRun(self.ledger_id, first, found[0].heads, found[0].sizes)
-        by_place: list[Iterator[tuple[bytes, int]]] = [iter(())] * cycle
-        for each in found:
-            entries = zip(each.heads, each.sizes, strict=True)
-            for place in range(each.stripe.offset, each.stripe.offset + each.stripe.width):
-                by_place[place % cycle] = entries
-        run = HeadRun(self.ledger_id, first, [], [])
-        for entry_id in range(first, end):
-            entry = next(by_place[entry_id % cycle], None)
-            if entry is None:
-                break
-            run.heads.append(entry[0])
-            run.sizes.append(entry[1])
-        return run
+        return _Found(stripe, heads, sizes)

@@ -1,8 +1,8 @@
 """Reads a ledger up to its last confirmed entry, from whichever replica gives intact bytes.
 
 A run of entries is one request, one reply and two lists; per entry there is only a head, a body and
-their digest. A striped ledger (E > Qw) is read in runs of at most Qw entries, several bookies at a
-time. Rules: storage.md 4.1 to 4.4; where the ledger ends is in ``ledger_tail.py``.
+their digest. Of a striped ledger (E > Qw) several bookies are asked at a time, each for a stripe of
+the run. Rules: storage.md 4.1 to 4.4; where the ledger ends is in ``ledger_tail.py``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_directory import LedgerDirectory
 from bookkeeper.client.ledger_tail import LedgerTail
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import Replicas
+from bookkeeper.client.replicas import LastResort, Replicas
 from bookkeeper.client.speculation import Race, first_good
-from bookkeeper.client.striped_runs import plan_runs
+from bookkeeper.client.striped_runs import Part, plan_parts, put_together
 from bookkeeper.errors import (
     BookieUnavailableError,
     BookkeeperError,
@@ -35,6 +35,7 @@ from bookkeeper.errors import (
 )
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES, Buffer
+from bookkeeper.transport import ALL_ENTRIES, Stripe
 
 #: From this packet size on a body stays a view of the buffer it was read into. Smaller ones are
 #: copied: a view costs as much as the copy, and would pin the whole read buffer.
@@ -53,9 +54,15 @@ class EntryRun:
 
 
 def split_packets(
-    ledger_id: int, first: int, packets: Sequence[Buffer], head_bytes: int
+    ledger_id: int,
+    first: int,
+    packets: Sequence[Buffer],
+    head_bytes: int,
+    stripe: Stripe = ALL_ENTRIES,
 ) -> tuple[list[bytes], list[bytes | memoryview]]:
     """Heads and bodies of the packets up to the first that is corrupt or of another entry.
+
+    They are of the entries of ``stripe`` from ``first`` on.
 
     Both lists are empty when that is the first packet.
     """
@@ -64,7 +71,7 @@ def split_packets(
     unpack = PACKET_HEADER.unpack_from
     body_at = PACKET_HEADER_BYTES + head_bytes
     body: bytes | memoryview
-    for entry_id, packet in enumerate(packets, first):
+    for entry_id, packet in zip(stripe.ids(first), packets, strict=False):
         size = len(packet)
         if size < body_at:
             break
@@ -114,6 +121,7 @@ class LedgerReader(LedgerTail):
         # Unstriped ledgers stay with one bookie, whose read-ahead is warm, until it fails; the
         # first choice differs from ledger to ledger.
         self._start = metadata.ledger_id % metadata.ensemble_size
+        self._last_resort = LastResort(replicas) if metadata.is_striped else None
         self._entry_bytes = 0  # mean size in the last run of a striped ledger; 0: not known
 
     async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
@@ -168,56 +176,51 @@ class LedgerReader(LedgerTail):
         segment_end = metadata.segment_end(first)
         end = last + 1 if segment_end is None else min(last + 1, segment_end)
         bytes_max = min(bytes_max, self._config.read_bytes_max)
-        if metadata.is_striped:
+        if self._last_resort is not None:
             return await self._read_striped(metadata, bookies, first, end, bytes_max, wanted)
         if len(bookies) == 1:
             return await self._ask_for(bookies[0], first, end, bytes_max, wanted)
-        sticky = self._replicas.config.sticky
-        slots = quorum.write_set(
-            self._start if sticky else first, len(bookies), metadata.write_quorum
-        )
-        return await self._read_replicas(bookies, slots, first, end, bytes_max, wanted)
-
-    async def _read_replicas(
-        self,
-        bookies: Sequence[str],
-        slots: Sequence[int],
-        first: int,
-        end: int,
-        bytes_max: int,
-        wanted: _Wanted,
-    ) -> EntryRun | None:
-        """A run from the first replica that has it."""
         replicas = self._replicas
-        slots = replicas.order(bookies, slots)
-        speculation = replicas.config.speculation
-        if not speculation.first_ms:  # as below, without a race
-            for place, slot in enumerate(slots):
-                run = await self._ask_for(bookies[slot], first, end, bytes_max, wanted)
-                if run is not None:
-                    if place:
-                        replicas.figures.fell_over += 1
-                        self._start = slot
-                    return run
-            return None
+        start = self._start if replicas.config.sticky else first
+        slots = replicas.order(
+            bookies, quorum.write_set(start, len(bookies), metadata.write_quorum)
+        )
 
         def ask(slot: int) -> Coroutine[Any, Any, EntryRun | None]:
             return self._ask_for(bookies[slot], first, end, bytes_max, wanted)
 
-        race = Race()
-        run = await first_good(slots, ask, speculation, race)
-        replicas.count(race, [bookies[slot] for slot in slots])
-        if race.winner > 0:
-            self._start = slots[race.winner]
+        run, place = await self._first_good(bookies, slots, ask)
+        if place > 0:
+            self._start = slots[place]
         return run
 
+    async def _first_good(
+        self,
+        bookies: Sequence[str],
+        slots: Sequence[int],
+        ask: Callable[[int], Coroutine[Any, Any, EntryRun | None]],
+    ) -> tuple[EntryRun | None, int]:
+        """A run from the first replica that has it, and its place among ``slots``."""
+        race, replicas = Race(), self._replicas
+        run = await first_good(slots, ask, replicas.config.speculation, race)
+        if race.speculative or race.winner > 0:
+            replicas.count(race, [bookies[slot] for slot in slots])
+        return run, race.winner
+
     async def _ask_for(
-        self, bookie: str, first: int, end: int, bytes_max: int, wanted: _Wanted
+        self,
+        bookie: str,
+        first: int,
+        end: int,
+        bytes_max: int,
+        wanted: _Wanted,
+        stripe: Stripe = ALL_ENTRIES,
     ) -> EntryRun | None:
         """Intact entries from one bookie; None: ``wanted.failures`` has one more."""
+        count = stripe.count(first, end)
         try:
             reply = await self._bookies.client(bookie).read_entries(
-                self.ledger_id, first, end - first, bytes_max
+                self.ledger_id, first, count, bytes_max, stripe=stripe
             )
         except LedgerError as error:
             self._replicas.note_code(bookie, error.code)
@@ -235,11 +238,11 @@ class LedgerReader(LedgerTail):
                 error_for_code(code, f"ledger {self.ledger_id}: entry {first} on {bookie}")
             )
             return None
-        if len(packets) > end - first:
-            packets = packets[: end - first]
-        heads, bodies = split_packets(self.ledger_id, first, packets, wanted.head_bytes)
+        if len(packets) > count:
+            packets = packets[:count]
+        heads, bodies = split_packets(self.ledger_id, first, packets, wanted.head_bytes, stripe)
         if len(heads) < len(packets):
-            self._note_corrupt(first + len(heads), bookie)
+            self._note_corrupt(stripe.nth(first, len(heads)), bookie)
             if not heads:
                 wanted.failures.append(
                     EntryDigestError(
@@ -260,51 +263,58 @@ class LedgerReader(LedgerTail):
         bytes_max: int,
         wanted: _Wanted,
     ) -> EntryRun | None:
-        """Runs of several bookies at the same time; the first one falls over, if it must."""
+        """A run put together of stripes, for which bookies are asked at the same time."""
+        assert self._last_resort is not None
         quorums = (metadata.ensemble_size, metadata.write_quorum)
-        runs = plan_runs(
-            *(first, end, quorums, partial(self._replicas.order, bookies)),
-            runs_max=self._runs_wanted(bytes_max, metadata.write_quorum),
-            shift=self._start,
+        if self._entry_bytes:
+            end = min(end, first + max(1, bytes_max // self._entry_bytes))
+        order = partial(self._last_resort.order, bookies)
+        parts = plan_parts(first, end, quorums, order, shift=self._start)
+        # Why others than the first one failed is nobody's concern: they end the run.
+        wants = [wanted, *(_Wanted(wanted.head_bytes, []) for _ in parts[1:])]
+        found = await asyncio.gather(
+            *(
+                self._read_part(quorums, bookies, part, end, bytes_max, want)
+                for part, want in zip(parts, wants, strict=True)
+            )
         )
-        # A run that is cut short leaves a gap, so each may be twice as large as is expected.
-        expected = 2 * self._entry_bytes * metadata.write_quorum
-        share = min(bytes_max, max(1, bytes_max // len(runs), expected))
-        slots = quorum.write_set(first, *quorums)
-        slots = (runs[0].slot, *(slot for slot in slots if slot != runs[0].slot))
-        ignored = _Wanted(
-            wanted.head_bytes, []
-        )  # a run that fails is asked for again, as the first
-        loop = asyncio.get_running_loop()
-        others = [
-            loop.create_task(self._ask_for(bookies[r.slot], r.first, r.end, share, ignored))
-            for r in runs[1:]
+        if found[0] is None:
+            return None
+        stripes = [
+            (part.stripe, zip(run.heads, run.bodies, strict=True))
+            for part, run in zip(parts, found, strict=True)
+            if run is not None
         ]
-        try:
-            # Another slot of the write set holds fewer of them in a row: it then gives fewer.
-            found = await self._read_replicas(bookies, slots, first, runs[0].end, share, wanted)
-            if found is None:
-                return None
-            for run, task in zip(runs[1:], others, strict=True):
-                if run.first != first + len(found.heads):
-                    break  # a gap: what is behind it will be read again
-                more = await task
-                if more is None:
-                    break
-                found.heads += more.heads
-                found.bodies += more.bodies
-        finally:
-            for task in others:
-                task.cancel()
-        self._cut(found, bytes_max)
-        return found
+        heads, bodies = zip(*put_together(stripes, first, end, quorums[0]), strict=True)
+        together = EntryRun(self.ledger_id, first, list(heads), list(bodies))
+        self._cut(together, bytes_max)
+        return together
 
-    def _runs_wanted(self, bytes_max: int, write_quorum: int) -> int:
-        """So many runs that they are about ``bytes_max``, going by the entries read before."""
-        runs_max = self._replicas.config.striped_runs_max
-        if not self._entry_bytes:
-            return runs_max
-        return max(1, min(runs_max, -(-bytes_max // (self._entry_bytes * write_quorum))))
+    async def _read_part(
+        self,
+        quorums: tuple[int, int],
+        bookies: Sequence[str],
+        part: Part,
+        end: int,
+        bytes_max: int,
+        wanted: _Wanted,
+    ) -> EntryRun | None:
+        """From the first replica that has it."""
+        resort, stripe = self._last_resort, part.stripe
+        assert resort is not None
+        # What is above its share is dropped where another stripe ends before it, and what is below
+        # ends the run: sizes differ, so it may be twice as large as is expected.
+        expected = 2 * self._entry_bytes * stripe.count(part.first, end)
+        share = min(bytes_max, max(1, bytes_max * stripe.width // stripe.cycle, expected))
+
+        async def ask(slot: int) -> EntryRun | None:
+            slot_end, bookie = part.end_at(slot, end, quorums), bookies[slot]
+            run = await self._ask_for(bookie, part.first, slot_end, share, wanted, stripe)
+            if run is None:
+                resort.note(bookie)
+            return run
+
+        return (await self._first_good(bookies, part.slots, ask))[0]
 
     def _cut(self, run: EntryRun, bytes_max: int) -> None:
         """Drop what is above ``bytes_max``, but never the first entry."""

@@ -22,7 +22,15 @@ from bookkeeper.service_info import (
     READ_ONLY_PATH,
     ServiceInfo,
 )
-from bookkeeper.transport import AddRequest, BookieClient, BookieInfo, LacReply, ReadReply
+from bookkeeper.transport import (
+    ALL_ENTRIES,
+    AddRequest,
+    BookieClient,
+    BookieInfo,
+    LacReply,
+    ReadReply,
+    Stripe,
+)
 from metadata.errors import MetadataError, StoreClosedError
 from metadata.paths import decode_name
 from metadata.store import MetadataEvent, MetadataStore, SessionEvent, Watch
@@ -233,6 +241,7 @@ class UnreachableBookie(HeadsFromEntries):
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
         return ReadReply(codes.UNAVAILABLE, first, [])
 

@@ -142,6 +142,33 @@ class Replicas:
         return False
 
 
+class LastResort:
+    """Who of one ledger gave nothing lately, and so is asked last.
+
+    For striped ledgers: each time it would end the run of all others, too.
+    """
+
+    __slots__ = ("_replicas", "_until")
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._until: dict[str, float] = {}  # bookie -> loop time
+
+    def note(self, bookie_id: str) -> None:
+        """It gave nothing."""
+        memory_s = self._replicas.config.slow_memory_ms / 1000
+        self._until[bookie_id] = asyncio.get_running_loop().time() + memory_s
+
+    def order(self, bookies: Sequence[str], slots: Sequence[int]) -> Sequence[int]:
+        """As ``Replicas.order``, but for those."""
+        slots = self._replicas.order(bookies, slots)
+        if not self._until:
+            return slots
+        now_s = asyncio.get_running_loop().time()
+        self._until = {name: until for name, until in self._until.items() if until > now_s}
+        return sorted(slots, key=lambda slot: bookies[slot] in self._until)
+
+
 def zone_of(location: str) -> str:
     """The first level of a path like ``/zone/upgrade-domain`` or ``/rack``; "": none."""
     return location.lstrip("/").partition("/")[0]

@@ -1,15 +1,20 @@
-"""How a striped ledger (E > Qw) is read: runs of entries that one bookie holds in full. Pure.
+"""How a striped ledger (E > Qw) is read: stripes that one bookie holds in full. Pure.
 
-A bookie of a striped ensemble holds at most Qw entries in a row, so one request can't bring more.
-Several bookies are asked at the same time instead, each for its next run.
+A bookie of a striped ensemble holds at most Qw entries in a row, then it lacks some, and so on.
+Several bookies are asked at the same time, each for a stripe of all that is wanted, and what they
+give is put together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bookkeeper.client import quorum
+from bookkeeper.transport import Stripe
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -19,6 +24,70 @@ class Run:
     slot: int
     first: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one bookie is asked for: the entries of ``stripe`` from ``first`` on.
+
+    Attributes:
+        slots: whom to ask, in order. All hold ``first``, and the first one the whole stripe.
+    """
+
+    slots: Sequence[int]
+    first: int
+    stripe: Stripe
+
+    def end_at(self, slot: int, end: int, quorums: tuple[int, int]) -> int:
+        """Up to where the slot is asked: it may hold fewer in a row, behind which the read ends."""
+        if slot == self.slots[0]:
+            return end
+        row_end = self.first + self.stripe.width
+        held = held_end(slot, self.first, row_end, *quorums)
+        return min(end, held) if held < row_end else end
+
+
+def plan_parts(
+    first: int,
+    end: int,
+    quorums: tuple[int, int],
+    order: Callable[[Sequence[int]], Sequence[int]],
+    *,
+    shift: int = 0,
+) -> list[Part]:
+    """Parts that together are all entries ``first <= id < end``, in the order of their first ones.
+
+    Args: as those of ``plan_runs``.
+    """
+    cycle, parts = quorums[0], []
+    turn_end = min(end, first + cycle)
+    for run in plan_runs(first, turn_end, quorums, order, runs_max=cycle, shift=shift):
+        others = [slot for slot in quorum.write_set(run.first, *quorums) if slot != run.slot]
+        stripe = Stripe(cycle, run.first % cycle, run.end - run.first)
+        parts.append(Part((run.slot, *order(others)), run.first, stripe))
+    return parts
+
+
+def put_together(
+    found: Iterable[tuple[Stripe, Iterable[T]]], first: int, end: int, cycle: int
+) -> list[T]:
+    """Entries of stripes in the order of their ids, up to the first that is missing.
+
+    Args:
+        found: stripes and their entries from ``first`` on; a stripe that isn't there is missing.
+    """
+    by_place: list[Iterator[T]] = [iter(())] * cycle
+    for stripe, entries in found:
+        shared = iter(entries)
+        for place in range(stripe.offset, stripe.offset + stripe.width):
+            by_place[place % cycle] = shared
+    together: list[T] = []
+    for entry_id in range(first, end):
+        try:
+            together.append(next(by_place[entry_id % cycle]))
+        except StopIteration:
+            break
+    return together
 
 
 def held_end(slot: int, first: int, end: int, ensemble_size: int, write_quorum: int) -> int:

@@ -186,7 +186,7 @@ class BookieServer:
         bookie = await self._called(context)
         request = await self._decode(decode_read_request, frame, context)
         charged = min(request.bytes_max, _REPLY_BYTES_MAX)
-        if request.cut is not None:
+        if request.head_bytes is not None:
             charged += PIECE_BYTES_MAX
         await self._reads.acquire(charged)
         try:
@@ -296,17 +296,17 @@ class BookieServer:
 
 async def _read_and_encode(bookie: BookieClient, request: ReadRequest) -> bytes:
     """The reply's frame; what it was made of is free again."""
-    bytes_max, cut = min(request.bytes_max, _REPLY_BYTES_MAX), request.cut
+    bytes_max, stripe = min(request.bytes_max, _REPLY_BYTES_MAX), request.stripe
     wanted = (request.ledger_id, request.first, request.count_max)
-    if cut is not None:
+    if request.head_bytes is not None:
         found = await read_cut(
-            *(bookie.read_entries, *wanted, cut.head_bytes),
-            stripe=cut.stripe,
+            *(bookie.read_entries, *wanted, request.head_bytes),
+            stripe=stripe,
             bytes_max=bytes_max,
         )
         return encode_heads_reply(found)
     reply = await bookie.read_entries(
-        *wanted, bytes_max, fence=request.fence, master_key=request.master_key
+        *wanted, bytes_max, fence=request.fence, master_key=request.master_key, stripe=stripe
     )
     return encode_read_reply(reply.code, reply.first, reply.packets)
 

@@ -11,32 +11,28 @@ from typing import Final
 from crc32c import crc32c
 
 from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.transport import CutReply, ReadReply, Stripe
+from bookkeeper.transport import ALL_ENTRIES, CutReply, ReadReply, Stripe
 from bookkeeper.transport_grpc.errors import FrameError
 
-#: ledger u64, first entry u64, count u32, bytes u32, flags u8; the cut, if any, and the master key
-#: follow
+#: ledger u64, first entry u64, count u32, bytes u32, flags u8; what the flag says and the master
+#: key follow
 READ_REQUEST: Final = Struct(">QQIIB")
 FLAG_FENCE: Final = 1
-FLAG_HEADS: Final = 2  # bookies from before it refuse: they know no such flag
+# Bookies from before these refuse: they know no such flags.
+FLAG_HEADS: Final = 2
+FLAG_STRIPE: Final = 4
 CUT: Final = Struct(">IHHH")  # head bytes u32; cycle, offset and width of the stripe, u16 each
+STRIPE: Final = Struct(">HHH")  # the same without heads
 READ_REPLY: Final = Struct(">BIQ")  # code u8, count u32, first entry u64; sizes u32 and packets
 HEADS_CRC: Final = Struct(">I")  # in front of a reply with heads: CRC32C of the rest
 KEY_BYTES_MAX: Final = 255
+_MORE_BYTES: Final = {0: 0, FLAG_FENCE: 0, FLAG_HEADS: CUT.size, FLAG_STRIPE: STRIPE.size}
 _U32_MAX: Final = (1 << 32) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What ``BookieClient.read_heads`` asks for beside the arguments of a read."""
-
-    head_bytes: int
-    stripe: Stripe
 
 
 @dataclass(slots=True)
 class ReadRequest:
-    """Arguments of ``BookieClient.read_entries``; with a cut: of ``read_heads``."""
+    """Arguments of ``BookieClient.read_entries``; with ``head_bytes``: of ``read_heads``."""
 
     ledger_id: int
     first: int
@@ -44,18 +40,20 @@ class ReadRequest:
     bytes_max: int
     fence: bool
     master_key: bytes
-    cut: Cut | None = None  # never with a fence
+    stripe: Stripe = ALL_ENTRIES
+    head_bytes: int | None = None  # neither this nor another stripe with a fence
 
 
 def encode_read_request(request: ReadRequest) -> bytes:
     """Limits above what 32 bits hold are cut to that."""
-    cut, flags, cut_bytes = request.cut, FLAG_FENCE if request.fence else 0, b""
-    if cut is not None:
-        stripe = cut.stripe
+    stripe, flags, more = request.stripe, FLAG_FENCE if request.fence else 0, b""
+    if request.head_bytes is not None:
         flags |= FLAG_HEADS
-        cut_bytes = CUT.pack(
-            min(cut.head_bytes, _U32_MAX), stripe.cycle, stripe.offset, stripe.width
-        )
+        head_bytes = min(request.head_bytes, _U32_MAX)
+        more = CUT.pack(head_bytes, stripe.cycle, stripe.offset, stripe.width)
+    elif stripe != ALL_ENTRIES:
+        flags |= FLAG_STRIPE
+        more = STRIPE.pack(stripe.cycle, stripe.offset, stripe.width)
     fixed = READ_REQUEST.pack(
         request.ledger_id,
         request.first,
@@ -63,7 +61,7 @@ def encode_read_request(request: ReadRequest) -> bytes:
         min(request.bytes_max, _U32_MAX),
         flags,
     )
-    return b"".join((fixed, cut_bytes, request.master_key))
+    return b"".join((fixed, more, request.master_key))
 
 
 def decode_read_request(frame: bytes) -> ReadRequest:
@@ -71,24 +69,28 @@ def decode_read_request(frame: bytes) -> ReadRequest:
     if len(frame) < READ_REQUEST.size:
         raise FrameError(f"a read request of {len(frame)} bytes")
     ledger_id, first, count_max, bytes_max, flags = READ_REQUEST.unpack_from(frame)
-    if flags not in (0, FLAG_FENCE, FLAG_HEADS):
+    if flags not in _MORE_BYTES:
         raise FrameError(f"unknown flags {flags} in a read request")
-    key_at = READ_REQUEST.size + (CUT.size if flags == FLAG_HEADS else 0)
+    key_at = READ_REQUEST.size + _MORE_BYTES[flags]
     if not key_at <= len(frame) <= key_at + KEY_BYTES_MAX:
         raise FrameError(f"a read request of {len(frame)} bytes with flags {flags}")
     if ledger_id >> 63 or first >> 63:
         raise FrameError(f"ledger {ledger_id}, entry {first} in a read request")
-    cut = _decode_cut(frame, first) if flags == FLAG_HEADS else None
-    fence, key = flags == FLAG_FENCE, frame[key_at:]
-    return ReadRequest(ledger_id, first, count_max, bytes_max, fence, key, cut)
+    request = ReadRequest(
+        ledger_id, first, count_max, bytes_max, flags == FLAG_FENCE, frame[key_at:]
+    )
+    if flags == FLAG_HEADS:
+        request.head_bytes, *numbers = CUT.unpack_from(frame, READ_REQUEST.size)
+        request.stripe = _checked(Stripe(*numbers), first)
+    elif flags == FLAG_STRIPE:
+        request.stripe = _checked(Stripe(*STRIPE.unpack_from(frame, READ_REQUEST.size)), first)
+    return request
 
 
-def _decode_cut(frame: bytes, first: int) -> Cut:
-    head_bytes, cycle, offset, width = CUT.unpack_from(frame, READ_REQUEST.size)
-    stripe = Stripe(cycle, offset, width)
+def _checked(stripe: Stripe, first: int) -> Stripe:
     if not stripe.is_legal or not stripe.has(first):
         raise FrameError(f"{stripe} from entry {first} on in a read request")
-    return Cut(head_bytes, stripe)
+    return stripe
 
 
 def encode_read_reply(code: int, first: int, packets: Sequence[bytes | memoryview]) -> bytes:

@@ -50,7 +50,6 @@ from bookkeeper.transport_grpc.errors import FrameError
 from bookkeeper.transport_grpc.lane import LANE_HEADER, LaneOffer
 from bookkeeper.transport_grpc.lane_client import ClientLane, LaneOwner
 from bookkeeper.transport_grpc.read_frames import (
-    Cut,
     ReadRequest,
     decode_heads_reply,
     decode_read_reply,
@@ -215,10 +214,23 @@ class RemoteBookieClient:
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
-        if first < 0 or count_max < 1:
+        if first < 0 or count_max < 1 or not (stripe.is_legal and stripe.has(first)):
             return ReadReply(codes.BAD_REQUEST, first, [])
-        request = ReadRequest(ledger_id, first, count_max, max(0, bytes_max), fence, master_key)
+        request = ReadRequest(
+            ledger_id, first, count_max, max(0, bytes_max), fence, master_key, stripe
+        )
+        reply = await self._read_entries(request)
+        if reply.code == codes.BAD_REQUEST and stripe.width < stripe.cycle:
+            # A bookie from before there were stripes: what is in a row it does give.
+            request.stripe = ALL_ENTRIES
+            request.count_max = stripe.run_end(first, first + count_max) - first
+            return await self._read_entries(request)
+        return reply
+
+    async def _read_entries(self, request: ReadRequest) -> ReadReply:
+        first = request.first
         try:
             reply = decode_read_reply(await self._read(encode_read_request(request)))
         except LedgerError as error:
@@ -248,8 +260,9 @@ class RemoteBookieClient:
         """
         if not is_request(first, count_max, head_bytes, stripe):
             return HeadsReply(codes.BAD_REQUEST, first, [], [])
-        cut = Cut(head_bytes, stripe)
-        request = ReadRequest(ledger_id, first, count_max, max(0, bytes_max), False, b"", cut)
+        request = ReadRequest(
+            *(ledger_id, first, count_max, max(0, bytes_max), False, b"", stripe, head_bytes)
+        )
         try:
             frame = await self._read(encode_read_request(request))
             reply = decode_heads_reply(frame, head_bytes)

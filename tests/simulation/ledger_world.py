@@ -17,7 +17,14 @@ from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, transition_error
-from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
+from bookkeeper.transport import (
+    ALL_ENTRIES,
+    AddRequest,
+    BookieInfo,
+    LacReply,
+    ReadReply,
+    Stripe,
+)
 from metadata.errors import BadVersionError, NotFoundError, OutcomeUnknownError
 from metadata.store import (
     MetadataEvent,
@@ -176,12 +183,16 @@ class SimulatedBookieClient(HeadsFromEntries):
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
         reply = await self._network.call(
             self._node,
             self._bookie,
             lambda: self._bookie.read(
-                ledger_id, first, count_max, bytes_max, fence=fence, master_key=master_key
+                *(ledger_id, first, count_max, bytes_max),
+                fence=fence,
+                master_key=master_key,
+                stripe=stripe,
             ),
         )
         if reply is None:

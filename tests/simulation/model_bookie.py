@@ -8,11 +8,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from bookkeeper import codes
 from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header
-from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
+from bookkeeper.transport import (
+    ALL_ENTRIES,
+    AddRequest,
+    BookieInfo,
+    LacReply,
+    ReadReply,
+    Stripe,
+)
 
 
 @dataclass(slots=True)
@@ -104,14 +112,16 @@ class ModelBookie:
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
         if fence and (code := self.fence(ledger_id, master_key)) != codes.OK:
             return ReadReply(code, first, [])
         ledger = self.ledgers.get(ledger_id)
         packets: list[bytes | memoryview] = []
         size = 0
-        while ledger is not None and len(packets) < count_max:
-            packet = ledger.entries.get(first + len(packets))
+        entries = {} if ledger is None else ledger.entries
+        for entry_id in islice(stripe.ids(first), count_max):
+            packet = entries.get(entry_id)
             if packet is None or (packets and size + len(packet) > bytes_max):
                 break
             packets.append(packet)
@@ -176,6 +186,7 @@ class ModelBookieClient(HeadsFromEntries):
         self.pending_requests = 0
         self.requests: list[AddRequest] = []
         self.reads: list[tuple[int, int]] = []  # (first, count_max) of each read
+        self.stripes: list[Stripe] = []  # of each of these
         self.polls: list[int] = []  # ``above`` of each long poll
         self.explicit_lacs: list[int] = []
         self.reports: list[tuple[int, int]] = []  # (ledger, entry) of corrupt copies
@@ -221,14 +232,19 @@ class ModelBookieClient(HeadsFromEntries):
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
         self.reads.append((first, count_max))
+        self.stripes.append(stripe)
         if self.on_read is not None:
             self.on_read(first)
         if not self.bookie.up:
             return ReadReply(codes.UNAVAILABLE, first, [])
         return self.bookie.read(
-            ledger_id, first, count_max, bytes_max, fence=fence, master_key=master_key
+            *(ledger_id, first, count_max, bytes_max),
+            fence=fence,
+            master_key=master_key,
+            stripe=stripe,
         )
 
     async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:

@@ -297,7 +297,7 @@ def the_writer_closes_in_spite_of_a_recovery(plant: Plant) -> None:
 
 @bug(CLUSTER, "storage.md 4.2: digests are checked")
 def readers_show_damaged_bytes(plant: Plant) -> None:
-    def split(ledger_id: int, first: int, packets: Any, head_bytes: int) -> Any:
+    def split(_: int, __: int, packets: Any, head_bytes: int, ___: Any) -> Any:
         at = 36 + head_bytes
         return [bytes(p[36:at]) for p in packets], [bytes(p[at:]) for p in packets]
 

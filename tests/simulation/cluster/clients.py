@@ -11,7 +11,14 @@ from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.errors import BookieUnavailableError, LedgerError
 from bookkeeper.heads import HeadsFromEntries
-from bookkeeper.transport import AddRequest, BookieInfo, LacReply, ReadReply
+from bookkeeper.transport import (
+    ALL_ENTRIES,
+    AddRequest,
+    BookieInfo,
+    LacReply,
+    ReadReply,
+    Stripe,
+)
 from tests.simulation.cluster.judge import Judge
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.nodes import ClusterLoop, Links, Process
@@ -126,13 +133,17 @@ class LinkedBookie(HeadsFromEntries):
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
         judge, machine, process = self._judge, self._machine, self._process
 
         async def read(bookie: Bookie) -> ReadReply:
             held = machine.promises.holds(ledger_id, first)
             reply = await bookie.read_entries(
-                ledger_id, first, count_max, bytes_max, fence=fence, master_key=master_key
+                *(ledger_id, first, count_max, bytes_max),
+                fence=fence,
+                master_key=master_key,
+                stripe=stripe,
             )
             if fence and (reply.code == codes.OK or codes.is_explicit_negative(reply.code)):
                 judge.on_fenced(machine, ledger_id)

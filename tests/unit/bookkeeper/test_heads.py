@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +32,7 @@ class Source(heads.HeadsFromEntries):
         return encode_head(LEDGER, entry_id, -1, 0, b"", body) + body
 
     async def read_entries(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int, /
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int, /, *, stripe: Stripe
     ) -> ReadReply:
         assert ledger_id == LEDGER
         assert count_max > 0
@@ -38,7 +40,7 @@ class Source(heads.HeadsFromEntries):
         self.asked.append((first, count_max, bytes_max))
         packets: list[bytes | memoryview] = []
         size = 0
-        for entry_id in range(first, first + count_max):
+        for entry_id in islice(stripe.ids(first), count_max):
             if entry_id in self.failing or entry_id not in self.sizes:
                 break
             if packets and size + self.sizes[entry_id] > bytes_max:
@@ -80,6 +82,7 @@ def test_a_stripe_counts_and_runs_as_its_ids_say(stripe: Stripe, first: int, spa
     assert stripe.count(first, end) == sum(map(stripe.has, range(first, end)))
     ids = [e for e in range(first, end) if stripe.has(e)]
     assert [stripe.nth(first, number) for number in range(len(ids))] == ids
+    assert list(islice(stripe.ids(first), len(ids))) == ids
     run_end = stripe.run_end(first, end)
     assert all(map(stripe.has, range(first, run_end)))
     assert run_end == end or not stripe.has(run_end)

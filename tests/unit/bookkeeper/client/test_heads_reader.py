@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -124,10 +125,15 @@ async def test_one_round_of_requests_brings_everything(
     writer = await written(cluster, LedgerConfig(*pair, 1), 200)
     for client in cluster.clients.values():
         client.reads.clear()
+        client.stripes.clear()
     run = await heads_reader(cluster, writer).read(0, 200)
     assert (run.heads, run.sizes) == expected(0, 200)
-    asked = [entry for client in cluster.clients.values() for entry in client.reads]
-    entries = [first + n for first, count in asked for n in range(count)]
+    entries = [
+        entry
+        for client in cluster.clients.values()
+        for (first, count), stripe in zip(client.reads, client.stripes, strict=True)
+        for entry in islice(stripe.ids(first), count)
+    ]
     assert sorted(entries) == list(range(200))
 
 

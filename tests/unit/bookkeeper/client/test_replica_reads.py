@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -55,16 +56,16 @@ class Hung:
         self.cancelled = 0
         self.open = asyncio.Event()
         self._read = client.read_entries
-        client.read_entries = self.read  # type: ignore[method-assign,assignment]
+        client.read_entries = self.read  # type: ignore[method-assign]
 
-    async def read(self, *args: int) -> ReadReply:
+    async def read(self, *args: int, **options: Any) -> ReadReply:
         self.asked += 1
         try:
             await self.open.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return await self._read(*args)
+        return await self._read(*args, **options)
 
 
 # ---- batches (4.4)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from bookkeeper import codes
 from bookkeeper.client import quorum
 from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, LedgerConfig, ReadConfig
+from bookkeeper.client.config import LedgerConfig
 from bookkeeper.client.striped_runs import plan_runs
 from bookkeeper.errors import NoSuchEntryError
-from bookkeeper.transport import ReadReply
+from bookkeeper.transport import ReadReply, Stripe
 from metadata.embedded import EmbeddedMetadataStore
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.test_client import batch, write
@@ -75,7 +75,6 @@ def test_ledgers_share_an_ensemble_that_is_a_multiple_of_the_write_quorum() -> N
     cuts=st.lists(st.integers(1, 9), max_size=3),
     reads=st.lists(st.tuples(st.integers(0, 39), st.integers(1, 40)), min_size=1, max_size=6),
     bytes_max=st.sampled_from([1, 300, 2000, 1 << 20]),
-    runs_max=st.integers(1, 20),
     down=st.integers(0, 12),
 )
 async def test_any_read_of_any_ledger(
@@ -83,7 +82,6 @@ async def test_any_read_of_any_ledger(
     cuts: list[int],
     reads: list[tuple[int, int]],
     bytes_max: int,
-    runs_max: int,
     down: int,
 ) -> None:
     """Random ranges over random segments; one bookie is down if others have all it holds."""
@@ -94,7 +92,6 @@ async def test_any_read_of_any_ledger(
         *(store, cluster.pool, cluster.client._placement),
         clock=lambda: 0,
         rng=cluster.client._rng,
-        config=ClientConfig(reads=ReadConfig(striped_runs_max=runs_max)),
     )
     cluster.add_bookies(size + len(cuts))
     writer = await cluster.client.create_ledger(LedgerConfig(size, write_quorum, write_quorum))
@@ -123,15 +120,33 @@ async def test_any_read_of_any_ledger(
 
 
 async def test_bookies_are_asked_at_the_same_time(cluster: Cluster) -> None:
-    """One call brings as many entries as several bookies hold in a row, without waiting between."""
+    """One call brings all they hold, a request each, without waiting between."""
     cluster.add_bookies(5)
     writer = await cluster.client.create_ledger(LedgerConfig(5, 3, 2))
     await write(writer, 60)
     for client in cluster.clients.values():
         client.reads.clear()
     run = await writer.reader().read(0, 59, 1 << 20, 10)
-    assert len(run.heads) >= 45  # 16 runs of up to 3
-    assert sum(len(client.reads) for client in cluster.clients.values()) == 16
+    assert (run.heads, run.bodies) == batch(0, 60)
+    assert sum(len(client.reads) for client in cluster.clients.values()) == 2  # 3 and 2 of each 5
+
+
+async def test_who_is_away_costs_a_request_now_and_then(cluster: Cluster) -> None:
+    """The others hold everything: reads don't end at each of its rows for as long as it is away."""
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(LedgerConfig(3, 2, 2))
+    await write(writer, 300)
+    for away in cluster.bookies.values():
+        away.up = False
+        for client in cluster.clients.values():
+            client.reads.clear()
+        reader, first = writer.reader(), 0
+        while first < 300:
+            run = await reader.read(first, 299, 1 << 20, 10)
+            assert (run.heads, run.bodies) == batch(first, len(run.heads))
+            first += len(run.heads)
+        assert sum(len(client.reads) for client in cluster.clients.values()) <= 6
+        away.up = True
 
 
 async def test_reads_become_fewer_when_entries_are_large(cluster: Cluster) -> None:
@@ -144,8 +159,9 @@ async def test_reads_become_fewer_when_entries_are_large(cluster: Cluster) -> No
     for client in cluster.clients.values():
         client.reads.clear()
     run = await reader.read(10, 29, 4500, 4)
-    assert 2 <= len(run.heads) <= 4
-    assert sum(len(client.reads) for client in cluster.clients.values()) == 3  # 2,080 bytes each
+    assert len(run.heads) == 4
+    asked = [count for client in cluster.clients.values() for _, count in client.reads]
+    assert sum(asked) == 4  # 1,040 bytes each
 
 
 async def test_a_hole_in_a_later_run_only_shortens_the_read(cluster: Cluster) -> None:
@@ -195,9 +211,15 @@ async def test_a_bookie_that_gives_more_than_its_share_is_cut(cluster: Cluster) 
     for client in cluster.clients.values():
 
         async def all_of_it(
-            ledger_id: int, first: int, *_: object, entries: dict[int, bytes] = everything
+            ledger_id: int,
+            first: int,
+            *_: object,
+            stripe: Stripe,
+            entries: dict[int, bytes] = everything,
         ) -> ReadReply:
-            return ReadReply(codes.OK, first, [entries[e] for e in range(first, 12)])
+            ids = filter(stripe.has, range(first, 12))
+            given: list[bytes | memoryview] = [entries[e] for e in ids]
+            return ReadReply(codes.OK, first, given)
 
         client.read_entries = all_of_it  # type: ignore[method-assign,assignment]
     run = await writer.reader().read(0, 8, 1 << 20, 10)

@@ -18,7 +18,7 @@ from bookkeeper.replication.auditor_checks import ChecksConfig, PeriodicChecks
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.ledger_checker import LedgerChecker
 from bookkeeper.replication.under_replication import CHECK_ALL_LEDGERS, REPLICAS_CHECK
-from bookkeeper.transport import ReadReply
+from bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe
 from tests.unit.bookkeeper.replication.audited_cluster import Cluster, eventually
 
 
@@ -39,6 +39,7 @@ class Holder(UnreachableBookie):
         *,
         fence: bool = False,
         master_key: bytes = b"",
+        stripe: Stripe = ALL_ENTRIES,
     ) -> ReadReply:
         self.asked += 1
         if self.entries is None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import islice
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bookkeeper import codes
-from bookkeeper.transport import CutReply, Stripe
+from bookkeeper.transport import ALL_ENTRIES, CutReply, Stripe
 from bookkeeper.transport_grpc.errors import FrameError
 from bookkeeper.transport_grpc.read_frames import (
     CUT,
     FLAG_FENCE,
     FLAG_HEADS,
+    FLAG_STRIPE,
     READ_REQUEST,
-    Cut,
+    STRIPE,
     ReadRequest,
     decode_heads_reply,
     decode_read_reply,
@@ -37,36 +41,46 @@ def test_requests_survive_the_wire(
 
 
 @st.composite
-def cut_requests(draw: st.DrawFn) -> ReadRequest:
-    """Requests for heads: the first entry is one of the stripe."""
+def striped_requests(draw: st.DrawFn) -> ReadRequest:
+    """Requests for entries or heads of a stripe, which has the first entry."""
     cycle = draw(st.integers(1, 0xFFFF))
     stripe = Stripe(cycle, draw(st.integers(0, cycle - 1)), draw(st.integers(1, cycle)))
     run = draw(st.integers(0, (1 << 40) - 1)) * cycle + stripe.offset
     first = run + draw(st.integers(0, stripe.width - 1))
-    cut = Cut(draw(_LIMITS), stripe)
-    key = draw(st.binary(max_size=40))
-    return ReadRequest(draw(_IDS), first, draw(_LIMITS), draw(_LIMITS), False, key, cut)
+    key, head_bytes = draw(st.binary(max_size=40)), draw(st.none() | _LIMITS)
+    limits = (draw(_LIMITS), draw(_LIMITS))
+    return ReadRequest(draw(_IDS), first, *limits, False, key, stripe, head_bytes)
 
 
-@given(cut_requests())
-def test_requests_for_heads_survive_the_wire(request: ReadRequest) -> None:
-    assert decode_read_request(encode_read_request(request)) == request
+@given(striped_requests())
+def test_requests_for_stripes_and_heads_survive_the_wire(request: ReadRequest) -> None:
+    decoded = decode_read_request(encode_read_request(request))
+    assert replace(decoded, stripe=request.stripe) == request
+    # Whatever means all entries may come as the one that is usual.
+    assert decoded.stripe in (request.stripe, ALL_ENTRIES)
+    ids = zip(decoded.stripe.ids(request.first), request.stripe.ids(request.first), strict=False)
+    assert all(a == b for a, b in islice(ids, 100))
 
 
-@given(cut_requests(), st.data())
-def test_a_truncated_request_for_heads_is_refused(
-    request: ReadRequest, data: st.DataObject
-) -> None:
+@given(striped_requests(), st.data())
+def test_a_truncated_request_of_these_is_refused(request: ReadRequest, data: st.DataObject) -> None:
     request.master_key = b""
     encoded = encode_read_request(request)
     with pytest.raises(FrameError):
         decode_read_request(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
 
 
-def test_heads_are_asked_for_with_a_flag_that_older_bookies_refuse() -> None:
-    """They know the flags 0 and 1, in this byte, and check it before what follows."""
-    request = ReadRequest(1, 0, 1, 1, False, b"", Cut(32, Stripe()))
+def test_heads_and_stripes_are_asked_for_with_flags_that_older_bookies_refuse() -> None:
+    """They know fewer flags, in this byte, and check it before what follows."""
+    request = ReadRequest(1, 0, 1, 1, False, b"", head_bytes=32)
     assert encode_read_request(request)[READ_REQUEST.size - 1] & ~FLAG_FENCE == FLAG_HEADS
+    request = ReadRequest(1, 0, 1, 1, False, b"", Stripe(3, 0, 2))
+    assert encode_read_request(request)[READ_REQUEST.size - 1] & ~FLAG_FENCE == FLAG_STRIPE
+
+
+def test_who_wants_all_entries_asks_as_ever() -> None:
+    request = ReadRequest(1, 0, 9, 9, False, b"key", ALL_ENTRIES)
+    assert encode_read_request(request) == READ_REQUEST.pack(1, 0, 9, 9, 0) + b"key"
 
 
 def test_limits_beyond_the_field_are_cut() -> None:
@@ -146,7 +160,12 @@ def test_garbage_is_refused_or_consistent(garbage: bytes) -> None:
     [
         b"",
         READ_REQUEST.pack(1, 2, 3, 4, 0)[:-1],
-        READ_REQUEST.pack(1, 2, 3, 4, 4),
+        READ_REQUEST.pack(1, 2, 3, 4, 8),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_STRIPE),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_STRIPE | FLAG_FENCE) + STRIPE.pack(3, 0, 3),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_STRIPE) + STRIPE.pack(3, 0, 0),
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_STRIPE) + STRIPE.pack(3, 0, 2),  # without entry 2
+        READ_REQUEST.pack(1, 2, 3, 4, FLAG_STRIPE) + STRIPE.pack(3, 0, 3) + bytes(256),
         READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS),
         READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS | FLAG_FENCE) + CUT.pack(32, 1, 0, 1),
         READ_REQUEST.pack(1, 2, 3, 4, FLAG_HEADS) + CUT.pack(32, 0, 0, 0),
