@@ -23,8 +23,9 @@ $(STAMP): pyproject.toml constraints.txt
 standalone: $(STAMP)  ## one process: binary protocol on 6650, HTTP on 8080, data in data/
 	$(BIN)/magnetar standalone --data data --port 6650 --web-port 8080 --bind 127.0.0.1
 
+# Three workers for two cores: half of the tests' time is waiting for processes. Order: tests/conftest.py.
 test: $(STAMP)  ## all tests that CI runs
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)  ## format, lint, types, generated code
 	$(BIN)/ruff format --check .

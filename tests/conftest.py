@@ -21,6 +21,22 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
+# Files that take minutes come first and those of milliseconds last, so that no worker of a run in
+# parallel is alone at its end.
+_FIRST = ("pipeline", "integration", "interop", "charts", "simulation")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(_FIRST)}
+    here = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> int:
+        place = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
+        return ranks.get(place, len(ranks))
+
+    items.sort(key=rank)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--service-url", help="pulsar://host:port of a running server to test")
     parser.addoption("--admin-url", help="http://host:port of the same server")
