@@ -42,6 +42,9 @@ _TICK_MS: Final = 500
 _IMAGE_JARS: Final = Path(sys.prefix) / "share" / "zookeeper"  # deploy/install.sh puts them there
 _SERVER_JVM: Final = (
     *("-XX:+UseSerialGC", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError"),
+    # A follower tries five times to reach a leader that was just elected. At 100 ms apart a leader
+    # short of CPU isn't ready for it in time, and then waits for followers for all of initLimit.
+    "-Dzookeeper.leaderConnectDelayDuringRetryMs=500",
     "-Dzookeeper.jmx.log4j.disable=true",
     "-Dzookeeper.preAllocSize=4096",
 )

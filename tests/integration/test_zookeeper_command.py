@@ -63,6 +63,7 @@ async def test_one_of_three_is_alive_and_two_serve(members: list[Member]) -> Non
     for each in (first, second):
         wait_until(lambda each=each: each.answers("ready"), "there is a quorum", WAIT_S)  # type: ignore[misc]
     assert [(each.data / "myid").read_text() for each in (first, second)] == ["1\n", "2\n"]
+    assert any("leaderConnectDelayDuringRetryMs: 500" in each.log for each in (first, second))
     store = await connect_store(f"zk:{HOST}:{first.port},{HOST}:{second.port}/chroot")
     await store.put("/node", b"kept")
     await store.close()
