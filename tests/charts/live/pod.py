@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
+import queue
 import shutil
+import signal
+import subprocess
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +20,7 @@ from tests.charts.live.container import Container, now_text
 from tests.charts.live.network import PodNetwork
 from tests.charts.live.sandbox import IMAGE_VARIABLES, Sandbox
 from tests.charts.live.settings import command_of, variables_of
-from tests.charts.live.volumes import NotThereYet, make_volumes
+from tests.charts.live.volumes import NotThereYet, make_volumes, refresh_volumes
 from tests.charts.renderings import Object
 
 __all__ = ["Pod", "Surroundings"]
@@ -52,11 +56,14 @@ class Pod(threading.Thread):
         self._network = ""
         self._containers: list[Container] = []
         self._news = threading.Event()
+        self._renewed: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._grace_s: float | None = None  # None: it is to live
         self._told: Object = {}
         self._conditions: dict[str, Object] = {}
         self._begun = now_text()
         self._is_gone = False
+        self._is_cut = False  # nothing is reported
+        self._volumes: dict[str, Path] = {}  # as the containers see them, also those to come
 
     def on_change(self, pod: Object) -> None:
         """The object has changed."""
@@ -67,6 +74,57 @@ class Pod(threading.Thread):
         """The object is gone, so nobody waits for it: by force, or because it has ended."""
         self._is_gone = True
         self._end(0.0)
+
+    def on_content(self, kind: str, namespace: str, name: str) -> None:
+        """A ``configMap`` or ``secret`` is new or has changed."""
+        if namespace == self._pod["metadata"]["namespace"]:
+            self._renewed.put((kind, name))
+
+    def on_missed(self) -> None:
+        """The object went while nobody could tell this node: end as every pod does."""
+        self._is_gone = True
+        self._end(float(self._pod["spec"]["terminationGracePeriodSeconds"]))
+
+    @property
+    def node(self) -> str:
+        return str(self._pod["spec"]["nodeName"])
+
+    @property
+    def network(self) -> str:
+        """Name of its network namespace; "": it has none yet."""
+        return self._network
+
+    @property
+    def restarts(self) -> int:
+        """How often its containers have ended by themselves and were started anew."""
+        return sum(each.status()["restartCount"] for each in self._containers)
+
+    def cut(self) -> None:
+        """Its node can't be reached: report nothing. Its claims go on without it.
+
+        As a volume on the network that is taken from a lost node: what comes next finds what was
+        written until now, and sees nothing of what is written here from now on.
+        """
+        self._is_cut = True
+        pids = self.pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)  # else the copy would be of many moments
+        try:
+            for volume in self._pod["spec"].get("volumes") or ():
+                if "persistentVolumeClaim" in volume:
+                    path = self._volumes[volume["name"]]
+                    # Mounts stay with the folder that is moved away.
+                    old = path.rename(path.with_name(f"{path.name}.{self.uid}"))
+                    subprocess.run(["cp", "-a", "--sparse=always", str(old), str(path)], check=True)
+                    self._volumes[volume["name"]] = old
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def join_again(self) -> None:
+        """After ``cut``: report again."""
+        self._is_cut = False
+        self._news.set()
 
     def pids(self) -> list[int]:
         """First processes of its containers."""
@@ -103,15 +161,16 @@ class Pod(threading.Thread):
         assert not self._pod["spec"].get("initContainers"), "this kubelet has no init containers"
         while self._grace_s is None:
             try:
-                volumes = make_volumes(self._around.api, self._pod, self._folder / "volumes")
-                self._start_containers(volumes)
+                folder = self._folder / "volumes"
+                self._volumes = make_volumes(self._around.api, self._pod, folder)
+                self._start_containers()
                 return True
             except NotThereYet as error:
                 _logger.info("%s waits for %s", self._path, error)
                 self._news.wait(_RETRY_S)
         return False
 
-    def _start_containers(self, volumes: dict[str, Path]) -> None:
+    def _start_containers(self) -> None:
         if not self._network:
             self._network, address = self._around.network.add()
             pod = self._pod = copy.deepcopy(self._pod)
@@ -132,7 +191,7 @@ class Pod(threading.Thread):
                 pod["status"]["podIP"],
                 self._folder / spec["name"],
                 self._around.image,
-                volumes,
+                self._volumes,
                 variables,
                 command_of(spec, variables),
             )
@@ -148,6 +207,7 @@ class Pod(threading.Thread):
     def _watch_over(self) -> None:
         """Report until all containers have ended for good."""
         while True:
+            self._refresh()
             is_over = not any(each.is_alive() for each in self._containers)
             is_told = self._tell()
             if is_over:
@@ -156,10 +216,21 @@ class Pod(threading.Thread):
             self._news.wait(0.2 if is_told else _TOLD_S)
             self._news.clear()
 
+    def _refresh(self) -> None:
+        while not self._renewed.empty():
+            kind, name = self._renewed.get()
+            folder = self._folder / "volumes"
+            try:
+                if refresh_volumes(self._around.api, self._pod, folder, kind, name):
+                    _logger.info("%s: new files of %s %s", self._path, kind, name)
+            except (NotThereYet, ApiError, OSError) as error:
+                # What is gone, or lacks a key, changes nothing: the pod goes on with what it has.
+                _logger.warning("%s: %s %s: %s", self._path, kind, name, error)
+
     def _tell(self) -> bool:
         """Report the status if it has changed; whether the API server knows it."""
         status = self._status()
-        if status == self._told or self._is_gone:
+        if status == self._told or self._is_gone or self._is_cut:
             return True
         try:
             self._around.api.patch(f"{self._path}/status", self._with_uid({"status": status}))

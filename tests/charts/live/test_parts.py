@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import struct
 from pathlib import Path
 from typing import Any, cast
@@ -11,8 +12,14 @@ import pytest
 
 from tests.charts.live.api import ApiServer, Gone
 from tests.charts.live.names import answer, table_of
+from tests.charts.live.secrets import commands_of
 from tests.charts.live.settings import command_of, expand, variables_of
-from tests.charts.live.volumes import NotThereYet, make_volumes, value_of_field
+from tests.charts.live.volumes import (
+    NotThereYet,
+    make_volumes,
+    refresh_volumes,
+    value_of_field,
+)
 from tests.charts.renderings import Object
 
 POD: Object = {
@@ -169,10 +176,25 @@ def test_volumes_are_folders_and_files(tmp_path: Path) -> None:
         pytest.skip("only root gives files to groups")
     found = make_volumes(api, pod, tmp_path / "volumes")
     assert found["data"] == kept
-    assert [path.name for path in found["token"].rglob("*")] == ["in", "token"]
+    assert os.readlink(found["token"] / "in") == "..data/in"
     token = found["token"] / "in" / "token"
     assert (token.read_bytes(), token.stat().st_mode & 0o777) == (b"t", 0o440)
     assert (found["both"] / "zoo.cfg").read_text("utf-8") == "a=b\n"
+    assert not refresh_volumes(api, pod, tmp_path / "volumes", "secret", "secret")
+    before = (found["token"] / "..data").resolve()
+    secret["data"] = {"TOKEN": base64.b64encode(b"new").decode()}
+    assert not refresh_volumes(api, pod, tmp_path / "volumes", "configMap", "secret")
+    assert refresh_volumes(api, pod, tmp_path / "volumes", "secret", "secret")
+    assert (token.read_bytes(), token.stat().st_mode & 0o777) == (b"new", 0o440)
+    assert not before.exists()
+    secret["data"] = {"other": ""}
+    with pytest.raises(NotThereYet, match="TOKEN"):
+        refresh_volumes(api, pod, tmp_path / "volumes", "secret", "secret")
+    assert token.read_bytes() == b"new"
     claim["status"] = {"phase": "Pending"}
     with pytest.raises(NotThereYet, match="claim"):
         make_volumes(api, pod, tmp_path / "volumes")
+
+
+def test_commands_of_the_page_are_found() -> None:
+    assert [len(commands_of(section)) for section in ("TLS", "Tokens")] == [2, 1]

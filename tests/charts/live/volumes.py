@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-from pathlib import Path
-from typing import Any
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, Final
 
 from tests.charts.live.api import ApiServer, Gone
 from tests.charts.renderings import Object
 
-__all__ = ["NotThereYet", "Provisioner", "make_volumes", "value_of_field"]
+__all__ = ["NotThereYet", "Provisioner", "make_volumes", "refresh_volumes", "value_of_field"]
+
+_DATA: Final = "..data"
 
 
 class NotThereYet(Exception):
@@ -37,7 +41,7 @@ def make_volumes(api: ApiServer, pod: Object, folder: Path) -> dict[str, Path]:
     """Each volume of a pod and where it is; those that aren't claims are made below ``folder``.
 
     Raises:
-        NotThereYet: a claim isn't bound, a ConfigMap or Secret doesn't exist.
+        NotThereYet: a claim isn't bound, a ConfigMap or Secret, or a key of it, doesn't exist.
     """
     return {
         volume["name"]: _make_volume(api, pod, volume, folder / volume["name"])
@@ -46,7 +50,7 @@ def make_volumes(api: ApiServer, pod: Object, folder: Path) -> dict[str, Path]:
 
 
 def _make_volume(api: ApiServer, pod: Object, volume: Object, folder: Path) -> Path:
-    group = pod["spec"].get("securityContext", {}).get("fsGroup", 0)
+    group = _group(pod)
     if claim := volume.get("persistentVolumeClaim"):
         folder = _claimed(api, pod["metadata"]["namespace"], claim["claimName"])
         _give(folder, group, 0o2775)
@@ -56,21 +60,97 @@ def _make_volume(api: ApiServer, pod: Object, volume: Object, folder: Path) -> P
         _give(folder, group, 0o2777)
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    if "projected" in volume:
-        sources, mode = volume["projected"]["sources"], volume["projected"].get("defaultMode")
-    else:
-        kinds = ("configMap", "secret", "downwardAPI")
-        sources = [{kind: volume[kind]} for kind in kinds if kind in volume]
-        assert sources, f"a volume that this kubelet doesn't know: {volume}"
-        mode = next(iter(sources[0].values())).get("defaultMode")
-    for source in sources:
-        for path, content in _files(api, pod, source).items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-            _give(target, group, 0o644 if mode is None else mode)
+    _publish(folder, _content(api, pod, volume), _mode(volume), group)
     _give(folder, group, 0o2755)
     return folder
+
+
+def refresh_volumes(api: ApiServer, pod: Object, folder: Path, kind: str, name: str) -> bool:
+    """Give a running pod what a ConfigMap or Secret has become; whether any file has changed.
+
+    As a kubelet does it: all files of a volume change at once, under names that stay. Not what is
+    mounted by ``subPath``, nor variables: those are of the pod's begin.
+
+    Args:
+        kind: ``configMap`` or ``secret``.
+        folder: that of ``make_volumes``.
+    """
+    group = _group(pod)
+    is_changed = False
+    for volume in pod["spec"].get("volumes") or ():
+        if any(_name(each) == name for each in _sources(volume) if kind in each):
+            content = _content(api, pod, volume)
+            is_changed |= _publish(folder / volume["name"], content, _mode(volume), group)
+    return is_changed
+
+
+def _sources(volume: Object) -> list[Object]:
+    """What a volume of files is made of; []: it is of another kind."""
+    if "projected" in volume:
+        return list(volume["projected"]["sources"])
+    return [
+        {kind: volume[kind]} for kind in ("configMap", "secret", "downwardAPI") if kind in volume
+    ]
+
+
+def _name(source: Object) -> str:
+    ((_, what),) = source.items()
+    return str(what.get("secretName") or what.get("name"))
+
+
+def _mode(volume: Object) -> int:
+    kind = next(key for key in volume if key != "name")
+    mode = volume[kind].get("defaultMode")
+    return 0o644 if mode is None else int(mode)
+
+
+def _group(pod: Object) -> int:
+    return int(pod["spec"].get("securityContext", {}).get("fsGroup", 0))
+
+
+def _content(api: ApiServer, pod: Object, volume: Object) -> dict[str, bytes]:
+    sources = _sources(volume)
+    assert sources, f"a volume that this kubelet doesn't know: {volume}"
+    return {path: content for each in sources for path, content in _files(api, pod, each).items()}
+
+
+def _publish(folder: Path, files: Mapping[str, bytes], mode: int, group: int) -> bool:
+    """Make these the files of a volume; False: they are already.
+
+    Each name is a link into ``..data``, which is a link to a folder that never changes: whoever
+    reads several files in the moment of the change may get some old and some new ones, but never
+    half a file.
+    """
+    data = folder / _DATA
+    old = data.resolve() if data.exists() else None
+    if old is not None and _read(old) == files:
+        return False
+    new = Path(tempfile.mkdtemp(prefix="..", dir=folder))
+    for path, content in files.items():
+        target = new / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        _give(target, group, mode)
+    for each in (new, *(path for path in new.rglob("*") if path.is_dir())):
+        _give(each, group, 0o2755)
+    fresh = folder / "..data_tmp"
+    fresh.symlink_to(new.name)
+    fresh.rename(data)
+    names = {PurePath(path).parts[0] for path in files}
+    for name in names:
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"{_DATA}/{name}")
+    for link in folder.iterdir():
+        if not link.name.startswith("..") and link.name not in names:
+            link.unlink()
+    if old is not None:
+        shutil.rmtree(old)
+    return True
+
+
+def _read(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def _give(path: Path, group: int, mode: int) -> None:
@@ -103,9 +183,10 @@ def _files(api: ApiServer, pod: Object, source: Object) -> dict[str, bytes]:
         path = f"/api/v1/namespaces/{namespace}/{account}/token"
         token = api.create(path, {"spec": spec})["status"]["token"]
         return {what["path"]: token.encode()}
-    name = what.get("secretName") or what.get("name")
-    data = content_of(api, namespace, kind, name)
+    data = content_of(api, namespace, kind, _name(source))
     if items := what.get("items"):
+        if missing := [item["key"] for item in items if item["key"] not in data]:
+            raise NotThereYet(f"{kind} {_name(source)}: {missing[0]}")
         return {item["path"]: data[item["key"]] for item in items}
     return data
 
