@@ -366,4 +366,7 @@ async def _stop(standalone: Standalone) -> int:
         # Nothing acknowledged depends on an orderly end; the next start does what is missing.
         logger.warning("stopped after brokerShutdownTimeoutMs without a complete flush")
         return 4
+    except Exception:  # the next start finds what is missing here, too
+        logger.exception("stopped without a complete end")
+        return 4
     return 0

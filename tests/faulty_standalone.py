@@ -4,7 +4,7 @@
 
 While the file PATH exists, every durable write of SYNC_POINT (``journal.group``, say) fails with
 EIO, after its bytes were handed over: what a failing disk looks like. If it says "hang", they never
-return.
+return; if it says "close", closing any file fails as well.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ class FaultyFile(OsFile):
         if sync_point == self._sync_point and self._trigger.exists():
             self._fail()
         super().sync(sync_point)
+
+    def close(self) -> None:
+        super().close()
+        if self._trigger.exists() and self._trigger.read_text() == "close":
+            self._fail()
 
     def _fail(self) -> None:
         if self._trigger.read_text() == "hang":

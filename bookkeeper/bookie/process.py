@@ -283,4 +283,7 @@ async def _serve(
         # Nothing acknowledged depends on an orderly end; the next start does what is missing.
         _log.warning("stopped after %.0f s without a complete flush", _CLOSE_S_MAX)
         return 4
+    except Exception:  # the next start finds what is missing here, too
+        _log.exception("stopped without a complete end")
+        return 4
     return 0

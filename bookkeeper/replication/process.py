@@ -186,4 +186,7 @@ async def _serve(settings: AutoRecoverySettings, metadata_url: str, metrics: Met
     except TimeoutError:
         _log.warning("stopped after %.0f s; the next one goes on with the markers", _CLOSE_S_MAX)
         return 4
+    except Exception:
+        _log.exception("stopped; the next one goes on with the markers")
+        return 4
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,11 +14,20 @@ from pathlib import Path
 import pytest
 
 from tests.child_process import ChildProcess
-from tests.integration.failure_tools import new_topic, open_producer, send_all, wait_until
+from tests.integration.failure_tools import (
+    check_history,
+    keep,
+    new_topic,
+    open_producer,
+    publish,
+    send_all,
+    wait_until,
+)
 from tests.standalone_process import StandaloneProcess
 from tests.zookeeper_process import free_port
 
 WAIT_S = 120.0
+LOGS_JSON = ("--set", "logFormat=json")
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--user", "--map-root-user")
 
 
@@ -93,6 +103,23 @@ def test_a_disk_that_hangs_holds_up_no_end(tmp_path: Path) -> None:
             wait_until(lambda: "hangs now" in process.log, "the journal is written to")
             assert process.stop(WAIT_S) == 4, process.log
         assert "without a complete" in process.log
+
+
+def test_an_end_that_fails_is_told_by_its_exit_code(tmp_path: Path) -> None:
+    """As closing a file may, on a disk in the network: what was acknowledged is synced by then."""
+    trigger, topic = tmp_path / "fails", new_topic()
+    command = ("tests.faulty_standalone", "none of them", str(trigger))
+    with StandaloneProcess(tmp_path / "data", *LOGS_JSON, command=command) as process:
+        keep(process.service_url, topic)
+        receipts = publish(process.service_url, topic, range(100))
+        trigger.write_text("close")
+        assert process.stop(WAIT_S) == 4, process.log
+        lines = [json.loads(line) for line in process.log.splitlines() if line[:1] == "{"]
+        said = next(line for line in lines if line["message"] == "stopped without a complete end")
+        assert "Input/output error" in said["exception"]
+        trigger.unlink()
+        process.start()
+        check_history(process.service_url, topic, receipts)
 
 
 def _python(code: str, variables: Mapping[str, str] | None = None) -> tuple[int, str]:
