@@ -9,7 +9,8 @@
 #   --prefix      a virtual environment is made there; it must not exist
 #   --source      this repository (default: the folder above this script)
 #   --extra       of pyproject.toml: pipeline
-#   --root        folder of the image's file system: gets the user's line in etc/ and the data folder
+#   --root        folder of the image's file system: gets the user's line in etc/, the data folder
+#                 and Python's library compiled
 #   --wheels      folder with all packages, which are then taken from nowhere else
 #   --jars-below  folder that holds PySpark somewhere: ZooKeeper's jars are copied from there
 #
@@ -55,8 +56,8 @@ done
 find "$work/source" -name __pycache__ -type d -prune -exec rm -rf {} +
 # Whatever builds it is pinned, too: the variable's older name is of pip before 25.3.
 echo 'setuptools==84.2.1' >"$work/build.txt"
-PIP_CONSTRAINT="$work/build.txt" PIP_BUILD_CONSTRAINT="$work/build.txt" \
-    "$python" -m pip wheel -q --no-deps -w "$work/built" "$work/source"
+export PIP_CONSTRAINT="$work/build.txt" PIP_BUILD_CONSTRAINT="$work/build.txt"
+"$python" -m pip wheel -q --no-deps -w "$work/built" "$work/source"
 built=$(echo "$work"/built/magnetar-*.whl)
 
 # Without pip: an image that is made doesn't change.
@@ -73,10 +74,8 @@ find "$packages" -mindepth 2 -type d \( -name tests -o -name test \) \
     -not -path '*/pyspark/*' -prune -exec rm -rf {} +
 find "$packages" -type f \( -name '*.c' -o -name '*.cpp' -o -name '*.pyx' -o -name '*.pxd' \) \
     -not -path '*/pyspark/*' -delete
-# Debugging symbols are a fifth of everything.
-if command -v strip >/dev/null; then
-    find "$packages" -type f -name '*.so*' -exec strip --strip-unneeded {} + 2>/dev/null || true
-fi
+# Debugging symbols are a quarter of everything.
+"$python" "$source/deploy/strip_symbols.py" "$packages"
 # By their sources' hashes and not by times, which a copy may change.
 "$prefix/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$packages"
 
@@ -102,6 +101,7 @@ if [ -n "$root" ]; then
     chmod 0750 "$root/var/lib/magnetar"
     # Not root: a rehearsal, whose folder is for whoever rehearses.
     [ "$(id -u)" -ne 0 ] || chown "$user:$user" "$root/var/lib/magnetar"
+    "$python" "$source/deploy/compile_library.py" "$root"
 fi
 
 find "$prefix" ${root:+"$root"} -exec touch -h -d "@$epoch" {} +

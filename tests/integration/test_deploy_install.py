@@ -6,8 +6,11 @@ does in an image, and nothing is fetched.
 
 from __future__ import annotations
 
+import argparse
+import asyncio.events
 import importlib.util
 import json
+import marshal
 import os
 import shutil
 import stat
@@ -22,6 +25,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from deploy.strip_symbols import stripped
 from metadata.opening import connect_store
 from tests.certificates import Authority
 from tests.child_process import ChildProcess
@@ -182,6 +186,25 @@ def test_compiled_code_is_believed_without_times(image: Image) -> None:
     """Bit 0: by a hash; bit 1, that it is compared with the source, isn't set."""
     compiled = next(image.prefix.rglob("broker/__pycache__/standalone.*.pyc"))
     assert int.from_bytes(compiled.read_bytes()[4:8], "little") == 0b01
+
+
+def test_libraries_have_nothing_left_to_cut(image: Image) -> None:
+    libraries = [(path.name, path.read_bytes()) for path in image.prefix.rglob("*.so")]
+    assert len(libraries) > 20
+    assert [name for name, library in libraries if len(stripped(library)) < len(library)] == []
+
+
+def test_python_s_own_library_is_compiled(image: Image) -> None:
+    """With a hash (bit 0) that is compared with the source (bit 1): the base may change."""
+    found = {}
+    for source in (argparse.__file__, asyncio.events.__file__):
+        place = Path(importlib.util.cache_from_source(source)).relative_to("/")
+        compiled = (image.data.parents[2] / place).read_bytes()
+        assert compiled[:4] == importlib.util.MAGIC_NUMBER
+        assert int.from_bytes(compiled[4:8], "little") == 0b11
+        assert compiled[8:16] == importlib.util.source_hash(Path(source).read_bytes())
+        found[source] = marshal.loads(compiled[16:]).co_filename
+    assert found == {source: source for source in found}
 
 
 def test_the_user_has_a_name_and_a_folder(image: Image) -> None:

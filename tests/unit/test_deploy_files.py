@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 INSTALL = (DEPLOY / "install.sh").read_text()
 TARGETS = ("pipeline", "zookeeper", "magnetar")
-TAGGED = re.compile(r"[\w./-]+:(?!latest)[\w.-]+(@sha256:[0-9a-f]{64})?")
+TAGGED = re.compile(r"[\w./-]+:(?!latest)[\w.-]+")
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -57,10 +58,24 @@ def test_bases_are_named_exactly() -> None:
     images = {
         rest.split("=")[0]: rest.split("=")[1] for word, rest in instructions() if "IMAGE=" in rest
     }
-    assert set(images) == {"PYTHON_IMAGE", "BUILD_IMAGE", "JAVA_IMAGE"}
-    assert all(TAGGED.fullmatch(image) for image in images.values()), images
+    # What compiles is what runs: the compiled code is of its version.
+    assert images.pop("BUILD_IMAGE") == "${PYTHON_IMAGE}"
+    assert set(images) == {"PYTHON_IMAGE", "JAVA_IMAGE"}
+    for image in images.values():
+        tagged, digest = image[: image.index("@")], image[image.index("@") :]
+        assert TAGGED.fullmatch(tagged), image
+        assert DIGEST.fullmatch(digest), image
     bases = {stage[0][1] for stage in stages().values()}
-    assert bases <= {f"${{{name}}}" for name in images} | set(stages())
+    assert bases <= {f"${{{name}}}" for name in (*images, "BUILD_IMAGE")} | set(stages())
+
+
+def test_nothing_else_is_fetched_to_build() -> None:
+    """A ``# syntax=`` line makes BuildKit load a builder of that name, which nobody pinned."""
+    assert "syntax=" not in (DEPLOY / "Dockerfile").read_text()
+    froms = {
+        rest.split()[0] for word, rest in instructions() if word == "COPY" and "--from" in rest
+    }
+    assert {each.removeprefix("--from=") for each in froms} <= set(stages())
 
 
 def test_all_work_is_done_by_the_one_script() -> None:
@@ -87,6 +102,15 @@ def test_targets_run_as_nobody_in_particular(target: str) -> None:
     # Sources and tools stay behind: only what the script made comes along.
     copies = [rest for word, rest in found if word == "COPY"]
     assert all("--from=build" in copy or "--from=java" in copy for copy in copies), copies
+    # The folder that is written is made by a copy that gives it to the user; by WORKDIR it would
+    # be root's, and stay so when it is copied to.
+    order = [(word, rest) for word, rest in found if word in ("COPY", "USER", "WORKDIR")]
+    assert order[-3] == (
+        "COPY",
+        f"{copies[-1].split()[0]} --chown=10001:10001 /image/var/lib/ /var/lib/",
+    )
+    assert order[-2:] == [("USER", "10001:10001"), ("WORKDIR", "/var/lib/magnetar")]
+    assert "WORKDIR" not in {word for word, _ in order[:-1]}
     for words in (json.loads(values["CMD"]), json.loads(values["HEALTHCHECK"].split("CMD ")[1])):
         arguments = words[1:] if words[0] == "magnetar" else words
         build_parser(arguments).parse_args(arguments)
@@ -108,7 +132,9 @@ def test_the_context_holds_what_is_installed_and_nothing_else() -> None:
     copied = re.search(r"^for name in (pyproject.toml .*?); do", INSTALL, re.MULTILINE | re.DOTALL)
     assert copied is not None
     sources = set(copied[1].replace("\\", " ").split())
-    assert allowed == sources | {"constraints.txt", "deploy/install.sh"}
+    tools = set(re.findall(r'"\$source/(deploy/\w+\.py)"', INSTALL))
+    assert len(tools) == 2
+    assert allowed == sources | tools | {"constraints.txt", "deploy/install.sh"}
     packages = re.search(r"include = \[(.*)\]", (ROOT / "pyproject.toml").read_text())
     assert packages is not None
     assert set(re.findall(r'"(\w+)\*"', packages[1])) <= sources
