@@ -2,7 +2,7 @@
 
     python -m tests.pipeline.sink_job '{"kind": "stream", ...}'
 
-``retry``: a batch job of which one task fails once in the middle, after it has sent something.
+``retry``: batch jobs; a task of each fails once in the middle, after it has sent something.
 ``stream``: lines of files to a topic, two files a batch, until all are written. While the file
 ``hold`` exists, tasks stop in the middle of the file that holds the line ``stop``; while
 ``hold_commit`` exists, a batch that is sent isn't committed.
@@ -102,11 +102,12 @@ def _held(hold: str) -> Callable[[str], str]:
 def _retry(spark: SparkSession, arguments: Mapping[str, Any]) -> None:
     from pyspark.sql import functions as f
 
-    text = f.udf(_fails_once(arguments["stats"], arguments["failed"]), "string", useArrow=False)
-    rows = spark.range(0, _ROWS, 1, 2).select(
-        text("id").alias("value"), (f.col("id") % 7).cast("string").alias("key")
-    )
-    rows.write.format("magnetar").mode("append").options(**arguments["options"]).save()
+    for job in arguments["jobs"]:
+        text = f.udf(_fails_once(job["stats"], job["failed"]), "string", useArrow=False)
+        rows = spark.range(0, _ROWS, 1, 2).select(
+            text("id").alias("value"), (f.col("id") % 7).cast("string").alias("key")
+        )
+        rows.write.format("magnetar").mode("append").options(**job["options"]).save()
 
 
 def _stream(spark: SparkSession, arguments: Mapping[str, Any]) -> None:

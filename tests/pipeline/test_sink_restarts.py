@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import httpx
 import psutil
@@ -26,22 +26,24 @@ pytestmark = pytest.mark.slow
 
 WAIT_S: Final = 400.0
 WAIT_MS: Final = 60_000
+GUARANTEES: Final = ("effectively-once", "at-least-once")
 FILES: Final = 4
 LINES: Final = 600
 
 
-class Application:
-    """One Spark application at a time, and what all of them write to."""
+class Target:
+    """A topic that drops repeated messages, and a sink's options for it."""
 
-    def __init__(self, broker: StandaloneProcess, folder: Path, partitions: int) -> None:
-        self.folder = folder
-        self.client = pulsar.Client(
-            broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
-        self.topic = f"persistent://public/default/{folder.name}"
+    def __init__(
+        self, broker: StandaloneProcess, client: pulsar.Client, name: str, partitions: int = 0
+    ) -> None:
+        self._client = client
+        self.topic = f"persistent://public/default/{name}"
         self.partitions = partitions
         self.admin = f"{broker.admin_url}/admin/v2/{self.topic.replace('://', '/')}"
         self._put("/partitions" if partitions else "", str(partitions) if partitions else "")
+        # An empty topic without anybody would go after a minute, and its policy with it.
+        self._put("/subscription/keeper", "")
         self._put("/deduplicationEnabled", "true", method="POST")
         self.options: dict[str, Any] = {
             "serviceUrl": broker.service_url,
@@ -49,7 +51,6 @@ class Application:
             "topic": self.topic,
             "batchingMaxMessages": 20,
         }
-        self._process: subprocess.Popen[bytes] | None = None
 
     def _put(self, path: str, body: str, method: str = "PUT") -> None:
         headers = {"Content-Type": "application/json"}
@@ -61,12 +62,37 @@ class Application:
     def stats(self) -> str:
         return f"{self.admin}/partitioned-stats" if self.partitions else f"{self.admin}/stats"
 
+    def count(self) -> int:
+        """How many messages the topic was ever sent, stored or dropped for being there already."""
+        return stored(self.stats)
+
+    def values(self) -> list[str]:
+        found = []
+        for place in self._client.get_topic_partitions(self.topic):
+            reader = self._client.create_reader(place, pulsar.MessageId.earliest)
+            while reader.has_message_available():
+                message = reader.read_next(WAIT_MS)
+                found.append(message.data().decode().removesuffix(PADDING))
+            reader.close()
+        return found
+
+
+class Application:
+    """One Spark application at a time; a context manager that leaves none behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
     @property
     def log(self) -> str:
         return (self.folder / "application.log").read_text(errors="replace")
 
-    def start(self, kind: str, **arguments: str) -> None:
-        text = json.dumps({"kind": kind, "options": self.options, "stats": self.stats, **arguments})
+    def start(self, kind: str, **arguments: object) -> None:
+        text = json.dumps({"kind": kind, **arguments})
         with (self.folder / "application.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.pipeline.sink_job", text],
@@ -101,8 +127,7 @@ class Application:
                 each.kill()
         self._process.wait()
 
-    def close(self) -> None:
-        self.client.close()
+    def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:
             driver = psutil.Process(self._process.pid)
             for each in [*driver.children(recursive=True), driver]:
@@ -110,56 +135,60 @@ class Application:
                     each.kill()
             self._process.wait()
 
-    def count(self) -> int:
-        """How many messages the topic was ever sent, stored or dropped for being there already."""
-        return stored(self.stats)
 
-    def values(self) -> list[str]:
-        found = []
-        for place in self.client.get_topic_partitions(self.topic):
-            reader = self.client.create_reader(place, pulsar.MessageId.earliest)
-            while reader.has_message_available():
-                message = reader.read_next(WAIT_MS)
-                found.append(message.data().decode().removesuffix(PADDING))
-            reader.close()
-        return found
+@pytest.fixture(scope="module")
+def client(standalone: StandaloneProcess) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(
+        standalone.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    yield made
+    made.close()
 
 
-@pytest.fixture
-def application(
-    request: pytest.FixtureRequest, standalone: StandaloneProcess, tmp_path: Path
-) -> Iterator[Application]:
-    folder = tmp_path / f"restarts-{time.time_ns()}"
-    folder.mkdir()
-    made = Application(standalone, folder, getattr(request, "param", 0))
-    try:
-        yield made
-    finally:
-        made.close()
+@pytest.fixture(scope="module")
+def retried(
+    standalone: StandaloneProcess, client: pulsar.Client, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[int]]:
+    """What is stored when a task was tried again: numbers by delivery guarantee."""
+    folder = tmp_path_factory.mktemp("retried")
+    targets = {name: Target(standalone, client, f"{name}-{time.time_ns()}") for name in GUARANTEES}
+    jobs = [
+        {
+            "options": {**target.options, "deliveryGuarantee": name},
+            "stats": target.stats,
+            "failed": str(folder / name),
+        }
+        for name, target in targets.items()
+    ]
+    with Application(folder) as application:
+        application.start("retry", jobs=jobs)
+        application.finish()
+    assert {each.name for each in folder.iterdir()} > set(targets), "none of the tasks failed"
+    return {name: [int(value) for value in target.values()] for name, target in targets.items()}
 
 
-def test_a_task_that_is_tried_again_repeats_and_loses_nothing(application: Application) -> None:
-    failed = application.folder / "failed"
-    application.start("retry", failed=str(failed))
-    application.finish()
-    assert failed.exists()
-    assert Counter(map(int, application.values())) == Counter(range(3000))
+def test_a_task_that_is_tried_again_repeats_and_loses_nothing(
+    retried: dict[str, list[int]],
+) -> None:
+    assert Counter(retried["effectively-once"]) == Counter(range(3000))
 
 
-def test_without_de_duplication_the_same_task_does_repeat(application: Application) -> None:
+def test_without_de_duplication_the_same_task_does_repeat(retried: dict[str, list[int]]) -> None:
     """So the test above would notice."""
-    application.options["deliveryGuarantee"] = "at-least-once"
-    failed = application.folder / "failed"
-    application.start("retry", failed=str(failed))
-    application.finish()
-    assert failed.exists()
-    found = Counter(map(int, application.values()))
+    found = Counter(retried["at-least-once"])
     assert set(found) == set(range(3000))
     assert max(found.values()) == 2
 
 
-@pytest.mark.parametrize("application", [3], indirect=True, ids=["three partitions"])
-def test_a_stream_killed_in_mid_batch_and_before_its_commit(application: Application) -> None:
+def test_a_stream_killed_in_mid_batch_and_before_its_commit(
+    standalone: StandaloneProcess, client: pulsar.Client, tmp_path: Path
+) -> None:
+    target = Target(standalone, client, f"killed-{time.time_ns()}", partitions=3)
+    with Application(tmp_path) as application:
+        _kill_twice(application, target)
+
+
+def _kill_twice(application: Application, target: Target) -> None:
     folder = application.folder
     files, hold, hold_commit = folder / "files", folder / "hold", folder / "hold_commit"
     files.mkdir()
@@ -175,6 +204,7 @@ def test_a_stream_killed_in_mid_batch_and_before_its_commit(application: Applica
         seconds = 1_700_000_000 + number
         os.utime(path, (seconds, seconds))
     arguments = {
+        "options": target.options,
         "files": str(files),
         "hold": str(hold),
         "hold_commit": str(hold_commit),
@@ -185,7 +215,7 @@ def test_a_stream_killed_in_mid_batch_and_before_its_commit(application: Applica
     # The first batch is sent as a whole, and its commit never comes.
     hold_commit.touch()
     application.start("stream", **arguments)
-    application.wait_until(lambda: application.count() >= 2 * LINES)
+    application.wait_until(lambda: target.count() >= 2 * LINES)
     application.kill()
     assert not (commits / "0").exists()
     hold_commit.unlink()
@@ -193,11 +223,9 @@ def test_a_stream_killed_in_mid_batch_and_before_its_commit(application: Applica
     # The second one is sent in part.
     hold.touch()
     application.start("stream", **arguments)
-    application.wait_until(
-        lambda: (commits / "0").exists() and len(application.values()) >= 3 * LINES
-    )
+    application.wait_until(lambda: (commits / "0").exists() and len(target.values()) >= 3 * LINES)
     application.kill()
-    partly = len(application.values())
+    partly = len(target.values())
     assert 3 * LINES <= partly < FILES * LINES
     assert not (commits / "1").exists()
     hold.unlink()
@@ -205,4 +233,4 @@ def test_a_stream_killed_in_mid_batch_and_before_its_commit(application: Applica
     application.start("stream", **arguments)
     application.finish()
     assert (commits / "1").exists()
-    assert Counter(application.values()) == Counter(expected)
+    assert Counter(target.values()) == Counter(expected)
