@@ -7,10 +7,10 @@ cluster's life and go on with the same one.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,65 +20,23 @@ import pulsar
 import pytest
 import yaml
 
-from tests.charts.control_plane import ControlPlane, missing_tools, until
-from tests.charts.live.api import ApiServer
+from tests.charts.control_plane import ControlPlane, until
+from tests.charts.live.conditions import NEEDS_LIVE
 from tests.charts.live.kubelet import Kubelet
 from tests.charts.live.load import QUIET, Load
-from tests.charts.live.names import resolver_configuration
-from tests.charts.live.network import run
+from tests.charts.live.release import PATIENCE, is_ready
 from tests.charts.renderings import Object
 from tests.cluster_tools import owner_of
 
-_TOOLS = ("ip", "unshare", "nsenter", "setpriv", "chroot", "mount", "java")
+pytestmark = NEEDS_LIVE
 
-
-def _missing() -> str:
-    """Why nothing can run here; "": it can."""
-    is_asked = os.environ.get("MAGNETAR_LIVE") == "1"
-    if is_asked and os.geteuid() != 0:
-        return "only root makes namespaces"
-    if not is_asked or os.getpid() != 1:  # outside of namespaces it would change this machine's
-        return "pods as real processes: make test-chart-live KUBE=kube.sh (docs/kubernetes.md)"
-    absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
-    return f"missing: {', '.join(absent)}" if absent else missing_tools()
-
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(_missing()), reason=_missing() or "it is there"),
-]
-
-ZONES = 3
 NAMESPACE = "live"
 RELEASE = "m"
 VALUES = str(Path(__file__).with_name("values.yaml"))
 DOOR = f"{RELEASE}-magnetar-broker.{NAMESPACE}.svc.cluster.local"
 SERVICE, WEB = f"pulsar://{DOOR}:6650", f"http://{DOOR}:8080"
 REPLICAS = {"zookeeper": 3, "bookie": 3, "broker": 2, "recovery": 1}
-_PATIENCE = ("--timeout", "9m")
 _SAMPLE_S = 0.1
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    run("ip", "link", "set", "lo", "up")
-    plane = ControlPlane(tmp_path_factory.mktemp("plane"), 0)
-    plane.up()
-    try:
-        yield plane
-    finally:
-        plane.down()
-
-
-@pytest.fixture(scope="module")
-def kubelet(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
-    folder = tmp_path_factory.mktemp("kubelet")
-    with Kubelet(ApiServer(plane.config), ZONES, folder) as kubelet:
-        # The clients of these tests ask the cluster's DNS, too.
-        names = folder / "resolv.conf"
-        names.write_text(resolver_configuration(NAMESPACE), "utf-8")
-        run("mount", "--bind", str(names), os.path.realpath("/etc/resolv.conf"))
-        yield kubelet
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +45,7 @@ def cluster(plane: ControlPlane, kubelet: Kubelet) -> ControlPlane:
     enforce = {"pod-security.kubernetes.io/enforce": "restricted"}
     metadata = {"name": NAMESPACE, "labels": enforce}
     plane.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
-    plane.install(RELEASE, NAMESPACE, *_PATIENCE, "--values", VALUES)
+    plane.install(RELEASE, NAMESPACE, *PATIENCE, "--values", VALUES)
     return plane
 
 
@@ -124,11 +82,6 @@ def _check_zones(plane: ControlPlane, kubelet: Kubelet) -> None:
         assert pod["metadata"]["name"] in line, zones
 
 
-def _is_ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
 def _pods(plane: ControlPlane) -> dict[str, Object]:
     """Those of the servers, by name."""
     return {
@@ -140,7 +93,7 @@ def _pods(plane: ControlPlane) -> dict[str, Object]:
 
 def _is_whole(plane: ControlPlane) -> bool:
     pods = _pods(plane).values()
-    return len(pods) == sum(REPLICAS.values()) and all(map(_is_ready, pods))
+    return len(pods) == sum(REPLICAS.values()) and all(map(is_ready, pods))
 
 
 @contextmanager
@@ -154,7 +107,7 @@ def _fewest_ready(kubelet: Kubelet) -> Iterator[Callable[[], dict[str, int]]]:
             labels = [
                 pod["metadata"]["labels"].get("app.kubernetes.io/component")
                 for pod in kubelet.pods()
-                if _is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
+                if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
             ]
             for component, least in fewest.items():
                 fewest[component] = min(least, labels.count(component))
@@ -176,7 +129,8 @@ def test_an_upgrade_replaces_every_pod_under_load(
         # From now on servers ask the API server for their node, with the rights of their account.
         "topology": {"zoneFrom": "node"},
         "zookeeper": {"configData": {"autopurge.snapRetainCount": "4"}},
-        "bookkeeper": {"configData": {"journalMaxSizeMB": "32"}},
+        # Those that come, and not yet those that go, are read-only before they end.
+        "bookkeeper": {"configData": {"journalMaxSizeMB": "32"}, "drain": {"enabled": True}},
         "autorecovery": {"configData": {"auditorPeriodicCheckInterval": "7200"}},
         "broker": {"configData": {"managedLedgerCacheSizeMB": "24"}},
     }
@@ -184,24 +138,34 @@ def test_an_upgrade_replaces_every_pod_under_load(
     values.write_text(yaml.safe_dump(changed), "utf-8")
     with Load(SERVICE, "upgrade") as load, _fewest_ready(kubelet) as fewest:
         words = ("--reuse-values", "--values", str(values))
-        cluster.upgrade(RELEASE, NAMESPACE, *_PATIENCE, *words)
+        cluster.upgrade(RELEASE, NAMESPACE, *PATIENCE, *words)
         until("every pod is new and ready", lambda: _is_whole(cluster))
         load.wait_for_progress()
     after = _pods(cluster)
-    assert len(after) == len(before) == sum(REPLICAS.values())
-    ids = [{pod["metadata"]["uid"] for pod in pods.values()} for pods in (before, after)]
-    assert not ids[0] & ids[1], "a pod of before is there"
-    for component in ("zookeeper", "bookie", "broker"):
-        assert fewest()[component] >= REPLICAS[component] - 1, component
-    assert all(any("projected" in v for v in pod["spec"]["volumes"]) for pod in _tokens(after))
+    _check_replaced(before, after)
+    _check_fewest(fewest())
+    assert _asking(after) == {"bookie", "broker"}
     _check_zones(cluster, kubelet)
 
 
-def _tokens(pods: dict[str, Object]) -> list[Object]:
-    """Those of them that may ask the API server."""
-    found = [pod for name, pod in pods.items() if "-bookie-" in name or "-broker-" in name]
-    assert len(found) == REPLICAS["bookie"] + REPLICAS["broker"]
-    return found
+def _check_replaced(before: dict[str, Object], after: dict[str, Object]) -> None:
+    assert len(after) == len(before) == sum(REPLICAS.values())
+    ids = [{pod["metadata"]["uid"] for pod in pods.values()} for pods in (before, after)]
+    assert not ids[0] & ids[1], "a pod of before is there"
+
+
+def _check_fewest(fewest: dict[str, int]) -> None:
+    for component in ("zookeeper", "bookie", "broker"):
+        assert fewest[component] >= REPLICAS[component] - 1, component
+
+
+def _asking(pods: dict[str, Object]) -> set[str]:
+    """Components that have what it takes to ask the API server."""
+    return {
+        pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        for pod in pods.values()
+        if any("projected" in volume for volume in pod["spec"]["volumes"])
+    } & {"bookie", "broker"}
 
 
 def test_two_nodes_are_drained_under_load(cluster: ControlPlane, kubelet: Kubelet) -> None:
@@ -215,8 +179,7 @@ def test_two_nodes_are_drained_under_load(cluster: ControlPlane, kubelet: Kubele
         assert nodes == set(kubelet.nodes[2:])
         cluster.kubectl("uncordon", *drained)
         load.wait_for_progress()
-    for component in ("zookeeper", "bookie", "broker"):
-        assert fewest()[component] >= REPLICAS[component] - 1, component
+    _check_fewest(fewest())
 
 
 @pytest.mark.parametrize("component", ["broker", "bookie", "zookeeper"])
@@ -287,9 +250,9 @@ def test_brokers_scale_out_and_in_under_load(cluster: ControlPlane) -> None:
 
 def _scale(plane: ControlPlane, count: int) -> None:
     words = ("--reuse-values", "--set", f"broker.replicaCount={count}")
-    plane.upgrade(RELEASE, NAMESPACE, *_PATIENCE, *words)
+    plane.upgrade(RELEASE, NAMESPACE, *PATIENCE, *words)
     until("as many as asked for", lambda: len(_brokers(plane)) == count)
-    assert all(map(_is_ready, _brokers(plane)))
+    assert all(map(is_ready, _brokers(plane)))
 
 
 def _brokers(plane: ControlPlane) -> list[Object]:
@@ -297,3 +260,107 @@ def _brokers(plane: ControlPlane) -> list[Object]:
     label = "app.kubernetes.io/component=broker"
     found: list[Object] = plane.get("pods", "-n", NAMESPACE, "--selector", label)
     return found
+
+
+def test_a_rollback_replaces_every_pod_under_load(cluster: ControlPlane, kubelet: Kubelet) -> None:
+    """To what was installed first, which is less than what runs: settings go, too."""
+    before = _pods(cluster)
+    assert all("preStop" in _container(pod).get("lifecycle", {}) for pod in _bookies(before))
+    read = _LogReader(kubelet.logs, f"{NAMESPACE}.{RELEASE}-magnetar-broker-*")
+    with Load(SERVICE, "rollback") as load, _fewest_ready(kubelet) as fewest:
+        words = ("--namespace", NAMESPACE, "--wait", *PATIENCE)
+        cluster.helm("rollback", RELEASE, "1", *words)
+        until("every pod is new and ready", lambda: _is_whole(cluster))
+        load.wait_for_progress()
+    after = _pods(cluster)
+    _check_replaced(before, after)
+    _check_fewest(fewest())
+    assert not _asking(after)
+    assert not any("lifecycle" in _container(pod) for pod in _bookies(after))
+    broken = [line for line in read.news() if "add stream ended" in line]
+    assert broken == [], "a bookie ended with adds under way"
+
+
+def _container(pod: Object) -> Object:
+    found: Object = pod["spec"]["containers"][0]
+    return found
+
+
+def _bookies(pods: dict[str, Object]) -> list[Object]:
+    found = [pod for name, pod in pods.items() if "-bookie-" in name]
+    assert len(found) == REPLICAS["bookie"]
+    return found
+
+
+class _LogReader:
+    """What is written to some files from now on."""
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self._folder, self._pattern = folder, pattern
+        self._read = {path: path.stat().st_size for path in folder.glob(pattern)}
+
+    def news(self) -> list[str]:
+        lines = []
+        for path in self._folder.glob(self._pattern):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                lines += file.read().decode(errors="replace").splitlines()
+        return lines
+
+
+_TAINT = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+
+
+def test_a_node_is_lost_under_load(cluster: ControlPlane, kubelet: Kubelet) -> None:
+    """Without a word; and what ran there comes back when others have taken its place."""
+    with Load(SERVICE, "lost") as load:
+        owner = _owner(load.topics[0])
+        lost = str(_pods(cluster)[owner]["spec"]["nodeName"])
+        gone = kubelet.lose(lost)
+        load.wait_for_progress()
+        sets = [uid for uid, pod in gone.items() if _is_of_set(pod)]
+        until("its pods are told to end", lambda: _are_ending(cluster, sets))
+        load.wait_for_progress()
+        # Nobody can say whether they live, so there is no other of their names.
+        assert not _pods(cluster).keys() & {gone[uid]["metadata"]["name"] for uid in sets}
+        cluster.kubectl("taint", "nodes", lost, _TAINT)
+        until("all pods are ready elsewhere", lambda: _is_whole(cluster))
+        assert lost not in {pod["spec"]["nodeName"] for pod in _pods(cluster).values()}
+        load.wait_for_progress()
+        # Not ZooKeeper's: nothing keeps two servers with one number apart.
+        back = [uid for uid in sets if "-zookeeper-" not in gone[uid]["metadata"]["name"]]
+        kubelet.join(back)
+        until(
+            "they have seen that they were replaced",
+            lambda: all(_gave_up(kubelet, gone[uid]) for uid in back),
+        )
+        load.wait_for_progress()
+        assert _is_whole(cluster)
+        kubelet.find(lost)
+        until("nothing of before is left", lambda: not any(map(kubelet.is_running, gone)))
+        cluster.kubectl("taint", "nodes", lost, f"{_TAINT}-")
+        assert _is_whole(cluster)
+        load.wait_for_progress()
+
+
+def _is_of_set(pod: Object) -> bool:
+    (owner,) = pod["metadata"]["ownerReferences"]
+    return bool(owner["kind"] == "StatefulSet")
+
+
+def _are_ending(plane: ControlPlane, uids: list[str]) -> bool:
+    pods = {pod["metadata"]["uid"]: pod for pod in plane.get("pods", "-n", NAMESPACE)}
+    return all("deletionTimestamp" in pods[uid]["metadata"] for uid in uids)
+
+
+def _gave_up(kubelet: Kubelet, pod: Object) -> bool:
+    """A bookie ends; a broker lives on, and isn't one of the cluster's."""
+    if "-bookie-" in pod["metadata"]["name"]:
+        return kubelet.restarts(pod["metadata"]["uid"]) > 0
+    try:
+        urllib.request.urlopen(f"http://{pod['status']['podIP']}:8080/readyz", timeout=10).close()
+    except urllib.error.HTTPError as error:
+        return b"not registered" in error.read()
+    except OSError:
+        pass
+    return False
