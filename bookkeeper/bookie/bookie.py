@@ -38,14 +38,7 @@ from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.packet import decode_header
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore
-from bookkeeper.transport import (
-    ALL_ENTRIES,
-    AddRequest,
-    BookieInfo,
-    LacReply,
-    ReadReply,
-    Stripe,
-)
+from bookkeeper.transport import ALL_ENTRIES, AddRequest, BookieInfo, LacReply, ReadReply, Stripe
 from metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
@@ -490,13 +483,16 @@ class Bookie(HeadsFromEntries):
     def set_ordered_read_only(self, read_only: bool) -> None:
         """Refuse writers whatever the disk says (see drain.py), or go by the disk again."""
         self._ordered_read_only = read_only
-        if read_only:
-            self._set_read_only(True)
-        else:
+        if not read_only:
             self._check_disk()
+        self._set_read_only(read_only or self.read_only)
 
     def _set_read_only(self, read_only: bool) -> None:
         self.read_only = read_only
+        self.announce_read_only(read_only)
+
+    def announce_read_only(self, read_only: bool = True) -> None:
+        """Register so; whether writers are refused stays as it is."""
         if self._registration is not None:
             self._registration.set_read_only(read_only)
 

@@ -1,7 +1,8 @@
 """Read-only by order: a bookie that is about to be stopped gets rid of its writers first.
 
-It registers as read-only, so that no new ledger names it, and refuses adds, which sends the writers
-of open ledgers to other bookies one by one, while it still reads and answers what it took before.
+It registers as read-only, so that no new ledger names it, and then refuses adds, which sends the
+writers of open ledgers to other bookies one by one, while it still reads and answers what it took
+before. Not earlier: they write to the metadata store to go elsewhere, so it had better be there.
 Without that they find out by a connection that breaks with adds under way. Writers that have
 nowhere to go keep asking: then it is for the caller to give up waiting.
 """
@@ -48,7 +49,7 @@ class Drain:
     def begin(self) -> None:
         if self._task is None:
             _log.info("draining: read-only by order")
-            self._bookie.set_ordered_read_only(True)
+            self._bookie.announce_read_only()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def end(self) -> None:
@@ -73,6 +74,11 @@ class Drain:
 
     async def _run(self) -> None:
         bookie, loop = self._bookie, asyncio.get_running_loop()
+        while not bookie.is_registered:
+            if bookie.is_closed:
+                return
+            await asyncio.sleep(_LOOK_S)
+        bookie.set_ordered_read_only(True)
         seen, since = -1, loop.time()
         while not bookie.is_closed:
             adds = bookie.figures.added_entries + bookie.figures.refused_adds

@@ -53,6 +53,7 @@ async def test_writers_are_refused_and_what_was_taken_is_kept(
     assert not drain.is_under_way
     drain.begin()
     drain.begin()  # once is enough
+    await until(lambda: bookie.read_only)
     assert await answer(bookie, 1) == codes.READ_ONLY
     assert await drain.wait(ENDS_S_MAX)
     assert drain.done
@@ -64,9 +65,24 @@ async def test_writers_are_refused_and_what_was_taken_is_kept(
     assert bookie.read_only, "there is room, but the order holds"
 
 
+async def test_writers_are_kept_while_the_store_is_away(
+    bookie: Bookie, store: EmbeddedMetadataStore
+) -> None:
+    """To go elsewhere they would have to write there."""
+    store.lose_session()
+    drain = Drain(bookie, QUIET_S)
+    drain.begin()
+    assert not await drain.wait(2 * QUIET_S)
+    assert await answer(bookie, 0) == codes.OK
+    store.begin_session()
+    assert await drain.wait(ENDS_S_MAX)
+    assert await answer(bookie, 1) == codes.READ_ONLY
+
+
 async def test_a_writer_that_stays_is_waited_for(bookie: Bookie) -> None:
     drain = Drain(bookie, QUIET_S)
     drain.begin()
+    await until(lambda: bookie.read_only)
     stays = asyncio.Event()
 
     async def write() -> None:
@@ -100,6 +116,7 @@ async def test_an_order_that_is_taken_back(bookie: Bookie, store: EmbeddedMetada
 async def test_the_end_of_the_bookie_is_the_drain_s(bookie: Bookie) -> None:
     drain = Drain(bookie, 1e9)
     drain.begin()
+    await until(lambda: bookie.read_only)
     await drain.close()
     assert not drain.done
     assert bookie.read_only
