@@ -380,15 +380,17 @@ def addresses_are_names_of_pods(objects: list[Object]) -> Iterator[str]:
             yield f"{name}: pods that aren't ready have no address"
 
 
-def autoscaled_replicas_are_left_alone(objects: list[Object]) -> Iterator[str]:
-    scaled = {
-        each["spec"]["scaleTargetRef"]["name"]
+def autoscaled_replicas_begin_with_the_least(objects: list[Object]) -> Iterator[str]:
+    """Without a number there would be one until the autoscaler has looked."""
+    least = {
+        each["spec"]["scaleTargetRef"]["name"]: each["spec"]["minReplicas"]
         for each in objects
         if each["kind"] == "HorizontalPodAutoscaler"
     }
     for each in workloads(objects):
-        if ("replicas" in each["spec"]) is (each["metadata"]["name"] in scaled):
-            yield f"{each['metadata']['name']}: two say how many pods it has, or nobody"
+        name, count = each["metadata"]["name"], each["spec"].get("replicas")
+        if count is None or count < least.get(name, count):
+            yield f"{name}: begins with {count} pods"
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -407,5 +409,5 @@ RULES: Final[tuple[Rule, ...]] = (
     files_are_there,
     names_and_labels_are_good,
     addresses_are_names_of_pods,
-    autoscaled_replicas_are_left_alone,
+    autoscaled_replicas_begin_with_the_least,
 )

@@ -171,7 +171,7 @@ PLANTS: list[tuple[str, Plant]] = [
         "have no address",
         lambda o: o["Service/m-magnetar-bookie-headless"]["spec"].pop("publishNotReadyAddresses"),
     ),
-    ("two say how many", lambda o: _set(o[BROKER]["spec"], "replicas", 3)),
+    ("begins with", lambda o: _set(o[BROKER]["spec"], "replicas", 2)),
 ]
 
 

@@ -240,14 +240,39 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* The claims of a component; takes "volumes": a list of values with name, size, storageClassName, selector. */}}
+{{/* Values of the volumes with a component's data, as YAML lists: name, size, storageClassName, selector. */}}
+{{- define "magnetar.journals" -}}
+{{- $volumes := (index .root.Values .key).volumes -}}
+{{- if or (ne .key "bookkeeper") $volumes.useSingleCommonVolume -}}
+[]
+{{- else -}}
+{{- ternary $volumes.journal.multiVolumes (list $volumes.journal) $volumes.journal.useMultiVolumes | toYaml -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "magnetar.dataVolumes" -}}
+{{- $volumes := (index .root.Values .key).volumes -}}
+{{- if ne .key "bookkeeper" -}}
+{{- list $volumes.data | toYaml -}}
+{{- else if $volumes.useSingleCommonVolume -}}
+{{- list $volumes.common | toYaml -}}
+{{- else -}}
+{{- ternary $volumes.ledgers.multiVolumes (list $volumes.ledgers) $volumes.ledgers.useMultiVolumes | toYaml -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "magnetar.allVolumes" -}}
+{{- concat (include "magnetar.journals" . | fromYamlArray) (include "magnetar.dataVolumes" . | fromYamlArray) | toYaml -}}
+{{- end -}}
+
+{{/* The claims of a component. */}}
 {{- define "magnetar.claims" -}}
 {{- $c := index .root.Values .key -}}
 {{- if and .root.Values.volumes.persistence $c.volumes.persistence }}
 persistentVolumeClaimRetentionPolicy:
   {{- toYaml .root.Values.volumes.retention | nindent 2 }}
 volumeClaimTemplates:
-  {{- range .volumes }}
+  {{- range include "magnetar.allVolumes" . | fromYamlArray }}
   - apiVersion: v1
     kind: PersistentVolumeClaim
     metadata:
@@ -274,7 +299,7 @@ volumeClaimTemplates:
 {{- define "magnetar.emptyDirs" -}}
 {{- $c := index .root.Values .key -}}
 {{- if not (and .root.Values.volumes.persistence $c.volumes.persistence) }}
-{{- range .volumes }}
+{{- range include "magnetar.allVolumes" . | fromYamlArray }}
 - name: {{ .name }}
   emptyDir: {sizeLimit: {{ .size }}}
 {{- end }}
