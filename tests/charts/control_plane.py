@@ -23,9 +23,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.charts.live.api import ApiServer
 from tests.charts.renderings import CHART, Object
 
-__all__ = ["ControlPlane", "missing_tools", "until"]
+__all__ = ["ControlPlane", "LoadBalancers", "missing_tools", "options", "uids", "until"]
 
 WAIT_S: Final = 180.0  # for what takes seconds on a quiet machine
 _HELM_WAIT: Final = "5m"
@@ -50,15 +51,30 @@ def until(what: str, is_true: Callable[[], object], seconds: float = WAIT_S) -> 
         time.sleep(0.2)
 
 
+def options(name: str) -> tuple[str, ...]:
+    """Helm's, for a file of values. Simulated volumes are of one class only, whatever it says."""
+    options = ("--values", str(CHART / "ci" / f"{name}-values.yaml"))
+    if name != "zones":
+        return options
+    where = "bookkeeper.volumes.ledgers.multiVolumes"
+    sets = ",".join(f"{where}[{index}].storageClassName=kwok-volume" for index in range(3))
+    return (*options, "--set", sets)
+
+
+def uids(objects: Iterable[Object]) -> list[str]:
+    return [each["metadata"]["uid"] for each in objects]
+
+
 class ControlPlane:
     """One cluster; ``up`` and ``down``."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        self._folder, self._nodes = folder / "cluster", nodes
+        self._folder, self.nodes = folder / "cluster", nodes
         self._home = folder / "home"
         self._home.mkdir(parents=True)
         self._kube = os.environ["MAGNETAR_KUBE"]
         self._config = ""
+        self._api: ApiServer | None = None
 
     @property
     def config(self) -> Path:
@@ -68,7 +84,7 @@ class ControlPlane:
     def up(self) -> None:
         for _ in range(5):  # somebody may take a port between our look and its start
             variables = {**os.environ, "KUBE_PORT": str(_three_free_ports())}
-            variables["KUBE_NODES"] = str(self._nodes)
+            variables["KUBE_NODES"] = str(self.nodes)
             done = subprocess.run(
                 [self._kube, "up", str(self._folder)],
                 env=variables,
@@ -124,15 +140,25 @@ class ControlPlane:
         assert done.returncode != 0, f"helm {' '.join(words)} was not refused"
         return done.stderr
 
-    def install(self, release: str, namespace: str, *words: str) -> None:
+    def install(self, release: str, namespace: str, *words: str, chart: Path = CHART) -> None:
         words = ("--namespace", namespace, "--wait", "--timeout", _HELM_WAIT, *words)
-        self.helm("install", release, str(CHART), *words)
+        self.helm("install", release, str(chart), *words)
 
     def upgrade(self, release: str, namespace: str, *words: str) -> None:
         words = ("--namespace", namespace, "--wait", "--timeout", _HELM_WAIT, *words)
         self.helm("upgrade", release, str(CHART), *words)
 
+    def rollback(self, release: str, namespace: str, revision: int) -> None:
+        words = ("--namespace", namespace, "--wait", "--timeout", _HELM_WAIT)
+        self.helm("rollback", release, str(revision), *words)
+
+    def revision(self, release: str, namespace: str) -> int:
+        """The release's newest, deployed or not."""
+        found = json.loads(self.helm("history", release, "--namespace", namespace, "-o", "json"))
+        return max(int(each["revision"]) for each in found)
+
     def uninstall(self, release: str, namespace: str) -> None:
+        """Ends when what helm made is gone: what controllers made of it may go later."""
         words = ("--namespace", namespace, "--wait", "--timeout", _HELM_WAIT)
         self.helm("uninstall", release, *words)
 
@@ -145,15 +171,54 @@ class ControlPlane:
         found = json.loads(self.kubectl("get", "-o", "json", *words))
         return found["items"] if found["kind"].endswith("List") else found
 
+    def listed(self, resource: str, namespace: str = "", selector: str = "") -> list[Object]:
+        """As ``get`` without a process, for what is asked again and again; apps/v1/statefulsets."""
+        group, _, kind = resource.rpartition("/")
+        where = f"namespaces/{namespace}/" if namespace else ""
+        path = f"/{'apis/' + group if group else 'api/v1'}/{where}{kind}"
+        if self._api is None:
+            self._api = ApiServer(self.config)
+        found: list[Object] = self._api.get(path, labelSelector=selector)["items"]
+        return found
+
     def names(self, kind: str, namespace: str) -> set[str]:
         return {each["metadata"]["name"] for each in self.get(kind, "--namespace", namespace)}
 
     def pods(self, namespace: str, component: str) -> list[Object]:
         """Those of a component that aren't ending, by name."""
-        label = f"app.kubernetes.io/component={component}"
-        found = self.get("pods", "--namespace", namespace, "--selector", label)
+        found = self.listed("pods", namespace, f"app.kubernetes.io/component={component}")
         alive = [each for each in found if "deletionTimestamp" not in each["metadata"]]
         return sorted(alive, key=lambda each: str(each["metadata"]["name"]))
+
+    def set_ready(self, namespace: str, pod: str, is_ready: bool) -> None:
+        """What a kubelet says after a probe; the simulated one never looks at a pod again."""
+        condition = {"type": "Ready", "status": str(is_ready)}
+        patch = json.dumps({"status": {"conditions": [condition]}})
+        words = ("pod", pod, "--namespace", namespace, "--subresource", "status", "--patch", patch)
+        self.kubectl("patch", *words)
+
+    def rights(self, account: str, namespace: str) -> set[str]:
+        """Each rule that the API server applies to an account in its namespace, as a JSON text."""
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectRulesReview",
+            "spec": {"namespace": namespace},
+        }
+        user = f"system:serviceaccount:{namespace}:{account}"
+        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+        words = ("create", "--raw", path, "-f", "-", "--as", user)
+        status = json.loads(self.kubectl(*words, stdin=json.dumps(review)))["status"]
+        rules = [*status["resourceRules"], *status["nonResourceRules"]]
+        return {json.dumps(each, sort_keys=True) for each in rules}
+
+    def story(self, namespace: str) -> str:
+        """Nodes, and what is and happened in a namespace."""
+        ways = (
+            ("get", "nodes"),
+            ("get", "all,pdb,pvc", "-o", "wide", "-n", namespace),
+            ("events", "-n", namespace),
+        )
+        return "\n".join(self.run(["kubectl", *words]).stdout[-6000:] for words in ways)
 
     def may(self, account: str, namespace: str, *words: str) -> bool:
         """What the API server says of an account's right."""
@@ -192,7 +257,7 @@ class LoadBalancers:
     def _run(self) -> None:
         status = json.dumps({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.10"}]}}})
         while not self._end.wait(1.0):
-            for each in self._plane.get("services", "--all-namespaces"):
+            for each in self._plane.listed("services"):
                 if each["spec"]["type"] == "LoadBalancer" and not each["status"]["loadBalancer"]:
                     name, namespace = each["metadata"]["name"], each["metadata"]["namespace"]
                     # The release may be gone meanwhile.
