@@ -81,7 +81,6 @@ REFUSED: dict[str, list[tuple[str, str, bool]]] = {
         ("standalone.enabled=true", "standalone.enabled can't change", False),
         ("fullnameOverride=other", "m-magnetar-bookie has stored would stay behind", False),
         ("nameOverride=other", "m-magnetar-bookie has stored would stay behind", False),
-        (f"{_TLS},tls.zookeeper.enabled=true", "tls.zookeeper can't be switched", False),
     ],
     "storage": [
         ("nameOverride=other", "nameOverride can't change", True),
@@ -157,18 +156,6 @@ def test_volumes_grow_as_the_manual_says(plane: ControlPlane, namespace: str) ->
     release.until_settled()
     claim = plane.get("pvc", "ledgers-m-magnetar-bookie-3", "--namespace", namespace)
     assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
-
-
-def test_servers_of_zookeeper_get_tls_together(plane: ControlPlane, namespace: str) -> None:
-    """The way that the refusal names."""
-    plane.install(RELEASE, namespace)
-    words = ("statefulset/m-magnetar-zookeeper", "--replicas=0", "--namespace", namespace)
-    plane.kubectl("scale", *words)
-    until("none runs", lambda: not plane.pods(namespace, "zookeeper"))
-    plane.upgrade(RELEASE, namespace, "--set", f"{_TLS},tls.zookeeper.enabled=true")
-    servers = plane.pods(namespace, "zookeeper")
-    ports = [{port["name"] for port in pod["spec"]["containers"][0]["ports"]} for pod in servers]
-    assert ports == [{"client-tls", "follower", "leader-election"}] * 3
 
 
 def test_claims_go_with_their_release_where_that_was_asked_for(
