@@ -10,15 +10,23 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from tests.charts.renderings import NAMESPACE, Object
+from tests.charts.renderings import Object
 
 __all__ = ["RULES", "amount", "containers_of", "faults", "pods_of", "workloads"]
 
 _WORKLOADS: Final = ("StatefulSet", "Deployment")
 _CLUSTER_WIDE: Final = ("ClusterRole", "ClusterRoleBinding")
+# A Service is a label of DNS, a workload's name with what Kubernetes adds is a label of its pods.
+_NAMES: Final = {
+    "Service": r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
+    "StatefulSet": r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?",
+    "Deployment": r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?",
+}
+_OTHER_NAMES: Final = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 # In that pod nothing listens: there is nothing to probe.
 _WITHOUT_PROBES: Final = frozenset({"toolset"})
 _RIGHTS: Final = {("", "nodes", "get")}  # all that any service account may have
+_PEERS: Final = ("podSelector", "namespaceSelector", "ipBlock")
 _UNITS: Final = {"": 1, "m": 1e-3, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 Rule = Callable[[list[Object]], Iterator[str]]
@@ -305,6 +313,21 @@ def ports_fit(objects: list[Object]) -> Iterator[str]:
                 yield f"ServiceMonitor {name} finds {len(services)} Services with {known_names}"
 
 
+def stores_are_closed(objects: list[Object]) -> Iterator[str]:
+    """Who reaches a bookie or ZooKeeper is trusted, where neither TLS nor tokens are asked for."""
+    for each in objects:
+        if each["kind"] != "NetworkPolicy":
+            continue
+        name, spec = each["metadata"]["name"], each["spec"]
+        component = spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        if component not in ("zookeeper", "bookie"):
+            continue
+        for rule in spec["ingress"]:
+            peers = rule.get("from") or [{}]
+            if any(not any(peer.get(kind) for kind in _PEERS) for peer in peers):
+                yield f"{name} lets pods of all namespaces in"
+
+
 def files_are_there(objects: list[Object]) -> Iterator[str]:
     """ConfigMaps that pods name are ours, mounts have volumes. Secrets: ``test_renderings``."""
     maps = {each["metadata"]["name"]: each for each in objects if each["kind"] == "ConfigMap"}
@@ -343,15 +366,18 @@ def _mounts(
 
 def names_and_labels_are_good(objects: list[Object]) -> Iterator[str]:
     seen: Counter[tuple[str, str]] = Counter()
+    namespaces = [each["metadata"].get("namespace") for each in objects]
+    home = max(namespaces, key=namespaces.count, default=None)
     for each in objects:
         metadata: dict[str, Any] = each["metadata"]
-        name = metadata["name"]
-        seen[each["kind"], name] += 1
-        # What is made of it, <name>-<ten letters>, must fit into the 63 of a label's value.
-        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,51}[a-z0-9])?", name):
-            yield f"{each['kind']} {name}: no good name"
-        if each["kind"] not in _CLUSTER_WIDE and metadata.get("namespace", NAMESPACE) != NAMESPACE:
-            yield f"{each['kind']} {name} is in {metadata['namespace']}"
+        name, kind = metadata["name"], each["kind"]
+        seen[kind, name] += 1
+        # What is made of it must fit into the 63 of a label's value: <name>-<ten letters>.
+        pattern = _NAMES.get(kind, _OTHER_NAMES)
+        if not re.fullmatch(pattern, name):
+            yield f"{kind} {name}: no good name"
+        if kind not in _CLUSTER_WIDE and metadata.get("namespace", home) != home:
+            yield f"{kind} {name} is in {metadata['namespace']}"
     yield from (f"{kind} {name} twice" for (kind, name), n in seen.items() if n > 1)
     for each in workloads(objects):
         labels = each["metadata"]["labels"]
@@ -406,6 +432,7 @@ RULES: Final[tuple[Rule, ...]] = (
     accounts_have_least_rights,
     selectors_find_their_pods,
     ports_fit,
+    stores_are_closed,
     files_are_there,
     names_and_labels_are_good,
     addresses_are_names_of_pods,

@@ -2,7 +2,8 @@
 
 They stand for the chart wherever Python runs: no helm is needed to hold them against schemas and
 rules. Each begins with two digests, of the chart with those values and of the rendering itself, so
-that neither can change alone. ``make chart-renderings`` makes them anew.
+that neither can change alone. ``refused.yaml`` is the same for values that the chart refuses
+(``refusals.yaml``): what helm says of each. ``make chart-renderings`` makes them anew.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from typing import Any, TypeAlias
 
 import yaml
 
-__all__ = ["CHART", "KUBERNETES", "VALUES", "Object", "Rendering", "helm_template", "objects_of"]
+__all__ = [
+    *("CHART", "KUBERNETES", "REFUSALS", "VALUES"),
+    *("Object", "Refusal", "Rendering"),
+    *("helm_template", "objects_of", "refusals_digest", "refused"),
+]
 
 Object: TypeAlias = dict[str, Any]
 """One Kubernetes object, as YAML has it."""
@@ -28,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "magnetar"
 RENDERINGS = Path(__file__).parent / "renderings"
 RELEASE, NAMESPACE = "m", "mq"
+# Of one release, whose names are numbers to YAML if nobody quotes them.
+_ODD = {"odd": ("1e3", "123")}
 KUBERNETES = "1.36.0"  # the chart is rendered for
 _NOT_RENDERED = frozenset({"README.md", "ci", "dashboards"})
 
@@ -45,6 +52,14 @@ class Rendering:
     @property
     def path(self) -> Path:
         return RENDERINGS / f"{self.name}.yaml"
+
+    @property
+    def release(self) -> str:
+        return _ODD.get(self.name, (RELEASE, NAMESPACE))[0]
+
+    @property
+    def namespace(self) -> str:
+        return _ODD.get(self.name, (RELEASE, NAMESPACE))[1]
 
     @property
     def text(self) -> str:
@@ -80,6 +95,34 @@ VALUES = tuple(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Values that the chart refuses, and what its message must say."""
+
+    values: dict[str, Any]
+    says: str
+    release: str = RELEASE
+
+    @property
+    def id(self) -> str:
+        return self.says.replace(" ", "-")
+
+
+_REFUSALS_PATH = Path(__file__).parent / "refusals.yaml"
+_REFUSED_PATH = Path(__file__).parent / "refused.yaml"
+REFUSALS = tuple(Refusal(**each) for each in yaml.safe_load(_REFUSALS_PATH.read_text("utf-8")))
+
+
+def refusals_digest() -> str:
+    return digest_of(chart_digest() + _REFUSALS_PATH.read_text("utf-8"))
+
+
+def refused() -> tuple[tuple[str, str], str]:
+    """Two digests that the file of messages names, as a rendering's, and its text."""
+    first, second, text = _REFUSED_PATH.read_text("utf-8").split("\n", 2)
+    return (first.rpartition(" ")[2], second.rpartition(" ")[2]), text
+
+
 def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -106,18 +149,34 @@ def helm_template(helm: str, rendering: Rendering, kubernetes: str = KUBERNETES)
     Raises:
         subprocess.CalledProcessError: they don't go together; ``stderr`` says why.
     """
+    words = [rendering.release, "--namespace", rendering.namespace, "--kube-version", kubernetes]
+    done = _run(helm, *words, "--values", str(rendering.values_path))
+    done.check_returncode()
+    return done.stdout
+
+
+def _run(helm: str, release: str, *words: str) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as home:
-        command = [helm, "template", RELEASE, str(CHART), "--namespace", NAMESPACE]
-        command += ["--kube-version", kubernetes, "--values", str(rendering.values_path)]
-        done = subprocess.run(
-            command,
-            check=True,
+        return subprocess.run(
+            [helm, "template", release, str(CHART), *words],
             capture_output=True,
             text=True,
             timeout=120,
             env={"PATH": "/usr/bin:/bin", "HOME": home},
         )
-    return done.stdout
+
+
+def _message_of(helm: str, refusal: Refusal) -> str:
+    """What helm says of values that it must not render."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(refusal.values, file)
+        file.flush()
+        words = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--values", file.name]
+        done = _run(helm, refusal.release, *words)
+    if done.returncode == 0:
+        raise SystemExit(f"nothing is wrong with {refusal.values}")
+    # Before it: which links helm followed, by their paths on this machine.
+    return done.stderr[done.stderr.index("Error:") :].strip().partition("\n\nUse --debug")[0]
 
 
 def _without_dashboards(text: str) -> Iterator[str]:
@@ -140,6 +199,14 @@ def main() -> None:
     for rendering in VALUES:
         rendering.write(helm_template(helm, rendering))
         print(f"{rendering.path.relative_to(ROOT)}: {len(rendering.objects())} objects")
+    messages = [_message_of(helm, refusal) for refusal in REFUSALS]
+    text = yaml.safe_dump(messages, width=1000)
+    head = (
+        f"# Made by `make chart-renderings`; chart and refusals: {refusals_digest()}\n"
+        f"# and what follows: {digest_of(text)}\n"
+    )
+    _REFUSED_PATH.write_text(head + text, "utf-8")
+    print(f"{_REFUSED_PATH.relative_to(ROOT)}: {len(messages)} messages")
 
 
 if __name__ == "__main__":

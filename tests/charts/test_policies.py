@@ -144,6 +144,16 @@ PLANTS: list[tuple[str, Plant]] = [
             "magnetar/metrics"
         ),
     ),
+    (
+        "lets pods of all namespaces in",
+        lambda o: o["NetworkPolicy/m-magnetar-bookie"]["spec"]["ingress"][0]["from"].append(
+            {"namespaceSelector": {}}
+        ),
+    ),
+    (
+        "lets pods of all namespaces in",
+        lambda o: o["NetworkPolicy/m-magnetar-zookeeper"]["spec"]["ingress"][0].pop("from"),
+    ),
     ("takes settings of", lambda o: o.pop("ConfigMap/m-magnetar-broker")),
     ("which it hasn't", lambda o: _pod(BROKER)(o)["volumes"].pop(0)),
     ("doesn't mount it", lambda o: _box(BROKER)(o)["volumeMounts"].pop(0)),
@@ -153,7 +163,8 @@ PLANTS: list[tuple[str, Plant]] = [
             {"name": "MAGNETAR_tlsKeyFilePath", "value": "/etc/magnetar/tls/tls.key"}
         ),
     ),
-    ("no good name", lambda o: _set(o[SERVICE]["metadata"], "name", "m" * 54)),
+    ("no good name", lambda o: _set(o[SERVICE]["metadata"], "name", "m" * 64)),
+    ("no good name", lambda o: _set(o[BROKER]["metadata"], "name", "m" * 53)),
     ("is in other", lambda o: _set(o[SERVICE]["metadata"], "namespace", "other")),
     (
         "has no label version",

@@ -38,6 +38,13 @@ USERS_SECRETS: dict[str, dict[str, set[str]]] = {
         f"{RELEASE}-token-storage": {"TOKEN"},
         "registry": {".dockerconfigjson"},
     },
+    "odd": {
+        "1e3": {"PUBLICKEY"},
+        "1e3-token-0": {"TOKEN"},
+        "1e3-token-true": {"TOKEN"},
+        "1e3-token-1e3": {"TOKEN"},
+        "1234": {".dockerconfigjson"},
+    },
     "standalone-secured": {
         "standalone-certificate": {"tls.crt", "tls.key"},
         "toolset-certificate": {"tls.crt", "tls.key"},
@@ -190,7 +197,7 @@ def test_the_schema_of_values_knows_each_value_and_no_other() -> None:
     jsonschema.Draft7Validator.check_schema(schema)
     jsonschema.validate(_values(), schema, jsonschema.Draft7Validator)
     assert set(_leaves(_values())) <= set(_known(schema, schema))
-    top = schema["properties"].keys() - {"global"}
+    top = schema["properties"].keys() - {"global", "enabled"}
     assert top == _values().keys()
     for key, part in schema["properties"].items():
         if "properties" in part:
@@ -266,10 +273,47 @@ def _has(value: Any, path: str) -> bool:
         ({"images": {"broker": {"tag": "latest"}}}, "latest"),
         ({"topology": {"placement": "anywhere"}}, "anywhere"),
         ({"zookeeper": {"podManagementPolicy": "OrderedReady"}}, "Parallel"),
-        ({"bookkeeper": {"volumes": {"ledgers": {"name": "ledgers"}}}}, "size"),
-        ({"broker": {"resources": {"requests": {"cpu": "1"}}}}, "limits"),
+        ({"bookkeeper": {"volumes": {"ledgers": {"size": None}}}}, "size"),
+        ({"broker": {"resources": {"limits": None}}}, "limits"),
+        ({"broker": {"external": {"domain": "not a name"}}}, "not a name"),
+        ({"labels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name"),
+        ({"tls": {"toolset": {"allowPlain": True}}}, "allowPlain"),
+        ({"auth": {"superUsers": {"broker": "a_b"}}}, "a_b"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(wrong: dict[str, Any], where: str) -> None:
     with pytest.raises(jsonschema.ValidationError, match=where):
-        jsonschema.validate(wrong, _schema(), jsonschema.Draft7Validator)
+        jsonschema.validate(_laid_over(_values(), wrong), _schema(), jsonschema.Draft7Validator)
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """As helm does it: maps are merged, and null takes away."""
+    merged = below | {
+        key: _laid_over(below[key], value)
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+        else value
+        for key, value in above.items()
+    }
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def test_groups_that_templates_rely_on_can_not_be_taken_away() -> None:
+    """Without, helm would speak of a nil pointer in a template."""
+    validator, values = jsonschema.Draft7Validator(_schema()), _values()
+    groups = list(_groups(values, ()))
+    assert len(groups) > 100
+    for path in groups:
+        wrong: dict[str, Any] = {path[-1]: None}
+        for key in reversed(path[:-1]):
+            wrong = {key: wrong}
+        [error] = validator.iter_errors(_laid_over(values, wrong))
+        assert error.validator == "required"
+        assert path[-1] in error.message
+
+
+def _groups(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    free = {"securityContext", "containerSecurityContext", "configData", "resources", "labels"}
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner and not {*path, key} & free:
+            yield (*path, key)
+            yield from _groups(inner, (*path, key))

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+import yaml
 
 from bookkeeper.bookie.settings import BookieSettings
 from bookkeeper.replication.settings import ENVIRONMENT_PREFIXES, KEYS, AutoRecoverySettings
@@ -23,6 +24,7 @@ POD = {
     "metadata.name": "m-magnetar-bookie-2",
     "metadata.namespace": "mq",
     "status.podIP": "10.1.2.3",
+    "status.hostIP": "10.1.0.3",
     "spec.nodeName": "node-1",
     "metadata.labels['topology.kubernetes.io/zone']": "zone-b",
     "metadata.labels['apps.kubernetes.io/pod-index']": "2",
@@ -130,7 +132,8 @@ def test_settings_go_together(rendering: Rendering, monkeypatch: pytest.MonkeyPa
 
 
 def recovery_host(rendering: Rendering) -> str:
-    return "::" if rendering.name == "storage" else "0.0.0.0"
+    values = yaml.safe_load(rendering.values_path.read_text("utf-8"))
+    return str(values.get("bindAddress", "0.0.0.0"))
 
 
 def _of_broker(pair: Mapping[str, str]) -> bool:
@@ -168,6 +171,44 @@ def test_where_a_bookie_stands() -> None:
     assert found["default"] == "/zone-b/default-upgrade-domain"
     assert found["zones"] == "/zone-b/2"
     assert found["storage"] == "/cellar/default-upgrade-domain"
+
+
+def _of(rendering_name: str, process: str) -> Object:
+    [rendering] = [each for each in VALUES if each.name == rendering_name]
+    [found] = [c for name, c, _ in _processes(rendering) if name.endswith(f"/{process}")]
+    return found
+
+
+def test_extra_variables_win_whatever_their_spelling() -> None:
+    levels = [
+        each["value"]
+        for each in _of("odd", "broker")["env"]
+        if each["name"].replace("_", "").lower() == "magnetarloglevel"
+    ]
+    assert levels == ["DEBUG"], "two would contradict each other"
+    names = [each["name"] for each in _of("odd", "broker")["env"]]
+    assert names[-1] == "NODE_IP"
+    assert "MAGNETAR_logLevel" in [each["name"] for each in _of("odd", "bookie")["env"]]
+
+
+def test_settings_are_the_texts_that_values_have() -> None:
+    [odd] = [each for each in VALUES if each.name == "odd"]
+    given = yaml.safe_load(odd.values_path.read_text("utf-8"))["broker"]["configData"]
+    objects = odd.objects()
+    data = next(
+        each["data"]
+        for each in objects
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"].endswith("-broker")
+    )
+    assert data["fileSystemUri"] == given["fileSystemUri"]
+    assert data["maxMessageSize"] == "67108864"
+    # The chart's own is managedLedgerCacheSizeMB: "128".
+    assert data["managedLedgerCacheSizeMB"] == given["PULSAR_PREFIX_managedLedgerCacheSizeMB"]
+
+
+def test_a_digest_is_a_version() -> None:
+    image = _of("odd", "broker")["image"]
+    assert re.fullmatch(r"magnetar@sha256:[0-9a-f]{64}", image)
 
 
 def test_a_node_without_a_zone_is_in_the_default_one() -> None:

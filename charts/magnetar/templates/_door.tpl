@@ -29,16 +29,35 @@
 {{- $c := .root.Values.broker -}}
 {{- $listeners := list -}}
 {{- $hosts := dict "internal" (include "magnetar.podDomain" .) $c.external.listenerName $c.external.domain -}}
+{{- $isTls := eq (include "magnetar.tls" .) "true" -}}
+{{- $isPlain := or (not $isTls) .root.Values.tls.broker.allowPlain -}}
 {{- range $name := list "internal" $c.external.listenerName -}}
 {{- $host := printf "$(POD_NAME).%s" (index $hosts $name) -}}
-{{- if $.isPlain -}}
+{{- if $isPlain -}}
 {{- $listeners = append $listeners (printf "%s:pulsar://%s:%d" $name $host (int $c.ports.pulsar)) -}}
 {{- $listeners = append $listeners (printf "%s:http://%s:%d" $name $host (int $c.ports.http)) -}}
 {{- end -}}
-{{- if $.isTls -}}
+{{- if $isTls -}}
 {{- $listeners = append $listeners (printf "%s:pulsar+ssl://%s:%d" $name $host (int $c.ports.pulsarssl)) -}}
 {{- $listeners = append $listeners (printf "%s:https://%s:%d" $name $host (int $c.ports.https)) -}}
 {{- end -}}
 {{- end -}}
-{{- join "," $listeners | quote -}}
+{{- join "," $listeners -}}
+{{- end -}}
+
+{{/* Where clients in the cluster begin. */}}
+{{- define "magnetar.serviceHost" -}}
+{{- printf "%s.%s.svc.%s" (include "magnetar.component" .) .root.Release.Namespace .root.Values.clusterDomain -}}
+{{- end -}}
+
+{{- define "magnetar.serviceUrl" -}}
+{{- $isTls := eq (include "magnetar.tls" .) "true" -}}
+{{- $ports := (index .root.Values .key).ports -}}
+{{- printf "%s://%s:%d" (ternary "pulsar+ssl" "pulsar" $isTls) (include "magnetar.serviceHost" .) (ternary $ports.pulsarssl $ports.pulsar $isTls | int) -}}
+{{- end -}}
+
+{{- define "magnetar.adminUrl" -}}
+{{- $isTls := eq (include "magnetar.tls" .) "true" -}}
+{{- $ports := (index .root.Values .key).ports -}}
+{{- printf "%s://%s:%d" (ternary "https" "http" $isTls) (include "magnetar.serviceHost" .) (ternary $ports.https $ports.http $isTls | int) -}}
 {{- end -}}

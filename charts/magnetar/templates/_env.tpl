@@ -1,14 +1,25 @@
 {{/*
 Settings. Keys of configData are MAGNETAR_<key> in the environment of a server; what the rest of the chart relies on
-(ports, addresses, files) is set beside them and wins.
+(ports, addresses, files) is set beside them (_settings.tpl: never both).
 */}}
 
-{{/* What the ConfigMap of a component holds. Keys that pulsar-helm-chart prefixes are taken, too. */}}
-{{- define "magnetar.configData" -}}
+{{/* configData of a component. Keys that pulsar-helm-chart prefixes are taken, too, and win over the chart's own. */}}
+{{- define "magnetar.settings" -}}
 {{- $data := dict -}}
-{{- range $key, $value := (index .root.Values .key).configData -}}
+{{- $given := (index .root.Values .key).configData -}}
+{{- range $isPrefixed := list false true -}}
+{{- range $key, $value := $given -}}
+{{- if eq (hasPrefix "PULSAR_PREFIX_" $key) $isPrefixed -}}
 {{- $_ := set $data (trimPrefix "PULSAR_PREFIX_" $key) ($value | toString | trim) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $data -}}
+{{- end -}}
+
+{{/* What the ConfigMap of a component holds. */}}
+{{- define "magnetar.configData" -}}
+{{- $data := fromYaml (include "magnetar.settings" .) -}}
 {{- if eq .key "zookeeper" -}}
 zoo.cfg: |
   {{- range $key, $value := $data }}
@@ -41,9 +52,9 @@ zoo.cfg: |
 - name: MAGNETAR_clusterName
   value: {{ include "magnetar.clusterName" .root | quote }}
 - name: MAGNETAR_logFormat
-  value: {{ .root.Values.logFormat }}
+  value: {{ .root.Values.logFormat | quote }}
 - name: MAGNETAR_logLevel
-  value: {{ .root.Values.logLevel }}
+  value: {{ .root.Values.logLevel | quote }}
 {{- if ne .key "autorecovery" }}
 - name: MAGNETAR_bindAddress
   value: {{ .root.Values.bindAddress | quote }}
@@ -74,7 +85,7 @@ zoo.cfg: |
 - name: MAGNETAR_NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 - name: MAGNETAR_zoneLabel
-  value: {{ $topology.zoneLabel }}
+  value: {{ $topology.zoneLabel | quote }}
 {{- end }}
 {{- if eq .key "bookkeeper" }}
 {{- if kindIs "invalid" $topology.upgradeDomains }}
@@ -197,10 +208,4 @@ zoo.cfg: |
 {{- $providers = append $providers "openid" -}}
 {{- end -}}
 {{- join "," $providers -}}
-{{- end -}}
-
-{{- define "magnetar.extraEnv" -}}
-{{- with (index .root.Values .key).extraEnvs }}
-{{ toYaml . }}
-{{- end }}
 {{- end -}}

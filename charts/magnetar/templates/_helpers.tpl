@@ -6,11 +6,20 @@
 
 {{- define "magnetar.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- include "magnetar.cut" .Values.fullnameOverride -}}
 {{- else if contains (include "magnetar.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- include "magnetar.cut" .Release.Name -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "magnetar.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "magnetar.name" .) | include "magnetar.cut" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* At most 40 characters; what is cut ends with a sum of the whole, or two names could become one. */}}
+{{- define "magnetar.cut" -}}
+{{- if gt (len .) 40 -}}
+{{- printf "%s-%s" (trunc 33 . | trimSuffix "-") (sha256sum . | trunc 6) -}}
+{{- else -}}
+{{- . -}}
 {{- end -}}
 {{- end -}}
 
@@ -48,8 +57,8 @@
 {{- end -}}
 
 {{- define "magnetar.selector" -}}
-app.kubernetes.io/name: {{ include "magnetar.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "magnetar.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ (index .root.Values .key).component }}
 {{- end -}}
 
@@ -58,8 +67,8 @@ app.kubernetes.io/component: {{ (index .root.Values .key).component }}
 {{- if .key -}}
 {{ include "magnetar.selector" . }}
 {{- else -}}
-app.kubernetes.io/name: {{ include "magnetar.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "magnetar.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- end }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
@@ -73,7 +82,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{/* The head of an object: magnetar.labels, "name", "annotations", and "more" labels. */}}
 {{- define "magnetar.metadata" -}}
 name: {{ .name }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ .root.Release.Namespace | quote }}
 labels:
   {{- include "magnetar.labels" . | nindent 2 }}
   {{- with .more }}
@@ -85,12 +94,13 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* name:tag; images are named by component, but for the bookie's. */}}
+{{/* name:tag or name@digest; images are named by component, but for the bookie's. */}}
 {{- define "magnetar.image" -}}
 {{- $image := index .root.Values.images (ternary "bookie" .key (eq .key "bookkeeper")) -}}
 {{- $tag := coalesce $image.tag .root.Values.defaultMagnetarImageTag .root.Chart.AppVersion -}}
 {{- $repository := default .root.Values.defaultMagnetarImageRepository $image.repository -}}
-image: {{ printf "%s:%s" $repository $tag | quote }}
+{{- $digest := trimPrefix "@" $tag -}}
+image: {{ ternary (printf "%s@%s" $repository $digest) (printf "%s:%s" $repository $tag) (hasPrefix "sha256:" $digest) | quote }}
 imagePullPolicy: {{ default .root.Values.defaultPullPolicy $image.pullPolicy }}
 {{- end -}}
 

@@ -26,11 +26,11 @@ automountServiceAccountToken: {{ include "magnetar.asksForNode" . }}
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ include "magnetar.gracePeriod" . }}
 securityContext:
-  {{- mergeOverwrite (deepCopy .root.Values.securityContext) $c.securityContext | toYaml | nindent 2 }}
+  {{- mergeOverwrite (deepCopy .root.Values.securityContext) (default dict $c.securityContext) | toYaml | nindent 2 }}
 {{- with .root.Values.images.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with $c.nodeSelector }}
@@ -38,7 +38,7 @@ nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $c.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $c.tolerations }}
 tolerations:
@@ -73,6 +73,7 @@ topologySpreadConstraints:
 {{- define "magnetar.affinity" -}}
 {{- $affinity := (index .root.Values .key).affinity -}}
 {{- $type := default .root.Values.affinity.type $affinity.type -}}
+{{- $key := default "kubernetes.io/hostname" $affinity.anti_affinity_topology_key -}}
 {{- with omit $affinity "anti_affinity" "anti_affinity_topology_key" "type" }}
 {{- toYaml . }}
 {{ end }}
@@ -80,14 +81,14 @@ topologySpreadConstraints:
 podAntiAffinity:
   {{ $type }}:
     {{- if eq $type "requiredDuringSchedulingIgnoredDuringExecution" }}
-    - topologyKey: {{ $affinity.anti_affinity_topology_key }}
+    - topologyKey: {{ $key }}
       labelSelector:
         matchLabels:
           {{- include "magnetar.selector" . | nindent 10 }}
     {{- else }}
     - weight: 100
       podAffinityTerm:
-        topologyKey: {{ $affinity.anti_affinity_topology_key }}
+        topologyKey: {{ $key }}
         labelSelector:
           matchLabels:
             {{- include "magnetar.selector" . | nindent 12 }}
@@ -166,7 +167,7 @@ resources:
     defaultMode: 0440
     sources:
       - secret:
-          name: {{ include "magnetar.certificateSecret" . }}
+          name: {{ include "magnetar.certificateSecret" . | quote }}
           items:
             - {key: tls.crt, path: tls.crt}
             - {key: tls.key, path: tls.key}
@@ -178,7 +179,7 @@ resources:
             {{- end }}
       {{- with .root.Values.tls.caSecretName }}
       - secret:
-          name: {{ . }}
+          name: {{ . | quote }}
           items:
             - {key: ca.crt, path: ca.crt}
       {{- end }}
@@ -191,7 +192,7 @@ resources:
 {{- if eq (include "magnetar.hasKey" .) "true" }}
 - name: token-key
   secret:
-    secretName: {{ include "magnetar.keySecret" .root }}
+    secretName: {{ include "magnetar.keySecret" .root | quote }}
     defaultMode: 0440
     items:
       {{- if .root.Values.auth.authentication.jwt.usingSecretKey }}
@@ -203,7 +204,7 @@ resources:
 {{- range fromYamlArray (include "magnetar.tokens" .) }}
 - name: token-{{ .name }}
   secret:
-    secretName: {{ include "magnetar.tokenSecret" (dict "root" $.root "role" .role) }}
+    secretName: {{ include "magnetar.tokenSecret" (dict "root" $.root "role" .role) | quote }}
     defaultMode: 0440
     items:
       - {key: TOKEN, path: token}
@@ -230,13 +231,13 @@ resources:
 {{- $users := .root.Values.auth.superUsers -}}
 {{- if eq (include "magnetar.jwt" .root) "true" }}
 {{- if eq .key "broker" }}
-- {name: broker, role: {{ $users.broker }}}
+- {name: broker, role: {{ $users.broker | quote }}}
 {{- else if eq .key "toolset" }}
-- {name: client, role: {{ $users.client }}}
+- {name: client, role: {{ $users.client | quote }}}
 {{- end }}
 {{- end }}
 {{- if and (eq (include "magnetar.bookieTokens" .root) "true") (has .key (list "bookkeeper" "autorecovery" "broker" "toolset")) }}
-- {name: bookkeeper, role: {{ .root.Values.auth.bookkeeper.role }}}
+- {name: bookkeeper, role: {{ .root.Values.auth.bookkeeper.role | quote }}}
 {{- end }}
 {{- end -}}
 
@@ -285,7 +286,7 @@ volumeClaimTemplates:
         requests:
           storage: {{ .size }}
       {{- with .storageClassName }}
-      storageClassName: {{ . }}
+      storageClassName: {{ . | quote }}
       {{- end }}
       {{- with .selector }}
       selector:
