@@ -255,7 +255,8 @@ class _Life(Installed):
         assert len(grown) == len(pods) + len(counts)
         assert set(uids(pods)) <= set(uids(grown))
         claims = self.plane.names("persistentvolumeclaims", self.namespace)
-        self.plane.upgrade(RELEASE, self.namespace, *self.options)
+        # An upgrade with no values at all, as the default's are, would keep those of before.
+        self.plane.upgrade(RELEASE, self.namespace, "--reset-values", *self.options)
         self.until_settled()
         assert uids(self.pods()) == uids(pods)
         assert self.plane.names("persistentvolumeclaims", self.namespace) == claims
