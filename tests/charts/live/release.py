@@ -43,7 +43,9 @@ class Release:
 
     def upgrade(self, *words: str) -> None:
         """With the values of before, and what these words change."""
-        self.plane.upgrade(self.name, self.namespace, *PATIENCE, "--reuse-values", *words)
+        self.plane.upgrade(
+            self.name, self.namespace, *PATIENCE, "--reset-then-reuse-values", *words
+        )
 
     def pods(self) -> dict[str, Object]:
         """Those that aren't ending, by name."""
