@@ -40,9 +40,9 @@ USERS_SECRETS: dict[str, dict[str, set[str]]] = {
     },
     "odd": {
         "1e3": {"PUBLICKEY"},
-        "1e3-token-0": {"TOKEN"},
-        "1e3-token-true": {"TOKEN"},
-        "1e3-token-1e3": {"TOKEN"},
+        "103-token-0": {"TOKEN"},
+        "103-token-true": {"TOKEN"},
+        "103-token-1e3": {"TOKEN"},
         "1234": {".dockerconfigjson"},
     },
     "standalone-secured": {
