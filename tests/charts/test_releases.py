@@ -279,4 +279,4 @@ class _Life(Installed):
         assert not self.plane.names("secrets", self.namespace), "helm's own"
         of_cluster = self.plane.get("clusterroles,clusterrolebindings", "--selector", self.label)
         names = {each["metadata"]["name"] for each in of_cluster}
-        assert not {name for name in names if name.startswith(f"{self.namespace}-")}
+        assert not {name for name in names if name.startswith(f"{self.namespace}.")}
