@@ -81,6 +81,7 @@ def _ask(
             if error.code != 307:
                 return error.code, error.read()
             url = error.headers["Location"]
+            error.close()
 
 
 def test_install_ends_when_servers_are_ready(release: Release, secrets: Secrets) -> None:
@@ -145,7 +146,7 @@ def test_a_role_may_do_what_it_was_granted(release: Release, secrets: Secrets) -
     client, topic = _client(secrets, "orders"), "persistent://public/default/orders"
     with pytest.raises(pulsar.AuthorizationError):
         client.create_producer(topic)
-    path, own = "/admin/v2/persistent/public/default/orders/permissions/orders", "orders"
+    path, own = "/admin/v2/namespaces/public/default/permissions/orders", "orders"
     assert _ask(secrets, path, secrets.token(own), "POST", ["produce"])[0] in (401, 403)
     status, said = _ask(secrets, path, secrets.token("admin"), "POST", ["produce"])
     assert status == 204, said
@@ -232,6 +233,7 @@ def test_bookies_want_a_certificate_and_the_token_of_their_role(
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(f"http://{address}:8000{path}", timeout=60)
         assert caught.value.code == 401
+        caught.value.close()
 
 
 def _zookeeper_says(release: Release, context: ssl.SSLContext | None) -> bytes:

@@ -109,6 +109,7 @@ def test_it_becomes_a_secured_one_with_its_data(release: Release, secrets: Secre
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(f"https://{HOST}:8443/admin", timeout=60, context=secrets.trust())
     assert caught.value.code == 401
+    caught.value.close()
     for url in (f"http://{HOST}:8080/admin", f"https://{HOST}:6650"):
         with pytest.raises(urllib.error.URLError, match="Connection refused"):
             urllib.request.urlopen(url, timeout=60, context=ssl.create_default_context())
