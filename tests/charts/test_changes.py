@@ -78,6 +78,7 @@ REFUSED: dict[str, list[tuple[str, str, bool]]] = {
         ("bookkeeper.volumes.useSingleCommonVolume=true", "to [common 12Gi]", True),
         ("zookeeper.volumes.data.size=1Gi", "StatefulSet m-magnetar-zookeeper", True),
         ("bookkeeper.podManagementPolicy=OrderedReady", "--cascade=orphan", True),
+        (f"{_TLS},tls.zookeeper.enabled=true", "tls.zookeeper can't be switched", False),
         ("standalone.enabled=true", "standalone.enabled can't change", False),
         ("fullnameOverride=other", "m-magnetar-bookie has stored would stay behind", False),
         ("nameOverride=other", "m-magnetar-bookie has stored would stay behind", False),

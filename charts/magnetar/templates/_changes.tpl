@@ -18,6 +18,15 @@
 {{- if ne .was.spec.podManagementPolicy $policy -}}
 {{- fail (printf "%s.podManagementPolicy can't change from %s to %s: delete the StatefulSet %s with --cascade=orphan first, its pods stay" .key .was.spec.podManagementPolicy $policy $name) -}}
 {{- end -}}
+{{- if and (eq .key "zookeeper") (gt (int .was.spec.replicas) 0) -}}
+{{- $wasTls := false -}}
+{{- range (first .was.spec.template.spec.containers).ports -}}
+{{- $wasTls = or $wasTls (eq .name "client-tls") -}}
+{{- end -}}
+{{- if ne (toString $wasTls) (include "magnetar.tls" .) -}}
+{{- fail (printf "tls.zookeeper can't be switched while servers run: one with TLS and one without are no ensemble, so the first new pod would never be ready. Scale the StatefulSet %s to 0 first; docs/kubernetes.md, \"TLS and tokens in a running cluster\"" $name) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Of a StatefulSet with claims that the values have no place for. */}}

@@ -98,7 +98,7 @@ annotations:
 {{- define "magnetar.image" -}}
 {{- $image := index .root.Values.images (ternary "bookie" .key (eq .key "bookkeeper")) -}}
 {{- $tag := coalesce $image.tag .root.Values.defaultMagnetarImageTag .root.Chart.AppVersion -}}
-{{- $repository := default .root.Values.defaultMagnetarImageRepository $image.repository -}}
+{{- $repository := default (printf "%s%s" .root.Values.defaultMagnetarImageRepository (ternary "-zookeeper" "" (eq .key "zookeeper"))) $image.repository -}}
 {{- $digest := trimPrefix "@" $tag -}}
 image: {{ ternary (printf "%s@%s" $repository $digest) (printf "%s:%s" $repository $tag) (hasPrefix "sha256:" $digest) | quote }}
 imagePullPolicy: {{ default .root.Values.defaultPullPolicy $image.pullPolicy }}

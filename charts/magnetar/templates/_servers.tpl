@@ -87,6 +87,8 @@
 {{ include "magnetar.serverEnv" . }}
 - name: MAGNETAR_advertisedAddress
   value: {{ include "magnetar.serviceHost" . }}
+- name: MAGNETAR_bookiePort
+  value: {{ .root.Values.standalone.ports.bookie | quote }}
 {{ include "magnetar.doorEnv" . }}
 {{- include "magnetar.authEnv" . }}
 {{- end -}}
