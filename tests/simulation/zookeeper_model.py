@@ -12,6 +12,7 @@ that stop or stall.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -485,6 +486,7 @@ class Ensemble:
     simulator: Simulator
     leader: Leader
     servers: dict[str, Server] = field(default_factory=dict)
+    reached: dict[socket.socket, str] = field(default_factory=dict)  # and not yet talked over
 
     @classmethod
     def of(cls, simulator: Simulator, count: int, lag_s: float) -> Ensemble:
@@ -493,15 +495,28 @@ class Ensemble:
         return cls(simulator, leader, servers)
 
     def serve(self, loop: VirtualLoop) -> None:
+        loop.getaddrinfo = self._getaddrinfo  # type: ignore[method-assign, assignment]
+        loop.sock_connect = self._sock_connect  # type: ignore[method-assign, assignment]
         loop.create_connection = self._create_connection  # type: ignore[method-assign, assignment]
 
-    async def _create_connection(
-        self, make: Callable[[], asyncio.Protocol], host: str, port: int, **_: object
-    ) -> tuple[Transport, asyncio.Protocol]:
+    async def _getaddrinfo(self, host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
+
+    async def _sock_connect(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        """The socket stands for a connection; no bytes go through it."""
         await asyncio.sleep(self.simulator.rng.uniform(0.0001, 0.01))
-        server = self.servers[host]
-        if not server.up:
+        host, _ = address
+        if not self.servers[host].up:
             raise ConnectionRefusedError(host)
+        self.reached[sock] = host
+
+    async def _create_connection(
+        self, make: Callable[[], asyncio.Protocol], *, sock: socket.socket, **_: object
+    ) -> tuple[Transport, asyncio.Protocol]:
+        server = self.servers[self.reached.pop(sock)]
+        sock.close()
+        if not server.up:
+            raise ConnectionResetError
         protocol = make()
         connection = Connection(server, protocol)
         protocol.connection_made(connection.transport)
