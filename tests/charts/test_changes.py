@@ -55,7 +55,8 @@ WAYS: dict[str, tuple[str, list[str]]] = {
             "components.toolset=true,components.autorecovery=false,topology.zoneFrom=node,"
             "networkPolicy.enabled=false,broker.pdb.usePolicy=false",
             "components.toolset=true,rbac.enabled=false,dashboards.enabled=true,"
-            "bookkeeper.podMonitor.enabled=true,bookkeeper.drain.enabled=true",
+            "bookkeeper.podMonitor.enabled=true,bookkeeper.drain.enabled=true,"
+            "networkPolicy.monitoring[0].podSelector.matchLabels.app=prometheus",
             "bookkeeper.ports.bookie=3281,broker.ports.pulsar=6750,zookeeper.ports.client=2191",
         ],
     ),
