@@ -1,7 +1,9 @@
 """Which bookies fail: a memory of recent failures, and quarantine for those that fail too often.
 
 Quarantine is this client's own circuit breaker: a bookie in it gets no new ledgers and replaces
-nobody, as long as others can; ledgers that have it keep it. Pure: clock and chance are arguments.
+nobody, as long as others can; ledgers that have it keep it. It ends with time, or when the bookie
+registers anew: a rolling upgrade restarts all bookies of a cluster, and must not leave all of them
+in quarantine. Pure: clock and chance are arguments.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ class _Failures:
     interval_from_ms: int  # the interval that is being counted began then
     count: int  # failures in it
     quarantined_until_ms: int  # 0: never was
+    excused_until_ms: int | None = None  # until then another registration excuses nothing
 
 
 class BookieHealth:
@@ -106,6 +109,18 @@ class BookieHealth:
         }
         return frozenset(self._quarantined)
 
+    def note_registered(self, bookie_id: str) -> None:
+        """The bookie has registered anew, most often as another process: its quarantine ends.
+
+        Not twice within ``quarantine_ms``, so that one that keeps coming and failing stays in it.
+        """
+        if not self.is_quarantined(bookie_id):
+            return
+        known, now = self._failures[bookie_id], self._clock_ms()
+        if known.excused_until_ms is None or now >= known.excused_until_ms:
+            known.excused_until_ms = now + self._config.quarantine_ms
+            self._quarantined.discard(bookie_id)
+
     def release_all(self) -> None:
         """End every quarantine."""
         self._quarantined.clear()
@@ -118,9 +133,10 @@ class BookieHealth:
 
     def _forget(self, bookie_id: str) -> None:
         """Drop what no longer matters, so that bookies gone for good leave nothing behind."""
-        known = self._failures[bookie_id]
+        known, now = self._failures[bookie_id], self._clock_ms()
         if (
             bookie_id not in self._quarantined
-            and self._clock_ms() - known.interval_from_ms >= self._config.interval_ms
+            and now - known.interval_from_ms >= self._config.interval_ms
+            and (known.excused_until_ms is None or now >= known.excused_until_ms)
         ):
             del self._failures[bookie_id]

@@ -78,6 +78,8 @@ class BookiePool:
         self._registered: frozenset[str] = frozenset()
         self._read_only: frozenset[str] = frozenset()
         self._stale: set[str] = set()  # names of nodes that changed since their info was read
+        self._all_stale = False
+        self._created_ms: dict[str, int] = {}  # of registrations, by bookie id
         self._watches: list[Watch] = []
         self._refresh: asyncio.Task[None] | None = None
         self._refresh_again = False
@@ -161,19 +163,27 @@ class BookiePool:
         """Of those that are new or changed; by name of the node."""
         assert self._store is not None
         stale, self._stale = self._stale, set()
-        wanted = [n for n in paths if n in stale or decode_name(n) not in self.infos]
+        all_stale, self._all_stale = self._all_stale, False
+        wanted = [
+            n for n in paths if all_stale or n in stale or decode_name(n) not in self._created_ms
+        ]
         try:
             found = await asyncio.gather(*(self._store.get(paths[name]) for name in wanted))
         except BaseException:
             self._stale |= stale
+            self._all_stale |= all_stale
             raise
         for name, node in zip(wanted, found, strict=True):
             if node is None:
                 continue  # gone since: the event is on its way
+            bookie_id, created_ms = decode_name(name), node.stat.created_ms
+            if self._created_ms.setdefault(bookie_id, created_ms) != created_ms:
+                self._created_ms[bookie_id] = created_ms
+                self.health.note_registered(bookie_id)
             try:
-                self.infos[decode_name(name)] = ServiceInfo.decode(node.value)
+                self.infos[bookie_id] = ServiceInfo.decode(node.value)
             except BookieUnavailableError as error:
-                _log.warning("bookie %s: %s", decode_name(name), error)
+                _log.warning("bookie %s: %s", bookie_id, error)
 
     def _on_event(self, event: MetadataEvent) -> None:
         self._stale.add(event.path.rpartition("/")[2])
@@ -182,6 +192,7 @@ class BookiePool:
     def _on_session_event(self, event: SessionEvent) -> None:
         # Watch events may have been lost meanwhile.
         if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED):
+            self._all_stale = True
             self._refresh_soon()
 
     def _refresh_soon(self) -> None:

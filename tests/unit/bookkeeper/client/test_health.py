@@ -104,6 +104,51 @@ def test_a_short_memory_keeps_the_count_of_the_interval() -> None:
     assert health.is_quarantined("a")
 
 
+def test_a_new_registration_ends_a_quarantine() -> None:
+    health, _ = make()
+    health.note_registered("a")  # nothing to end, and nothing used up
+    fail(health, "a", 3)
+    fail(health, "b", 3)
+    health.note_registered("a")
+    assert health.quarantined() == {"b"}
+    fail(health, "a", 30)  # answers that its former process owed
+    assert health.quarantined() == {"b"}
+    assert health.last_failure_ms("a") is not None
+
+
+def test_who_keeps_coming_and_failing_stays_in_quarantine() -> None:
+    health, clock = make()
+    for _ in range(10):  # each time as if for the first time
+        fail(health, "a", 3)
+        health.note_registered("a")
+        first_end = clock.now + 10_000
+        assert not health.is_quarantined("a")
+        while clock.now < first_end - 1_000:
+            clock.now += 1_000
+            fail(health, "a", 3)
+            assert health.last_failure_ms("b") is None
+            health.note_registered("a")
+            assert health.is_quarantined("a")
+        clock.now += 1_000
+
+
+def test_a_used_excuse_outlives_the_memory_of_failures() -> None:
+    health, clock = make()
+    fail(health, "a", 3)
+    health.note_registered("a")
+    clock.now += 9_000
+    assert health.last_failure_ms("a") is None
+    fail(health, "a", 3)
+    health.note_registered("a")
+    assert health.is_quarantined("a")
+    clock.now += 10_000
+    assert not health.is_quarantined("a")
+    assert health.last_failure_ms("a") is None
+    fail(health, "a", 3)
+    health.note_registered("a")
+    assert not health.is_quarantined("a")
+
+
 def test_release_all() -> None:
     health, _ = make()
     fail(health, "a", 3)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from bookkeeper import codes
+from bookkeeper.client.config import HealthConfig
+from bookkeeper.client.health import BookieHealth
 from bookkeeper.client.placement import RandomPlacement, choose_replacements
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError
@@ -14,6 +17,7 @@ from bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import StoreUnreachableError
 from metadata.paths import encode_name
+from metadata.store import SessionEvent, Watch
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import eventually
 
@@ -83,6 +87,69 @@ async def test_pool_knows_what_registrations_say(caplog: pytest.LogCaptureFixtur
     await store.delete(f"{AVAILABLE_PATH}/{encode_name('h:1')}")
     await eventually(lambda: pool.writable == {"h:3"})
     assert pool.infos["h:1"] == moved
+    await pool.close()
+    await store.close()
+
+
+async def test_registering_anew_ends_quarantine() -> None:
+    """However short the bookie was away."""
+    store = EmbeddedMetadataStore.open(None)
+    health = BookieHealth(
+        HealthConfig(enabled=True, error_threshold=1), lambda: 0, random.Random(1)
+    )
+    pool = BookiePool(store, health=health)
+    paths = {name: f"{AVAILABLE_PATH}/{encode_name(name)}" for name in ("h:1", "h:2")}
+    infos = {name: ServiceInfo(name, "/a/1", ("h", 1)).encode() for name in paths}
+    for name, path in paths.items():
+        await store.put(path, infos[name])
+    await pool.start()
+    health.note_error("h:1")
+    health.note_error("h:2")
+    created = await store.get(paths["h:2"])
+    assert created is not None
+    await store.put(paths["h:1"], ServiceInfo("h:1", "/b/1", ("h", 1)).encode())  # the same one
+    await eventually(lambda: pool.location("h:1") == "/b/1")
+    assert health.quarantined() == {"h:1", "h:2"}
+    while True:  # a node's time has a precision of a millisecond
+        await store.delete(paths["h:2"])
+        await store.put(paths["h:2"], infos["h:2"])
+        again = await store.get(paths["h:2"])
+        assert again is not None
+        if again.stat.created_ms != created.stat.created_ms:
+            break
+    await eventually(lambda: health.quarantined() == {"h:1"})
+    await pool.close()
+    await store.close()
+
+
+class _NoWatch(Watch):
+    def close(self) -> None:
+        pass
+
+
+async def test_what_changed_while_nobody_watched_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Events are lost while a session has no connection."""
+    store = EmbeddedMetadataStore.open(None)
+    path = f"{AVAILABLE_PATH}/{encode_name('h:1')}"
+    await store.put(path, ServiceInfo("h:1", "/a/1", ("h", 1)).encode())
+    heard: list[Callable[[SessionEvent], None]] = []
+    monkeypatch.setattr(store, "watch", lambda *_: _NoWatch())
+
+    def keep(tell: Callable[[SessionEvent], None]) -> Watch:
+        heard.append(tell)
+        return _NoWatch()
+
+    monkeypatch.setattr(store, "on_session_event", keep)
+    pool = BookiePool(store)
+    await pool.start()
+    moved = ServiceInfo("h:1", "/b/1", ("h", 2))
+    await store.put(path, moved.encode())
+    for event in (SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED):
+        for tell in heard:
+            tell(event)
+    await eventually(lambda: pool.infos["h:1"] == moved)
     await pool.close()
     await store.close()
 
