@@ -84,6 +84,13 @@ class Stripe:
         here = min(rest, self.width - place)
         return cycles * self.width + here + max(0, place + rest - self.cycle)
 
+    def rows(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Its ids from ``first`` on, which it has, below ``end``, as runs of ids in a row."""
+        while first < end:
+            row_end = self.run_end(first, end)
+            yield first, row_end
+            first = self.nth(row_end - 1, 1)
+
     def ids(self, first: int) -> Iterator[int]:
         """All of it from ``first`` on, which it has."""
         gap = self.cycle - self.width

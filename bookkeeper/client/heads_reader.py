@@ -168,7 +168,7 @@ class HeadsReader:
         stripes = [
             (each.stripe, zip(each.heads, each.sizes, strict=True)) for each in found if each
         ]
-        entries = put_together(stripes, first, end, metadata.ensemble_size)
+        entries = put_together(stripes, range(first, end), metadata.ensemble_size)
         heads, sizes = zip(*entries, strict=True)
         return HeadRun(self.ledger_id, first, list(heads), list(sizes))
 

@@ -285,7 +285,7 @@ class LedgerReader(LedgerTail):
             for part, run in zip(parts, found, strict=True)
             if run is not None
         ]
-        heads, bodies = zip(*put_together(stripes, first, end, quorums[0]), strict=True)
+        heads, bodies = zip(*put_together(stripes, range(first, end), quorums[0]), strict=True)
         together = EntryRun(self.ledger_id, first, list(heads), list(bodies))
         self._cut(together, bytes_max)
         return together

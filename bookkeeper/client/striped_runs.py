@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bookkeeper.client import quorum
-from bookkeeper.transport import Stripe
+from bookkeeper.transport import ALL_ENTRIES, Stripe
 
 T = TypeVar("T")
 
@@ -54,27 +54,31 @@ def plan_parts(
     order: Callable[[Sequence[int]], Sequence[int]],
     *,
     shift: int = 0,
+    wanted: Stripe = ALL_ENTRIES,
 ) -> list[Part]:
     """Parts that together are all entries ``first <= id < end``, in the order of their first ones.
 
-    Args: as those of ``plan_runs``.
+    Args: as those of ``plan_runs``, and
+        wanted: only entries of it, of which ``first`` is one.
     """
     cycle, parts = quorums[0], []
-    turn_end = min(end, first + cycle)
-    for run in plan_runs(first, turn_end, quorums, order, runs_max=cycle, shift=shift):
-        others = [slot for slot in quorum.write_set(run.first, *quorums) if slot != run.slot]
-        stripe = Stripe(cycle, run.first % cycle, run.end - run.first)
-        parts.append(Part((run.slot, *order(others)), run.first, stripe))
+    for row_first, row_end in wanted.rows(first, min(end, first + cycle)):
+        for run in plan_runs(row_first, row_end, quorums, order, runs_max=cycle, shift=shift):
+            others = [slot for slot in quorum.write_set(run.first, *quorums) if slot != run.slot]
+            stripe = Stripe(cycle, run.first % cycle, run.end - run.first)
+            parts.append(Part((run.slot, *order(others)), run.first, stripe))
     return parts
 
 
 def put_together(
-    found: Iterable[tuple[Stripe, Iterable[T]]], first: int, end: int, cycle: int
+    found: Iterable[tuple[Stripe, Iterable[T]]], entry_ids: Iterable[int], cycle: int
 ) -> list[T]:
-    """Entries of stripes in the order of their ids, up to the first that is missing.
+    """Entries of stripes in the order of ``entry_ids``, up to the first that is missing.
 
     Args:
-        found: stripes and their entries from ``first`` on; a stripe that isn't there is missing.
+        found: stripes and their entries, from the lowest of ``entry_ids`` on that each has; a
+            stripe that isn't there is missing.
+        entry_ids: ascending.
     """
     by_place: list[Iterator[T]] = [iter(())] * cycle
     for stripe, entries in found:
@@ -82,7 +86,7 @@ def put_together(
         for place in range(stripe.offset, stripe.offset + stripe.width):
             by_place[place % cycle] = shared
     together: list[T] = []
-    for entry_id in range(first, end):
+    for entry_id in entry_ids:
         try:
             together.append(next(by_place[entry_id % cycle]))
         except StopIteration:

@@ -14,8 +14,7 @@ class ReplicationConfig:
         bytes_per_s: copied by one worker, all its ledgers together; 0: as fast as it goes.
         batch_bytes, batch_entries: one request to the target holds at most this much, or one entry.
             At most two are under way for each ledger, while the next one is read.
-        parallel_reads: requests under way at once for each check, and for each copy of a striped
-            ledger, whose runs on one bookie are short.
+        parallel_reads: requests under way at once for each check; holes that are filled at once.
         request_timeout_s: a bookie that hasn't answered until then counts as unreachable.
         open_ledger_grace_s: time for a writer to replace a lost bookie by itself, before its ledger
             is closed over its head.

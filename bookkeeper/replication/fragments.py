@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from bookkeeper.transport import ALL_ENTRIES, Stripe
 
 Run = tuple[int, int]
 """Consecutive entry ids ``first, end``; end not in it."""
@@ -63,6 +64,13 @@ class Fragment:
             first, end = max(start, self.first_entry), min(start + self.write_quorum, self.end)
             if first < end:
                 yield first, end
+
+    def stripe_of(self, slot: int) -> Stripe:
+        """The entries ``slot`` owns, whatever the fragment's bounds."""
+        size = self.ensemble_size
+        if size == self.write_quorum:
+            return ALL_ENTRIES
+        return Stripe(size, (slot - self.write_quorum + 1) % size, self.write_quorum)
 
     def count_of(self, slot: int) -> int:
         """How many entries ``slot`` owns."""
@@ -146,11 +154,33 @@ def subtract_runs(runs: Iterable[Run], held: Iterable[Run]) -> Iterator[Run]:
             first = hole[1]
 
 
-def split_runs(runs: Iterable[Run], count_max: int) -> Iterator[Run]:
-    """The same entries in runs of at most ``count_max``."""
-    for first, end in runs:
-        for start in range(first, end, count_max):
-            yield start, min(start + count_max, end)
+def split_runs(runs: Iterable[Run], count_max: int, stripe: Stripe = ALL_ENTRIES) -> Iterator[Run]:
+    """The same entries as spans ``first, end``, of which only those of ``stripe`` count.
+
+    Args:
+        runs: ascending; all their entries are of ``stripe``. Those that follow each other in it
+            come in one span.
+        count_max: entries in a span.
+    """
+    for first, end in _spans(runs, stripe):
+        while first < end:
+            middle = min(end, stripe.nth(first, count_max))
+            yield first, middle
+            first = middle
+
+
+def _spans(runs: Iterable[Run], stripe: Stripe) -> Iterator[Run]:
+    pending = iter(runs)
+    span = next(pending, None)
+    if span is None:
+        return
+    first, end = span
+    for run_first, run_end in pending:
+        if run_first != stripe.nth(end - 1, 1):
+            yield first, end
+            first = run_first
+        end = run_end
+    yield first, end
 
 
 def count_entries(runs: Iterable[Run]) -> int:

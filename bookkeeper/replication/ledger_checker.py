@@ -154,6 +154,7 @@ class LedgerChecker:
             fragment.ledger_id,
             subtract_runs(owned, absent),
             self._config,
+            stripe=fragment.stripe_of(slot),
         )
         if answer is Answer.SILENT:
             return Finding(fragment, slot, Problem.SILENT, (owned[0],) if owned else ())

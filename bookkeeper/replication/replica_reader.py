@@ -13,6 +13,7 @@ from bookkeeper.errors import BookkeeperError, LedgerError
 from bookkeeper.packet import decode_header, is_intact
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.fragments import Run, join_runs, split_runs
+from bookkeeper.transport import ALL_ENTRIES, Stripe
 
 
 class Answer(Enum):
@@ -84,15 +85,16 @@ async def read_replica(
     count_max: int,
     bytes_max: int,
     timeout_s: float,
+    stripe: Stripe = ALL_ENTRIES,
 ) -> ReplicaRead:
-    """Packets from ``first`` on, up to the first one that isn't there or isn't intact.
+    """Packets of ``stripe`` from ``first`` on, up to the first that isn't there or isn't intact.
 
     A copy whose digest is wrong is reported to its bookie, which repairs it.
     """
     client = bookies.client(bookie)
     try:
         async with asyncio.timeout(timeout_s):
-            reply = await client.read_entries(ledger_id, first, count_max, bytes_max)
+            reply = await client.read_entries(ledger_id, first, count_max, bytes_max, stripe=stripe)
     except TimeoutError:
         return ReplicaRead(Answer.SILENT, [], f"for {timeout_s:g} s")
     except BookkeeperError as error:
@@ -103,7 +105,7 @@ async def read_replica(
         detail = codes.code_name(reply.code) if meaning is Answer.SILENT else ""
         return ReplicaRead(meaning, [], detail)
     packets: list[bytes] = []
-    for entry_id, packet in enumerate(reply.packets[:count_max], first):
+    for entry_id, packet in zip(stripe.ids(first), reply.packets[:count_max], strict=False):
         if not is_intact(packet) or decode_header(packet)[:2] != (ledger_id, entry_id):
             await _report(bookies, bookie, ledger_id, entry_id, timeout_s)
             break
@@ -120,8 +122,9 @@ async def examine_replica(
     runs: Iterable[Run],
     config: ReplicationConfig,
     pace: Callable[[int], Awaitable[None]] | None = None,
+    stripe: Stripe = ALL_ENTRIES,
 ) -> tuple[Answer, list[Run]]:
-    """Read all of ``runs`` from one bookie.
+    """Read all of ``runs``, which are of ``stripe``, from one bookie.
 
     Args:
         pace: awaited with the number of bytes after each read.
@@ -132,7 +135,7 @@ async def examine_replica(
         as asking on entry by entry may take for ever.
     """
     worst, bad = Answer.GOOD, list[Run]()
-    pieces = split_runs(runs, config.batch_entries)
+    pieces = split_runs(runs, config.batch_entries, stripe)
     for first, end in pieces:
         while first < end:
             found = await read_replica(
@@ -140,20 +143,22 @@ async def examine_replica(
                 bookie,
                 ledger_id,
                 first,
-                end - first,
+                stripe.count(first, end),
                 config.batch_bytes,
                 config.request_timeout_s,
+                stripe,
             )
             if found.answer is Answer.SILENT:
                 return Answer.SILENT, []
             if found.answer is Answer.UNKNOWN:
-                return Answer.UNKNOWN, join_runs([*bad, (first, end), *pieces])
+                rest = (row for span in [(first, end), *pieces] for row in stripe.rows(*span))
+                return Answer.UNKNOWN, join_runs([*bad, *rest])
             if found.answer is not Answer.GOOD:
                 worst = found.answer
                 bad.append((first, first + 1))
             elif pace is not None:
                 await pace(sum(map(len, found.packets)))
-            first += max(1, len(found.packets))
+            first = stripe.nth(first, max(1, len(found.packets)))
     return worst, join_runs(bad)
 
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from bookkeeper import codes
@@ -32,6 +31,7 @@ from bookkeeper.ledger_metadata import (
 )
 from bookkeeper.packet import PACKET_HEADER_BYTES
 from bookkeeper.replication.config import ReplicationConfig
+from bookkeeper.replication.copy_source import CopySource
 from bookkeeper.replication.errors import (
     FragmentChangedError,
     NoTargetError,
@@ -44,16 +44,13 @@ from bookkeeper.replication.fragments import (
     Run,
     count_entries,
     join_runs,
-    split_runs,
     subtract_runs,
 )
-from bookkeeper.replication.ledger_checker import gather_all
 from bookkeeper.replication.repair_report import RepairReport
 from bookkeeper.replication.replica_reader import (
     Answer,
     examine_replica,
     list_entries,
-    read_replica,
 )
 from bookkeeper.replication.throttle import Throttle
 from bookkeeper.transport import AddRequest
@@ -157,8 +154,10 @@ class Replicator:
         start = await self._started(target)
         missing, rotten = await self._lacking(fragment, slot, target, check)
         await self.fill(metadata, fragment, slot, target, missing, check, report)
-        if rotten and await self._examine(fragment, target, rotten, check) != (Answer.GOOD, []):
-            raise TargetFailedError(target, "it keeps damaged copies")
+        if rotten:
+            kept = await self._examine(fragment, slot, target, rotten, check)
+            if kept != (Answer.GOOD, []):
+                raise TargetFailedError(target, "it keeps damaged copies")
         if await self._started(target) != start:
             raise FragmentChangedError(f"{target} was started again, and may have lost copies")
         stored = await self._ledgers.update(
@@ -185,21 +184,22 @@ class Replicator:
         absent = list(subtract_runs(owned, held.runs))
         there = list(subtract_runs(owned, absent))
         # Read: old copies may have rotted, and nobody has looked at them since it left.
-        answer, bad = await self._examine(fragment, target, there, check)
+        answer, bad = await self._examine(fragment, slot, target, there, check)
         if answer is Answer.SILENT:
             raise TargetFailedError(target, "no answer")
         self._figures.entries_resumed += count_entries(there) - count_entries(bad)
         return join_runs([*absent, *bad]), bad
 
     async def _examine(
-        self, fragment: Fragment, target: str, runs: Iterable[Run], check: Check
+        self, fragment: Fragment, slot: int, target: str, runs: Iterable[Run], check: Check
     ) -> tuple[Answer, list[Run]]:
         async def pace(byte_count: int) -> None:
             await self._throttle.take(byte_count)
             check()
 
         return await examine_replica(
-            self._bookies, target, fragment.ledger_id, runs, self._config, pace
+            *(self._bookies, target, fragment.ledger_id, runs, self._config, pace),
+            stripe=fragment.stripe_of(slot),
         )
 
     async def fill(
@@ -218,7 +218,7 @@ class Replicator:
             UnreadableEntryError, TargetFailedError, RepairStoppedError.
         """
         assert fragment.is_closed
-        source = _Source(self._bookies, fragment, slot, self._config, self._location)
+        source = CopySource(self._bookies, fragment, slot, self._config, self._location)
         key = master_key(metadata.password)
         writes: deque[_Write] = deque()
         try:
@@ -283,99 +283,6 @@ class Replicator:
         self._figures.entries_copied += len(write.request.entry_ids)
         self._figures.bytes_copied += write.request.body_bytes
         report.on_copied(len(write.request.entry_ids), write.request.body_bytes)
-
-
-class _Source:
-    """Reads what one slot owns from whoever has intact copies."""
-
-    def __init__(
-        self,
-        bookies: BookiePool,
-        fragment: Fragment,
-        slot: int,
-        config: ReplicationConfig,
-        location: str,
-    ) -> None:
-        self._bookies, self._fragment, self._slot = bookies, fragment, slot
-        self._config = config
-        self._failures = dict.fromkeys(fragment.bookies, 0)
-        self._distance = {
-            bookie: _distance(location, bookies.location(bookie) or "")
-            for bookie in fragment.bookies
-        }
-
-    async def batches(self, runs: Iterable[Run]) -> AsyncIterator[tuple[list[int], list[bytes]]]:
-        """Ascending ids and their packets, a bounded number of bytes at a time."""
-        config, fragment = self._config, self._fragment
-        striped = fragment.write_quorum < fragment.ensemble_size
-        width = config.parallel_reads if striped else 1
-        pieces = split_runs(runs, config.batch_entries)
-        group: list[Run] = []
-        while True:
-            group += islice(pieces, width - len(group))
-            if not group:
-                return
-            found = await gather_all(self._read(*run, config.batch_bytes // width) for run in group)
-            ids: list[int] = []
-            packets: list[bytes] = []
-            rest: list[Run] = []
-            for (first, end), part in zip(group, found, strict=True):
-                middle = first + len(part)
-                ids += range(first, middle)
-                packets += part
-                if middle < end:
-                    rest.append((middle, end))
-            group = rest
-            yield ids, packets
-
-    async def _read(self, first: int, end: int, bytes_max: int) -> list[bytes]:
-        """At least one entry, from ``first`` on.
-
-        Raises:
-            UnreadableEntryError: no replica has an intact copy of ``first``.
-        """
-        fragment, answers = self._fragment, list[str]()
-        for slot in self._candidates(first):
-            bookie = fragment.bookies[slot]
-            found = await read_replica(
-                self._bookies,
-                bookie,
-                fragment.ledger_id,
-                first,
-                min(end, fragment.run_end(slot, first)) - first,
-                bytes_max,
-                self._config.request_timeout_s,
-            )
-            if found.answer is Answer.GOOD:
-                return found.packets
-            answers.append(f"{bookie} {found}")
-            self._failures[bookie] += found.answer is Answer.SILENT
-        raise UnreadableEntryError(f"entry {first} can't be read: {', '.join(answers)}")
-
-    def _candidates(self, entry_id: int) -> list[int]:
-        """Owners of the entry: silent ones late, then near ones first.
-
-        The bookie that is to be replaced comes last: it may be there all the same, and be the only
-        one that has an intact copy.
-        """
-        bookies = self._fragment.bookies
-        return sorted(
-            self._fragment.slots_of(entry_id),
-            key=lambda slot: (
-                slot == self._slot,
-                self._failures[bookies[slot]],
-                self._distance[bookies[slot]],
-            ),
-        )
-
-
-def _distance(here: str, there: str) -> int:
-    """0: same upgrade domain, 1: same zone, 2: elsewhere or unknown."""
-    if not here or not there:
-        return 2
-    if here == there:
-        return 0
-    return 1 if here.split("/")[1:2] == there.split("/")[1:2] else 2
 
 
 def _with_target(

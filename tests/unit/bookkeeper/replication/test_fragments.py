@@ -124,3 +124,28 @@ def test_splitting(many: list[Run], count_max: int) -> None:
     pieces = list(split_runs(many, count_max))
     assert ids(pieces) == ids(many)
     assert all(0 < end - first <= count_max for first, end in pieces)
+
+
+@given(
+    st.sampled_from(QUORUMS),
+    st.tuples(st.integers(0, 30), st.integers(0, 120), st.integers(0, 5)),
+    st.sets(st.integers(0, 150)),
+    st.integers(1, 9),
+)
+def test_what_a_slot_owns_is_split_by_its_stripe(
+    quorums: tuple[int, int], where: tuple[int, int, int], held: set[int], count_max: int
+) -> None:
+    """With holes or without: the same entries, and no more spans than that takes."""
+    first, length, slot = where
+    tested = fragment(*quorums, first, first + length)
+    slot %= quorums[0]
+    stripe = tested.stripe_of(slot)
+    owned = list(tested.runs_of(slot))
+    assert all(stripe.has(entry) for entry in ids(owned))
+    for missing in (owned, list(subtract_runs(owned, join_runs((e, e + 1) for e in held)))):
+        spans = list(split_runs(missing, count_max, stripe))
+        assert [entry for span in spans for entry in ids(list(stripe.rows(*span)))] == ids(missing)
+        assert all(0 < stripe.count(*span) <= count_max for span in spans)
+        assert all(stripe.has(begin) for begin, _ in spans)
+    spans = list(split_runs(owned, count_max, stripe))
+    assert len(spans) == -(-tested.count_of(slot) // count_max)

@@ -216,6 +216,11 @@ class Trouble:
     async def heal(self) -> None:
         self.calm = True
         await self.revive()
+        await until_async(self._only_open_marked, 600)
+        # An idle writer may keep a ledger open in which a bookie that came back lacks entries:
+        # that waits for whoever closes it.
+        for ledger_id in await self.cluster.marked():
+            await self.cluster.client.open_ledger(ledger_id, recover=True)
         await until_async(self._is_clear, 600)
         for ledger_id in await self._ids():
             metadata = await self.cluster.metadata(ledger_id)
@@ -235,6 +240,10 @@ class Trouble:
         self.done["filled"] += figures.members_filled
         self.done["replaced"] += figures.members_replaced
         self.done["recovered"] += figures.ledgers_recovered
+
+    async def _only_open_marked(self) -> bool:
+        found = [await self.cluster.ledgers.read(i) for i in await self.cluster.marked()]
+        return all(each and each.metadata.state is LedgerState.OPEN for each in found)
 
     async def _is_clear(self) -> bool:
         return not await self.cluster.marked()

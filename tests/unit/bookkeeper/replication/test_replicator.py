@@ -10,9 +10,10 @@ import pytest
 
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from bookkeeper.replication.copy_source import _distance
 from bookkeeper.replication.errors import FragmentChangedError, RepairStoppedError
 from bookkeeper.replication.fragments import fragments_of
-from bookkeeper.replication.replicator import _distance, _with_target
+from bookkeeper.replication.replicator import _with_target
 from tests.unit.bookkeeper.replication.cluster import Cluster, until, virtual
 
 COPIED = LedgerMetadata(
