@@ -120,19 +120,19 @@ class Sandbox:
                 lines += _bind(Path(path), path, is_read_only=True)
         prefixes = {str(Path(path).resolve()) for path in (sys.base_prefix, _REPOSITORY)}
         prefixes.add(sys.prefix)
-        for path in sorted(prefixes):
-            if not path.startswith("/usr/"):
-                lines += _bind(Path(path), path, is_read_only=True)
+        binds = [(path, Path(path), True) for path in prefixes if not path.startswith("/usr/")]
         files = {"hosts": hosts, "hostname": name, "resolv.conf": resolver_configuration(namespace)}
         lines += [f"printf %s {shlex.quote(text)} > etc/{file}" for file, text in files.items()]
         lines += ["mount -t proc proc proc", "mount -t tmpfs -o mode=755 tmpfs dev"]
         for device in ("null", "zero", "full", "random", "urandom"):
             lines.append(f"touch dev/{device}; mount --bind /dev/{device} dev/{device}")
         lines += ["mkdir dev/shm", "mount -t tmpfs -o mode=1777,size=64m tmpfs dev/shm"]
-        mounts = self.spec.get("volumeMounts") or []
-        for mount in sorted(mounts, key=lambda each: str(each["mountPath"])):
+        for mount in self.spec.get("volumeMounts") or []:
             source = self.volumes[mount["name"]] / mount.get("subPath", "")
-            lines += _bind(source, mount["mountPath"], bool(mount.get("readOnly")))
+            binds.append((mount["mountPath"], source, bool(mount.get("readOnly"))))
+        # Outer ones first: what stands in for the image may be below /tmp, which pods have as well.
+        for target, source, is_read_only in sorted(binds):
+            lines += _bind(source, target, is_read_only)
         lines.append(f"echo {shlex.quote(name)} > /proc/sys/kernel/hostname")
         if self.spec.get("securityContext", {}).get("readOnlyRootFilesystem"):
             lines.append(f"mount -o remount,ro {root}")
