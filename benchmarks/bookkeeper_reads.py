@@ -18,9 +18,10 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -34,6 +35,9 @@ from bookkeeper.transport_grpc.connector import BookieConnector
 from metadata.opening import connect_store
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 HEAD = bytes(32)  # what a broker puts in front of each entry
 APPEND_ENTRIES = 100
@@ -139,7 +143,6 @@ async def run(url: str, bookies: list[BookieProcess], options: argparse.Namespac
 
 
 COLUMNS = ("E, Qw", "entry", "entries/s", "MB/s", "reads", "reader us/entry", "bookies us/entry")
-HEADER = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
 def row(result: Result) -> str:
@@ -152,29 +155,51 @@ def row(result: Result) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quorums", default="3,3;3,2;3,1", help="E,Qw;E,Qw;...")
+    options = parse(__doc__ or "", "3,3;3,2;3,1")
+    with servers(options, BOOKIES) as (url, bookies):
+        print(header(COLUMNS), flush=True)
+        save(uvloop.run(run(url, bookies, options)), options)
+    return 0
+
+
+def parse(description: str, quorums: str) -> argparse.Namespace:
+    """Options of a benchmark of ledgers; ``quorums`` are its own."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--quorums", default=quorums, help="E,Qw;E,Qw;...")
     parser.add_argument("--entries", type=int, default=100_000, help="a multiple of 100")
     parser.add_argument("--bytes", type=int, default=1024, help="of an entry's payload")
     parser.add_argument("--folder", type=Path, help="where the bookies keep their data")
     parser.add_argument("--json", type=Path, help="write the results there, too")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def servers(options: argparse.Namespace, count: int) -> Iterator[tuple[str, list[BookieProcess]]]:
+    """A ZooKeeper server, its URL, and so many bookies that have registered there."""
     with contextlib.ExitStack() as stack:
         folder = Path(
             stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="magnetar-bookies-", dir=options.folder)
             )
         )
-        zookeeper = stack.enter_context(ZooKeeperProcess(folder / "zookeeper", tick_ms=2000))
-        bookies = [
-            stack.enter_context(BookieProcess(folder / f"bookie-{number}", zookeeper.url()))
-            for number in range(BOOKIES)
-        ]
-        print(HEADER, flush=True)
-        results = uvloop.run(run(zookeeper.url(), bookies, options))
+        url = stack.enter_context(ZooKeeperProcess(folder / "zookeeper", tick_ms=2000)).url()
+        yield (
+            url,
+            [
+                stack.enter_context(BookieProcess(folder / f"bookie-{number}", url))
+                for number in range(count)
+            ],
+        )
+
+
+def header(columns: Sequence[str]) -> str:
+    """The first lines of a table."""
+    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+
+
+def save(results: Sequence[DataclassInstance], options: argparse.Namespace) -> None:
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
 import os
 import random
 import sys
-import tempfile
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import uvloop
 
-from benchmarks.bookkeeper_reads import connected, write
+from benchmarks.bookkeeper_reads import connected, header, parse, save, servers, write
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
@@ -34,7 +30,6 @@ from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
 from metadata.opening import connect_store
 from tests.bookie_process import BookieProcess
-from tests.zookeeper_process import ZooKeeperProcess
 
 
 @dataclass(slots=True)
@@ -116,7 +111,6 @@ async def run(url: str, bookies: list[BookieProcess], options: argparse.Namespac
 
 
 COLUMNS = ("E, Qw", "entry", "copied", "entries/s", "worker us/entry", "bookies us/entry")
-HEADER = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
 def row(result: Result) -> str:
@@ -129,29 +123,11 @@ def row(result: Result) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quorums", default="3,3;3,2;5,3", help="E,Qw;E,Qw;...")
-    parser.add_argument("--entries", type=int, default=100_000, help="a multiple of 100")
-    parser.add_argument("--bytes", type=int, default=1024, help="of an entry's payload")
-    parser.add_argument("--folder", type=Path, help="where the bookies keep their data")
-    parser.add_argument("--json", type=Path, help="write the results there, too")
-    options = parser.parse_args()
-    count = 1 + max(int(text.split(",")[0]) for text in options.quorums.split(";"))
-    with contextlib.ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="magnetar-bookies-", dir=options.folder)
-            )
-        )
-        zookeeper = stack.enter_context(ZooKeeperProcess(folder / "zookeeper", tick_ms=2000))
-        bookies = [
-            stack.enter_context(BookieProcess(folder / f"bookie-{number}", zookeeper.url()))
-            for number in range(count)
-        ]
-        print(HEADER, flush=True)
-        results = uvloop.run(run(zookeeper.url(), bookies, options))
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    options = parse(__doc__ or "", "3,3;3,2;5,3")
+    most = max(int(text.split(",")[0]) for text in options.quorums.split(";"))
+    with servers(options, most + 1) as (url, bookies):
+        print(header(COLUMNS), flush=True)
+        save(uvloop.run(run(url, bookies, options)), options)
     return 0
 
 
