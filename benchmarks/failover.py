@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bundles.hash_ranges import topic_hash
+from tests.child_process import suspend
 from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import (
     WAIT_S,
@@ -85,7 +86,7 @@ class Bundle:
         owner = self.owner()
         process = broker_at(self.cluster, owner)
         other = next(url for url in self.cluster.web_urls if url != owner)
-        os.kill(process.pid, signal.SIGSTOP)
+        suspend(process.pid)
         try:
             wait_until(lambda: owner_of(other, self.topic) not in (None, owner), "taken", WAIT_S)
         finally:

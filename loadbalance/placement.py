@@ -90,8 +90,10 @@ class Placement:
         chosen = self._strategy(candidates, now_s)
         overloaded = self._config.load_balancer_broker_overloaded_threshold_percentage / 100
         if chosen.usage > overloaded and len(candidates) < len(allowed):
-            # The wishes cost too much. Anti-affinity is part of them: best effort.
-            chosen = self._strategy(allowed, now_s)
+            # The wishes cost too much, if others have room. Anti-affinity is part of them: best
+            # effort. (Pulsar drops them here also when nobody has room, which helps nobody.)
+            roomy = [each for each in allowed if each.usage <= overloaded]
+            chosen = self._strategy(roomy, now_s) if roomy else chosen
         return chosen.broker
 
     def allowed(self, namespace: str) -> list[str]:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 READY_S_MAX = 60.0
+_STOPPED_S_MAX = 30.0
 _ROOT = Path(__file__).parent.parent
 
 
@@ -109,9 +110,9 @@ class ChildProcess:
         process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nobody answers."""
+        """SIGSTOP: connections stay open, nobody answers from here on."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        suspend(self._process.pid)
 
     def resume(self) -> None:
         assert self._process is not None
@@ -138,3 +139,21 @@ class ChildProcess:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         ticks = os.sysconf("SC_CLK_TCK")
         return int(fields[11]) / ticks, int(fields[12]) / ticks
+
+
+def suspend(pid: int) -> None:
+    """SIGSTOP, and wait until no thread runs: on a busy machine that takes a while."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + _STOPPED_S_MAX
+    tasks = Path(f"/proc/{pid}/task")
+    while running := [task.name for task in tasks.glob("*") if _state(task) not in "TtZX"]:
+        assert time.monotonic() < deadline, f"{pid} didn't stop: {running}"
+        time.sleep(0.001)
+
+
+def _state(task: Path) -> str:
+    """The letter of proc(5); X: the thread has ended."""
+    try:
+        return (task / "stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"

@@ -46,6 +46,18 @@ def owned_bundles(web_url: str) -> set[str] | None:
     return None if found is None else set(json.loads(found))
 
 
+def move_bundle(bundle: str, source: str, target: str) -> None:
+    """By hand, from its owner to another broker, which has it when this returns."""
+    destination = target.removeprefix("http://")
+    request = urllib.request.Request(
+        f"{source}/admin/v2/namespaces/{bundle}/unload?destinationBroker={destination}",
+        method="PUT",
+    )
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+        assert answer.status == 204
+    assert bundle in (owned_bundles(target) or ())
+
+
 def leader_of(web_url: str) -> str | None:
     found = get(f"{web_url}/admin/v2/brokers/leaderBroker")
     return None if found is None else str(json.loads(found)["serviceUrl"])

@@ -19,6 +19,7 @@ from statistics import median
 import psutil
 import pytest
 
+from tests.child_process import suspend
 from tests.cluster_process import ClusterProcess, is_alive
 from tests.cluster_tools import (
     WAIT_S,
@@ -100,7 +101,7 @@ class Chaos:
         process = broker_at(self.cluster, url)
         before = owned_bundles(url)
         others = [each for each in self.cluster.web_urls if each != url]
-        os.kill(process.pid, signal.SIGSTOP)
+        suspend(process.pid)
         try:
             wait_until(
                 lambda: {owner_of(others[0], topic) for topic in TOPICS} <= set(others),

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.child_process import suspend
 from tests.cluster_tools import (
     WAIT_S,
     all_go_on,
     broker_at,
     cluster_of,
     leader_of,
+    move_bundle,
     owned_bundles,
     owner_of,
     stop_and_check,
@@ -32,14 +33,7 @@ def move_away(source: str, target: str, traffic: Sequence[TopicTraffic]) -> None
         if not bundle.startswith("public/default/"):
             continue
         reset_gaps(traffic)
-        destination = target.removeprefix("http://")
-        request = urllib.request.Request(
-            f"{source}/admin/v2/namespaces/{bundle}/unload?destinationBroker={destination}",
-            method="PUT",
-        )
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            assert answer.status == 204
-        assert bundle in (owned_bundles(target) or ())
+        move_bundle(bundle, source, target)
         all_go_on(traffic, f"{bundle} was moved")
         print(f"moved: {max(each.longest_gap_s for each in traffic):.3f} s")
 
@@ -74,7 +68,7 @@ def test_bundles_of_a_killed_and_of_a_paused_broker_are_taken_over(tmp_path: Pat
         (last,) = set(urls) - {busy}
         paused, before = broker_at(cluster, busy), owned_bundles(busy)
         reset_gaps(traffic)
-        os.kill(paused.pid, signal.SIGSTOP)
+        suspend(paused.pid)
         try:
             # Whoever looks up gets the other one; its own clients notice by their keep-alive only.
             wait_until(

@@ -16,6 +16,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from tests.child_process import suspend
 from tests.cluster_process import ClusterProcess
 from tests.integration.failure_tools import wait_until
 
@@ -469,7 +470,7 @@ def test_a_broker_that_dies_is_named_and_nothing_is_half_told(cluster: Cluster, 
     index = cluster.names.index(victim)
     asked = cluster.brokers[(index + 1) % 3]
     process = cluster.process.children()[f"broker-{index + 1}"]
-    process.suspend()  # so that the calls are under way when it dies
+    suspend(process.pid)  # so that the calls are under way when it dies
     answers: dict[str, httpx.Response] = {}
 
     def ask(name: str, method: str, path: str) -> None:

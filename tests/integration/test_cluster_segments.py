@@ -13,6 +13,7 @@ import psutil
 import pulsar
 import pytest
 
+from tests.child_process import suspend
 from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import WAIT_S
 from tests.integration.failure_tools import wait_until
@@ -119,7 +120,7 @@ def test_ledgers_whose_bookies_changed_are_read_past_the_broker(
     (only,) = last_ensembles(answer)
     lost = only["bookies"][0]
     process = cluster.children()[lost]
-    process.suspend()
+    suspend(process.pid)
     try:
         go_on_without(lost, brokers, writer)
     finally:

@@ -14,6 +14,7 @@ import pytest
 
 from metadata.opening import connect_store
 from metadata.store import EventType, MetadataEvent
+from tests.child_process import suspend
 from tests.standalone_process import StandaloneProcess
 from tests.unit.metadata.event_log import EventLog
 from tests.zookeeper_process import ZooKeeperProcess
@@ -85,7 +86,7 @@ async def test_a_paused_broker_comes_back_under_a_new_session(
         client = await asyncio.to_thread(pulsar.Client, broker.service_url)
         producer = await asyncio.to_thread(client.create_producer, TOPIC)
         log.events.clear()
-        os.kill(broker.pid, signal.SIGSTOP)
+        suspend(broker.pid)
         try:
             await registrations(EventType.DELETED)  # the ensemble has ended its session
         finally:

@@ -22,6 +22,7 @@ from tests.charts.live.sandbox import IMAGE_VARIABLES, Sandbox
 from tests.charts.live.settings import command_of, variables_of
 from tests.charts.live.volumes import NotThereYet, make_volumes, refresh_volumes
 from tests.charts.renderings import Object
+from tests.child_process import suspend
 
 __all__ = ["Pod", "Surroundings"]
 
@@ -108,7 +109,7 @@ class Pod(threading.Thread):
         self._is_cut = True
         pids = self.pids()
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)  # else the copy would be of many moments
+            suspend(pid)  # else the copy would be of many moments
         try:
             for volume in self._pod["spec"].get("volumes") or ():
                 if "persistentVolumeClaim" in volume:

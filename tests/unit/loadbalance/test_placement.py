@@ -131,6 +131,7 @@ def test_least_rate_avoids_overloaded_brokers_while_it_can() -> None:
         reports[0],
         replace(reports[1], cpu=reports[0].cpu),
         load_balancer_load_placement_strategy=LEAST_RATE,
+        load_balancer_distribute_bundles_evenly_enabled=False,
     )
     assert {hot.place(bundle(number), 0.0) for number in range(9)} == {"a:1"}
 
@@ -143,6 +144,33 @@ def test_a_busy_winner_is_chosen_again_without_the_wishes() -> None:
         load_balancer_load_placement_strategy=LEAST_USAGE,
     )
     assert made.place(bundle(9), 0.0) == "b:1"
+
+
+@pytest.mark.parametrize("strategy", PLACEMENTS)
+def test_a_winner_that_is_no_busier_than_all_others_stays_the_winner(strategy: str) -> None:
+    """A machine at 100 % under all brokers: wishes cost nothing that chance would save."""
+    for seed in range(20):
+        made = balancer(
+            report("a:1", 0.99, {}),
+            report("b:1", 0.98, {}),
+            load_balancer_load_placement_strategy=strategy,
+            seed=seed,
+        )
+        counts = Counter(made.place(bundle(number), 0.0) for number in range(8))
+        assert counts == {"a:1": 4, "b:1": 4}
+
+
+@pytest.mark.parametrize("strategy", PLACEMENTS)
+def test_a_busy_winner_never_yields_to_a_busy_one(strategy: str) -> None:
+    for seed in range(20):
+        made = balancer(
+            report("a:1", 0.9, {}),
+            report("b:1", 0.9, {bundle(1): 1.0}),
+            report("c:1", 0.2, {bundle(2): 1.0}),
+            load_balancer_load_placement_strategy=strategy,
+            seed=seed,
+        )
+        assert made.place(bundle(9), 0.0) == "c:1"
 
 
 @pytest.mark.parametrize(
