@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from bookkeeper.errors import BookieUnavailableError
@@ -26,22 +26,26 @@ class ServiceInfo:
     Attributes:
         network_location: ``/zone/upgrade-domain``.
         address: host and port of its gRPC service; None: it is only reached in its own process.
+        incarnation: differs between two processes of one bookie; 0: not known.
     """
 
     bookie_id: str
     network_location: str
     address: tuple[str, int] | None = None
+    incarnation: int = field(default=0, compare=False)
 
     def encode(self) -> bytes:
         endpoints = []
         if self.address is not None:
             host, port = self.address
             endpoints.append({"id": "bookie", "protocol": PROTOCOL, "host": host, "port": port})
-        fields = {
+        fields: dict[str, object] = {
             "bookieId": self.bookie_id,
             "endpoints": endpoints,
             "networkLocation": self.network_location,
         }
+        if self.incarnation:
+            fields["incarnation"] = self.incarnation
         return json.dumps(fields, sort_keys=True).encode()
 
     @classmethod
@@ -53,6 +57,7 @@ class ServiceInfo:
             for endpoint in fields.get("endpoints", ()):
                 if endpoint["protocol"] == PROTOCOL:
                     address = (str(endpoint["host"]), int(endpoint["port"]))
-            return cls(str(fields["bookieId"]), str(fields["networkLocation"]), address)
+            bookie_id, location = str(fields["bookieId"]), str(fields["networkLocation"])
+            return cls(bookie_id, location, address, int(fields.get("incarnation", 0)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BookieUnavailableError(f"unreadable registration of a bookie: {error}") from error

@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -106,7 +107,8 @@ async def _open_locked(
         cookie = await cookies.complete_cookie(file_system, store, checked, config.network_location)
         if before_register is not None:
             await before_register(bookie)
-        info = ServiceInfo(config.bookie_id, config.network_location, config.advertised)
+        started_ms = time.time_ns() // 1_000_000
+        info = ServiceInfo(config.bookie_id, config.network_location, config.advertised, started_ms)
         check = functools.partial(cookies.check_still_ours, store, cookie)
         await bookie.register(Registration(store, info, check, bookie.give_up))
     except BaseException:

@@ -1,8 +1,8 @@
 """Which bookies fail: a memory of recent failures, and quarantine for those that fail too often.
 
 Quarantine is this client's own circuit breaker: a bookie in it gets no new ledgers and replaces
-nobody, as long as others can; ledgers that have it keep it. It ends with time, or when the bookie
-registers anew: a rolling upgrade restarts all bookies of a cluster, and must not leave all of them
+nobody, as long as others can; ledgers that have it keep it. It ends with time, or with the process
+that failed: a rolling upgrade restarts all bookies of a cluster, and must not leave all of them
 in quarantine. Pure: clock and chance are arguments.
 """
 
@@ -29,7 +29,7 @@ class _Failures:
     interval_from_ms: int  # the interval that is being counted began then
     count: int  # failures in it
     quarantined_until_ms: int  # 0: never was
-    excused_until_ms: int | None = None  # until then another registration excuses nothing
+    excused_until_ms: int | None = None  # until then another restart excuses nothing
 
 
 class BookieHealth:
@@ -109,16 +109,18 @@ class BookieHealth:
         }
         return frozenset(self._quarantined)
 
-    def note_registered(self, bookie_id: str) -> None:
-        """The bookie has registered anew, most often as another process: its quarantine ends.
+    def note_restarted(self, bookie_id: str) -> None:
+        """The bookie is another process now: quarantine and failures were about the former one.
 
-        Not twice within ``quarantine_ms``, so that one that keeps coming and failing stays in it.
+        Not twice within ``quarantine_ms``, so that one that keeps coming and failing ends in it.
         """
-        if not self.is_quarantined(bookie_id):
+        known, now = self._failures.get(bookie_id), self._clock_ms()
+        if known is None or (known.excused_until_ms is not None and now < known.excused_until_ms):
             return
-        known, now = self._failures[bookie_id], self._clock_ms()
-        if known.excused_until_ms is None or now >= known.excused_until_ms:
+        counts = now - known.interval_from_ms < self._config.interval_ms
+        if counts or self.is_quarantined(bookie_id):
             known.excused_until_ms = now + self._config.quarantine_ms
+            known.interval_from_ms, known.count = now, 0
             self._quarantined.discard(bookie_id)
 
     def release_all(self) -> None:

@@ -79,7 +79,6 @@ class BookiePool:
         self._read_only: frozenset[str] = frozenset()
         self._stale: set[str] = set()  # names of nodes that changed since their info was read
         self._all_stale = False
-        self._created_ms: dict[str, int] = {}  # of registrations, by bookie id
         self._watches: list[Watch] = []
         self._refresh: asyncio.Task[None] | None = None
         self._refresh_again = False
@@ -146,12 +145,27 @@ class BookiePool:
             self._refresh = None
 
     async def _read(self) -> None:
+        # Before anything is read: what changes from here on is for the next time.
+        stale, self._stale = self._stale, set()
+        all_stale, self._all_stale = self._all_stale, False
+        try:
+            await self._read_changed(None if all_stale else stale)
+        except BaseException:
+            self._stale |= stale
+            self._all_stale |= all_stale
+            raise
+
+    async def _read_changed(self, stale: set[str] | None) -> None:
+        """Who is registered, and what those say that are new or ``stale``; None: all are."""
         assert self._store is not None
         names = [n for n in await self._store.children(AVAILABLE_PATH) if n != READ_ONLY_NAME]
         read_only = await self._store.children(READ_ONLY_PATH)
         paths = {name: f"{READ_ONLY_PATH}/{name}" for name in read_only}
         paths |= {name: f"{AVAILABLE_PATH}/{name}" for name in names}
-        await self._read_infos(paths)
+        known = self.infos if stale is not None else ()
+        await self._read_infos(
+            {n: p for n, p in paths.items() if n in (stale or ()) or decode_name(n) not in known}
+        )
         await self._places.read(self._store)
         self.health.switch(on=not await self._store.exists(NO_HEALTH_CHECK_PATH))
         self._read_only = frozenset(map(decode_name, read_only))
@@ -160,30 +174,22 @@ class BookiePool:
             self.on_writable_changed()
 
     async def _read_infos(self, paths: dict[str, str]) -> None:
-        """Of those that are new or changed; by name of the node."""
+        """By name of the node."""
         assert self._store is not None
-        stale, self._stale = self._stale, set()
-        all_stale, self._all_stale = self._all_stale, False
-        wanted = [
-            n for n in paths if all_stale or n in stale or decode_name(n) not in self._created_ms
-        ]
-        try:
-            found = await asyncio.gather(*(self._store.get(paths[name]) for name in wanted))
-        except BaseException:
-            self._stale |= stale
-            self._all_stale |= all_stale
-            raise
-        for name, node in zip(wanted, found, strict=True):
+        found = await asyncio.gather(*map(self._store.get, paths.values()))
+        for name, node in zip(paths, found, strict=True):
             if node is None:
                 continue  # gone since: the event is on its way
-            bookie_id, created_ms = decode_name(name), node.stat.created_ms
-            if self._created_ms.setdefault(bookie_id, created_ms) != created_ms:
-                self._created_ms[bookie_id] = created_ms
-                self.health.note_registered(bookie_id)
+            bookie_id = decode_name(name)
             try:
-                self.infos[bookie_id] = ServiceInfo.decode(node.value)
+                info = ServiceInfo.decode(node.value)
             except BookieUnavailableError as error:
                 _log.warning("bookie %s: %s", bookie_id, error)
+                continue
+            before = self.infos.get(bookie_id, info)
+            self.infos[bookie_id] = info
+            if info.incarnation != before.incarnation:
+                self.health.note_restarted(bookie_id)
 
     def _on_event(self, event: MetadataEvent) -> None:
         self._stale.add(event.path.rpartition("/")[2])

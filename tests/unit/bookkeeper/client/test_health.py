@@ -104,30 +104,52 @@ def test_a_short_memory_keeps_the_count_of_the_interval() -> None:
     assert health.is_quarantined("a")
 
 
-def test_a_new_registration_ends_a_quarantine() -> None:
+def test_another_process_is_not_in_quarantine_for_the_former_one() -> None:
     health, _ = make()
-    health.note_registered("a")  # nothing to end, and nothing used up
+    health.note_restarted("a")  # nothing to end, and nothing used up
     fail(health, "a", 3)
     fail(health, "b", 3)
-    health.note_registered("a")
-    assert health.quarantined() == {"b"}
-    fail(health, "a", 30)  # answers that its former process owed
+    health.note_restarted("a")
     assert health.quarantined() == {"b"}
     assert health.last_failure_ms("a") is not None
+    assert health.recent_failures("a") == 0
+    fail(health, "a", 2)
+    assert health.quarantined() == {"b"}
+    fail(health, "a", 1)
+    assert health.quarantined() == {"a", "b"}
+
+
+def test_failures_below_the_threshold_are_those_of_the_former_process_too() -> None:
+    health, clock = make()
+    fail(health, "a", 2)
+    health.note_restarted("a")
+    fail(health, "a", 2)
+    assert not health.is_quarantined("a")
+    health.note_restarted("a")  # within the time of quarantine: they count
+    fail(health, "a", 1)
+    assert health.is_quarantined("a")
+    clock.now += 10_000
+    fail(health, "a", 1)
+    clock.now += 1_000  # an interval that is over counts for nothing, and uses nothing up
+    health.note_restarted("a")
+    fail(health, "a", 3)
+    assert health.is_quarantined("a")
+    health.note_restarted("a")
+    assert not health.is_quarantined("a")
 
 
 def test_who_keeps_coming_and_failing_stays_in_quarantine() -> None:
     health, clock = make()
     for _ in range(10):  # each time as if for the first time
         fail(health, "a", 3)
-        health.note_registered("a")
+        health.note_restarted("a")
         first_end = clock.now + 10_000
         assert not health.is_quarantined("a")
         while clock.now < first_end - 1_000:
             clock.now += 1_000
             fail(health, "a", 3)
             assert health.last_failure_ms("b") is None
-            health.note_registered("a")
+            health.note_restarted("a")
             assert health.is_quarantined("a")
         clock.now += 1_000
 
@@ -135,17 +157,17 @@ def test_who_keeps_coming_and_failing_stays_in_quarantine() -> None:
 def test_a_used_excuse_outlives_the_memory_of_failures() -> None:
     health, clock = make()
     fail(health, "a", 3)
-    health.note_registered("a")
+    health.note_restarted("a")
     clock.now += 9_000
     assert health.last_failure_ms("a") is None
     fail(health, "a", 3)
-    health.note_registered("a")
+    health.note_restarted("a")
     assert health.is_quarantined("a")
     clock.now += 10_000
     assert not health.is_quarantined("a")
     assert health.last_failure_ms("a") is None
     fail(health, "a", 3)
-    health.note_registered("a")
+    health.note_restarted("a")
     assert not health.is_quarantined("a")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 
@@ -13,11 +14,11 @@ from bookkeeper.client.health import BookieHealth
 from bookkeeper.client.placement import RandomPlacement, choose_replacements
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError
-from bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
+from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import StoreUnreachableError
 from metadata.paths import encode_name
-from metadata.store import SessionEvent, Watch
+from metadata.store import SessionEvent, Versioned, Watch
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import eventually
 
@@ -91,35 +92,124 @@ async def test_pool_knows_what_registrations_say(caplog: pytest.LogCaptureFixtur
     await store.close()
 
 
-async def test_registering_anew_ends_quarantine() -> None:
-    """However short the bookie was away."""
-    store = EmbeddedMetadataStore.open(None)
-    health = BookieHealth(
-        HealthConfig(enabled=True, error_threshold=1), lambda: 0, random.Random(1)
-    )
-    pool = BookiePool(store, health=health)
-    paths = {name: f"{AVAILABLE_PATH}/{encode_name(name)}" for name in ("h:1", "h:2")}
-    infos = {name: ServiceInfo(name, "/a/1", ("h", 1)).encode() for name in paths}
-    for name, path in paths.items():
-        await store.put(path, infos[name])
-    await pool.start()
-    health.note_error("h:1")
-    health.note_error("h:2")
-    created = await store.get(paths["h:2"])
-    assert created is not None
-    await store.put(paths["h:1"], ServiceInfo("h:1", "/b/1", ("h", 1)).encode())  # the same one
-    await eventually(lambda: pool.location("h:1") == "/b/1")
-    assert health.quarantined() == {"h:1", "h:2"}
-    while True:  # a node's time has a precision of a millisecond
-        await store.delete(paths["h:2"])
-        await store.put(paths["h:2"], infos["h:2"])
-        again = await store.get(paths["h:2"])
-        assert again is not None
-        if again.stat.created_ms != created.stat.created_ms:
-            break
-    await eventually(lambda: health.quarantined() == {"h:1"})
-    await pool.close()
-    await store.close()
+class _Registered:
+    """Bookies in a store, whose clients are in quarantine after one failure."""
+
+    def __init__(self) -> None:
+        self.store = EmbeddedMetadataStore.open(None)
+        config = HealthConfig(enabled=True, error_threshold=1)
+        self.health = BookieHealth(config, lambda: 0, random.Random(1))
+        self.pool = BookiePool(self.store, health=self.health)
+
+    async def register(
+        self, name: str, incarnation: int, *, folder: str = AVAILABLE_PATH, place: str = "/a/1"
+    ) -> None:
+        info = ServiceInfo(name, place, ("h", 1), incarnation)
+        await self.store.put(f"{folder}/{encode_name(name)}", info.encode())
+
+    async def unregister(self, name: str, folder: str = AVAILABLE_PATH) -> None:
+        await self.store.delete(f"{folder}/{encode_name(name)}")
+
+    async def start(self, *names: str) -> None:
+        """Registered, and in quarantine."""
+        for name in names:
+            await self.register(name, 1)
+        await self.pool.start()
+        for name in names:
+            self.health.note_error(name)
+
+    async def settled(self) -> None:
+        """All that was done before has been read: ``last`` is known."""
+        await self.register("last", 1)
+        await eventually(lambda: "last" in self.pool.writable)
+
+    async def close(self) -> None:
+        await self.pool.close()
+        await self.store.close()
+
+
+async def test_a_restart_ends_quarantine_however_short_it_was() -> None:
+    made = _Registered()
+    await made.start("h:1", "h:2")
+    await made.register("h:1", 1, place="/b/1")  # the same process
+    await eventually(lambda: made.pool.location("h:1") == "/b/1")
+    await made.unregister("h:2")
+    await made.register("h:2", 2)
+    await made.settled()
+    assert made.health.quarantined() == {"h:1"}
+    await made.close()
+
+
+async def test_a_bookie_that_is_read_only_for_a_while_stays_in_quarantine() -> None:
+    """As one that loses its session, it is the process that failed."""
+    made = _Registered()
+    await made.start("h:1")
+    await made.register("h:1", 1, folder=READ_ONLY_PATH)
+    await made.unregister("h:1")
+    await eventually(lambda: not made.pool.writable)
+    await made.register("h:1", 1)
+    await made.unregister("h:1", READ_ONLY_PATH)
+    await made.settled()
+    assert made.health.quarantined() == {"h:1"}
+    await made.unregister("h:1")
+    await made.register("h:1", 2, folder=READ_ONLY_PATH)  # drained, and then restarted
+    await made.settled()
+    await eventually(lambda: not made.health.quarantined())
+    await made.close()
+
+
+async def test_what_changes_while_lists_are_read_is_read_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = _Registered()
+    await made.start("h:1")
+    children, changed = made.store.children, asyncio.Event()
+
+    async def slow(path: str) -> list[str]:
+        found = await children(path)
+        if path == READ_ONLY_PATH and not changed.is_set():
+            changed.set()
+            await made.register("h:1", 2, place="/b/1")
+            await eventually(lambda: bool(made.pool._stale))
+        return found
+
+    monkeypatch.setattr(made.store, "children", slow)
+    await made.unregister("h:1")
+    await eventually(lambda: made.pool.location("h:1") == "/b/1")
+    assert changed.is_set()
+    assert not made.health.quarantined()
+    await made.close()
+
+
+@pytest.mark.parametrize("failing", [AVAILABLE_PATH, READ_ONLY_PATH, "get"])
+async def test_what_the_store_failed_to_read_is_read_later(
+    monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    monkeypatch.setattr("bookkeeper.client.pool._RETRY_S", 0.001)
+    made = _Registered()
+    await made.start("h:1")
+    children, get, failures = made.store.children, made.store.get, [failing]
+
+    async def fail_once(what: str) -> None:
+        if what in failures:
+            failures.clear()
+            raise StoreUnreachableError("zk:h", "down")
+
+    async def failing_children(path: str) -> list[str]:
+        await fail_once(path)
+        return await children(path)
+
+    async def failing_get(path: str) -> Versioned | None:
+        await fail_once("get")
+        return await get(path)
+
+    monkeypatch.setattr(made.store, "children", failing_children)
+    monkeypatch.setattr(made.store, "get", failing_get)
+    await made.register("h:1", 2, place="/b/1")
+    await eventually(lambda: made.pool.location("h:1") == "/b/1")
+    assert failures == []
+    assert not made.health.quarantined()
+    await made.close()
 
 
 class _NoWatch(Watch):
