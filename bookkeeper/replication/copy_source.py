@@ -7,7 +7,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 
 from bookkeeper.client.pool import BookiePool
@@ -45,7 +45,7 @@ class CopySource:
         }
 
     async def batches(self, runs: Iterable[Run]) -> AsyncIterator[tuple[list[int], list[bytes]]]:
-        """Ascending ids and their packets, a bounded number of bytes at a time.
+        """Ascending ids and their packets, at most ``batch_bytes`` at a time, or one entry.
 
         Raises:
             UnreadableEntryError: no replica has an intact copy of an entry.
@@ -77,7 +77,8 @@ class CopySource:
                 if reached < end:
                     rest.append((reached, end))
             group = rest
-            yield ids, packets
+            for start, stop in _cuts(packets, config.batch_bytes):
+                yield ids[start:stop], packets[start:stop]
 
     async def _read(self, first: int, end: int, bytes_max: int) -> Sequence[bytes]:
         """At least one entry of the stripe, from ``first`` on."""
@@ -144,6 +145,17 @@ class CopySource:
                 self._distance[bookies[slot]],
             ),
         )
+
+
+def _cuts(packets: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Each bookie gives one entry at least, so several may give far more than they share."""
+    start = taken = 0
+    for index, packet in enumerate(packets):
+        if index > start and taken + len(packet) > bytes_max:
+            yield start, index
+            start, taken = index, 0
+        taken += len(packet)
+    yield start, len(packets)
 
 
 def _distance(here: str, there: str) -> int:

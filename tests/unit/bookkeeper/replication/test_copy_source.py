@@ -64,6 +64,7 @@ class Counted:
             assert len(ids) == len(packets) > 0
             assert ids == sorted(ids)
             assert len(ids) <= self.config.batch_entries
+            assert len(ids) == 1 or sum(map(len, packets)) <= self.config.batch_bytes
             got.update(zip(ids, packets, strict=True))
         return got
 
