@@ -114,6 +114,7 @@ class GroupCommitter:
         self._thread_ended = asyncio.get_running_loop().create_future()
         self._jobs.put(None)
         await self._thread_ended
+        self._thread.join()  # it has nothing left to do
 
     def _start_group(self) -> None:
         count = OPERATIONS_MAX

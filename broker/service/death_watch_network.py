@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from broker.service.peer_link import PeerLink
+from broker.service.peers import CALLER
 
 if TYPE_CHECKING:
     from broker.errors import ServiceNotReadyError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["BrokerNetwork"]
 
 _CONNECT_S: Final = 2.0
+_CALLER: Final = "magnetar-death-watch"
+"""Proxy roles must name somebody. Nothing is asked over these links, so no rights are needed."""
 
 
 class BrokerNetwork:
@@ -27,7 +30,11 @@ class BrokerNetwork:
         self._service = service
 
     async def connect(self, broker: BrokerLookup) -> LinkBond:
-        return LinkBond(await PeerLink.open(self._service, broker))
+        caller = CALLER.set(_CALLER)
+        try:
+            return LinkBond(await PeerLink.open(self._service, broker))
+        finally:
+            CALLER.reset(caller)
 
     async def refuses(self, broker: BrokerLookup) -> bool:
         loop = self._service.loop

@@ -23,13 +23,16 @@ __all__ = ["HostUsage", "load_report"]
 
 _MIB: Final = 1024 * 1024
 _UNKNOWN: Final = -1.0
+_SAMPLE_S_MIN: Final = 1.0
 _VIRTUAL: Final = ("lo", "docker", "veth", "br-", "virbr", "tun", "tap")
 
 
 class HostUsage:
     """Use of this machine's CPU, memory and network by everything that runs on it.
 
-    Where a control group bounds this process, as in a container, use and limit are its own.
+    Where a control group bounds this process, as in a container, use and limit are its own. Who
+    asks again within a second is told the same: the use of a few milliseconds is all or nothing,
+    and a leader would take a broker that says so for overloaded.
     """
 
     def __init__(self) -> None:
@@ -37,6 +40,7 @@ class HostUsage:
         self._sampled_s = time.monotonic()
         self._net = _net_bytes()
         psutil.cpu_percent(None), self._process.cpu_percent(None)  # starts the measurements
+        self._latest: dict[str, dict[str, float]] | None = None
 
     def sample(self) -> dict[str, dict[str, float]]:
         """``{usage, limit}`` by resource: CPU in percent of one core, memory in MiB, network in
@@ -44,6 +48,8 @@ class HostUsage:
         """
         now_s = time.monotonic()
         elapsed_s = max(now_s - self._sampled_s, 1e-3)
+        if self._latest is not None and elapsed_s < _SAMPLE_S_MIN:
+            return self._latest
         net = _net_bytes()
         kbits = [
             (new - old) * 8 / 1000 / elapsed_s for new, old in zip(net, self._net, strict=True)
@@ -51,12 +57,13 @@ class HostUsage:
         self._sampled_s, self._net = now_s, net
         speed = _net_kbits_max()
         memory = min(psutil.virtual_memory().total, memory_bytes_max() or sys.maxsize)
-        return {
+        self._latest = {
             "cpu": self._cpu(),
             "memory": _usage(self._process.memory_info().rss / _MIB, memory / _MIB),
             "bandwidthIn": _usage(kbits[0], speed),
             "bandwidthOut": _usage(kbits[1], speed),
         }
+        return self._latest
 
     def _cpu(self) -> dict[str, float]:
         cores, own_max = os.cpu_count() or 1, cores_max()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
+import time
 from collections.abc import Iterator
 
 import httpx
 import jwt
+import psutil
 import pytest
 
 from broker.cli.access import Access
@@ -92,14 +93,14 @@ def topic(cluster: Cluster) -> str:
     for role, actions in (("prod", ["produce"]), ("cons", ["consume"])):
         path = f"{namespace}/permissions/{role}"
         assert cluster.ask(0, "ten", "POST", path, actions) == ""
-    for number in itertools.count():
+    for number in range(20):
         topic = f"{tenant}/ns/p{number}"
         path = f"{ADMIN}/persistent/{topic}"
         assert cluster.ask(number % 2, "ten", "PUT", f"{path}/partitions", PARTITIONS) == ""
         if len(cluster.owners(topic)) == 2:
             assert cluster.ask(0, "ten", "PUT", f"{path}/subscription/s") == ""
             return topic
-    raise AssertionError
+    raise AssertionError("one broker has all bundles")
 
 
 @pytest.mark.slow
@@ -151,6 +152,32 @@ def test_who_may_not_is_refused_by_every_broker(cluster: Cluster, topic: str) ->
     answer = cluster.ask(0, "prod", "POST", f"/topics/persistent/{topic}", messages)
     assert '"errorCode":0' in answer
     assert '"errorCode":2' not in answer
+
+
+@pytest.mark.slow
+def test_brokers_that_speak_for_others_watch_each_other(cluster: Cluster) -> None:
+    watching, dying = (cluster.process.children()[f"broker-{number}"] for number in (1, 2))
+    port = int(cluster.process.service_urls[1].rpartition(":")[2])
+
+    def links() -> set[int]:
+        return {
+            each.laddr[1]
+            for each in watching.net_connections("tcp")
+            if each.status == psutil.CONN_ESTABLISHED and each.raddr and each.raddr[1] == port
+        }
+
+    def stays() -> bool:
+        first = links()
+        time.sleep(0.5)  # one that isn't let in is gone by then, mostly
+        return bool(first & links())
+
+    wait_until(stays, "the first watches the second", WAIT_S)
+    dying.kill()
+    log = cluster.process.data / "logs" / "broker-1.log"
+    said = f"broker {cluster.names[1]} is dead"
+    wait_until(lambda: said in log.read_text(), said, WAIT_S)
+    ready = "broker-2 ready at "
+    wait_until(lambda: cluster.process.log.count(ready) == 2, "it is back", WAIT_S)
 
 
 @pytest.mark.slow

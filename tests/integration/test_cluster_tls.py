@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import secrets
 import ssl
@@ -132,14 +131,14 @@ def _write(path: Path, text: str) -> None:
 @pytest.fixture
 def topic(cluster: Cluster) -> str:
     """A partitioned topic that both brokers serve a part of."""
-    for number in itertools.count():
+    for number in range(20):
         topic = f"t-{secrets.token_hex(4)}"
         path = f"{TOPICS}/{topic}"
         cluster.ask(number % 2, "PUT", f"{path}/partitions", PARTITIONS)
         if len(set(cluster.owners(topic))) == 2:
             cluster.ask(number % 2, "PUT", f"{path}/subscription/s")
             return topic
-    raise AssertionError
+    raise AssertionError("one broker has all bundles")
 
 
 @pytest.mark.slow
@@ -166,16 +165,22 @@ def test_sockets_of_one_broker_reach_topics_of_the_other_over_tls(
     name = f"persistent/public/default/{topic}-partition-{number}"
     process = cluster.process.children()[f"broker-{index + 1}"]
     port = int(other.rpartition(":")[2])
+
+    def links() -> set[int]:
+        return {
+            each.laddr[1]
+            for each in process.net_connections("tcp")
+            if each.status == psutil.CONN_ESTABLISHED and each.raddr and each.raddr[1] == port
+        }
+
+    before = links()  # brokers watch each other
     with (
         cluster.socket(index, f"producer/{name}") as producer,
         cluster.socket(index, f"consumer/{name}/s") as consumer,
     ):
-        links = [
-            each
-            for each in process.net_connections("tcp")
-            if each.status == psutil.CONN_ESTABLISHED and each.raddr and each.raddr[1] == port
-        ]
-        assert len(links) == 2, "one of each socket, to the port of TLS"
+        wait_until(
+            lambda: len(links() - before) == 2, "one of each socket, to the port of TLS", WAIT_S
+        )
         for number in range(MESSAGES):
             payload = base64.b64encode(b"%d" % number).decode()
             producer.send(json.dumps({"payload": payload}))

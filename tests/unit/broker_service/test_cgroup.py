@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_a_broker_in_a_container_compares_its_use_with_its_limits(
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr(load_report, "cores_max", lambda: 0.5)
     monkeypatch.setattr(load_report, "memory_bytes_max", lambda: GIB)
+    monkeypatch.setattr(load_report, "_SAMPLE_S_MIN", 0.0)
     usage = HostUsage()
     monkeypatch.setattr(usage._process, "cpu_percent", lambda _: 49.0)
     found = usage.sample()
@@ -87,6 +89,19 @@ def test_a_broker_in_a_container_compares_its_use_with_its_limits(
     assert found["memory"]["limit"] == 1024.0
     monkeypatch.setattr(load_report, "cores_max", lambda: None)
     assert usage.sample()["cpu"]["limit"] == 6400.0
+
+
+def test_who_asks_again_at_once_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a few milliseconds all processors are idle, or none is."""
+    now_s, percents = 100.0, [50.0, 0.0, 100.0, 60.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    usage = HostUsage()
+    monkeypatch.setattr(load_report, "cores_max", lambda: None)
+    monkeypatch.setattr("psutil.cpu_percent", lambda _: percents.pop(0))
+    cores = os.cpu_count() or 1
+    for passed_s, wanted in ((3.0, 50.0), (0.01, 50.0), (0.9, 50.0), (0.2, 0.0), (1.5, 100.0)):
+        now_s += passed_s
+        assert usage.sample()["cpu"]["usage"] == wanted * cores
 
 
 def test_passwords_are_hashed_by_no_more_processes_than_may_compute(
