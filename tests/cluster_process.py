@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -32,14 +35,20 @@ class ClusterProcess(ChildProcess):
         self._process = self.popen(
             [
                 *(sys.executable, "-m", "broker.cli.main", "cluster"),
-                *("--data", str(self.data), "--port", "0", *self._options),
+                *("--data", str(self.data), "--port", "0"),
+                # All brokers are on one machine: its processors say nothing about any of them.
+                *("--broker-set", "loadBalancerCPUResourceWeight=0", *self._options),
             ]
         )
 
     def start(self) -> None:
         assert self._process is None
-        self.launch()
-        ready = self.wait_for_line(_READY, "cluster", self._offset)
+        # Ports are chosen seconds before they are used: clusters of other workers wait.
+        lock = Path(tempfile.gettempdir()) / f"magnetar-cluster-start-{os.getuid()}.lock"
+        with lock.open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            self.launch()
+            ready = self.wait_for_line(_READY, "cluster", self._offset)
         self.service_url = ready[1]
         self.service_urls = [
             f"pulsar://{address}" for address in ready[1].removeprefix("pulsar://").split(",")

@@ -27,7 +27,7 @@ def cluster_of(folder: Path, *options: str) -> ClusterProcess:
 def get(url: str) -> bytes | None:
     """None: no answer, or a refusal."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             body: bytes = answer.read()
             return body
     except (OSError, urllib.error.URLError):

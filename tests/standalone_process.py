@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.child_process import ChildProcess
+from tests.zookeeper_process import free_port
 
 MAGNETAR = ("broker.cli.main",)
 
@@ -52,7 +53,7 @@ class StandaloneProcess(ChildProcess):
     def start(self, *, same_ports: bool = False) -> None:
         """Start and wait until it says that it is ready."""
         assert self._process is None
-        ports = (self.port, self.web_port) if same_ports else (0, 0)
+        ports = (self.port, self.web_port) if same_ports else (free_port(), free_port())
         offset = len(self.log)
         self._process = self._launch(*ports)
         said = re.compile(rf"^magnetar {self.word}: (\S+) (\S+) ready$", re.MULTILINE)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import itertools
+import os
 import socket
 import subprocess
 import time
@@ -12,6 +15,10 @@ from pathlib import Path
 from tests.child_process import READY_S_MAX, ChildProcess
 
 _PORT_ATTEMPTS = 5
+_PORTS_PER_WORKER = 1_600
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 6
+_PORTS = [10_000 + _WORKER * _PORTS_PER_WORKER + number for number in range(_PORTS_PER_WORKER)]
+_ports = itertools.chain(_PORTS[os.getpid() % _PORTS_PER_WORKER :], itertools.cycle(_PORTS))
 _JVM = (
     # Starts in half the time, and leaves the cores to the tests.
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m"),
@@ -102,10 +109,16 @@ class ZooKeeperProcess(ChildProcess):
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """One that nobody takes until a process listens at it, seconds later.
+
+    Not of those that the system or a local cluster gives to whoever wants any, and each worker
+    has its own.
+    """
+    while True:
+        port = next(_ports)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _jars() -> str:

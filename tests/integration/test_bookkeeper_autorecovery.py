@@ -20,7 +20,7 @@ from tests.autorecovery_process import AutoRecoveryProcess, parse_metrics, read_
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 
-SESSION = ("--set", "zkTimeout=2000")
+SESSION = ("--set", "zkTimeout=4000")
 ENTRIES = 50
 LEDGERS = 8
 

@@ -39,6 +39,7 @@ class Machine:
         self._fs = MemoryFileSystem()
         self._index = MemoryStore(self._fs)
         self._disk_works = threading.Event()
+        self.is_writing = threading.Event()  # while the disk doesn't work
         self._closers: list[Callable[[], object]] = []
 
     async def start(self) -> None:
@@ -61,11 +62,13 @@ class Machine:
         self._closers += [server.close, remote.close]
 
     def _on_call(self, call: Call) -> None:
-        if call.sync_point == "journal.group":
+        if call.sync_point == "journal.group" and not self._disk_works.is_set():
+            self.is_writing.set()
             assert self._disk_works.wait(30)
 
     def stop_disk(self) -> None:
         """The next journal write takes until ``let_disk_work``."""
+        self.is_writing.clear()
         self._disk_works.clear()
 
     def let_disk_work(self) -> None:
@@ -185,7 +188,9 @@ async def test_a_failed_disk_fails_the_force(machine: Machine) -> None:
     assert await machine.add(0) == codes.OK
     force = asyncio.create_task(machine.client.force(LEDGER, 0, master_key=KEY))
     waiting = machine.bookie._deferred._newest
-    await eventually(lambda: any(add.waiting for add in waiting.values()))
+    await eventually(
+        lambda: machine.is_writing.is_set() and any(add.waiting for add in waiting.values())
+    )
     machine._fs.faults.fail_at = machine._fs.call_count - 1  # the write that waits
     machine.let_disk_work()
     assert await force == codes.IO_ERROR

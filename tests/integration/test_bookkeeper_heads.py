@@ -304,7 +304,7 @@ async def test_heads_of_processes_also_when_one_is_killed(
     url = zookeeper.url(f"/heads-{write_quorum}")
     async with Processes(tmp_path, url) as processes:
         client = processes.client
-        ledger = await write(client, LedgerConfig(3, write_quorum, 2), sent, batch=50)
+        ledger = await write(client, LedgerConfig(3, write_quorum, write_quorum), sent, batch=50)
         assert await check_heads(heads_reader(client, ledger.reader()), sent) == 1
         killed = processes.bookies[ledger.metadata.segment_of(0).bookies[1]]
         await asyncio.to_thread(killed.kill)
@@ -323,7 +323,7 @@ async def test_a_corrupt_entry_of_a_process_is_read_elsewhere(
     url = zookeeper.url(f"/corrupt-{write_quorum}")
     async with Processes(tmp_path, url) as processes:
         client = processes.client
-        ledger = await write(client, LedgerConfig(3, write_quorum, 2), sent, batch=50)
+        ledger = await write(client, LedgerConfig(3, write_quorum, write_quorum), sent, batch=50)
         await ledger.close()
         members = ledger.metadata.segment_of(0).bookies
         # Two, in different runs, as the bookie repairs what it finds damaged.

@@ -26,7 +26,7 @@ from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.zookeeper_process import ZooKeeperProcess
 
-SESSION = ("--set", "zkTimeout=2000")
+SESSION = ("--set", "zkTimeout=4000")
 MESSAGES = 1200
 
 
@@ -234,7 +234,7 @@ async def test_a_worker_is_killed_at_work(
     name = metadata.segments[0].bookies[0]
     (victim,) = [bookie for bookie in bookies if bookie.bookie_id == name]
     copied = "replication_worker_NUM_ENTRIES_WRITTEN"
-    with recovery(tmp_path, url, "slow", "replicationRateByBytes=8000000") as first_worker:
+    with recovery(tmp_path, url, "slow", "replicationRateByBytes=3000000") as first_worker:
         victim.kill()
         deadline = time.monotonic() + 60
         while _sum(first_worker, copied) < 80:

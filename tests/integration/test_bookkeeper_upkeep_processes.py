@@ -130,8 +130,26 @@ def send(cluster: Cluster, first: int, count: int) -> None:
         for number in range(first, first + count):
             producer.send_async(message(number), lambda result, _id: results.append(result))
         producer.flush()
+        poll(lambda: len(results) == count, "not all are acknowledged")
         assert set(results) == {pulsar.Result.Ok}
-        assert len(results) == count
+    poll(lambda: _all_agree(cluster), "a bookie lacks entries")
+
+
+def _all_agree(cluster: Cluster) -> bool:
+    """Of each ledger all bookies have the same: two of three suffice for a receipt."""
+    ledgers = [each.ledger_id for each in read_ledgers(cluster.url)]
+
+    async def ask(connector: BookieConnector) -> bool:
+        for ledger_id in ledgers:
+            runs = [
+                await connector.connect(each.bookie_id).list_entries(ledger_id)
+                for each in cluster.bookies
+            ]
+            if runs[1:] != runs[:-1]:
+                return False
+        return True
+
+    return cluster.ask(ask)
 
 
 def page(bookie: BookieProcess, path: str, method: str = "GET") -> httpx.Response:

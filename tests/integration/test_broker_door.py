@@ -30,6 +30,7 @@ from tests.certificates import Authority
 from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
 from tests.unit.managed_ledger.cluster import eventually
+from tests.zookeeper_process import free_port
 
 LIMIT_S = 30.0
 SECRET = bytes(range(32))
@@ -316,12 +317,6 @@ def many_files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
-
-
 def _client_hello() -> bytes:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -339,7 +334,7 @@ def test_thousands_who_say_half_a_word_cost_little(tmp_path: Path, many_files: i
         "authenticationEnabled": "true",
         "authenticationProviders": "token",
         "tokenSecretKey": f"file://{tmp_path / 'key'}",
-        "brokerServicePortTls": _free_port(),
+        "brokerServicePortTls": free_port(),
         "tlsCertificateFilePath": pair.certificate,
         "tlsKeyFilePath": pair.key,
     }

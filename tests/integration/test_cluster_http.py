@@ -67,6 +67,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         *("--brokers", "3", "--bookies", "1"),
         # A paused broker is to stay the owner of its bundles.
         *("--broker-set", "metadataStoreSessionTimeoutMillis=60000"),
+        # Nor is a killed one to lose them at once.
+        *("--broker-set", "brokerDeathWatchEnabled=false"),
     )
     with process:
         cluster = Cluster(process)

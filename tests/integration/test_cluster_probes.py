@@ -337,7 +337,7 @@ def test_a_bookie_gets_rid_of_its_writers_before_it_is_stopped(
         client = pulsar.Client(broker.service_url, operation_timeout_seconds=60)
         stack.callback(client.close)
         # Ledgers of one copy: some are on the first bookie, of all the chances there are.
-        topics = [new_topic() for _ in range(8)]
+        topics = [new_topic() for _ in range(20)]
         producers = [client.create_producer(topic) for topic in topics]
         for producer in producers:
             producer.send(b"before")

@@ -39,7 +39,7 @@ class NodeProcess(ChildProcess):
         self._process = self.popen(
             [
                 *(sys.executable, "-m", "examples.edit_log.node", "--name", self.name),
-                *("--metadata", self._metadata_url, "--session-timeout", "2"),
+                *("--metadata", self._metadata_url, "--session-timeout", "6"),
                 *("--edits-max", "40"),
             ]
         )

@@ -13,11 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.integration.failure_tools import wait_until
 from tests.standalone_process import StandaloneProcess
 
 SETTINGS = {
-    "httpRequestHeaderTimeoutMillis": "700",
-    "httpServerIdleTimeout": "700",
+    "httpRequestHeaderTimeoutMillis": "2000",
+    "httpServerIdleTimeout": "2000",
     "httpRequestBodyMinBytesPerSecond": "1000",
     "maxHttpServerConnections": "40",
     "httpMaxRequestSize": "100000",
@@ -108,7 +109,7 @@ def test_a_head_that_never_ends_is_ended(server: StandaloneProcess) -> None:
     with Raw(server) as raw:
         began = time.monotonic()
         assert raw.send(b"GET /ready HTTP/1.1\r\nHost: x\r\n").refusal()[0] == 408
-        assert 0.4 < time.monotonic() - began < 20
+        assert 1.0 < time.monotonic() - began < 20
 
 
 def test_silence_and_empty_lines_are_no_requests(server: StandaloneProcess) -> None:
@@ -169,15 +170,20 @@ def test_large_bodies_are_refused(client: httpx.Client) -> None:
 
 
 def test_a_crowd_is_refused_and_goes_away(server: StandaloneProcess, client: httpx.Client) -> None:
-    crowd = [Raw(server) for _ in range(60)]
-    try:
-        first = [each.answer() for each in crowd]
-    finally:
-        for each in crowd:
-            each.socket.close()
-    refused = [answer for answer in first if answer.startswith(b"HTTP/1.1 503 ")]
-    assert 20 <= len(refused) <= 40, "more than 40 at once are refused"
-    assert all(b"retry-after: 1" in answer for answer in refused)
+    def is_refused() -> bool:
+        """Where the first ones are ended before the last ones come, these are let in."""
+        crowd = [Raw(server) for _ in range(60)]
+        try:
+            first = [each.answer() for each in crowd]
+        finally:
+            for each in crowd:
+                each.socket.close()
+        refused = [answer for answer in first if answer.startswith(b"HTTP/1.1 503 ")]
+        assert len(refused) <= 40
+        assert all(b"retry-after: 1" in answer for answer in refused)
+        return len(refused) >= 20
+
+    wait_until(is_refused, "more than 40 at once are refused")
     assert client.get("/ready").status_code == 200
 
 
@@ -194,7 +200,9 @@ def test_cors_for_the_origins_of_the_setting(client: httpx.Client) -> None:
 
 
 def test_without_a_setting_there_is_no_cors(admin_url: str) -> None:
-    answer = httpx.get(f"{admin_url}/admin/v2/tenants", headers={"Origin": "https://a.example"})
+    answer = httpx.get(
+        f"{admin_url}/admin/v2/tenants", headers={"Origin": "https://a.example"}, timeout=30
+    )
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 

@@ -25,6 +25,7 @@ from bookkeeper.packet import encode_head
 from bookkeeper.transport import AddRequest
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
+from tests.integration.failure_tools import wait_until
 from tests.segment_reader import SegmentReader, read_everything, with_reader
 from tests.standalone_process import StandaloneProcess
 
@@ -160,6 +161,13 @@ def test_every_message_is_read_past_the_broker(
 
 def test_what_is_told_to_who_polls(admin: httpx.Client, client: pulsar.Client, path: str) -> None:
     publish(client, path, 0, 25)
+
+    def are_closed() -> bool:
+        """A full ledger is closed behind the last receipt."""
+        told = segments(admin, path, locations="false")["ledgers"]
+        return [each["closedAt"] > 0 for each in told] == [True, True, False]
+
+    wait_until(are_closed, "two ledgers are closed")
     whole = segments(admin, path)
     short = segments(admin, path, locations="false")
     left_out = {"bookies", "instanceId"}

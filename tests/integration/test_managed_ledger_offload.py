@@ -133,7 +133,7 @@ def test_by_hand(server: StandaloneProcess) -> None:
         assert stats["offloadedStorageSize"] == sum(x["size"] for x in listed[:3])
         assert stats["lastOffloadLedgerId"] == listed[2]["ledgerId"]
         assert stats["lastOffloadSuccessTimeStamp"] > 0
-        metrics = httpx.get(server.admin_url + "/metrics").text
+        metrics = httpx.get(server.admin_url + "/metrics", timeout=60).text
         assert f'/t"}} {stats["offloadedStorageSize"]}' in "\n".join(
             x for x in metrics.splitlines() if x.startswith("pulsar_storage_offloaded_size{")
         )

@@ -63,7 +63,9 @@ def test_messages_survive_kill_nine_on_zookeeper(
         _produce(client, range(50, 100))
         assert _consume(client, 100) == list(range(100))
         client.close()
-        told = httpx.get(f"{broker.admin_url}/admin/v2/brokers/internal-configuration").json()
+        told = httpx.get(
+            f"{broker.admin_url}/admin/v2/brokers/internal-configuration", timeout=60
+        ).json()
         assert told["metadataStoreUrl"] == zookeeper.url("/broker/one")
         assert not (tmp_path / "data" / "metadata").exists()
 

@@ -337,12 +337,18 @@ def test_a_topic_s_own_maximum_message_size(
 
 def test_policies_outlive_the_process(fresh_standalone: StandaloneProcess) -> None:
     base = fresh_standalone.admin_url + "/admin/v2"
-    assert httpx.put(f"{base}/persistent/public/default/t").status_code == 204
+    assert httpx.put(f"{base}/persistent/public/default/t", timeout=60).status_code == 204
     url = f"{base}/persistent/public/default/t/maxConsumers"
-    assert httpx.post(url, json=4).status_code == 204
-    assert httpx.post(f"{base}/namespaces/public/default/messageTTL", json=9).status_code == 204
+    assert httpx.post(url, json=4, timeout=60).status_code == 204
+    assert (
+        httpx.post(f"{base}/namespaces/public/default/messageTTL", json=9, timeout=60).status_code
+        == 204
+    )
     fresh_standalone.kill()
     fresh_standalone.start()
     base = fresh_standalone.admin_url + "/admin/v2"
-    assert httpx.get(f"{base}/persistent/public/default/t/maxConsumers").json() == 4
-    assert httpx.get(f"{base}/persistent/public/default/t/messageTTL?applied=true").json() == 9
+    assert httpx.get(f"{base}/persistent/public/default/t/maxConsumers", timeout=60).json() == 4
+    assert (
+        httpx.get(f"{base}/persistent/public/default/t/messageTTL?applied=true", timeout=60).json()
+        == 9
+    )

@@ -14,6 +14,9 @@ import httpx
 import pulsar
 import pytest
 
+from broker.protocol import pulsar_api_pb2 as pb
+from tests.raw_client import RawClient
+
 EARLIEST = {"ledgerId": -1, "entryId": -1}
 LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 
@@ -41,7 +44,8 @@ def namespace(admin: httpx.Client) -> Iterator[str]:
 
 
 @pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
+def client(service_url: str, namespace: str) -> Iterator[pulsar.Client]:
+    """Asks for ``namespace`` so that it is closed before: its consumers would make topics anew."""
     client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     yield client
     client.close()
@@ -650,16 +654,18 @@ def test_a_new_topic_does_not_inherit_grants(admin: httpx.Client, namespace: str
 
 @pytest.mark.usefixtures("ours")
 def test_a_partitioned_topic_in_use_stays_whole(
-    admin: httpx.Client, client: pulsar.Client, namespace: str
+    admin: httpx.Client, service_url: str, namespace: str
 ) -> None:
-    path = f"/persistent/{namespace}/p"
+    path, topic = f"/persistent/{namespace}/p", f"persistent://{namespace}/p-partition-2"
     assert admin.put(f"{path}/partitions", json=3).is_success
-    consumer = client.subscribe(f"persistent://{namespace}/p-partition-2", "s")
-    assert admin.delete(f"{path}/partitions").status_code == 412
-    assert len(admin.get(f"/persistent/{namespace}").json()) == 3
-    assert admin.delete(f"{path}/partitions?force=true").is_success
-    assert admin.get(f"/persistent/{namespace}").json() == []
-    consumer.close()
+    # One that doesn't come back when it is sent away: that would make the topic anew.
+    with RawClient(service_url) as consumer:
+        consumer.look_up(topic)
+        assert isinstance(consumer.subscribe(topic, "s"), pb.CommandSuccess)
+        assert admin.delete(f"{path}/partitions").status_code == 412
+        assert len(admin.get(f"/persistent/{namespace}").json()) == 3
+        assert admin.delete(f"{path}/partitions?force=true").is_success
+        assert admin.get(f"/persistent/{namespace}").json() == []
 
 
 @pytest.mark.usefixtures("ours")

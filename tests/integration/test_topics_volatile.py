@@ -35,32 +35,34 @@ def test_figures_of_a_topic_in_use(client: pulsar.Client, path: str, name: str) 
     producer = client.create_producer(topic)
     producer.send(b"x")
     assert consumer.receive(30_000).data() == b"x"
-    stats = httpx.get(f"{path}/stats").json()
+    stats = httpx.get(f"{path}/stats", timeout=60).json()
     assert stats["msgDropRate"] == 0
     assert stats["publishers"][0]["msgDropRate"] == 0
     figures = stats["subscriptions"]["s"]
     assert figures["msgDropRate"] == 0
     assert figures["backlogSize"] in (-1, 0), "it wasn't asked for"
     assert len(figures["consumers"]) == 1
-    bare = httpx.get(f"{path}/stats?excludeConsumers=true&subscriptionBacklogSize=true").json()
+    bare = httpx.get(
+        f"{path}/stats?excludeConsumers=true&subscriptionBacklogSize=true", timeout=60
+    ).json()
     assert bare["subscriptions"]["s"]["consumers"] == []
     assert bare["subscriptions"]["s"]["backlogSize"] == 0
-    internal = httpx.get(f"{path}/internalStats").json()
+    internal = httpx.get(f"{path}/internalStats", timeout=60).json()
     assert (internal["numberOfEntries"], list(internal["cursors"])) == (0, ["s"])
     assert internal["entriesAddedCounter"] == 1
-    assert httpx.get(f"{path}/subscriptions").json() == ["s"]
-    assert httpx.put(f"{path}/subscription/s/properties", json={"a": "b"}).is_success
-    assert httpx.get(f"{path}/subscription/s/properties").json() == {"a": "b"}
+    assert httpx.get(f"{path}/subscriptions", timeout=60).json() == ["s"]
+    assert httpx.put(f"{path}/subscription/s/properties", json={"a": "b"}, timeout=60).is_success
+    assert httpx.get(f"{path}/subscription/s/properties", timeout=60).json() == {"a": "b"}
 
 
 def test_topics_of_a_bundle(client: pulsar.Client, admin_url: str, path: str, name: str) -> None:
     producer = client.create_producer(f"non-persistent://{name}")
     lookup = f"{admin_url}/lookup/v2/topic/non-persistent/{name}/bundle"
-    bundle = httpx.get(lookup).text.strip('"').rsplit("/", 1)[-1]
+    bundle = httpx.get(lookup, timeout=60).text.strip('"').rsplit("/", 1)[-1]
     base = f"{admin_url}/admin/v2/non-persistent/public/default"
-    assert f"non-persistent://{name}" in httpx.get(f"{base}/{bundle}").json()
-    assert httpx.get(f"{base}/0x00000000_0x00000001").status_code == 412
-    assert httpx.get(f"{base}/no-bundle").status_code == 412
+    assert f"non-persistent://{name}" in httpx.get(f"{base}/{bundle}", timeout=60).json()
+    assert httpx.get(f"{base}/0x00000000_0x00000001", timeout=60).status_code == 412
+    assert httpx.get(f"{base}/no-bundle", timeout=60).status_code == 412
     producer.close()
 
 
@@ -84,13 +86,13 @@ def test_topics_of_a_bundle(client: pulsar.Client, admin_url: str, path: str, na
 def test_what_needs_stored_messages_is_refused(
     path: str, method: str, what: str, status: int
 ) -> None:
-    assert httpx.put(path).is_success
+    assert httpx.put(path, timeout=60).is_success
     body = {"json": {"a": "b"}} if what == "properties" else {}
-    assert httpx.request(method, f"{path}/{what}", **body).status_code == status  # type: ignore[arg-type] # a body or none
+    assert httpx.request(method, f"{path}/{what}", timeout=60, **body).status_code == status  # type: ignore[arg-type] # a body or none
 
 
 def test_an_unloaded_topic_without_clients_is_gone(path: str) -> None:
-    assert httpx.put(path).is_success
-    assert httpx.get(f"{path}/stats").is_success
-    assert httpx.put(f"{path}/unload").is_success
-    assert httpx.get(f"{path}/stats").status_code == 404
+    assert httpx.put(path, timeout=60).is_success
+    assert httpx.get(f"{path}/stats", timeout=60).is_success
+    assert httpx.put(f"{path}/unload", timeout=60).is_success
+    assert httpx.get(f"{path}/stats", timeout=60).status_code == 404

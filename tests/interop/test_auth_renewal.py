@@ -36,21 +36,24 @@ def _works_on(
     producer.send(b"first")
     message = consumer.receive(RECEIVE_MS)
     consumer.acknowledge(message)
-    before, start = _connections(namespace, "t"), renewals()
-    assert len(before) == 2
-    number = 0
+    number, start = 0, renewals()
 
     def done() -> bool:
         nonlocal number
         number += 1
         producer.send(b"%d" % number)
-        message = consumer.receive(RECEIVE_MS)
+        while (message := consumer.receive(RECEIVE_MS)).data() != b"%d" % number:
+            consumer.acknowledge(message)  # came again after a reconnection
         consumer.acknowledge(message)
-        assert message.data() == b"%d" % number
         return renewals() >= start + wanted
 
-    eventually(done, 60)
-    assert _connections(namespace, "t") == before
+    for _ in range(3):  # who takes a second to answer, on a busy machine, is rightly cut: again
+        eventually(lambda: len(_connections(namespace, "t")) == 2)
+        before, start = _connections(namespace, "t"), renewals()
+        eventually(done, 60)
+        if _connections(namespace, "t") == before:
+            return
+    raise AssertionError("it was cut each time")
 
 
 def _gone(namespace: Namespace, topic: str) -> None:
@@ -120,8 +123,17 @@ def _producer_and_consumer(
 
 
 def test_who_has_no_new_token_is_disconnected(secured: Secured, namespace: Namespace) -> None:
-    old = secured.material.token("admin", expires_after_s=LIFETIME_S)
-    with _producer_and_consumer(secured, namespace, lambda: old) as (producer, consumer):
+    tokens: list[str] = []
+    is_set_up = False
+
+    def supply() -> str:
+        """New ones until all is set up, then the last of them for ever."""
+        if not is_set_up:
+            tokens.append(secured.material.token("admin", expires_after_s=LIFETIME_S))
+        return tokens[-1]
+
+    with _producer_and_consumer(secured, namespace, supply) as (producer, consumer):
+        is_set_up = True
         _gone(namespace, "t")
         with pytest.raises(pulsar.PulsarException):
             producer.send(b"late")

@@ -14,6 +14,7 @@ from broker.protocol.entry_head import make_head
 from broker.protocol.framing import parse_entry_body
 from pipeline.columns import COLUMNS
 from pipeline.decode import EntryDecoder
+from tests.interop.conftest import eventually
 from tests.raw_client import RawClient
 
 COUNT = 300
@@ -85,6 +86,7 @@ def test_rows_show_what_the_client_sent(
             **content(number),
         )
     producer.flush()
+    eventually(lambda: len(ids) == count)  # it doesn't wait for those who are told
     entries = stored(service_url, topic, 1 if batched else count)
     rows = rows_of(entries, topic)
     assert len(rows) == count

@@ -31,6 +31,7 @@ from pipeline.jobs.manifest import Manifest
 from pipeline.jobs.plots import draw_keys
 from pipeline.jobs.replay import ReplaySettings, replay
 from pipeline.source import read_topics, register
+from tests.child_process import suspend
 from tests.pipeline.conftest import ROOT, spark_environment
 from tests.standalone_process import StandaloneProcess
 
@@ -205,17 +206,26 @@ class Command:
                 env=spark_environment(),
             )
 
+    def _stands(self, when: Callable[[], bool]) -> bool:
+        """Suspended, so that ``when`` holds until the signal has come; else it goes on."""
+        suspend(self._process.pid)
+        if not when():
+            self._process.send_signal(signal.SIGCONT)
+            return False
+        return True
+
     def end(self, how: signal.Signals, when: Callable[[], bool]) -> int:
         """Signal it as soon as ``when`` holds; its exit code, when its children are gone, too."""
         deadline_s = time.monotonic() + WAIT_S
         children: list[psutil.Process] = []
         try:
-            while not when():
+            while not (when() and self._stands(when)):
                 assert self._process.poll() is None, f"it ended:\n{self.log.read_text()}"
                 assert time.monotonic() < deadline_s, f"nothing to see:\n{self.log.read_text()}"
                 time.sleep(0.005)
             children = psutil.Process(self._process.pid).children(recursive=True)
             self._process.send_signal(how)
+            self._process.send_signal(signal.SIGCONT)
             return self._process.wait(WAIT_S)
         finally:
             self._process.kill()

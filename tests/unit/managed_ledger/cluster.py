@@ -102,7 +102,7 @@ class Appends:
         await eventually(lambda: self.open == 0)
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Lets the loop run until ``condition`` holds."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
