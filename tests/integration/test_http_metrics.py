@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
+from tests.metrics_page import DASHBOARDS, Samples, check_dashboard, samples_of
 from tests.standalone_process import StandaloneProcess
-
-DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "magnetar.json"
-FUNCTIONS = {"sum", "min", "max", "topk", "rate", "by", "label_values"}
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def samples_of(url: str) -> Samples:
-    """The page by the official parser; every series once."""
-    answer = httpx.get(f"{url}/metrics", timeout=30)
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    found: Samples = {}
-    for family in text_string_to_metric_families(answer.text):
-        for sample in family.samples:
-            key = sample.name, frozenset(sample.labels.items())
-            assert key not in found, f"twice: {key}"
-            assert sample.labels.get("cluster"), sample
-            found[key] = sample.value
-    names = re.findall(r"^# TYPE (\S+)", answer.text, re.MULTILINE)
-    assert len(names) == len(set(names)), "series of one metric stand together"
-    return found
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
@@ -152,42 +130,15 @@ def test_namespace_level_replaces_topic_level(tmp_path: Path) -> None:
     assert backlog == 0
 
 
-def queries() -> list[str]:
-    """Every query of the dashboard, those of its variables too."""
-    dashboard = json.loads(DASHBOARD.read_text())
-    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
-    assert len(panels) > 20
-    return [target["expr"] for panel in panels for target in panel["targets"]] + [
-        variable["definition"]
-        for variable in dashboard["templating"]["list"]
-        if variable["type"] == "query"
-    ]
-
-
 def test_the_dashboard_asks_for_what_there_is(url: str) -> None:
-    samples = samples_of(url)
-    labels: dict[str, set[str]] = {}
-    for name, pairs in samples:
-        # The parser adds what BookKeeper leaves out of its counters' names.
-        for written in (name, name.removesuffix("_total") if name.startswith("bookie_") else name):
-            labels.setdefault(written, {"instance"}).update(dict(pairs))
-    for query in queries():
-        words = set(re.findall(r"[a-z_][A-Za-z0-9_]*(?=[({])", re.sub(r'"[^"]*"', "", query)))
-        metrics = {word for word in words if word not in FUNCTIONS}
-        if "label_values" in query:
-            metrics = set(re.findall(r"label_values\(([a-z_]+)", query))
-        assert metrics, query
-        assert metrics <= labels.keys(), query
-        asked = set(re.findall(r"([a-z]+)=~?\"", query))
-        for grouped in re.findall(r"by \(([^)]*)\)", query):
-            asked.update(grouped.replace(" ", "").split(","))
-        for metric in metrics:
-            assert asked <= labels[metric], (query, asked - labels[metric])
+    (path,) = (each for each in DASHBOARDS if each.stem == "magnetar")
+    check_dashboard(path, samples_of(url))
 
 
-def test_panels_do_not_overlap() -> None:
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_do_not_overlap(path: Path) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+    for panel in json.loads(path.read_text())["panels"]:
         place = panel["gridPos"]
         cells = {
             (place["x"] + column, place["y"] + line)
