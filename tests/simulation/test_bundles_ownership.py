@@ -289,6 +289,9 @@ class InlineCommits:
             error = caught
         self._wait(self._rng.randrange(1, 6), error)
 
+    def join(self) -> None:
+        """It runs only while somebody puts something."""
+
     def _wait(self, turns: int, error: Exception | None) -> None:
         loop = asyncio.get_running_loop()
         if turns:
@@ -300,8 +303,7 @@ class InlineCommits:
 def commit_inline(base: EmbeddedMetadataStore, seed: int) -> None:
     """No thread: a seed is one run, whatever it commits."""
     committer: Any = base._shared.committer
-    committer._thread = committer  # it is there; nothing is asked of it
-    committer._jobs = InlineCommits(committer, random.Random(seed))
+    committer._thread = committer._jobs = InlineCommits(committer, random.Random(seed))
 
 
 W = TypeVar("W", bound=World)
