@@ -39,6 +39,7 @@ import jwt
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_command
 from tests.certificates import Authority
+from tests.free_port import free_port
 from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
 
@@ -287,12 +288,6 @@ def server_settings(folder: Path) -> dict[str, object]:
         "tlsCertificateFilePath": pair.certificate,
         "tlsKeyFilePath": pair.key,
     }
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 @dataclass(frozen=True)

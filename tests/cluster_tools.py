@@ -63,6 +63,20 @@ def leader_of(web_url: str) -> str | None:
     return None if found is None else str(json.loads(found)["serviceUrl"])
 
 
+def known_leader(web_urls: Sequence[str]) -> str:
+    """Of these brokers, as soon as the first one of them knows one."""
+    found = None
+
+    def is_known() -> bool:
+        nonlocal found
+        found = leader_of(web_urls[0])
+        return found in web_urls
+
+    wait_until(is_known, "one of them leads", WAIT_S)
+    assert found is not None
+    return found
+
+
 def all_go_on(traffic: Sequence[Traffic], what: str) -> None:
     """Everybody produces, and everybody's consumer gets what is new."""
     marks = [each.acknowledged + 20 for each in traffic]

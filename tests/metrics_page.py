@@ -10,7 +10,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 DASHBOARDS = sorted((Path(__file__).parents[1] / "deploy" / "grafana").glob("*.json"))
-FUNCTIONS = {"sum", "min", "max", "topk", "rate", "by", "label_values"}
+_FUNCTIONS = {"sum", "min", "max", "topk", "rate", "by", "label_values"}
+_BOOKKEEPERS = ("bookie_", "bookkeeper_", "auditor_", "replication_worker_")
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -36,12 +37,12 @@ def check_dashboard(path: Path, samples: Samples) -> None:
     labels: dict[str, set[str]] = {}
     for name, pairs in samples:
         # The parser adds what BookKeeper leaves out of its counters' names.
-        plain = name.removesuffix("_total")
-        for written in (name, name if name.startswith("pulsar_") else plain):
+        plain = name.removesuffix("_total") if name.startswith(_BOOKKEEPERS) else name
+        for written in (name, plain):
             labels.setdefault(written, {"instance"}).update(dict(pairs))
     for query in _queries(path):
         words = set(re.findall(r"[a-z_][A-Za-z0-9_]*(?=[({])", re.sub(r'"[^"]*"', "", query)))
-        metrics = {word for word in words if word not in FUNCTIONS}
+        metrics = {word for word in words if word not in _FUNCTIONS}
         if "label_values" in query:
             metrics = set(re.findall(r"label_values\(([A-Za-z_]+)", query))
         assert metrics, query

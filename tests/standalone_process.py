@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.child_process import ChildProcess
-from tests.zookeeper_process import free_port
+from tests.free_port import free_port
 
 MAGNETAR = ("broker.cli.main",)
 

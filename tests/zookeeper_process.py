@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import itertools
-import os
 import socket
 import subprocess
 import time
@@ -13,12 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.child_process import READY_S_MAX, ChildProcess
+from tests.free_port import free_port
 
 _PORT_ATTEMPTS = 5
-_PORTS_PER_WORKER = 1_600
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 6
-_PORTS = [10_000 + _WORKER * _PORTS_PER_WORKER + number for number in range(_PORTS_PER_WORKER)]
-_ports = itertools.chain(_PORTS[os.getpid() % _PORTS_PER_WORKER :], itertools.cycle(_PORTS))
 _JVM = (
     # Starts in half the time, and leaves the cores to the tests.
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m"),
@@ -106,19 +100,6 @@ class ZooKeeperProcess(ChildProcess):
                 pass
             time.sleep(0.02)
         return False
-
-
-def free_port() -> int:
-    """One that nobody takes until a process listens at it, seconds later.
-
-    Not of those that the system or a local cluster gives to whoever wants any, and each worker
-    has its own.
-    """
-    while True:
-        port = next(_ports)
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
 
 
 def _jars() -> str:

@@ -30,9 +30,10 @@ _VIRTUAL: Final = ("lo", "docker", "veth", "br-", "virbr", "tun", "tap")
 class HostUsage:
     """Use of this machine's CPU, memory and network by everything that runs on it.
 
-    Where a control group bounds this process, as in a container, use and limit are its own. Who
-    asks again within a second is told the same: the use of a few milliseconds is all or nothing,
-    and a leader would take a broker that says so for overloaded.
+    Where a control group bounds this process, as in a container, use and limit are its own. Use is
+    that of a second at least, none in the first one, and who asks again within a second is told
+    the same: the use of a few milliseconds is all or nothing, and a leader would take a broker
+    that says so for overloaded.
     """
 
     def __init__(self) -> None:
@@ -40,37 +41,47 @@ class HostUsage:
         self._sampled_s = time.monotonic()
         self._net = _net_bytes()
         psutil.cpu_percent(None), self._process.cpu_percent(None)  # starts the measurements
-        self._latest: dict[str, dict[str, float]] | None = None
+        self._latest = self._figures(0.0, (0.0, 0.0))  # until there is something to tell
 
     def sample(self) -> dict[str, dict[str, float]]:
         """``{usage, limit}`` by resource: CPU in percent of one core, memory in MiB, network in
         kbit/s; -1 where this machine doesn't tell.
         """
         now_s = time.monotonic()
-        elapsed_s = max(now_s - self._sampled_s, 1e-3)
-        if self._latest is not None and elapsed_s < _SAMPLE_S_MIN:
+        elapsed_s = now_s - self._sampled_s
+        if elapsed_s < _SAMPLE_S_MIN:
             return self._latest
         net = _net_bytes()
-        kbits = [
+        received, sent = (
             (new - old) * 8 / 1000 / elapsed_s for new, old in zip(net, self._net, strict=True)
-        ]
+        )
         self._sampled_s, self._net = now_s, net
+        of_all, own = psutil.cpu_percent(None), self._process.cpu_percent(None)
+        # In a container the rest of the machine is none of our business.
+        cpu = of_all * _cores() if _own_cores() is None else own
+        self._latest = self._figures(cpu, (received, sent))
+        return self._latest
+
+    def _figures(self, cpu: float, kbits: tuple[float, float]) -> dict[str, dict[str, float]]:
+        cores = _own_cores() or _cores()
         speed = _net_kbits_max()
         memory = min(psutil.virtual_memory().total, memory_bytes_max() or sys.maxsize)
-        self._latest = {
-            "cpu": self._cpu(),
+        return {
+            "cpu": _usage(cpu, 100.0 * cores),
             "memory": _usage(self._process.memory_info().rss / _MIB, memory / _MIB),
             "bandwidthIn": _usage(kbits[0], speed),
             "bandwidthOut": _usage(kbits[1], speed),
         }
-        return self._latest
 
-    def _cpu(self) -> dict[str, float]:
-        cores, own_max = os.cpu_count() or 1, cores_max()
-        of_all, own = psutil.cpu_percent(None), self._process.cpu_percent(None)
-        if own_max is not None and own_max < cores:
-            return _usage(own, 100.0 * own_max)  # the rest of the machine is none of our business
-        return _usage(of_all * cores, 100.0 * cores)
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _own_cores() -> float | None:
+    """Those that a control group leaves this process; None: all of the machine's."""
+    own_max = cores_max()
+    return own_max if own_max is not None and own_max < _cores() else None
 
 
 def _usage(usage: float, limit: float) -> dict[str, float]:

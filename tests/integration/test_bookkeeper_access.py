@@ -149,9 +149,9 @@ async def test_a_refusal_never_means_that_there_is_no_entry(tmp_path: Path) -> N
 async def test_a_live_stream_goes_on_with_a_renewed_token_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tokens that are renewed in their file: not one append fails, on no bookie."""
+    """Tokens of seconds, renewed in their file: not one append fails, on no bookie."""
     file = tmp_path / "token"
-    file.write_text(token(exp=time.time() + 30))
+    file.write_text(token(exp=time.time() + 6))
     network = Network(tmp_path, gate=gate(), client_token=str(file))
     for number in range(3):
         await network.start(f"b{number}")
@@ -165,9 +165,9 @@ async def test_a_live_stream_goes_on_with_a_renewed_token_and_loses_nothing(
 
     monkeypatch.setattr(RemoteBookieClient, "_open_add", counted)
     ledger = await network.client.create_ledger(LedgerConfig(3, 3, 3))
-    count, end = 0, time.monotonic() + 7
+    count, end = 0, time.monotonic() + 13
     while time.monotonic() < end:
-        replace(file, token(exp=time.time() + 30, jti=str(count)))
+        replace(file, token(exp=time.time() + 6, jti=str(count)))
         for _ in range(20):
             ledger.append([b"head"], [b"%d" % count])
             count += 1

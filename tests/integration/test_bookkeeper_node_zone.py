@@ -14,7 +14,7 @@ import pytest
 from bookkeeper.node_zone import ZoneUnknownError, zone_of
 from bookkeeper.place import ZONE_LABEL
 from tests.certificates import Authority
-from tests.zookeeper_process import free_port
+from tests.free_port import free_port
 
 TOKEN = "a-token-of-the-pod"
 

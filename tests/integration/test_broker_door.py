@@ -27,10 +27,10 @@ from broker.service.tls import TlsListener, listening_socket
 from broker.service.waiting_room import WaitingRoom
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
+from tests.free_port import free_port
 from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
 from tests.unit.managed_ledger.cluster import eventually
-from tests.zookeeper_process import free_port
 
 LIMIT_S = 30.0
 SECRET = bytes(range(32))

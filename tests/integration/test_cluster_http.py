@@ -16,7 +16,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from tests.child_process import suspend
+from tests.child_process import suspend, unread_connections
 from tests.cluster_process import ClusterProcess
 from tests.integration.failure_tools import wait_until
 
@@ -485,21 +485,8 @@ def test_a_broker_that_dies_is_named_and_nothing_is_half_told(cluster: Cluster, 
     threads = [threading.Thread(target=ask, args=(name, *call)) for name, call in calls.items()]
     for thread in threads:
         thread.start()
-    address = victim.partition(":")[::2]
-    wait_until(
-        lambda: (
-            sum(
-                connection.status == "ESTABLISHED" and connection.raddr[1] == int(address[1])
-                for connection in cluster.process.children()[
-                    f"broker-{(index + 1) % 3 + 1}"
-                ].net_connections()
-                if connection.raddr
-            )
-            >= 2
-        ),
-        "the victim is being asked",
-        WAIT_S,
-    )
+    port = int(victim.rpartition(":")[2])
+    wait_until(lambda: unread_connections(port) >= 2, "the victim is being asked", WAIT_S)
     process.kill()
     for thread in threads:
         thread.join(WAIT_S)

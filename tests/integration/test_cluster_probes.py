@@ -17,9 +17,10 @@ import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
 from tests.child_process import ChildProcess
+from tests.free_port import free_port
 from tests.integration.failure_tools import new_topic, wait_until
 from tests.raw_client import RawClient
-from tests.zookeeper_process import ZooKeeperProcess, free_port
+from tests.zookeeper_process import ZooKeeperProcess
 
 WAIT_S = 120.0
 DRAINING = "draining: its topics go to other brokers"

@@ -18,6 +18,7 @@ from tests.cluster_tools import (
     all_go_on,
     broker_at,
     get,
+    known_leader,
     leader_of,
     owned_bundles,
     owner_of,
@@ -127,8 +128,7 @@ def test_the_leader_sheds_and_splits_and_so_does_the_next(tmp_path: Path, by_epo
         )
         all_go_on(traffic, "the leader has moved bundles")
 
-        wait_until(lambda: leader_of(urls[0]) in urls, "one of them leads", WAIT_S)
-        leader = leader_of(urls[0]) or ""
+        leader = known_leader(urls)
         killed = broker_at(its, leader)
         killed.kill()
         killed.wait(WAIT_S)

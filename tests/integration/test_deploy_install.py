@@ -29,10 +29,10 @@ from deploy.strip_symbols import stripped
 from metadata.opening import connect_store
 from tests.certificates import Authority
 from tests.child_process import ChildProcess
+from tests.free_port import free_port
 from tests.integration.failure_tools import new_topic, wait_until
 from tests.standalone_process import StandaloneProcess
 from tests.wheels_of_environment import requirements_of, write_wheel
-from tests.zookeeper_process import free_port
 
 ROOT = Path(__file__).parents[2]
 EPOCH = 1_700_000_000

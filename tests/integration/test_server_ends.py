@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.child_process import ChildProcess
+from tests.free_port import free_port
 from tests.integration.failure_tools import (
     check_history,
     keep,
@@ -24,7 +25,6 @@ from tests.integration.failure_tools import (
     wait_until,
 )
 from tests.standalone_process import StandaloneProcess
-from tests.zookeeper_process import free_port
 
 WAIT_S = 120.0
 LOGS_JSON = ("--set", "logFormat=json")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.zookeeper_process import free_port
+from tests.free_port import free_port
 
 WAIT_S = 120.0
 SHORT = "metadataStoreStartTimeoutSeconds=1"

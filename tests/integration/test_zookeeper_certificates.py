@@ -15,8 +15,8 @@ from cryptography import x509
 
 from tests.certificates import Authority
 from tests.child_process import ChildProcess
+from tests.free_port import free_port
 from tests.integration.failure_tools import wait_until
-from tests.zookeeper_process import free_port
 
 MAGNETAR = (sys.executable, "-m", "broker.cli.main")
 _WAIT_S = 60.0

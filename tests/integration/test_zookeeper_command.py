@@ -11,8 +11,8 @@ import pytest
 from broker.cli.main import main
 from metadata.opening import connect_store
 from tests.child_process import ChildProcess
+from tests.free_port import free_port
 from tests.integration.failure_tools import wait_until
-from tests.zookeeper_process import free_port
 
 WAIT_S = 120.0
 HOST = "127.0.0.1"

@@ -144,7 +144,7 @@ class Material:
             "tlsCertificateFilePath": str(broker.certificate),
             "tlsKeyFilePath": str(broker.key),
             "tlsTrustCertsFilePath": str(self.authority),
-            "authenticationRefreshCheckSeconds": "1",
+            "authenticationRefreshCheckSeconds": "5",
             "proxyRoles": "proxy",
             "authorizationEnabled": "true",
             "superUserRoles": "admin",

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +21,8 @@ import pytest
 from pipeline.errors import WriteError
 from pipeline.producing import Message, TaskProducers, TaskRun, Written, open_client
 from pipeline.sink_options import SinkOptions, parse_sink_options
+from tests.child_process import unread_connections
+from tests.integration.failure_tools import wait_until
 from tests.standalone_process import StandaloneProcess
 
 WAIT_MS = 60_000
@@ -191,7 +191,8 @@ def test_an_entry_in_flight_of_an_attempt_that_is_given_up(
         try:
             unsent = threading.Thread(target=_send_until_refused, args=(attempt, rows[end:]))
             unsent.start()
-            _wait_for_unread_bytes(broker.port)
+            # An entry's frame; a ping is smaller.
+            wait_until(lambda: unread_connections(broker.port, 61), "the entry is sent", 120)
             attempt.abandon()
             unsent.join()
         finally:
@@ -205,17 +206,3 @@ def _send_until_refused(attempt: TaskProducers, rows: Sequence[Message]) -> None
     with contextlib.suppress(WriteError):
         for row in rows:
             attempt.send(row)
-
-
-def _wait_for_unread_bytes(port: int) -> None:
-    """Until a connection to this port has brought something that its process hasn't read."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            fields = line.split()
-            queued = int(fields[4].split(":")[1], 16)
-            # An entry's frame; a ping is smaller.
-            if int(fields[1].split(":")[1], 16) == port and queued > 60:
-                return
-        time.sleep(0.01)
-    raise AssertionError("the entry wasn't sent")

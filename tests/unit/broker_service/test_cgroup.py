@@ -99,7 +99,8 @@ def test_who_asks_again_at_once_is_told_the_same(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(load_report, "cores_max", lambda: None)
     monkeypatch.setattr("psutil.cpu_percent", lambda _: percents.pop(0))
     cores = os.cpu_count() or 1
-    for passed_s, wanted in ((3.0, 50.0), (0.01, 50.0), (0.9, 50.0), (0.2, 0.0), (1.5, 100.0)):
+    asked = ((0.01, 0.0), (3.0, 50.0), (0.01, 50.0), (0.9, 50.0), (0.2, 0.0), (1.5, 100.0))
+    for passed_s, wanted in asked:
         now_s += passed_s
         assert usage.sample()["cpu"]["usage"] == wanted * cores
 
