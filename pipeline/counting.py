@@ -12,10 +12,10 @@ from typing import Final
 
 from bookkeeper.client.heads_reader import HeadsReader
 from bookkeeper.client.ledger_reader import LedgerReader
+from broker.cli.loop_thread import LoopThread
 from broker.protocol.entry_head import HEAD_BYTES, message_counts
 from pipeline.admin import ClusterAccess
 from pipeline.admission import Walk
-from pipeline.loop_thread import LoopThread
 from pipeline.plan import Piece
 from pipeline.points import Point
 from pipeline.shelf import Bookies, Shelf

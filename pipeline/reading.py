@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import Final, Self
 
 from bookkeeper.client.ledger_reader import EntryRun
+from broker.cli.loop_thread import LoopThread
 from pipeline.admin import ClusterAccess
 from pipeline.errors import DataLossError
-from pipeline.loop_thread import LoopThread
 from pipeline.plan import Piece, Slice
 from pipeline.shelf import Bookies, Shelf
 from pipeline.snapshot import StoredLedger

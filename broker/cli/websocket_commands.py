@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.sync.client import ClientConnection, connect
 
 from broker.cli.encryption import (
     Decryptor,
@@ -29,6 +28,7 @@ from broker.cli.profiles import Target
 from broker.cli.progress import progress
 from broker.cli.request import topic_parts
 from broker.cli.values import parse_time
+from broker.cli.web_socket import WebSocket, open_web_socket
 from broker.http.messages import COMPRESSIONS, UndecodableEntryError, messages_of
 from broker.protocol import pulsar_api_pb2 as pb
 
@@ -98,7 +98,7 @@ def _keys_of(encryptor: Encryptor) -> str:
     return urlencode({"encryptionKeys": base64.b64encode(keys).decode()})
 
 
-def _take_receipt(socket: ClientConnection) -> None:
+def _take_receipt(socket: WebSocket) -> None:
     answer = _receive(socket, ANSWER_S_MAX)
     if answer is None:
         raise CliError(f"no receipt within {ANSWER_S_MAX:.0f} s")
@@ -260,12 +260,12 @@ def _refuse(word: str, given: object) -> None:
 
 
 @contextmanager
-def _connection(target: Target, path: str) -> Iterator[ClientConnection]:
+def _connection(target: Target, path: str) -> Iterator[WebSocket]:
     """Raises CliError: refused, or nobody listens there, or closed meanwhile."""
     url, access = target.service_url, target.access
     address = f"{url.rstrip('/')}/ws/{path}"
     try:
-        with connect(
+        with open_web_socket(
             address,
             max_size=None,
             compression=None,
@@ -282,7 +282,7 @@ def _connection(target: Target, path: str) -> Iterator[ClientConnection]:
         raise CliError(f"{url} can't be reached: {error}") from error
 
 
-def _receive(socket: ClientConnection, timeout_s: float | None) -> dict[str, Any] | None:
+def _receive(socket: WebSocket, timeout_s: float | None) -> dict[str, Any] | None:
     """The next frame; None when the time is over. Raises CliError: it is none of Pulsar's."""
     try:
         value = json.loads(socket.recv(timeout_s))

@@ -7,6 +7,7 @@ import json
 import secrets
 import ssl
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import jwt
 import psutil
 import pulsar
 import pytest
-from websockets.sync.client import ClientConnection, connect
 
+from broker.cli.web_socket import WebSocket, open_web_socket
 from tests.certificates import Authority
 from tests.cluster_process import ClusterProcess
 from tests.integration.failure_tools import wait_until
@@ -71,8 +72,8 @@ class Cluster:
             for n in range(PARTITIONS)
         ]
 
-    def socket(self, index: int, path: str) -> ClientConnection:
-        return connect(
+    def socket(self, index: int, path: str) -> AbstractContextManager[WebSocket]:
+        return open_web_socket(
             f"{self.web_urls[index].replace('https', 'wss')}/ws/v2/{path}",
             ssl=self.context,
             additional_headers=self.headers,

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
+from broker.cli.web_socket import open_web_socket
 from tests.interop.secured import WAIT_S, Namespace, Secured
 
 
@@ -172,7 +172,7 @@ def _socket(
     if tls:
         options.setdefault("ssl", secured.context())
     url = base.replace("http", "ws", 1) + "/ws/v2" + path + query
-    return connect(url, open_timeout=WAIT_S, **options)
+    return open_web_socket(url, open_timeout=WAIT_S, **options)
 
 
 def _exchange(secured: Secured, namespace: Namespace, **options: Any) -> None:
