@@ -19,10 +19,12 @@ ALLOWED: dict[str, set[str]] = {
     "bundles": {"metadata"},
     "loadbalance": {"metadata"},
     "broker": {"managed_ledger", "bookkeeper", "metadata", "bundles", "loadbalance"},
-    # Spark's workers read ledgers, not brokers: of those only the wire formats and the HTTP client.
+    # Spark's workers read ledgers, not brokers: of those only the wire formats and what the CLI has
+    # for callers that wait, an HTTP client and an event loop.
     "pipeline": {
         *("bookkeeper", "metadata", "managed_ledger.position", "managed_ledger.offload"),
-        *("broker.protocol", "broker.cli.access", "broker.cli.admin_client", "broker.cli.errors"),
+        "broker.protocol",
+        *(f"broker.cli.{name}" for name in ("access", "admin_client", "errors", "loop_thread")),
     },
     "magnetar": {"broker"},
 }
