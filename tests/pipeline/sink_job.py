@@ -71,7 +71,9 @@ def stored(stats_url: str) -> int:
 
 
 def _fails_once(stats_url: str, failed: str) -> Callable[[int], str]:
-    """Text of a number; the first attempt of task 0 raises when some are stored."""
+    """Text of a number; the first attempt of task 0 raises when some of its own are stored: the
+    other task waits for that.
+    """
 
     def text(number: int) -> str:
         from pyspark import TaskContext
@@ -83,6 +85,9 @@ def _fails_once(stats_url: str, failed: str) -> Callable[[int], str]:
                 time.sleep(_PAUSE_S)
             Path(failed).touch()
             raise RuntimeError("this attempt was meant to fail")
+        if number == _ROWS // 2:
+            while not Path(failed).exists():
+                time.sleep(_PAUSE_S)
         return f"{number:07}{PADDING}"
 
     return text
