@@ -13,22 +13,24 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines; ``close`` ends the thread once what they began is done."""
+    """Runs coroutines; ``close`` cancels what they have begun, and ends the thread."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        # With a factory, or it would become the loop of the thread that we are in.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        with self._runner:
+            self._runner.run(self._stop.wait())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``, or what it raised."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
-        self._loop.close()

@@ -264,13 +264,14 @@ def _connection(target: Target, path: str) -> Iterator[WebSocket]:
     """Raises CliError: refused, or nobody listens there, or closed meanwhile."""
     url, access = target.service_url, target.access
     address = f"{url.rstrip('/')}/ws/{path}"
+    tls = {"ssl": access.tls()} if url.startswith("wss:") else {}
     try:
         with open_web_socket(
             address,
             max_size=None,
             compression=None,
             additional_headers=access.headers(),
-            ssl=access.tls() if url.startswith("wss:") else None,
+            **tls,
         ) as socket:
             yield socket
     except InvalidStatus as error:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import signal
 import ssl
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import TypeAlias
 
 import pytest
@@ -15,12 +19,16 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request, Response
 
+from broker.cli import web_socket
 from broker.cli.loop_thread import LoopThread
 from broker.cli.web_socket import open_web_socket
 from tests.certificates import Authority
 
 WAIT_S = 60.0
 FRAMES = 500
+LARGE = 32 * 1024 * 1024
+"""Characters: more than a connection's buffers of both sides take."""
+INTERRUPTS = 100
 
 Handler: TypeAlias = Callable[[ServerConnection], Awaitable[None]]
 
@@ -41,7 +49,15 @@ def served(handler: Handler, context: ssl.SSLContext | None = None) -> Iterator[
 
 
 async def _start(handler: Handler, context: ssl.SSLContext | None) -> Server:
-    return await serve(handler, "127.0.0.1", 0, ssl=context, process_request=_refuse)
+    return await serve(
+        handler,
+        "127.0.0.1",
+        0,
+        ssl=context,
+        process_request=_refuse,
+        max_size=None,
+        ping_interval=None,
+    )
 
 
 async def _refuse(connection: ServerConnection, request: Request) -> Response | None:
@@ -71,7 +87,7 @@ def context(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLCont
 
 
 def test_frames_in_order(context: tuple[ssl.SSLContext | None, ...]) -> None:
-    """More of them than wait anywhere, so that both sides have to stop and go on."""
+    """More of them than the library keeps."""
     frames = [f"{number} {'x' * 5000}" for number in range(FRAMES)]
     with served(echo, context[0]) as url, open_web_socket(url, ssl=context[1]) as socket:
         for frame in frames[: FRAMES // 2]:
@@ -123,23 +139,59 @@ def test_an_end_comes_behind_the_last_frame() -> None:
             socket.send("more")
 
 
-def test_all_is_sent_before_the_block_ends() -> None:
-    received: list[str | bytes] = []
-    ended = Event()
+def test_all_is_sent_before_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server reads nothing before: one frame is larger than all buffers, another is behind it.
+
+    Uncompressed, as commands send them.
+    """
+    monkeypatch.setattr(web_socket, "_UNSENT_MAX", 2 * LARGE)
+    received: list[int] = []
+    leaving, ended = Event(), Event()
 
     async def take(connection: ServerConnection) -> None:
-        received.extend([frame async for frame in connection])
+        connection.transport.pause_reading()
+        await asyncio.to_thread(leaving.wait, WAIT_S)
+        connection.transport.resume_reading()
+        received.extend([len(frame) async for frame in connection])
         ended.set()
 
     with served(take) as url:
-        with open_web_socket(url) as socket:
-            for number in range(FRAMES):
-                socket.send(str(number))
+        with open_web_socket(url, compression=None) as socket:
+            socket.send("x" * LARGE)
+            socket.send("last")
+            leaving.set()
         assert ended.wait(WAIT_S)
-    assert received == [str(number) for number in range(FRAMES)]
+    assert received == [LARGE, 4]
 
 
-def test_frames_that_nobody_takes_are_left() -> None:
+def test_who_sends_too_much_waits_until_the_server_reads() -> None:
+    frames, received = 40, []
+    read, ended = Event(), Event()
+
+    async def take(connection: ServerConnection) -> None:
+        connection.transport.pause_reading()
+        await asyncio.to_thread(read.wait, WAIT_S)
+        connection.transport.resume_reading()
+        received.extend([len(frame) async for frame in connection])
+        ended.set()
+
+    with served(take) as url:
+        with open_web_socket(url, compression=None) as socket:
+            sender = Thread(target=lambda: list(map(socket.send, ["x" * 2**20] * frames)))
+            sender.start()
+            while not socket._is_waiting:
+                assert sender.is_alive(), "it would keep all of them in memory"
+                sender.join(0.01)
+            read.set()
+            sender.join(WAIT_S)
+            assert not sender.is_alive()
+        assert ended.wait(WAIT_S)
+    assert received == [2**20] * frames
+
+
+def test_frames_that_nobody_takes_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, also when no more of them are read."""
+    monkeypatch.setattr(web_socket, "_UNREAD_MAX", 10_000)
     closed: list[int | None] = []
     ended = Event()
 
@@ -151,24 +203,31 @@ def test_frames_that_nobody_takes_are_left() -> None:
         ended.set()
 
     with served(many) as url:
-        with open_web_socket(url) as socket:
+        with open_web_socket(url, close_timeout=2 * WAIT_S) as socket:
             assert socket.recv(WAIT_S) == "x" * 1000
+            while not socket._is_full:
+                ended.wait(0.01)
         assert ended.wait(WAIT_S)
     assert closed == [1000]
 
 
-def test_a_failure_does_not_wait_for_a_server_that_takes_nothing() -> None:
-    """What it raises comes out; 64 MiB stay unsent."""
+def test_a_failure_does_not_wait_for_a_server_that_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither for what is unsent, nor for the library, which would wait without a limit."""
+    monkeypatch.setattr(web_socket, "_CLOSE_S", 2 * WAIT_S)
     go_on = Event()
+    released: list[bool] = []
 
     async def deaf(connection: ServerConnection) -> None:
         connection.transport.pause_reading()
-        await asyncio.to_thread(go_on.wait, WAIT_S)
+        released.append(await asyncio.to_thread(go_on.wait, WAIT_S))
         connection.transport.abort()
 
     def send_and_fail(url: str) -> None:
-        with open_web_socket(url, close_timeout=0.1) as socket:
-            socket.send("x" * 64 * 1024 * 1024)
+        options = {"compression": None, "ping_interval": None, "close_timeout": 0.1}
+        with open_web_socket(url, **options) as socket:
+            socket.send("x" * LARGE)
             raise ValueError("a failure")
 
     with served(deaf) as url:
@@ -177,6 +236,47 @@ def test_a_failure_does_not_wait_for_a_server_that_takes_nothing() -> None:
                 send_and_fail(url)
         finally:
             go_on.set()
+    assert released == [True]
+
+
+def test_ctrl_c_at_any_moment_is_an_end() -> None:
+    """Of a caller that sends and receives without a pause."""
+
+    class InterruptError(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise InterruptError
+
+    def exchange(url: str, seconds: float) -> None:
+        with open_web_socket(url) as socket:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, seconds)
+                while True:
+                    socket.send("x")
+                    socket.recv(WAIT_S)
+            finally:
+                # Of an end that hangs: again and again, as more than one wait would have to end.
+                signal.setitimer(signal.ITIMER_REAL, WAIT_S, 1)
+
+    chance = random.Random(7)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with served(echo) as url:
+            for _ in range(INTERRUPTS):
+                began_s = time.monotonic()
+                with pytest.raises(InterruptError):
+                    exchange(url, chance.uniform(0.0005, 0.01))
+                assert time.monotonic() - began_s < WAIT_S, "the end did not come by itself"
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not _threads()
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "web-socket"]
 
 
 def test_refusals_are_told() -> None:
@@ -189,3 +289,4 @@ def test_refusals_are_told() -> None:
     assert refused.value.response.status_code == 403
     with pytest.raises(OSError), open_web_socket(url):  # noqa: PT011 # whatever the system says
         pass
+    assert not _threads()
