@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.child_process import ChildProcess
+from tests.free_port import free_port
 
 _READY = re.compile(r"^magnetar bookie: (\S+) at (\S+):(\d+) ready$", re.MULTILINE)
 
@@ -26,6 +27,8 @@ class BookieProcess(ChildProcess):
     def launch(self) -> None:
         """Start without waiting; ``wait_until_ready`` must follow."""
         assert self._process is None
+        # Not one of the system's: others might take it while this bookie is down.
+        self.port = self.port or free_port()
         self._offset = len(self.log)
         self._process = self.popen(
             [

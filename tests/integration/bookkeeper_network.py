@@ -24,6 +24,7 @@ from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
 from bookkeeper.transport_grpc.tls import TlsFiles, server_credentials
 from metadata.embedded import EmbeddedMetadataStore
+from tests.free_port import free_port
 
 SMALL = StorageConfig(journal_segment_bytes=4 << 20, journal_extend_bytes=1 << 18)
 TRANSPORT = TransportConfig(backoff_first_s=0.02, backoff_max_s=0.1)
@@ -66,7 +67,7 @@ class Network:
     async def start(self, bookie_id: str, port: int = 0, **changes: object) -> Served:
         credentials = None if self.server_tls is None else server_credentials(self.server_tls)
         server = BookieServer(bookie_id, self.transport, credentials, self.gate)
-        port = await server.listen("127.0.0.1", port)
+        port = await server.listen("127.0.0.1", port or free_port())
         config = BookieConfig(
             *(bookie_id, self.directory / bookie_id, SMALL),
             advertised=("127.0.0.1", port),

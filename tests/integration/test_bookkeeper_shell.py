@@ -7,7 +7,8 @@ import contextlib
 import io
 import json
 import os
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -248,26 +249,23 @@ def test_a_decommission_tells_what_it_waits_for(
     gone = meta["segments"][0]["bookies"][0]
     next(each for each in bookies if each.bookie_id == gone).stop()
     # Nobody repairs: the decommission waits, until it is done by hand.
-    ended: list[int] = []
-    words = ("--metadata", url, "--json", "decommissionbookie", gone)
-    thread = threading.Thread(target=lambda: ended.append(main(["bookie-shell", *words])))
-    thread.start()
-    try:
-
-        def markers() -> list[dict[str, Any]]:
-            """Without what the other command says meanwhile, which is captured, too."""
-            said = shell("listunderreplicated", "-b", gone)[1]
-            return [each for each in said if "ageSeconds" in each]
-
-        poll(lambda: bool(markers()), "it marked nothing")
-        (marker,) = markers()
-        assert (marker["ledger"], marker["bookies"]) == (ledger, [gone])
-        assert thread.is_alive()
-    finally:
-        recovered = shell("recover", gone)
-        thread.join(60.0)
-    assert recovered[0] == 0, recovered
-    assert ended == [0]
+    words = ("bookie-shell", "--metadata", url, "--json", "decommissionbookie", gone)
+    with subprocess.Popen(
+        [sys.executable, "-m", "broker.cli.main", *words], stdout=subprocess.DEVNULL
+    ) as decommission:
+        try:
+            poll(
+                lambda: bool(shell("listunderreplicated", "-b", gone)[1]),
+                "it marked nothing",
+            )
+            (marker,) = shell("listunderreplicated", "-b", gone)[1]
+            assert (marker["ledger"], marker["bookies"]) == (ledger, [gone])
+            assert decommission.poll() is None
+            recovered = shell("recover", gone)
+            assert recovered[0] == 0, recovered
+            assert decommission.wait(60) == 0
+        finally:
+            decommission.kill()
 
 
 def test_formatting_is_refused_while_anybody_runs(

@@ -59,7 +59,7 @@ def test_a_producer_that_starts_over_stores_each_message_once(
             producer.close()
         assert [int(text) for text in everything(client)] == list(NUMBERS)
         stats = httpx.get(
-            f"{process.admin_url}/admin/v2/persistent/public/default/once/stats"
+            f"{process.admin_url}/admin/v2/persistent/public/default/once/stats", timeout=60
         ).json()
         assert stats["deduplicationStatus"] == "Enabled"
         # Who comes back under the name goes on behind its last message, and isn't dropped.
@@ -70,6 +70,7 @@ def test_a_producer_that_starts_over_stores_each_message_once(
             [result] = httpx.post(
                 f"{process.admin_url}/topics/persistent/public/default/once",
                 json={"producerName": NAME, "messages": [{"payload": text}]},
+                timeout=60,
             ).json()["messagePublishResults"]
             assert not result["messageId"].startswith("-1"), result
         assert everything(client)[len(NUMBERS) :] == [b"more", b"by rest", b"by rest again"]

@@ -190,7 +190,7 @@ def test_each_refusal_has_a_number_of_its_own(broker: EmbeddedBroker) -> None:
 
 def test_refusals_are_counted(broker: EmbeddedBroker) -> None:
     def count(name: str) -> float:
-        text = httpx.get(f"{broker.web_url}/metrics").text
+        text = httpx.get(f"{broker.web_url}/metrics", timeout=LIMIT_S).text
         found = re.findall(rf"^{name}.* ([0-9.e+]+)$", text, re.MULTILINE)
         return sum(map(float, found))
 
@@ -235,7 +235,7 @@ def test_rooms_of_all_doors_and_password_checks_are_on_the_metrics_page(
         deadline = time.monotonic() + LIMIT_S
         while not re.search(
             r'pulsar_unauthenticated_connections\{[^}]*door="http"[^}]*\} 1\b',
-            page := httpx.get(f"{broker.web_url}/metrics").text,
+            page := httpx.get(f"{broker.web_url}/metrics", timeout=LIMIT_S).text,
         ):
             assert time.monotonic() < deadline, page
             time.sleep(0.01)

@@ -473,7 +473,7 @@ def test_namespaces_that_look_like_folders(server: StandaloneProcess, namespace:
         request = httpx.Request("GET", server.admin_url)
         # httpx would resolve the dots
         request.url = httpx.URL(server.admin_url, raw_path=f"/admin/v2/{path}".encode())
-        with httpx.Client() as http:
+        with httpx.Client(timeout=60) as http:
             assert http.send(request).status_code in (404, 412)
 
 
