@@ -139,54 +139,51 @@ def test_an_end_comes_behind_the_last_frame() -> None:
             socket.send("more")
 
 
+class Late:
+    """A server that reads nothing until ``begin``, then everything."""
+
+    def __init__(self) -> None:
+        self.begin, self.ended = Event(), Event()
+        self.received: list[int] = []  # sizes of frames
+
+    async def take(self, connection: ServerConnection) -> None:
+        connection.transport.pause_reading()
+        await asyncio.to_thread(self.begin.wait, WAIT_S)
+        connection.transport.resume_reading()
+        self.received.extend([len(frame) async for frame in connection])
+        self.ended.set()
+
+
 def test_all_is_sent_before_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server reads nothing before: one frame is larger than all buffers, another is behind it.
 
     Uncompressed, as commands send them.
     """
     monkeypatch.setattr(web_socket, "_UNSENT_MAX", 2 * LARGE)
-    received: list[int] = []
-    leaving, ended = Event(), Event()
-
-    async def take(connection: ServerConnection) -> None:
-        connection.transport.pause_reading()
-        await asyncio.to_thread(leaving.wait, WAIT_S)
-        connection.transport.resume_reading()
-        received.extend([len(frame) async for frame in connection])
-        ended.set()
-
-    with served(take) as url:
+    late = Late()
+    with served(late.take) as url:
         with open_web_socket(url, compression=None) as socket:
             socket.send("x" * LARGE)
             socket.send("last")
-            leaving.set()
-        assert ended.wait(WAIT_S)
-    assert received == [LARGE, 4]
+            late.begin.set()
+        assert late.ended.wait(WAIT_S)
+    assert late.received == [LARGE, 4]
 
 
 def test_who_sends_too_much_waits_until_the_server_reads() -> None:
-    frames, received = 40, []
-    read, ended = Event(), Event()
-
-    async def take(connection: ServerConnection) -> None:
-        connection.transport.pause_reading()
-        await asyncio.to_thread(read.wait, WAIT_S)
-        connection.transport.resume_reading()
-        received.extend([len(frame) async for frame in connection])
-        ended.set()
-
-    with served(take) as url:
+    frames, late = 40, Late()
+    with served(late.take) as url:
         with open_web_socket(url, compression=None) as socket:
             sender = Thread(target=lambda: list(map(socket.send, ["x" * 2**20] * frames)))
             sender.start()
             while not socket._is_waiting:
                 assert sender.is_alive(), "it would keep all of them in memory"
                 sender.join(0.01)
-            read.set()
+            late.begin.set()
             sender.join(WAIT_S)
             assert not sender.is_alive()
-        assert ended.wait(WAIT_S)
-    assert received == [2**20] * frames
+        assert late.ended.wait(WAIT_S)
+    assert late.received == [2**20] * frames
 
 
 def test_frames_that_nobody_takes_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
