@@ -140,7 +140,7 @@ class AdminClient:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise CliError(
-                f"{self.url} does not answer: {error or type(error).__name__}"
+                f"{self.url} does not answer: {str(error) or type(error).__name__}"
             ) from error
         location = response.headers.get("Location")
         if response.status == 307 and redirects and location:

@@ -29,7 +29,7 @@ def run_probe(options: argparse.Namespace) -> int:
     except urllib.error.HTTPError as error:
         status, body = error.code, error.read(_BODY_MAX)
     except (OSError, ValueError, HTTPException) as error:
-        raise CliError(f"{options.address}: {error or type(error).__name__}") from error
+        raise CliError(f"{options.address}: {str(error) or type(error).__name__}") from error
     print(body.decode(errors="replace"))
     if status != 200:
         print(f"magnetar: {options.address}: {status}", file=sys.stderr)

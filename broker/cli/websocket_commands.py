@@ -280,7 +280,8 @@ def _connection(target: Target, path: str) -> Iterator[WebSocket]:
     except ConnectionClosed as error:
         raise CliError(f"{url}: connection closed: {error}") from error
     except (OSError, InvalidHandshake, InvalidURI) as error:
-        raise CliError(f"{url} can't be reached: {error}") from error
+        reason = str(error) or type(error).__name__
+        raise CliError(f"{url} can't be reached: {reason}") from error
 
 
 def _receive(socket: WebSocket, timeout_s: float | None) -> dict[str, Any] | None:

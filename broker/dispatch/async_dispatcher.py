@@ -192,7 +192,7 @@ class AsyncDispatcher:
             self._label,
             position,
             self._retry_ms,
-            error or type(error).__name__,
+            str(error) or type(error).__name__,
         )
         self._timer_clear()
         # _reading stays set, so that no turn starts a read before the delay is over.

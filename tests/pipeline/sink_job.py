@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.sink import StreamWriter, make_stream_writer
 from pipeline.source import MagnetarDataSource
+from tests.integration.failure_tools import wait_until
 from tests.pipeline.conftest import SPARK_CONF
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 PADDING: Final = "." * 1000
 """Rows of this size don't stay in the buffers between Spark's processes."""
 _PAUSE_S: Final = 0.05
+_WAIT_S: Final = 300.0
 _ROWS: Final = 3000
 
 
@@ -81,13 +83,11 @@ def _fails_once(stats_url: str, failed: str) -> Callable[[int], str]:
         context = TaskContext.get()
         assert context is not None
         if number == _ROWS // 3 and context.attemptNumber() == 0:
-            while stored(stats_url) < 100:
-                time.sleep(_PAUSE_S)
+            wait_until(lambda: stored(stats_url) >= 100, "some are stored", _WAIT_S)
             Path(failed).touch()
             raise RuntimeError("this attempt was meant to fail")
         if number == _ROWS // 2:
-            while not Path(failed).exists():
-                time.sleep(_PAUSE_S)
+            wait_until(Path(failed).exists, "the other task has failed", _WAIT_S)
         return f"{number:07}{PADDING}"
 
     return text
