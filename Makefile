@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check audit bench bench-admin bench-cluster simulate simulate-balancer chaos fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
+.PHONY: help setup standalone test check audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer chaos fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -51,6 +51,10 @@ format: $(STAMP)  ## rewrite sources in our format
 
 bench-admin: $(STAMP)  ## topic statistics, lists of 10,000 topics [SERVICE_URL=pulsar://... ADMIN_URL=http://...]
 	$(BIN)/python -m benchmarks.micro.http_admin $(SERVICE_URL) $(ADMIN_URL)
+
+bench-compare: $(STAMP)  ## A=COMMIT B=COMMIT [PAIRS=10] [SECONDS_PER_LOAD=3] [OUT=file.md]: two commits in turn
+	$(BIN)/python -m benchmarks.compare_commits $(A) $(B) --pairs $(or $(PAIRS),10) \
+		--seconds $(if $(filter file,$(origin SECONDS_PER_LOAD)),3,$(SECONDS_PER_LOAD)) $(if $(OUT),--out $(OUT))
 
 bench-cluster: $(STAMP)  ## three brokers and bookies by the yardstick: OUT=folder [PULSAR=pulsar.sh] [SECONDS_PER_LOAD=10]
 	$(BIN)/python -m benchmarks.cluster_figures --seconds $(SECONDS_PER_LOAD) --out $(OUT) $(if $(PULSAR),--pulsar $(PULSAR))

@@ -94,7 +94,11 @@ def produce(client: pulsar.Client, size: int, batching: bool, seconds: float) ->
     producer.flush()
     elapsed = time.perf_counter() - start
     producer.close()
-    return {"msg_per_s": sent / elapsed, "MB_per_s": sent * size / elapsed / 1e6}
+    return {
+        "messages": sent,
+        "msg_per_s": sent / elapsed,
+        "MB_per_s": sent * size / elapsed / 1e6,
+    }
 
 
 def synchronous(client: pulsar.Client, size: int, seconds: float) -> dict[str, float]:
@@ -107,6 +111,7 @@ def synchronous(client: pulsar.Client, size: int, seconds: float) -> dict[str, f
     producer.close()
     latencies.sort()
     return {
+        "messages": len(latencies),
         "msg_per_s": len(latencies) / seconds,
         "p50_ms": latencies[len(latencies) // 2] * 1000,
         "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
@@ -142,7 +147,7 @@ def in_and_out(client: pulsar.Client, size: int, seconds: float) -> dict[str, fl
     elapsed = time.perf_counter() - start
     consumer.close()
     producer.close()
-    return {"msg_per_s": sent / elapsed, "lost": sent - received}
+    return {"messages": sent, "msg_per_s": sent / elapsed, "lost": sent - received}
 
 
 if __name__ == "__main__":

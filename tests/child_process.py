@@ -15,7 +15,7 @@ from typing import Self
 
 READY_S_MAX = 60.0
 _STOPPED_S_MAX = 30.0
-_ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 class ChildProcess:
@@ -58,7 +58,7 @@ class ChildProcess:
         path = self._log_path
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def popen(self, command: Sequence[str], *, folder: Path = _ROOT) -> subprocess.Popen[bytes]:
+    def popen(self, command: Sequence[str], *, folder: Path = ROOT) -> subprocess.Popen[bytes]:
         """A process that writes to the log."""
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log:

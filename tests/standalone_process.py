@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.child_process import ChildProcess
+from tests.child_process import ROOT, ChildProcess
 from tests.free_port import free_port
 
 MAGNETAR = ("broker.cli.main",)
@@ -27,18 +27,21 @@ class StandaloneProcess(ChildProcess):
         *options: str,
         command: Sequence[str] = MAGNETAR,
         files_max: int | None = None,
+        tree: Path = ROOT,
     ) -> None:
         """
         Args:
             options: of ``magnetar standalone``, behind those for data directory and ports.
             command: module and its arguments in front of the word ``standalone``.
             files_max: limit of open files of the process (RLIMIT_NOFILE).
+            tree: the checkout whose code runs.
         """
         super().__init__(data.parent / f"{data.name}.log")
         self.data = data
         self.command = tuple(command)
         self._options = options
         self._files_max = files_max
+        self._tree = tree
         self.service_url = ""
         self.admin_url = ""
 
@@ -85,7 +88,8 @@ class StandaloneProcess(ChildProcess):
                 *("--bind", "127.0.0.1"),
                 *("--port", str(port), "--web-port", str(web_port)),
                 *self._options,
-            ]
+            ],
+            folder=self._tree,
         )
         if self._files_max is not None:
             limits = (self._files_max, self._files_max)
