@@ -28,6 +28,7 @@ from broker.service.readiness import Readiness
 from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
 from broker.service.schemas.registry import SchemaRegistry
+from broker.service.send_messages import SendMessages
 from broker.service.sweeper import Sweeper
 from broker.service.throttle import broker_dispatch_throttle, broker_publish_throttle
 from broker.service.tls import TlsListener, listening_socket
@@ -139,7 +140,7 @@ class BrokerService:
         self.loader, self.peers = TopicLoader(self), Peers(self)
         self.directory = TopicDirectory(self)
         self.watchers = TopicListWatchers(self)
-        self.shared_buffer = SharedBuffer()
+        self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages()
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers
         self.publish_buffer_max = config.max_message_publish_buffer_size_in_mb * 1024 * 1024

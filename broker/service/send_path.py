@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
@@ -30,8 +30,6 @@ from broker.service.producer import TOO_LARGE, Producer, PublishBatch
 from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from broker.service.connection import Connection
 
 __all__ = ["SendPath"]
@@ -41,56 +39,23 @@ logger = logging.getLogger(__name__)
 RECENTLY_CLOSED_MS: Final = 30_000
 """SENDs that crossed our CLOSE_PRODUCER are ignored this long (wire-protocol 4.5, trap 28)."""
 
-_U32 = Struct(">I")
-_CRC_AND_SIZE = Struct(">II")
+_CHECKED: Final = 0x0E01
+_checked_head = Struct(">HII").unpack_from  # magic, checksum, size of the metadata
 _CHECKSUM_HEAD = Struct(">HI")
 _SLOW_FLAGS: Final = FLAG_ENCRYPTED | FLAG_TRANSACTION | FLAG_CHUNK
 _PAUSED_CONNECTION, _PAUSED_PROCESS = 1, 2
 
-# One object each for the whole process: everything here runs to its end without yielding. A parse
-# fills the same object again and leaves what it held in the object's arena, which never shrinks, so
-# the objects are replaced after every megabyte received (``_renew``).
-_RENEW_BYTES: Final = 1 << 20
-# upb takes any buffer; its stubs say bytes.
-_Parse: TypeAlias = "Callable[[bytes | memoryview], object]"
-_send: pb.CommandSend
-_parse_send: _Parse
-_send_complete: Callable[[], bool]
-_metadata: pb.MessageMetadata
-_parse_metadata: _Parse
-_metadata_complete: Callable[[], bool]
-_parsed_bytes = 0
-
-
-def _renew() -> None:
-    """Let go of the arenas that the parsed messages have filled."""
-    global _send, _parse_send, _send_complete
-    global _metadata, _parse_metadata, _metadata_complete, _parsed_bytes
-    _send = pb.CommandSend()
-    _parse_send = cast("_Parse", _send.ParseFromString)
-    _send_complete = _send.IsInitialized
-    _metadata = pb.MessageMetadata()
-    _parse_metadata = cast("_Parse", _metadata.ParseFromString)
-    _metadata_complete = _metadata.IsInitialized
-    _parsed_bytes = 0
-
-
-_renew()
-_receipt_command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
-_receipt = _receipt_command.send_receipt
-_receipt_id = _receipt.message_id
-_serialize_receipt = _receipt_command.SerializeToString
-_SIZES: Final = [Struct(">II").pack(size + 4, size) for size in range(128)]
 _NO_ID: Final = 2**64 - 1
 
 
 class SendPath:
     """SEND and SEND_RECEIPT of one connection."""
 
-    __slots__ = ("_batches", "_connection", "_encryption", "_faults", "_recently_closed")
+    __slots__ = ("_batches", "_connection", "_faults", "_messages", "_recently_closed")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._messages = connection.service.send_messages
         self._batches: dict[int, PublishBatch] = {}  # of the read under way, by producer id
         # by producer id: (SENDs accepted before it, sequence id, code, message), in order
         self._faults: dict[int, deque[tuple[int, int, int, str]]] = {}
@@ -104,54 +69,48 @@ class SendPath:
         Raises:
             MalformedFrameError, DecodeError: the connection is to be closed.
         """
-        _parse_send(raw or view[command_from:body_from])
-        if not _send_complete():
+        send, parse_send, send_complete, metadata, parse_metadata, complete = self._messages.parts
+        parse_send(raw or view[command_from:body_from])
+        if not send_complete():
             raise MalformedFrameError("SEND lacks a required field")
-        producer_id = _send.producer_id
+        producer_id = send.producer_id
         if (batch := self._batches.get(producer_id)) is None:
             if (found := self._open_batch(producer_id)) is None:
                 return
             batch = found
-        sequence_id, highest_id = _send.sequence_id, _send.highest_sequence_id
+        sequence_id, highest_id = send.sequence_id, send.highest_sequence_id
         if highest_id and highest_id < sequence_id:
             self._fault(batch, pb.MetadataError, "Invalid lowest or highest sequence id")
             return
         # Body: see framing.parse_body, which is this with all the checks in one place.
-        if end - body_from < 4:
-            raise MalformedFrameError("SEND without metadata")
-        if view[body_from] == 0x0E and view[body_from + 1] == 0x01:
-            if end - body_from < 10:
-                raise MalformedFrameError("SEND ends inside its checksum header")
-            checksum, metadata_size = _CRC_AND_SIZE.unpack_from(view, body_from + 2)
+        if end - body_from >= 10 and (head := _checked_head(view, body_from))[0] == _CHECKED:
+            _, checksum, metadata_size = head
             metadata_from = body_from + 10
             if crc32c(view[body_from + 6 : end]) != checksum:
                 self._fault(batch, pb.ChecksumError, "Checksum failed on the broker")
                 return
             body = bytes(view[body_from:end])
         else:
-            (metadata_size,) = _U32.unpack_from(view, body_from)
+            body, metadata_size = _with_checksum(view[body_from:end])
             metadata_from = body_from + 4
-            # Consumers of some clients refuse entries without one (trap 4).
-            checked = view[body_from:end]
-            body = _CHECKSUM_HEAD.pack(0x0E01, crc32c(checked)) + bytes(checked)
         payload_from = metadata_from + metadata_size
         if payload_from > end:
             raise MalformedFrameError(f"metadata size {metadata_size} exceeds the frame")
-        _parse_metadata(view[metadata_from:payload_from])
-        if not _metadata_complete():
+        parse_metadata(view[metadata_from:payload_from])
+        if not complete():
             raise MalformedFrameError("message metadata lacks a required field")
-        head = make_head(_metadata, end - payload_from)
-        if head[3] & _SLOW_FLAGS or batch.producer.checked:
-            if not self._allowed(batch, head, len(body)):
+        entry_head = make_head(metadata, end - payload_from)
+        if entry_head[3] & _SLOW_FLAGS or batch.producer.checked:
+            if not self._allowed(batch, entry_head, len(body)):
                 return
-            if head[3] & FLAG_CHUNK:
-                batch.add_chunk(is_last=bool(head[3] & FLAG_LAST_CHUNK))
-        batch.heads.append(head)
+            if entry_head[3] & FLAG_CHUNK:
+                batch.add_chunk(is_last=bool(entry_head[3] & FLAG_LAST_CHUNK))
+        batch.heads.append(entry_head)
         batch.bodies.append(body)
         batch.sequence_ids.append(sequence_id)
         batch.highest_ids.append(highest_id)
-        messages = _send.num_messages
-        batch.message_count += messages if 0 < messages <= len(body) else 1  # statistics only
+        count = send.num_messages
+        batch.message_count += count if 0 < count <= len(body) else 1  # statistics only
         batch.entry_bytes += len(body)
 
     def _allowed(self, batch: PublishBatch, head: bytes, size: int) -> bool:
@@ -168,7 +127,8 @@ class SendPath:
             return False
         delay_max_ms = producer.delay_max_ms
         if delay_max_ms and (
-            _metadata.deliver_at_time - self._connection.service.clock() > delay_max_ms
+            self._messages.metadata.deliver_at_time - self._connection.service.clock()
+            > delay_max_ms
         ):
             self._fault(
                 batch,
@@ -199,10 +159,7 @@ class SendPath:
 
     def publish(self, read_bytes: int = 0) -> None:
         """The read, of ``read_bytes``, is over: every producer's batch goes to its topic."""
-        global _parsed_bytes
-        _parsed_bytes += read_bytes
-        if _parsed_bytes > _RENEW_BYTES:
-            _renew()
+        self._messages.read_done(read_bytes)
         if not self._batches:
             return
         batches, self._batches = self._batches, {}
@@ -236,7 +193,9 @@ class SendPath:
                 self._receipts_and_faults(batch, offset, count, ledger_id, first_entry_id)
             else:
                 connection.write(
-                    _receipts(batch, offset, offset + count, ledger_id, first_entry_id)
+                    self._messages.receipts(
+                        batch, offset, offset + count, ledger_id, first_entry_id
+                    )
                 )
         self._settle(batch)
 
@@ -287,7 +246,7 @@ class SendPath:
             part = min(end - offset, faults[0][0] - index) if faults else end - offset
             if part > 0:
                 self._connection.write(
-                    _receipts(batch, offset, offset + part, ledger_id, first_entry_id)
+                    self._messages.receipts(batch, offset, offset + part, ledger_id, first_entry_id)
                 )
                 offset, index, first_entry_id = (
                     offset + part,
@@ -302,7 +261,8 @@ class SendPath:
     def _fault(self, batch: PublishBatch, code: int, message: str) -> None:
         """The SEND just parsed is refused, in its turn."""
         producer = batch.producer
-        sequence_id = max(_send.sequence_id, _send.highest_sequence_id)
+        send = self._messages.send
+        sequence_id = max(send.sequence_id, send.highest_sequence_id)
         before = producer.sent + len(batch.sequence_ids)
         queue = self._faults.setdefault(producer.producer_id, deque())
         queue.append((before, sequence_id, code, message))
@@ -367,30 +327,15 @@ class SendPath:
         self._recently_closed.pop(producer_id, None)
 
 
-def _receipts(
-    batch: PublishBatch, start: int, end: int, ledger_id: int, entry_id: int
-) -> list[bytes | memoryview]:
-    """SEND_RECEIPT frames of ``batch[start:end]``, joined.
+def _with_checksum(body: memoryview) -> tuple[bytes, int]:
+    """A body that came without a checksum, with one; and the size of its metadata.
 
-    A negative ledger: nothing was stored (duplicates, drops).
+    Consumers of some clients refuse entries without one (trap 4).
+    Raises:
+        MalformedFrameError: too short for what it begins with.
     """
-    producer = batch.producer
-    step = 1
-    if ledger_id < 0 or not producer.topic.persistent:
-        step = 0  # these ids name no entry, so they don't count up
-        ledger_id, entry_id = ledger_id & _NO_ID, entry_id & _NO_ID
-    _receipt.producer_id = producer.producer_id
-    _receipt_id.ledgerId = ledger_id
-    parts: list[bytes] = []
-    append = parts.append
-    highest_ids = batch.highest_ids
-    sequence_ids = batch.sequence_ids
-    for index in range(start, end):
-        _receipt.sequence_id = sequence_ids[index]
-        _receipt.highest_sequence_id = highest_ids[index]
-        _receipt_id.entryId = entry_id
-        entry_id += step
-        data = _serialize_receipt()
-        append(_SIZES[len(data)])
-        append(data)
-    return [b"".join(parts)]
+    if len(body) < 4:
+        raise MalformedFrameError("SEND without metadata")
+    if body[0] == _CHECKED >> 8 and body[1] == _CHECKED & 0xFF:
+        raise MalformedFrameError("SEND ends inside its checksum header")
+    return _CHECKSUM_HEAD.pack(_CHECKED, crc32c(body)) + bytes(body), int.from_bytes(body[:4])

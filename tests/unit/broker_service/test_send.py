@@ -10,6 +10,7 @@ import pytest
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_head import parse_head
 from broker.protocol.framing import parse_entry_body
+from broker.service import send_path
 from managed_ledger.position import EARLIEST
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
@@ -374,3 +375,38 @@ async def test_parsing_keeps_nothing_of_the_messages_that_went_by(broker: Broker
         client.feed(large)
         assert (await client.receive_one()).type == pb.BaseCommand.SEND_ERROR
     assert resident_bytes() - before < 120_000_000  # of 240 MB
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"), [(send_path.SendPath, "_open_batch"), (send_path, "make_head")]
+)
+async def test_a_send_to_one_broker_is_not_touched_by_a_send_to_another_of_the_process(
+    broker: Broker, owner: object, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads of embedded brokers switch anywhere: here in the middle of each SEND."""
+    other = await Broker().start()
+    try:
+        client, stranger = await connected(broker), await connected(other)
+        plain, foreign = getattr(owner, step), iter(range(100, 200))
+        switches: list[int] = []
+
+        def switched(*arguments: object) -> object:
+            if not switches:  # not in the other's own SEND
+                switches.append(number := next(foreign))
+                stranger.feed(message(number, b"theirs", deliver_at_time=1, highest=number + 9))
+            return plain(*arguments)
+
+        monkeypatch.setattr(owner, step, switched)
+        for number in range(3):
+            client.feed(message(number, b"ours"))
+            switches.clear()
+        assert [n for n, _, _ in receipts(await client.receive(3))] == [0, 1, 2]
+        assert [n for n, _, _ in receipts(await stranger.receive(3))] == [100, 101, 102]
+        assert await stored(broker) == [b"ours"] * 3
+        assert await stored(other) == [b"theirs"] * 3
+        for each, times in ((broker, {0}), (other, {1})):
+            ledger = each.service.topics["persistent://public/default/t"].ledger  # type: ignore[attr-defined] # persistent
+            batch = await ledger.read(EARLIEST, 100, 1 << 20)
+            assert {parse_head(head).deliver_at_ms for head in batch.heads} == times
+    finally:
+        await other.close()
