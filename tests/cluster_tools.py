@@ -12,7 +12,8 @@ import psutil
 import pulsar
 
 from tests.cluster_process import ClusterProcess
-from tests.cluster_traffic import TopicTraffic, Traffic, check_history
+from tests.cluster_traffic import TopicTraffic, Traffic
+from tests.history_judge import check_numbers
 from tests.integration.failure_tools import wait_until
 
 SESSION_MS = 4_000
@@ -110,7 +111,7 @@ def stop_and_check(url: str, traffic: Sequence[TopicTraffic]) -> int:
     for each in traffic:
         each.stop()
         assert each.failure is None
-        check_history(each.received, each.acknowledged, window=None)
+        check_numbers(each.received, each.acknowledged, window=None)
     client = pulsar.Client(
         url, operation_timeout_seconds=120, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     )
@@ -119,7 +120,7 @@ def stop_and_check(url: str, traffic: Sequence[TopicTraffic]) -> int:
         numbers = []
         while reader.has_message_available():
             numbers.append(int(reader.read_next(60_000).data()))
-        repetitions += check_history(numbers, each.acknowledged, each.window)
+        repetitions += check_numbers(numbers, each.acknowledged, each.window)
     client.close()
     return repetitions
 

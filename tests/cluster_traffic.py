@@ -142,21 +142,3 @@ def start_traffic(
 def reset_gaps(traffic: Sequence[Traffic]) -> None:
     for each in traffic:
         each.longest_gap_s = 0.0
-
-
-def check_history(numbers: Sequence[int], acknowledged: int, window: int | None) -> int:
-    """What somebody got of a producer's numbers: all that was acknowledged, in order.
-
-    Args:
-        window: of the producer, for a reader of the log: only what was unacknowledged can be there
-            twice. None: a consumer, who may also get again what it hadn't acknowledged.
-    Returns:
-        How many were repetitions: at least once may repeat, never skip.
-    """
-    ahead = 0
-    for number in numbers:
-        assert number <= ahead, f"{number} comes before {ahead}"
-        assert window is None or number > ahead - 1 - window, f"{number} again after {ahead - 1}"
-        ahead = max(ahead, number + 1)
-    assert ahead >= acknowledged, f"the end is missing: {ahead} of {acknowledged}"
-    return len(numbers) - ahead

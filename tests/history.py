@@ -1,7 +1,8 @@
-"""Who produced and consumed what, and whether a topic's history agrees with it.
+"""Who produced and consumed what, and what a topic's history is: material for the judge.
 
 Independent of the broker's code: a producer knows the numbers it sent and the receipts it got, a
-consumer the acknowledgements that were confirmed; both are compared with what a fresh reader reads.
+consumer the acknowledgements that it asked for and those that were confirmed; ``history_judge``
+compares both with what a fresh reader reads.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import parse_entry_body
+from tests.history_judge import Session
 from tests.raw_client import ConnectionClosedError, Position, RawClient
 
 TOPIC = "persistent://public/default/history"
@@ -69,8 +71,7 @@ class Consumer(threading.Thread):
     def __init__(self, url: str) -> None:
         super().__init__()
         self._client = client_of(url)
-        self.seen: list[tuple[Position, int]] = []
-        self.confirmed: Position = (-1, -1)
+        self.session = Session()
         answer = self._client.subscribe(
             TOPIC, "worker", initialPosition=pb.CommandSubscribe.Earliest
         )
@@ -78,20 +79,22 @@ class Consumer(threading.Thread):
 
     def run(self) -> None:
         asked: dict[int, Position] = {}
+        session = self.session
         try:
             self._client.flow(1000)
             while True:
                 command, body = self._client.receive()
                 if command.type == pb.BaseCommand.ACK_RESPONSE:
                     assert not command.ackResponse.HasField("error"), command
-                    self.confirmed = max(self.confirmed, asked.pop(command.ackResponse.request_id))
+                    position = asked.pop(command.ackResponse.request_id)
+                    session.confirmed = max(session.confirmed, position)
                 elif command.type == pb.BaseCommand.MESSAGE:
                     message_id = command.message.message_id
                     position = (message_id.ledgerId, message_id.entryId)
-                    self.seen.append((position, _number(body)))
-                    if len(self.seen) % 50 == 0:
+                    session.seen.append((position, _number(body)))
+                    if len(session.seen) % 50 == 0:
                         request_id = next(self._client.request_ids)
-                        asked[request_id] = position
+                        asked[request_id] = session.asked = position
                         self._client.ack([position], cumulative=True, request_id=request_id)
                         self._client.flow(50)
         except (ConnectionClosedError, TimeoutError):
@@ -108,16 +111,6 @@ def wait_for_receipts(producer: Producer, count: int) -> None:
         assert producer.is_alive(), "the connection broke before the kill"
         assert time.monotonic() < deadline, "no progress under load"
         time.sleep(0.005)
-
-
-def check_consumer(consumer: Consumer, confirmed: Position, consumed: dict[Position, int]) -> None:
-    """Behind the last confirmed position, in order, and the same content at the same position."""
-    positions = [position for position, _ in consumer.seen]
-    assert positions == sorted(set(positions)), "out of order, or twice on one connection"
-    if positions:
-        assert positions[0] > confirmed, f"{positions[0]} was confirmed up to {confirmed}"
-    for position, number in consumer.seen:
-        assert consumed.setdefault(position, number) == number, f"other content at {position}"
 
 
 def read_all(url: str, last: Position) -> dict[Position, int]:
@@ -147,23 +140,23 @@ def read_all(url: str, last: Position) -> dict[Position, int]:
     return history
 
 
-def check_history(history: dict[Position, int], acknowledged: dict[int, Position]) -> None:
-    numbers = list(history.values())
-    assert numbers == sorted(set(numbers)), "messages out of order or doubled"
-    missing = {
-        number: position
-        for number, position in acknowledged.items()
-        if history.get(position) != number
-    }
-    assert missing == {}, f"{len(missing)} acknowledged messages are lost or moved"
-
-
-def check_cursor(url: str, confirmed: Position, history: dict[Position, int]) -> None:
-    expected = min(position for position in history if position > confirmed)
+def final_session(url: str) -> Session:
+    """Who takes the subscription at the end, and the first message it gets. REQUIRES: there is one
+    behind everything that was acknowledged.
+    """
     with client_of(url) as client:
         client.subscribe(TOPIC, "worker")
         client.flow(1)
-        position, _ = client.receive_message()
-    assert position >= expected, f"cursor went back: {position}, confirmed up to {confirmed}"
-    # ... and not past what nobody ever saw
-    assert position <= max(history), "cursor beyond the data"
+        position, payload = client.receive_message()
+    return Session([(position, int(payload[:12]))])
+
+
+def publish_last(url: str, number: int) -> Position:
+    """One message behind all others, so that the last session has something to get."""
+    with client_of(url) as client:
+        answer = client.create_producer(TOPIC)
+        assert isinstance(answer, pb.CommandProducerSuccess), answer
+        client.send_bytes(RawClient.send_frame(number, b"%012d" % number))
+        command, _ = client.expect(pb.BaseCommand.SEND_RECEIPT)
+    message_id = command.send_receipt.message_id
+    return message_id.ledgerId, message_id.entryId

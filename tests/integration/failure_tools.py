@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
+from tests.history_judge import check_stored
 from tests.raw_client import Position, RawClient
 
 
@@ -91,8 +92,7 @@ def check_history(url: str, topic: str, acknowledged: dict[int, Position]) -> No
             position, payload = client.receive_message()
             assert position not in found
             found[position] = int(payload[:12])
-    assert list(found) == sorted(found)
-    assert {n: found.get(at) for n, at in acknowledged.items()} == {n: n for n in acknowledged}
+    check_stored(found, acknowledged)
 
 
 @contextlib.contextmanager

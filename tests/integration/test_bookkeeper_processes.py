@@ -25,13 +25,13 @@ from tests.certificates import Authority
 from tests.history import (
     Consumer,
     Producer,
-    check_consumer,
-    check_cursor,
-    check_history,
     client_of,
+    final_session,
+    publish_last,
     read_all,
     wait_for_receipts,
 )
+from tests.history_judge import Session, check_sessions, check_stored
 from tests.raw_client import Position
 from tests.zookeeper_process import ZooKeeperProcess
 
@@ -162,9 +162,9 @@ def test_history_survives_what_happens_to_processes(
     story.end()
     broker.start()
     _wait_until_served(broker.service_url)
-    history = read_all(broker.service_url, max(story.acknowledged.values()))
-    check_history(history, story.acknowledged)
-    check_cursor(broker.service_url, story.confirmed, history)
+    history = read_all(broker.service_url, story.publish_last())
+    check_stored(history, story.acknowledged, story.next_number)
+    check_sessions(history, [*story.sessions, final_session(broker.service_url)])
     changed = [ledger for ledger in read_ledgers(url) if len(ledger.segments) > 1]
     assert changed, "no ensemble was changed under load"
 
@@ -205,14 +205,13 @@ class _Story:
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.acknowledged: dict[int, Position] = {}
-        self.confirmed: Position = (-1, -1)
+        self.sessions: list[Session] = []
+        self.next_number = 0
         self._broker = broker
-        self._consumed: dict[Position, int] = {}
-        self._next_number = 0
 
     def begin(self) -> None:
         url = self._broker.service_url
-        self._producer = Producer(url, self._next_number, 1000)
+        self._producer = Producer(url, self.next_number, 1000)
         self._consumer = Consumer(url)
         self._consumer.start()
         self._producer.start()
@@ -226,9 +225,14 @@ class _Story:
         self._producer.join()
         self._consumer.join()
         self.acknowledged.update(self._producer.receipts)
-        self._next_number = self._producer.next_number
-        check_consumer(self._consumer, self.confirmed, self._consumed)
-        self.confirmed = max(self.confirmed, self._consumer.confirmed)
+        self.next_number = self._producer.next_number
+        self.sessions.append(self._consumer.session)
+
+    def publish_last(self) -> Position:
+        last = publish_last(self._broker.service_url, self.next_number)
+        self.acknowledged[self.next_number] = last
+        self.next_number += 1
+        return last
 
 
 def _wait_until_served(url: str) -> None:

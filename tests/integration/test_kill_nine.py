@@ -12,12 +12,12 @@ from tests.history import (
     TOPIC,
     Consumer,
     Producer,
-    check_consumer,
-    check_cursor,
-    check_history,
+    final_session,
+    publish_last,
     read_all,
     wait_for_receipts,
 )
+from tests.history_judge import Session, check_sessions, check_stored
 from tests.raw_client import Position, RawClient
 from tests.standalone_process import StandaloneProcess
 
@@ -28,8 +28,7 @@ KILLS = 20
 def test_history_survives_kills(tmp_path: Path) -> None:
     rng = random.Random(7)
     acknowledged: dict[int, Position] = {}
-    consumed: dict[Position, int] = {}
-    confirmed: Position = (-1, -1)
+    sessions: list[Session] = []
     next_number = 0
     with StandaloneProcess(tmp_path / "data") as process:
         with RawClient(process.service_url) as keeper:  # holds back trimming, never acknowledges
@@ -46,9 +45,10 @@ def test_history_survives_kills(tmp_path: Path) -> None:
             consumer.join()
             acknowledged.update(producer.receipts)
             next_number = producer.next_number
-            check_consumer(consumer, confirmed, consumed)
-            confirmed = max(confirmed, consumer.confirmed)
+            sessions.append(consumer.session)
             process.start()
-        history = read_all(process.service_url, max(acknowledged.values()))
-        check_history(history, acknowledged)
-        check_cursor(process.service_url, confirmed, history)
+        url = process.service_url
+        acknowledged[next_number] = last = publish_last(url, next_number)
+        history = read_all(url, last)
+        check_stored(history, acknowledged, next_number + 1)
+        check_sessions(history, [*sessions, final_session(url)])

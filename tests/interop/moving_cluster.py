@@ -46,7 +46,8 @@ from tests.cluster_tools import (
     get,
     owner_of,
 )
-from tests.cluster_traffic import check_history, reset_gaps
+from tests.cluster_traffic import reset_gaps
+from tests.history_judge import check_numbers
 from tests.integration.failure_tools import wait_until
 
 _HERE: Final = Path(__file__).resolve().parent
@@ -286,7 +287,7 @@ def read_all(url: str, traffic: Sequence[TopicTraffic]) -> dict[str, int]:
         while reader.has_message_available():
             numbers.append(int(reader.read_next(60_000).data()))
         reader.close()
-        repetitions[each.topic] = check_history(numbers, each.acknowledged, each.window)
+        repetitions[each.topic] = check_numbers(numbers, each.acknowledged, each.window)
     client.close()
     return repetitions
 
@@ -350,7 +351,7 @@ def main() -> int:
         for each in programs:
             each.wait()
             for topic in each.topics:
-                check_history(topic.received, topic.acknowledged, window=None)
+                check_numbers(topic.received, topic.acknowledged, window=None)
         print_table(programs, read_all(cluster.service_url, traffic), moving.stalls_s)
     return 0
 

@@ -9,7 +9,8 @@ from typing import Any
 import pulsar
 
 from tests.charts.control_plane import until
-from tests.cluster_traffic import TopicTraffic, check_history, start_traffic
+from tests.cluster_traffic import TopicTraffic, start_traffic
+from tests.history_judge import check_numbers
 
 __all__ = ["QUIET", "Load"]
 
@@ -70,9 +71,9 @@ class Load:
     def _judge(self) -> None:
         again = 0
         for each in self._traffic:
-            again += check_history(each.received, each.acknowledged, None)
+            again += check_numbers(each.received, each.acknowledged, None)
             numbers = self._read(each.topic, each.acknowledged)
-            check_history(numbers, each.acknowledged, each.window)
+            check_numbers(numbers, each.acknowledged, each.window)
         sent = sum(each.acknowledged for each in self._traffic)
         stalls = ", ".join(f"{each.longest_gap_s:.1f}" for each in self._traffic)
         print(f"\n{self._name}: {sent} acknowledged, {again} received again; stalls [s]: {stalls}")
