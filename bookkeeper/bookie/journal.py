@@ -7,7 +7,9 @@ next one. There is no timer.
 
 Invariants: groups are written in order, each durable before the next is begun and before anything
 in it is acknowledged; a segment gets its final name only after its header is durable; a segment is
-begun only after the last group of the one before is durable.
+begun only after the last group of the one before is durable; before a group is written its file is
+durably longer than the group's end by one alignment at least, so that a reader notices a file that
+was cut off (``journal_reader``).
 """
 
 from __future__ import annotations
@@ -220,6 +222,8 @@ class JournalWriter:
             file = self._fs.create(spare)
         else:
             file = self._fs.open(spare)
+        if file.size() < 2 * header.alignment:
+            file.preallocate(2 * header.alignment, "journal.room")
         file.pwritev([header.encode()], 0, sync_point="journal.segment-header")
         self._allocated = file.size()
         # Only now the final name: whatever has it has a durable header, so a bad header found at
@@ -252,17 +256,17 @@ class JournalWriter:
             raise OSError(error.errno, error.strerror, path) from error
 
     def _make_room(self, group: JournalGroup) -> File:
-        """The segment's file, with blocks for the whole group."""
+        """The segment's file, with blocks for the whole group and one alignment behind it."""
         if group.header.segment_id != self._segment_id:
             self.create_segment(group.header)
         file = self._file
         assert file is not None
-        end = group.offset + group.size
+        end = group.offset + group.size + group.header.alignment
         if end > self._allocated:
             step = self._config.journal_extend_bytes
             limit = max(end, self._config.journal_segment_bytes)
             allocated = min(limit, max(end, self._allocated + step))
-            file.preallocate(allocated)
+            file.preallocate(allocated, "journal.room")
             self._allocated = allocated
         return file
 

@@ -16,7 +16,8 @@ _MAGIC: Final = b"MAGNJRNL"
 # magic, version, alignment, segment id, tag, end of the previous segment, crc of all before
 _HEADER: Final = Struct(">8sIIQQQI")
 _COVERED_BYTES: Final = _HEADER.size - 4
-HEADER_BYTES: Final = _HEADER.size
+_ROOM_MARK_AT: Final = _HEADER.size
+HEADER_BYTES: Final = _HEADER.size + 4
 GROUP_BODY: Final = Struct(">Q")
 LEDGER_ID: Final = Struct(">Q")
 EXPLICIT_LAC_BODY: Final = Struct(">Qq")
@@ -32,12 +33,16 @@ class SegmentHeader:
         alignment: groups begin at multiples of it, the first one right at it.
         previous_end: where the last group of the segment with the id below ends, so that a segment
             that lost its last groups is noticed; 0: unknown (first segment after a start).
+        has_room: whoever wrote it keeps the file longer than every group by ``alignment`` at least,
+            durably before the group is written: a file that isn't was cut off. False: written by
+            Magnetar before it did so.
     """
 
     segment_id: int
     tag: int
     alignment: int
     previous_end: int
+    has_room: bool = True
 
     def encode(self) -> bytes:
         """The header, filled up with zeros to the first group."""
@@ -45,6 +50,8 @@ class SegmentHeader:
             _MAGIC, VERSION, self.alignment, self.segment_id, self.tag, self.previous_end, 0
         )[:_COVERED_BYTES]
         header = raw + crc32c(raw).to_bytes(4, "big")
+        if self.has_room:
+            header += crc32c(header).to_bytes(4, "big")
         return header + bytes(self.alignment - len(header))
 
 
@@ -63,7 +70,10 @@ def decode_segment_header(data: bytes, path: str) -> SegmentHeader:
         raise CorruptFileError(path, 0, f"journal version {version}, this is version {VERSION}")
     if segment_id != segment_id_of(path):
         raise CorruptFileError(path, 0, f"header of segment {segment_id:x}")
-    return SegmentHeader(segment_id, tag, alignment, previous_end)
+    mark = int.from_bytes(data[_ROOM_MARK_AT:HEADER_BYTES], "big")
+    if mark not in (0, crc32c(data[:_ROOM_MARK_AT])):
+        raise CorruptFileError(path, _ROOM_MARK_AT, "segment header does not fit its second CRC")
+    return SegmentHeader(segment_id, tag, alignment, previous_end, mark != 0)
 
 
 def journal_directory(number: int) -> str:

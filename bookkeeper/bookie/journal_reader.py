@@ -4,7 +4,9 @@ A group is durable before the next one is begun, so only the very last group of 
 be torn. An unreadable group anywhere else is damage, and the bookie must not start as if nothing
 had happened: it would deny entries it acknowledged. How the last group is told from others: behind
 a torn one no group header with this segment's tag follows, and the next segment's header says where
-this segment ends.
+this segment ends. How a file that was cut off is told from one that ends in a torn group: before a
+group is written its file is durably longer than the group by one alignment at least. So a file that
+ends sooner behind the last intact group, or within one whose header is intact, was cut.
 """
 
 from __future__ import annotations
@@ -173,6 +175,12 @@ def _check_tail(
         raise CorruptFileError(path, offset, f"damaged journal group before {expected_end}")
     size = file.size()
     position = offset + header.alignment
+    if header.has_room:
+        group_bytes = group_size(file, header, offset) or 0
+        if size < position + group_bytes:
+            raise CorruptFileError(
+                path, offset, f"cut off: it ends at {size}, where there was room for more"
+            )
     block_bytes = max(_SCAN_BYTES, header.alignment)
     while position < size:
         block = file.pread(block_bytes, position)

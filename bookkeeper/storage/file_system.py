@@ -38,8 +38,8 @@ class File(Protocol):
         """Make all bytes written so far, and the file's size, durable (not its name)."""
         ...
 
-    def preallocate(self, size: int) -> None:
-        """Grow the file to at least ``size`` bytes of zeros; a speed-up, not a promise."""
+    def preallocate(self, size: int, sync_point: str) -> None:
+        """Grow the file to at least ``size`` bytes by zeros; its size is durable on return."""
         ...
 
     def truncate(self, size: int) -> None: ...

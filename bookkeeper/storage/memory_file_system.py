@@ -292,8 +292,8 @@ class MemoryFile(File):
         if not self._fs.ignores(sync_point):
             self._inode.sync()
 
-    def preallocate(self, size: int) -> None:
-        lost = self._fs.tick("preallocate", self._inode.path)
+    def preallocate(self, size: int, sync_point: str) -> None:
+        lost = self._fs.tick("preallocate", self._inode.path, sync_point)
         grown = size - len(self._inode.data)
         if grown > self._fs.free_bytes():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._inode.path)
@@ -301,6 +301,8 @@ class MemoryFile(File):
             self._write(size.to_bytes(8, "big"), -1)
         if lost:
             raise PowerLoss
+        if not self._fs.ignores(sync_point):
+            self._inode.sync()
 
     def truncate(self, size: int) -> None:
         lost = self._fs.tick("truncate", self._inode.path)

@@ -91,6 +91,21 @@ def test_a_missing_journal_segment_refuses_the_start(killed: Image) -> None:
         killed.check(0)
 
 
+def test_a_journal_segment_that_was_cut_off_refuses_the_start(killed: Image) -> None:
+    """At the end of a group, too, where a crash would have left the same bytes."""
+    journal = killed.only("bookie/journal/*.journal")
+    data = journal.read_bytes()
+    end = data.rindex(b"x" * 500) // 4096 * 4096 + 4096  # of the last group
+    for size in (end, end + 100, end - 4096, end // 2, 4096, 0):
+        journal.write_bytes(data[:size])
+        said = killed.process.refuse_to_start()
+        assert f"can't start: journal/{journal.name}: " in said
+    journal.write_bytes(data[: end + 4096])  # nothing is missing
+    with killed.process:
+        killed.check(0)
+        killed.check(1)
+
+
 def test_a_torn_tail_of_the_journal_is_no_damage(killed: Image) -> None:
     """What was cut off was never acknowledged."""
     journal = killed.only("bookie/journal/*.journal")

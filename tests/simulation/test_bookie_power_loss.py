@@ -22,6 +22,7 @@ ROUNDS = 4
 # Sync points whose loss must be noticed, one by one.
 NEEDED = (
     "journal.group",
+    "journal.room",
     "journal.segment-header",
     "journal.segment-name",
     "entry-log.data",

@@ -30,7 +30,7 @@ def test_what_is_written_is_read_back(fs: FileSystem) -> None:
     assert file.size() == 8
     file.truncate(4)
     assert file.pread(9, 0) == b"\0\0\0h"
-    file.preallocate(4096)
+    file.preallocate(4096, "x")
     assert file.size() == 4096
     assert file.pread(4096, 4) == bytes(4092)
     file.sync("x")
