@@ -241,8 +241,7 @@ class AppendCore:
             return batch
         self._queued.append(batch)
         if self.state is _UNDECIDED:
-            self.state = _ENDING
-            self._effects.append(EndLedger(self.current))
+            self.seek_end()
         elif self.state is _NO_LEDGER:
             self._advance(now_ms)
         return None
@@ -257,6 +256,12 @@ class AppendCore:
             self.state = _SWITCHING
         self._want_ledger = True
         self._advance(now_ms)
+
+    def seek_end(self) -> None:
+        """Asks again for an end that couldn't be found; without it, the next append asks."""
+        if self.state is _UNDECIDED:
+            self.state = _ENDING
+            self._effects.append(EndLedger(self.current))
 
     def close_if_idle(self, now_ms: int) -> None:
         """Ends an old ledger that nobody is writing to; the next append makes a new one."""

@@ -35,6 +35,8 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from managed_ledger.managed_ledger import ManagedLedger
 
+DRAIN_TIMEOUT_S = 10.0
+"""How long close, terminate and truncate wait for appends that are under way."""
 END_ATTEMPTS = 8
 END_RETRY_S = 0.1
 """First pause between attempts to end a failed ledger; it doubles: about 13 s in all."""
@@ -148,6 +150,19 @@ class AppendPath:
         self._waiters.append(waiter)
         done, _ = await asyncio.wait([waiter], timeout=timeout_s)
         return bool(done)
+
+    async def find_end(self) -> None:
+        """See `ManagedLedger.find_end`."""
+        core = self.core
+        core.seek_end()
+        self.run()
+        while core.state is AppendState.ENDING:
+            await self.wait_change(DRAIN_TIMEOUT_S)
+        if core.state is AppendState.UNDECIDED:
+            raise AppendFailedError(f"ledger {core.current} has no end yet")
+        if core.state is AppendState.STOPPED:
+            assert core.refusal is not None
+            raise core.refusal
 
     async def drain(self, timeout_s: float) -> None:
         """Waits until nothing is pending, or the time is over."""
@@ -272,7 +287,8 @@ class AppendPath:
                 break
             except (LedgerError, MetadataError) as error:
                 attempt += 1
-                logger.warning("%s: ledger %d has no end yet: %s", log.name, ledger_id, error)
+                if attempt == 1:  # how it ends is said as well
+                    logger.warning("%s: ledger %d has no end yet: %s", log.name, ledger_id, error)
                 if attempt == END_ATTEMPTS:
                     failure = AppendFailedError(f"ledger {ledger_id} can't be ended: {error}")
                     failure.__cause__ = error
@@ -293,6 +309,7 @@ class AppendPath:
             return
         self._confirm_upto(ledger_id, metadata)
         self.run()
+        self._tell_moved()  # though there was nothing to report
         await self._record_end(ledger_id, metadata)
 
     def _forget_writer(self, ledger_id: int) -> None:
@@ -302,8 +319,10 @@ class AppendPath:
 
     def _confirm_upto(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         """Entries that were failed may be below the definite end: then they exist after all."""
-        if self._log.ledgers.entries(ledger_id) is not None:
+        entries = self._log.ledgers.entries(ledger_id)
+        if entries is not None and metadata.last_entry >= entries:
             self._log.ledgers.confirm(ledger_id, metadata.last_entry)
+            self._has_moved = True
 
     async def _definite_end(self, writer: AsyncLedgerWriter, *, is_retry: bool) -> LedgerMetadata:
         """The closed ledger's metadata: closed by us, else recovered."""

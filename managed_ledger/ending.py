@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
+from managed_ledger.append_path import DRAIN_TIMEOUT_S
 from managed_ledger.errors import (
     AppendFailedError,
     CursorClosedError,
@@ -21,9 +22,6 @@ from metadata.errors import MetadataError, NotFoundError
 if TYPE_CHECKING:
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
-
-DRAIN_TIMEOUT_S = 10.0
-"""How long close, terminate and truncate wait for appends that are under way."""
 
 
 async def terminate(log: ManagedLedger) -> Position:

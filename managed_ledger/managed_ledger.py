@@ -217,7 +217,8 @@ class ManagedLedger:
             heads, bodies: parallel lists; every head has ``config.head_bytes`` bytes.
             on_done: called with (ledger id, first entry id, count, error), in order, as often as
                 it takes for the counts to sum up. Without an error the entries are durable and
-                readable. With one, ids are -1 and this owner will never confirm them.
+                readable. With one, ids are -1 and this owner will never confirm them; while
+                ``is_undecided`` they may yet turn up in the log.
         """
         appends = self.appends
         if appends is None:
@@ -227,6 +228,21 @@ class ManagedLedger:
             elif self.terminated is not None:
                 appends.core.refuse(ManagedLedgerTerminatedError(self.name))
         appends.append(heads, bodies, on_done)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Appends were failed, and whether they are stored isn't known: see ``find_end``."""
+        return self.appends is not None and self.appends.core.state is AppendState.UNDECIDED
+
+    async def find_end(self) -> None:
+        """Finds out which failed appends are stored: ``last_confirmed`` then counts them.
+
+        Raises:
+            AppendFailedError: not yet; ask again.
+            ManagedLedgerError: the log is closed, fenced or terminated.
+        """
+        if self.appends is not None:
+            await self.appends.find_end()
 
     def append_path(self) -> AppendPath:
         """The writing side, made when needed."""

@@ -4,16 +4,23 @@ What is known of the producers survives the broker: every thousand entries it is
 cursor ``pulsar.dedup``, as the properties that go with its mark-delete position, and the entries
 behind that position tell the rest when the topic is loaded again. So the cursor's position and
 properties always belong together, and are stored together.
+
+An append may fail and its entries turn up in the log all the same: the answer was lost, and the
+ledger's end can't be found just then (`ManagedLedger.is_undecided`). Until the end is definite and
+what is in front of it was read, no producer is let in (``seeks_end``): an id comes again only when
+it is known whether its first copy is stored.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Container
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from bookkeeper.errors import LedgerError
 from broker.errors import PersistenceError, TopicFencedError
 from broker.protocol.entry_head import (
     FLAG_BATCH,
@@ -24,7 +31,9 @@ from broker.protocol.entry_head import (
 )
 from broker.protocol.framing import MalformedFrameError, parse_entry_body
 from broker.service.sequence_ids import NEW, STORED, Run, SequenceIds
+from managed_ledger.errors import ManagedLedgerError, ManagedLedgerTerminatedError
 from managed_ledger.position import LATEST, Position
+from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from broker.service.persistent_topic import PersistentTopic
@@ -38,6 +47,10 @@ logger = logging.getLogger(__name__)
 DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
 _REPLAY_ENTRIES: Final = 200
 _REPLAY_BYTES: Final = 4 << 20
+_SEEK_S: Final = 5.0
+"""Pause between searches for an end; a producer that comes asks at once."""
+_PRODUCER_WAITS_S: Final = 10.0
+"""Then it is told to come again."""
 
 
 def _last_id(first: int, highest: int, head: bytes) -> int:
@@ -85,6 +98,11 @@ class Deduplication:
         self.status = "Initialized"
         """As TopicStats name it."""
         self.judges = False
+        self.seeks_end = False
+        """What failed may be stored, nobody knows yet: nothing is taken until that is known."""
+        self._reading = asyncio.Lock()  # one replay at a time
+        self._wanted = asyncio.Event()  # somebody waits for the end
+        self._found = asyncio.Event()
 
     def last_sequence_id(self, producer_name: str) -> int:
         """The highest that is stored; -1: none is known."""
@@ -99,15 +117,18 @@ class Deduplication:
         self.status = "Recovering"
         try:
             ledger = self._topic.ledger
-            cursor = await ledger.open_cursor(DEDUPLICATION_CURSOR, LATEST)
-            for name, sequence_id in cursor.properties.items():
-                self._ids.stored(name, sequence_id)
-            # Entries stored meanwhile are noted as they are stored.
-            await self._replay(cursor.mark_delete, ledger.last_confirmed)
+            async with self._reading:
+                if ledger.is_undecided:  # since before there was de-duplication
+                    self._seek_end()
+                cursor = await ledger.open_cursor(DEDUPLICATION_CURSOR, LATEST)
+                for name, sequence_id in cursor.properties.items():
+                    self._ids.stored(name, sequence_id)
+                # Entries stored meanwhile are noted as they are stored.
+                await self._replay(cursor.mark_delete, ledger.last_confirmed)
+                self._cursor = cursor
         except BaseException:
             self.status = "Failed"
             raise
-        self._cursor = cursor
         self.judges, self.status = True, "Enabled"
 
     async def _replay(self, after: Position, upto: Position) -> None:
@@ -219,8 +240,70 @@ class Deduplication:
             self.snapshot()
 
     def on_settled(self) -> None:
-        """Nothing is on its way to the log, and it takes entries again after it has lost some."""
-        self._ids.forget_given()
+        """Entries were failed, and nothing is on its way to the log any more."""
+        if self._topic.ledger.is_undecided:
+            self._seek_end()
+        else:
+            self._ids.forget_given()
+
+    # --- entries in doubt
+
+    async def wait_end(self) -> None:
+        """Returns at once unless ``seeks_end``.
+
+        Raises:
+            TopicFencedError: the end wasn't found in time; come again.
+        """
+        if not self.seeks_end:
+            return
+        self._wanted.set()
+        try:
+            await asyncio.wait_for(self._found.wait(), _PRODUCER_WAITS_S)
+        except TimeoutError:
+            message = "It is not yet known which of the messages sent before are stored"
+            raise TopicFencedError(message) from None
+
+    def _seek_end(self) -> None:
+        if not self.seeks_end:
+            self.seeks_end = True
+            self._found.clear()
+            self._wanted.clear()
+            self._topic.evict_producers(TopicFencedError("The topic is recovering"))
+            self._topic.service.run(self._find_end())
+
+    async def _find_end(self) -> None:
+        topic, told = self._topic, False
+        try:
+            # Else the topic is unloaded, and the next load reads all; or nobody asks any more.
+            while topic.ledger.is_open and topic.deduplication is self:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), _SEEK_S)
+                self._wanted.clear()
+                try:
+                    await topic.ledger.find_end()
+                    await self._catch_up()
+                except ManagedLedgerTerminatedError:
+                    break
+                except (LedgerError, ManagedLedgerError, MetadataError) as error:
+                    if not told:
+                        logger.warning("%s: no producer until all is known: %s", topic.name, error)
+                    told = True
+                    continue
+                logger.info("%s: what was in doubt is known, accepting producers", topic.name)
+                break
+        finally:
+            self.seeks_end = False
+            self._found.set()
+
+    async def _catch_up(self) -> None:
+        """Learn what is in the log and wasn't reported; the rest may come again."""
+        async with self._reading:
+            if (cursor := self._cursor) is not None:
+                after = cursor.mark_delete if self._noted is None else self._noted
+                await self._replay(
+                    max(after, cursor.mark_delete), self._topic.ledger.last_confirmed
+                )
+            self._ids.forget_given()
 
     def _note(self, position: Position, count: int) -> None:
         if self._noted is None or position > self._noted:

@@ -66,6 +66,7 @@ class PersistentTopic(Topic):
     # An object with more than 30 attributes in its dictionary pays 1.5 kB for a table of its own;
     # the base class has nearly as many, so those that every idle topic has are here.
     __slots__ = (
+        "_has_failed",
         "_in_flight",
         "_recovering",
         "_settled",
@@ -86,6 +87,7 @@ class PersistentTopic(Topic):
         self.backlog = BacklogCheck(self)
         self.publish_figures = PublishFigures()
         self._in_flight = 0  # batches given to the ledger and not answered in full
+        self._has_failed = False  # fenced until every answer is out, for a failed append
         self._recovering = False
         self._terminating = False
         self.deduplication: Deduplication | None = None
@@ -112,6 +114,13 @@ class PersistentTopic(Topic):
                 f"{self.ledger.config.ensemble_size} bookies are asked for, {missing} are missing"
             )
         await self.backlog.admit_producer()
+        if self.deduplication is not None:
+            await self.deduplication.wait_end()
+
+    def _check_takes_entries(self) -> None:
+        super()._check_takes_entries()
+        if self.deduplication is not None and self.deduplication.seeks_end:
+            raise TopicFencedError(f"Topic {self.full_name} doesn't know yet what it has stored")
 
     def policies_changed(self) -> None:
         super().policies_changed()
@@ -189,12 +198,16 @@ class PersistentTopic(Topic):
         if self.terminated:
             self._refuse(batch, TopicTerminatedError(f"Topic {self.full_name} is terminated"))
             return
+        deduplication = self.deduplication
+        if deduplication is not None and deduplication.seeks_end:
+            self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is recovering"))
+            return
         self._count(batch)
         self.publish_figures.published(batch.bodies, batch.entry_bytes)
         batch.published_s = perf_counter()
         self._in_flight += 1
-        if self.deduplication is not None and self.deduplication.judges:
-            self.deduplication.publish(batch)
+        if deduplication is not None and deduplication.judges:
+            deduplication.publish(batch)
             return
         self.ledger.append(
             batch.heads,
@@ -239,6 +252,7 @@ class PersistentTopic(Topic):
             sink.publish_done(batch, offset, count, -1, -1)
         else:
             sink.publish_failed(batch, offset, count, error)
+        self._end_failure()
 
     def _take_answer(self, batch: PublishBatch, count: int) -> int:
         """Note that ``count`` more entries of a batch are answered; index of the first of them."""
@@ -260,14 +274,23 @@ class PersistentTopic(Topic):
             logger.error("%s: append failed, fencing: %s", self.name, error)
             self.fenced = True
             self._evict(TopicFencedError(f"Topic {self.full_name} lost its storage"))
-        if not isinstance(error, AppendFailedError):
+        if isinstance(error, AppendFailedError):
+            self._has_failed = True
+            self._end_failure()
+        else:
             self._on_fenced(error)
-        elif self._in_flight == 0 and not self._recovering and not self.closing:
-            # The ledger takes appends again, and nobody's older entries are under way any more.
-            logger.info("%s: append failures settled, accepting producers", self.name)
-            self.fenced = False
+
+    def _end_failure(self) -> None:
+        """Once nobody's older entries are under way, the ledger takes new ones again."""
+        if self._has_failed and not (self._in_flight or self._recovering or self.closing):
+            logger.info("%s: append failures settled", self.name)
+            self._has_failed = self.fenced = False
             if self.deduplication is not None:
                 self.deduplication.on_settled()
+
+    def evict_producers(self, error: BrokerError) -> None:
+        """They come back and send again what wasn't answered."""
+        self._evict(error)
 
     def _on_fenced(self, error: BaseException) -> None:
         """Another owner, or a ledger that can't go on: unload; the next client loads it anew."""

@@ -106,7 +106,7 @@ class Topic(ABC):
         producer = Producer(self, request, self.service.clock())
         producer.schema_version = schema_version
         await self._free_name(producer)
-        self._check_open()
+        self._check_takes_entries()
         self._check_encryption(request)  # the policy may have come while we waited
         self._require(producer)
         producers_max = self.policies.max_producers
@@ -121,6 +121,10 @@ class Topic(ABC):
 
     async def _check_storage(self) -> None:  # noqa: B027 - only stored topics have any
         """Raises what a new producer is told when the storage can't, or mustn't, take more."""
+
+    def _check_takes_entries(self) -> None:
+        """Raises what a producer is told that comes too early or too late."""
+        self._check_open()
 
     def _check_encryption(self, request: ProducerRequest) -> None:
         if self.policies.encryption_required and not request.encrypted:
