@@ -15,7 +15,7 @@ from broker.errors import (
 from broker.http.errors import ApiError
 from broker.http.messages import OutgoingMessage, encode_single
 from broker.http.publisher import Publisher
-from broker.http.value_schemas import Codec, ProduceSchema, ValueSchemas
+from broker.http.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
 from broker.protocol.framing import FRAME_PADDING_BYTES
 from broker.service.schemas.definition import version_bytes
 from broker.service.schemas.values import KeyValueCodec, ValueCodecError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["MESSAGES_MAX", "RestPublishers", "encode_values", "parse_messages"]
+__all__ = ["MESSAGES_MAX", "RestPublishers", "encode_value", "parse_messages"]
 
 ANSWER_TIMEOUT_S = 30.0
 _OVER_RATE = "The topic's publish rate did not admit the message in time"
@@ -35,8 +35,8 @@ _INT64_MAX = 2**63 - 1
 MESSAGES_MAX = 10_000
 """Of one call: they are taken in one go, for which everybody else waits, a tenth of a second."""
 _NAME_LENGTH_MAX = 4_096  # as on the binary port
-_INLINE_BYTES_MAX = 32 * 1024
-"""Texts of one call that are encoded on the loop; more of them would hold it."""
+_TEXT_FACTOR = 4
+"""A value's text may be so many times as long as the longest payload: JSON names each field."""
 
 
 class _Call:
@@ -218,10 +218,20 @@ class RestPublishers:
         """Texts to values, in place; what is wrong with those that are none, by index."""
         if codec is None:
             return {}
-        size = sum(len(message.payload) for message in messages)
-        if size <= _INLINE_BYTES_MAX:
-            return encode_values(codec, messages)
-        return await self._service.schemas.in_thread(lambda: encode_values(codec, messages))
+        length_max = _TEXT_FACTOR * self._service.config.max_message_size
+
+        def encode(index: int) -> Exception | None:
+            message = messages[index]
+            if len(message.payload) > length_max:
+                return ValueError(f"Text of {len(message.payload)} bytes, limit {length_max}")
+            return encode_value(codec, message)
+
+        found = await self.schemas.work(
+            [message.payload for message in messages],
+            encode,
+            lambda _: ServiceNotReadyError(f"Not encoded: {LATE}"),
+        )
+        return {index: error for index, error in enumerate(found) if error is not None}
 
     async def _publish(
         self,
@@ -271,23 +281,21 @@ class RestPublishers:
         return call.results
 
 
-def encode_values(codec: Codec, messages: list[OutgoingMessage]) -> dict[int, Exception]:
-    """Replace texts by values; what is wrong with those that are none, by index."""
-    wrong: dict[int, Exception] = {}
-    for index, message in enumerate(messages):
-        text = message.payload.decode()
-        try:
-            if not isinstance(codec, KeyValueCodec):
-                message.payload = codec.encode(text)
-                continue
-            key, message.payload = codec.encode_pair(message.key, text)
-            if key is not None:
-                message.key, message.key_is_base64 = b64encode(key).decode(), True
-            elif codec.separated:
-                raise ValueCodecError("A message of a KEY_VALUE schema needs a key")
-        except ValueCodecError as error:
-            wrong[index] = error
-    return wrong
+def encode_value(codec: Codec, message: OutgoingMessage) -> Exception | None:
+    """Replace a message's text by its value; what is wrong with one that is none."""
+    text = message.payload.decode()
+    try:
+        if not isinstance(codec, KeyValueCodec):
+            message.payload = codec.encode(text)
+            return None
+        key, message.payload = codec.encode_pair(message.key, text)
+        if key is not None:
+            message.key, message.key_is_base64 = b64encode(key).decode(), True
+        elif codec.separated:
+            return ValueCodecError("A message of a KEY_VALUE schema needs a key")
+    except ValueCodecError as error:
+        return error
+    return None
 
 
 def parse_messages(body: Any) -> tuple[str, list[OutgoingMessage]]:

@@ -7,10 +7,11 @@ when the topic is known to exist.
 from __future__ import annotations
 
 import binascii
+import time
 from base64 import b64decode
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
@@ -26,13 +27,15 @@ from broker.service.schemas.key_value import join_parts
 from broker.service.schemas.values import KeyValueCodec, ValueCodec, codec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from broker.http.messages import Message
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["STRING", "Codec", "Decoded", "ProduceSchema", "ValueSchemas"]
+__all__ = ["LATE", "STRING", "Codec", "Decoded", "ProduceSchema", "ValueSchemas"]
+
+T = TypeVar("T")
 
 Codec = ValueCodec | KeyValueCodec
 
@@ -40,8 +43,13 @@ _CODECS_MAX: Final = 256
 _CODECS_BYTES_MAX: Final = 8 * 1024 * 1024
 _LARGE: Final = 4_096
 """A definition that takes a thread's time to be parsed."""
-_INLINE_BYTES_MAX: Final = 32 * 1024
-"""Payloads that are decoded on the loop; more of them would hold it."""
+_INLINE_BYTES_MAX: Final = 1_024
+_INLINE_MESSAGES_MAX: Final = 2
+"""What is encoded or decoded on the loop: the codecs' budgets allow 15 ms for that much. More of it
+takes a thread, for which a call waits a tenth of a millisecond."""
+_CALL_S: Final = 5.0
+"""A thread's time for one call; messages that are left then aren't decoded or encoded."""
+LATE: Final = "the values of this call took too long"
 _NO_SCHEMA: Final = frozenset({"BYTES", "NONE"})
 
 
@@ -67,6 +75,7 @@ class Decoded:
     type: str
     """Of its schema; empty: not known."""
     value: Any = None
+    """An ``orjson.Fragment``: written to JSON already, where it can't fail others any more."""
     error: str = ""
 
 
@@ -77,6 +86,26 @@ class ValueSchemas:
         self._service = service
         self._codecs: OrderedDict[tuple[Any, ...], Codec | None] = OrderedDict()
         self._bytes = 0
+
+    async def work(
+        self, payloads: Sequence[bytes], each: Callable[[int], T], late: Callable[[int], T]
+    ) -> list[T]:
+        """``each`` for the index of each payload, on the loop where that takes no time.
+
+        Args:
+            late: the result for a payload that the call's time doesn't reach.
+        """
+
+        def run() -> list[T]:
+            end_s = time.monotonic() + _CALL_S
+            return [
+                each(index) if time.monotonic() < end_s else late(index)
+                for index in range(len(payloads))
+            ]
+
+        if len(payloads) <= _INLINE_MESSAGES_MAX and sum(map(len, payloads)) <= _INLINE_BYTES_MAX:
+            return run()
+        return await self._service.schemas.in_value_thread(run)
 
     async def of_body(self, name: TopicName, body: dict[str, Any]) -> ProduceSchema:
         """The schema of a ProducerMessages object; nothing is stored.
@@ -153,17 +182,21 @@ class ValueSchemas:
             except InvalidSchemaError:  # stored under ALWAYS_COMPATIBLE, or by an older version
                 codecs[stamp] = stored.definition.type, None
 
-        def work() -> list[Decoded | None]:
-            return [
-                _decoded(message, *codecs[message.schema_version])
-                if message.schema_version and message.encryption is None
-                else None
-                for message in messages
-            ]
-
-        if sum(len(message.payload) for message in messages) <= _INLINE_BYTES_MAX:
-            return work()
-        return await self._service.schemas.in_thread(work)
+        places = [
+            place
+            for place, message in enumerate(messages)
+            if message.schema_version and message.encryption is None
+        ]
+        chosen = [messages[place] for place in places]
+        found = await self.work(
+            [message.payload for message in chosen],
+            lambda index: _decoded(chosen[index], *codecs[chosen[index].schema_version]),
+            lambda index: Decoded(codecs[chosen[index].schema_version][0], error=LATE),
+        )
+        results: list[Decoded | None] = [None] * len(messages)
+        for place, result in zip(places, found, strict=True):
+            results[place] = result
+        return results
 
 
 def _decoded(message: Message, kind: str, codec: Codec | None) -> Decoded:
@@ -171,14 +204,18 @@ def _decoded(message: Message, kind: str, codec: Codec | None) -> Decoded:
         unknown = "values of its schema aren't shown" if kind else "its schema isn't known"
         return Decoded(kind, error=unknown)
     try:
-        if not isinstance(codec, KeyValueCodec):
-            return Decoded(kind, codec.decode(message.payload))
-        key = None
-        if codec.separated and message.key is not None:
-            key = b64decode(message.key) if message.key_is_base64 else message.key.encode()
-        return Decoded(kind, codec.decode_pair(key, message.payload))
+        if isinstance(codec, KeyValueCodec):
+            key = None
+            if codec.separated and message.key is not None:
+                key = b64decode(message.key) if message.key_is_base64 else message.key.encode()
+            value = codec.decode_pair(key, message.payload)
+        else:
+            value = codec.decode(message.payload)
+        return Decoded(kind, orjson.Fragment(orjson.dumps(value)))
     except ValueError as error:  # ValueCodecError, or a key that isn't base64
         return Decoded(kind, error=str(error))
+    except orjson.JSONEncodeError as error:  # a TypeError: JSON has no form for it
+        return Decoded(kind, error=f"can't be shown: {error}")
 
 
 def _told(definition: SchemaDefinition) -> str:

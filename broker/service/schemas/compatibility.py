@@ -63,6 +63,10 @@ def validate(definition: SchemaDefinition) -> None:
         raise InvalidSchemaError(f"Schema {kind} is a client-side schema type")
     if kind in AVRO_FORMS:
         parse_avro(data, kind)
+        if kind == "AVRO":  # the others' values aren't in Avro's binary form
+            from broker.service.schemas.avro_values import check_empty_values
+
+            check_empty_values(data)
     elif kind == "PROTOBUF_NATIVE":
         root_message(data)
     elif kind == "KEY_VALUE":

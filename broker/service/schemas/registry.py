@@ -63,11 +63,14 @@ class SchemaRegistry:
         self._clock = clock
         self._cache = CachedValues(store, SCHEMAS, _decode_small, _CACHED_MAX)
         self._checks = ThreadPoolExecutor(_CHECKS_AT_ONCE, "schemas")
+        # Values of REST calls that take their time must not keep typed clients from connecting.
+        self._values = ThreadPoolExecutor(_CHECKS_AT_ONCE, "values")
         self.figures = SchemaFigures()
 
     def close(self) -> None:
         self._cache.close()
         self._checks.shutdown(wait=False, cancel_futures=True)
+        self._values.shutdown(wait=False, cancel_futures=True)
 
     # --- reading
 
@@ -229,8 +232,12 @@ class SchemaRegistry:
         raise BrokerMetadataError(f"Schema of {name}: lost against others {_ROUNDS_MAX} times")
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Large definitions, and many values, take longer than the loop may be held."""
+        """Large definitions take longer than the loop may be held."""
         return await asyncio.get_running_loop().run_in_executor(self._checks, work)
+
+    async def in_value_thread(self, work: Callable[[], T]) -> T:
+        """For what a call's values need."""
+        return await asyncio.get_running_loop().run_in_executor(self._values, work)
 
 
 def _path(name: TopicName) -> str:

@@ -6,9 +6,11 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from broker.http.app import create_app
@@ -26,7 +28,7 @@ from broker.http.rest_consume import (
     parse_token,
 )
 from broker.http.rest_produce import RestPublishers
-from broker.http.value_schemas import STRING, Decoded, ValueSchemas
+from broker.http.value_schemas import LATE, STRING, Decoded, ValueSchemas
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import SHARED
@@ -73,6 +75,14 @@ async def register(broker: Broker, *definitions: SchemaDefinition) -> None:
         await broker.service.schemas.register(NAME, definition, rules)
 
 
+async def decoded(schemas: ValueSchemas, messages: list[Message]) -> list[Decoded | None]:
+    """As ``schemas.decode``, with values read from the JSON that they are."""
+    return [
+        each and replace(each, value=orjson.loads(orjson.dumps(each.value)))
+        for each in await schemas.decode(NAME, messages)
+    ]
+
+
 async def test_values_by_their_versions(broker: Broker) -> None:
     separated = SchemaDefinition(
         "KEY_VALUE",
@@ -87,8 +97,8 @@ async def test_values_by_their_versions(broker: Broker) -> None:
     schemas = ValueSchemas(broker.service)
     encrypted = message(b"\x02\x00", version_bytes(0))
     encrypted.encryption = pb.MessageMetadata()
-    found = await schemas.decode(
-        NAME,
+    found = await decoded(
+        schemas,
         [
             message(b"\x02\x02\x02x", version_bytes(0)),
             message(b"\x00\x05", version_bytes(1)),
@@ -117,7 +127,32 @@ async def test_values_by_their_versions(broker: Broker) -> None:
     assert found[8].error
     assert found[9] is None
     many = [message(b"\x02\x02\x02x", version_bytes(0))] * 20_000
-    assert set(map(str, await schemas.decode(NAME, many))) == {str(found[0])}
+    assert set(map(str, await decoded(schemas, many))) == {str(found[0])}
+
+
+async def test_a_value_that_json_can_t_hold_hurts_no_other(broker: Broker) -> None:
+    """Ten bytes of AVRO, or JSON 255 levels deep, made the answer 500 for their batch, for ever."""
+    await register(broker, avro("long"), avro(record(), "JSON"), plain("INT16"))
+    deep = b"[" * 254 + b"]" * 254
+    payloads = [(b"\xff" * 9 + b"\x7f", 0), (deep, 1), (b"\x00\x05", 2)]
+    messages = [message(payload, version_bytes(version)) for payload, version in payloads]
+    found = await ValueSchemas(broker.service).decode(NAME, messages)
+    shown = [
+        message_of(Delivery(-1, 1, 2, each, 0), as_base64=False, decoded=value)
+        for each, value in zip(messages, found, strict=True)
+    ]
+    answer = orjson.loads(orjson.dumps(shown))
+    assert ["decodeError" in each for each in answer] == [True, True, False]
+    assert answer[2]["payload"] == 5
+
+
+async def test_a_call_s_values_end_with_its_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await register(broker, avro(ORDER))
+    monkeypatch.setattr("broker.http.value_schemas._CALL_S", 0.0)
+    found = await decoded(ValueSchemas(broker.service), [message(b"\x00\x00", version_bytes(0))])
+    assert found == [Decoded("AVRO", error=LATE)]
 
 
 def test_a_message_shows_its_schema() -> None:
