@@ -83,12 +83,14 @@ class AvroReader:
         if depth == DEPTH_MAX:
             raise ValueError(f"more than {DEPTH_MAX} objects and arrays within each other")
         if kind == "array":
-            items, values = schema["items"], []
+            items = schema["items"]
+            values: list[Any] = []
             while count := self._block():
                 values.extend(self._value(items, depth + 1) for _ in range(count))
             return values
         if kind == "map":
-            inner, pairs = schema["values"], {}
+            inner = schema["values"]
+            pairs: dict[str, Any] = {}
             while count := self._block():
                 for _ in range(count):
                     key = self._take(self._long()).decode()
