@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from loadbalance.model import BrokerLoad, BundleLoad, Weights, namespace_of
@@ -27,7 +28,7 @@ _BYTES_OF_A_FULL_BROKER: Final = 10 * 1024 * 1024.0
 """A second; no broker is so slow that fewer of them fill it."""
 STEP: Final = 100
 """Brokers that are looked at before others may run: some 0.2 ms."""
-_NOWHERE: Final[Mapping[str, int]] = {}
+_NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(slots=True)

@@ -33,7 +33,6 @@ _log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.2  # after a round in which every bookie failed, or said less than it should
 _GRACE_S: Final = 0.5  # polls that should have been answered by now
-_NO_ANSWER: Final = LacReply(codes.UNAVAILABLE, None, -1)
 
 
 class _Round(Enum):
@@ -245,7 +244,7 @@ class LedgerTail:
         try:
             return await self._bookies.client(bookie).wait_lac(self.ledger_id, above, wait_s)
         except BookkeeperError:
-            return _NO_ANSWER
+            return LacReply(codes.UNAVAILABLE, None, -1)
 
     def _tail_slots(self, entry_id: int) -> Sequence[int]:
         """All slots of the last segment, beginning with the write set of an entry."""
@@ -260,7 +259,7 @@ class LedgerTail:
         try:
             return await self._bookies.client(bookie).read_lac(self.ledger_id, fence=False)
         except BookkeeperError:
-            return _NO_ANSWER
+            return LacReply(codes.UNAVAILABLE, None, -1)
 
     async def _ask_all(self) -> set[int]:
         """Ask the last segment until every write set was heard; slots whose answer counts."""

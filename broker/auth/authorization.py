@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Resource:
 
 
 _Roles = Mapping[str, frozenset[str]]
-_NO_ROLES: Final[_Roles] = {}
+_NO_ROLES: Final[_Roles] = MappingProxyType({})
 
 
 class Grants:

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app", "product_version"]
 
-_WEBSOCKETS = [*websocket_routes(), unknown_route()]
+_WEBSOCKETS = (*websocket_routes(), unknown_route())
 _DESCRIPTION = """\
 The HTTP interface of Magnetar, compatible with Apache Pulsar's admin API v2, lookup, REST produce
 and WebSocket API; REST consume is Magnetar's own.

@@ -15,27 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.protocol import pulsar_api_pb2 as pb
+    from broker.service.shared_bytes import SharedBytes
     from managed_ledger.position import Position
 
-__all__ = ["CHUNKS_MAX", "EXPIRE_MS", "PENDING_MAX", "ChunkAssembler", "Joined", "SharedBytes"]
+__all__ = ["CHUNKS_MAX", "EXPIRE_MS", "PENDING_MAX", "ChunkAssembler", "Joined"]
 
 PENDING_MAX: Final = 10
 EXPIRE_MS: Final = 60_000
 RETURNING_MAX: Final = 1_000
 CHUNKS_MAX: Final = 100_000
 """Of one message: its positions are kept until it is acknowledged."""
-
-
-@dataclass(slots=True)
-class SharedBytes:
-    """What all assemblers of a process hold together."""
-
-    bytes_max: int
-    used: int = 0
-
-    @property
-    def full(self) -> bool:
-        return self.used > self.bytes_max
 
 
 @dataclass(slots=True)

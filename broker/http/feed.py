@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import BrokerError
-from broker.http.chunks import EXPIRE_MS, ChunkAssembler, SharedBytes
+from broker.http.chunks import EXPIRE_MS, ChunkAssembler
 from broker.http.messages import (
     Message,
     UndecodableEntryError,
@@ -46,8 +46,6 @@ logger = logging.getLogger(__name__)
 CONSUME, DISCARD = "CONSUME", "DISCARD"  # cryptoFailureAction of Pulsar's clients
 UNACKED, ACKED, UNKNOWN = "unacknowledged", "acknowledged", "unknown"
 PARTIAL_MAX = 20_000  # batches acknowledged in part, per source
-CHUNKS = SharedBytes(256 * 1024 * 1024)
-"""Incomplete chunked messages of all clients of this process."""
 LEDGERS_MAX = 10_000  # that messages of several topics came from
 CHUNK_POSITIONS_MAX = 200_000  # of chunked messages that aren't acknowledged, per source
 LEAVING_S = 0.2  # how long a rival for an exclusive subscription waits for a session to end
@@ -192,7 +190,8 @@ class Feed:
         self.on_topic_lost: Callable[[str], None] | None = None
         """Set: topics come and go, and ``on_lost`` isn't called for one of them."""
         self._ended: asyncio.Event | None = None  # made when somebody waits
-        self.ready = _NOTHING  # replaced before anything is added: a deque takes 760 bytes
+        # Replaced before anything is added: a deque takes 760 bytes, and most feeds are idle.
+        self.ready: deque[Delivery] = _NOTHING
         self._sources: list[_Source] = []
         self._links: PeerLinks | None = None  # to the brokers of topics that aren't served here
         self._by_partition: dict[int, _Source] = {}
@@ -401,7 +400,9 @@ class Feed:
     ) -> tuple[tuple[Position, ...], bytes | None]:
         """Take one chunk: the message's positions and payload, when this was its last one."""
         if (chunks := source.chunks) is None:
-            chunks = source.chunks = ChunkAssembler(self._payload_bytes_max, CHUNKS)
+            chunks = source.chunks = ChunkAssembler(
+                self._payload_bytes_max, self._service.chunk_bytes
+            )
         now_ms = _now_ms()
         joined = chunks.add(metadata, payload, position, now_ms)
         self._settle_chunks(source, now_ms)
@@ -678,7 +679,7 @@ class Feed:
         self.buffered_bytes = 0
 
 
-_NOTHING: Final[deque[Delivery]] = deque()
+_NOTHING: Final[deque[Delivery]] = deque(maxlen=0)
 """Of all feeds that have nothing to deliver."""
 
 

@@ -6,10 +6,9 @@ Their label ``namespace`` is ``tenant/namespace/persistent`` (trap 41).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import add
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.http.metrics_page import MetricsPage, label
 from broker.service.figures import LATENCY_LIMITS_MS, SIZE_LIMITS
@@ -23,8 +22,7 @@ __all__ = ["NO_LEDGER", "LedgerPeriod", "LedgerSums", "LedgerTables", "ledger_pe
 _Buckets = tuple[Sequence[int], float]
 
 
-@dataclass(slots=True)
-class LedgerPeriod:
+class LedgerPeriod(NamedTuple):
     """Events of one log in the last whole period."""
 
     copies: int = 1

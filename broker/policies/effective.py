@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.policies.offload import effective_offload
@@ -49,7 +50,7 @@ STRATEGIES: Final = frozenset(LEGACY_STRATEGIES.values())
 
 Document = Mapping[str, Any]
 
-_EMPTY: Final[Document] = {}
+_EMPTY: Final[Document] = MappingProxyType({})
 _MINUTE_MS: Final = 60_000
 _TICK_MS_MAX: Final = 3_600_000  # no message is more than an hour late, whatever is asked
 _QUOTA_TYPES: Final = ("destination_storage", "message_age")

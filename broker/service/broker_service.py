@@ -29,6 +29,7 @@ from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
 from broker.service.schemas.registry import SchemaRegistry
 from broker.service.send_messages import SendMessages
+from broker.service.shared_bytes import SharedBytes
 from broker.service.sweeper import Sweeper
 from broker.service.throttle import broker_dispatch_throttle, broker_publish_throttle
 from broker.service.tls import TlsListener, listening_socket
@@ -60,6 +61,9 @@ logger = logging.getLogger(__name__)
 
 _CONNECTION_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """Published bytes of one connection that may wait for storage before its reads pause."""
+
+_CHUNK_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Incomplete chunked messages of all clients of HTTP and WebSocket."""
 
 
 def wall_clock_ms() -> int:
@@ -141,6 +145,7 @@ class BrokerService:
         self.directory = TopicDirectory(self)
         self.watchers = TopicListWatchers(self)
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages()
+        self.chunk_bytes = SharedBytes(_CHUNK_BYTES_MAX)
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers
         self.publish_buffer_max = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
@@ -159,8 +164,7 @@ class BrokerService:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[asyncio.Server | Doorstep | TlsListener] = []
         self._sweeper = Sweeper(self)
-        self._producer_names = itertools.count()
-        self._name_prefix = ""
+        self._producer_names, self._name_prefix = itertools.count(), ""
 
     # --- life
 

@@ -36,7 +36,7 @@ _FINISHING: Final = 0.25
 _MEMORY_STEPS: Final = 64
 _RECORD_HEAD_BYTES: Final = 5
 _HANDSHAKE_RECORD: Final = 22
-_MAJOR_VERSIONS: Final = (bytearray(), bytearray(b"\3"))
+_MAJORS: Final = (b"", b"\3")
 _RECORD_BYTES_MAX: Final = 16 * 1024 + 256
 
 
@@ -62,7 +62,7 @@ class Handshake:
         Raises:
             ValueError: that is no TLS.
         """
-        if first and (received[0] != _HANDSHAKE_RECORD or received[1:2] not in _MAJOR_VERSIONS):
+        if first and (received[0] != _HANDSHAKE_RECORD or bytes(received[1:2]) not in _MAJORS):
             raise ValueError("no TLS")
         whole, size = 0, len(received)
         while size - whole >= _RECORD_HEAD_BYTES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Depends, Path, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from broker.http.dependencies import Service, Topic, body_doc, json_body
 from broker.http.errors import ApiError
@@ -107,7 +107,7 @@ class TopicGrant(BaseModel):
 
     topic: str
     role: str
-    actions: list[Action] = []
+    actions: list[Action] = Field([])
 
 
 _GRANT_EXAMPLE = {"topic": "persistent://public/default/orders", "role": "joe"}

@@ -13,6 +13,8 @@ from starlette.routing import Match
 from starlette.websockets import WebSocket
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.routing import WebSocketRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,7 +24,7 @@ __all__ = ["WebSocketLayer"]
 class WebSocketLayer:
     """Nothing of a WebSocket goes further; layers that it needs lie outside of this one."""
 
-    def __init__(self, app: ASGIApp, routes: list[WebSocketRoute]) -> None:
+    def __init__(self, app: ASGIApp, routes: Sequence[WebSocketRoute]) -> None:
         """``routes``: tried in turn; the last one matches everything."""
         self._app = app
         self._routes = routes

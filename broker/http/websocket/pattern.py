@@ -43,7 +43,6 @@ COMPARE_S: Final = 60.0
 _AGAIN_S, _AGAIN_MAX_S = 0.1, 30.0
 """Until a topic that couldn't be subscribed to is tried again: doubles."""
 _SLICE: Final = 500  # names between which others get their turn: a millisecond or two
-_TASKS: set[asyncio.Task[None]] = set()  # asyncio itself holds tasks weakly only
 
 
 class TopicGuard(Protocol):
@@ -266,10 +265,9 @@ class PatternSession(ConsumerSession):
     def _work_soon(self) -> None:
         if not self._busy and self._following:
             self._busy = True
-            # Never cancelled, so that no consumer is left behind half made; it sees the end itself.
-            task = asyncio.get_running_loop().create_task(self._work())
-            _TASKS.add(task)
-            task.add_done_callback(_TASKS.discard)
+            # Not cancelled before the broker ends, so that no consumer is left behind half made; it
+            # sees the end itself.
+            self._service.run(self._work())
 
     async def _work(self) -> None:
         try:

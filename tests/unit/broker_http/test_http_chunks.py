@@ -12,12 +12,13 @@ import pytest
 
 from broker.http import feed as feed_module
 from broker.http.app import create_app
-from broker.http.chunks import CHUNKS_MAX, ChunkAssembler, Joined, SharedBytes
+from broker.http.chunks import CHUNKS_MAX, ChunkAssembler, Joined
 from broker.http.local_producer import LocalProducer
 from broker.http.messages import parse_message_id
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_body
 from broker.protocol.topic_name import TopicName
+from broker.service.shared_bytes import SharedBytes
 from tests.unit.broker_service.doubles import Broker
 
 EXPIRE_MS = 1_000
@@ -279,17 +280,17 @@ async def test_an_incomplete_message_is_given_up(
 async def test_a_session_that_ends_frees_its_chunks(
     broker: Broker, http: httpx.AsyncClient
 ) -> None:
-    before = feed_module.CHUNKS.used
+    before = broker.service.chunk_bytes.used
     await http.put(f"{BASE}/session")
     await publish(broker, ("a", 0, 2, b"x" * 500))
     assert await take(http, max=1, waitMs=0) == []
     for _ in range(600):
-        if feed_module.CHUNKS.used == before + 500:
+        if broker.service.chunk_bytes.used == before + 500:
             break
         assert await take(http, max=1, waitMs=50) == []
-    assert feed_module.CHUNKS.used == before + 500
+    assert broker.service.chunk_bytes.used == before + 500
     await http.delete(f"{BASE}/session")
-    assert feed_module.CHUNKS.used == before
+    assert broker.service.chunk_bytes.used == before
 
 
 async def test_compressed_chunks(broker: Broker, http: httpx.AsyncClient) -> None:

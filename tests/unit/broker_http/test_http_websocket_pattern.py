@@ -68,7 +68,7 @@ async def world(broker: Broker) -> AsyncIterator[World]:
     world = World(broker)
     yield world
     world.session.close()
-    await until(lambda: not pattern._TASKS)
+    await until(lambda: not world.session._busy)
 
 
 async def until(check: Callable[[], bool]) -> None:
