@@ -356,6 +356,34 @@ def test_unloading_takes_all_partitions_along(admin: httpx.Client, namespace: st
     assert admin.get(f"{path}/partitioned-stats").json()["metadata"]["partitions"] == 2
 
 
+def test_names_of_topics_come_by_page(
+    admin: httpx.Client, namespace: str, external_server: object
+) -> None:
+    if external_server is not None:
+        pytest.skip("Pulsar knows no pages")
+    names = [f"persistent://{namespace}/{name}" for name in ("a", "b", "c%20d", "e")]
+    for name in reversed(names):
+        assert admin.put(name.replace("://", "/")).is_success
+
+    def page(**query: str | int) -> list[str]:
+        answer = admin.get(f"/persistent/{namespace}", params=query)
+        assert answer.is_success, answer.text
+        found: list[str] = answer.json()
+        return found
+
+    everything = page()
+    assert len(everything) == len(names)
+    assert page(limit=2) == everything[:2]
+    assert page(limit=2, after=everything[1]) == everything[2:]
+    assert page(limit=2, after=everything[-1]) == []
+    assert page(after=f"persistent://{namespace}/aa") == everything[1:]  # deleted meanwhile
+    assert page(limit=10**9) == everything
+    for limit in ("0", "-1", "many"):
+        answer = admin.get(f"/persistent/{namespace}", params={"limit": limit})
+        assert answer.status_code in (400, 422)
+        assert "limit" in answer.json()["reason"]
+
+
 def test_a_deleted_partition_comes_back(admin: httpx.Client, namespace: str) -> None:
     path = f"/persistent/{namespace}/p"
     assert admin.put(f"{path}/partitions", json=3).is_success

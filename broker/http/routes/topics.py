@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -52,14 +53,24 @@ async def list_topics(
     spread: Spread,
     bundle: Annotated[_Text, Query(description="Only topics of this bundle")] = None,
     includeSystemTopic: _Text = None,
+    after: Annotated[
+        _Text,
+        Query(description="Only names behind this full name: the last one of the page before"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        Query(ge=1, description="Names of a page; fewer are the last page. Not Pulsar's"),
+    ] = None,
 ) -> Response:
     await require_namespace(service, namespace)
     names = await topics_everywhere(service, spread, namespace, domain)
+    if after is not None:
+        names = names[bisect_right(names, after) :]
     if not flag(includeSystemTopic):
         names = user_topics(names)
     if bundle is not None:
         names = await _in_bundle(service, namespace, names, bundle)
-    return JsonResponse(names)
+    return JsonResponse(names[:limit])
 
 
 async def _in_bundle(
