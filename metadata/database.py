@@ -1,192 +1,230 @@
-"""The SQLite file behind an embedded store. Used by one thread at a time; blocks.
+"""A durable tree: a SQLite file and the log beside it. Used by one thread at a time; blocks.
 
-Layout (``PRAGMA user_version`` = FORMAT_VERSION): ``nodes`` has one row per persistent node except
-the root, ``counters`` the next sequence number of each parent that ever had sequential children.
-SQLite notices damage of its own structure only, so every row ends with a CRC32C over its fields.
-WAL with synchronous=FULL: a commit has synced the log when it returns. The lock is exclusive: a
-second process that opens the file is refused instead of serving a tree that is about to be stale.
+Invariants:
+- The log has a commit, durably, before the database gets it, and the database has it before anybody
+  is told. So after ``kill -9`` both hold all of it, and after a power cut the log does.
+- A state has a number (how many commits made it) and a digest of its rows; both files say which
+  state is theirs. Opened is the newest state, proven by its digest, or the start is refused.
+- A segment of the log is begun only after the database has everything before it, durably; one more
+  segment is kept. So a start applies what one segment can hold, and the log stays small.
+
+A store in memory (path None) has none of this.
 """
 
+import errno
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from struct import Struct
-from struct import error as StructError  # it is a class
 
-from crc32c import crc32c
-
+from metadata.commit_log import LogWriter, missing_records, remove_segments
 from metadata.errors import DatabaseError
+from metadata.log_format import (
+    Position,
+    UnknownVersionError,
+    find_segments,
+    new_header,
+    read_segment,
+)
+from metadata.rows import DIGEST_END, Change, Digester, digest_of_counters
+from metadata.sqlite_file import SqliteFile, State, commit_without_wal
+from metadata.tree import Tree
 
-APPLICATION_ID = 0x4D474D44  # "MGMD"
-FORMAT_VERSION = 2  # 1 had no checksums
+_STORE_ID_BYTES = 16
+_FIRST_COMMIT = 1  # what a file of before there was a log counts as: 0 is the empty store
 
-# Rows per statement. sqlite3 releases the GIL once per statement, and beside a busy loop each
-# release costs a switch interval: executemany, one release a row, is far slower there.
-_ROWS_MAX = 64
-_PUT = "REPLACE INTO nodes (path, value, version, created_ms, modified_ms, crc) VALUES "
-_COUNT = "REPLACE INTO counters (parent, next, crc) VALUES "
-_NUMBERS = Struct(">qqq")
-_NUMBER = Struct(">q")
-_OTHER_TYPES = (TypeError, AttributeError, StructError, UnicodeError)
-"""A damaged row may hold a number where a text was, and SQLite's message may quote damaged text."""
+# Refused before anything was written: the next transaction may succeed (a full disk gets space,
+# a smaller value fits). Any other failure, above all of a sync, leaves the files in doubt.
+_REFUSALS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_NOMEM})
 
-Row = tuple[str, bytes, int, int, int]
+
+def is_refusal(error: BaseException) -> bool:
+    """A failed ``commit`` wrote nothing, and another one may follow."""
+    return isinstance(error, NoRoomError) or getattr(error, "sqlite_errorcode", 0) in _REFUSALS
+
+
+class NoRoomError(Exception):
+    """No space for the log; nothing was written."""
 
 
 class Database:
-    """Opened by the constructor; any thread may use it, one at a time."""
+    """Opened by the constructor, then ``load``; any thread may use it, one at a time."""
 
     def __init__(self, path: Path | None) -> None:
+        """
+        Raises:
+            DatabaseError: it is in use, damaged, of another program; or the files together can't
+                prove that no commit is missing.
+        """
         self.path, self.commits = path, 0
+        self._log: LogWriter | None = None
+        main_commit = 0
+        if path is not None:
+            _check_presence(path)
+            main_commit = commit_without_wal(path)
+        self._sqlite = SqliteFile(path)
         try:
-            if path is not None:
-                _make_directories(path.parent)
-            self._db = sqlite3.connect(
-                path or ":memory:", isolation_level=None, check_same_thread=False, timeout=0
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise DatabaseError(path, error) from error
-        try:
-            self._prepare()
-        except sqlite3.Error as error:
-            self._db.close()
-            is_locked = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
-            reason = "another process is using it" if is_locked else error
-            raise DatabaseError(path, reason) from error
-        except UnicodeError as error:
-            self._db.close()
-            raise DatabaseError(path, error) from error
+            if path is None:
+                self._sqlite.make_tables()
+                self._sqlite.finish_opening(None)
+            else:
+                self._compare(path, main_commit)
         except BaseException:
-            self._db.close()
+            self.close()
             raise
 
-    def _prepare(self) -> None:
-        run = self._db.execute
-        run("PRAGMA locking_mode=EXCLUSIVE")
-        run("PRAGMA journal_mode=WAL")
-        run("PRAGMA synchronous=FULL")
-        run("BEGIN EXCLUSIVE")
-        (version,) = run("PRAGMA user_version").fetchone()
-        (application,) = run("PRAGMA application_id").fetchone()
-        (tables,) = run("SELECT count(*) FROM sqlite_master").fetchone()
-        if (application, version) == (0, 0) and not tables:
-            run(
-                "CREATE TABLE nodes (path TEXT PRIMARY KEY, value BLOB NOT NULL,"
-                " version INTEGER NOT NULL, created_ms INTEGER NOT NULL,"
-                " modified_ms INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
-            )
-            run(
-                "CREATE TABLE counters (parent TEXT PRIMARY KEY, next INTEGER NOT NULL,"
-                " crc INTEGER NOT NULL) WITHOUT ROWID"
-            )
-            run(f"PRAGMA application_id={APPLICATION_ID}")
-            run(f"PRAGMA user_version={FORMAT_VERSION}")
-        elif application != APPLICATION_ID:
-            raise DatabaseError(self.path, f"not a metadata database (id {application:#x})")
-        elif version != FORMAT_VERSION:
-            raise DatabaseError(self.path, f"format version {version}, known is {FORMAT_VERSION}")
+    def _compare(self, path: Path, main_commit: int) -> None:
+        """Brings the database to the newest state, in a transaction that ``load`` ends."""
+        try:
+            segments = [read_segment(*each) for each in find_segments(path)]
+        except (OSError, UnknownVersionError) as error:
+            raise DatabaseError(path, error) from error
+        if self._sqlite.is_new:
+            self._sqlite.make_tables()
+        first = segments[0].header if segments else None
+        if not (self._sqlite.is_new or self._sqlite.is_unlogged):
+            state = self._sqlite.state()
+        elif segments and first is None:
+            raise DatabaseError(segments[0].path, "its header is damaged")
         else:
-            # Rows have checksums; this tells of rows that a damaged page doesn't show any more.
-            ((verdict,),) = run("PRAGMA quick_check(1)").fetchall()
-            if verdict != "ok":
-                raise DatabaseError(self.path, verdict)
-        run("COMMIT")
+            digest = self._digest()
+            if first is None:
+                commit = 0 if self._sqlite.is_new else _FIRST_COMMIT
+                state = State(os.urandom(_STORE_ID_BYTES), commit, digest, 0)
+            else:
+                # The first start of this kind was cut short, or it is older than what follows.
+                state = State(first.store_id, first.base.commit, digest, first.number)
+                if digest != first.base.digest or (self._sqlite.is_new and state.commit):
+                    raise DatabaseError(
+                        path,
+                        "it is empty, damaged or an older copy: its log begins with another state, "
+                        f"commit {state.commit}",
+                    )
+        end = Position(state.commit, state.digest, 0)
+        if segments or state.segment:
+            records, end = missing_records(path, segments, state)
+            for record in records:
+                self._sqlite.apply(record.change(), None)
+        if end.commit < main_commit:
+            wal = path.with_name(f"{path.name}-wal")
+            reason = f"it is an older copy, of commit {end.commit}: {path.name} is at {main_commit}"
+            raise DatabaseError(wal, reason)
+        self._store_id, self._end = state.store_id, end
+        self._segment = max([state.segment, *(each.number for each in segments)])
 
-    def nodes(self) -> Iterator[Row]:
-        """All nodes. Raises DatabaseError: the file or a row is damaged."""
+    def _digest(self) -> int:
+        digester = Digester()
+        for _ in digester.rows(self._sqlite.nodes()):
+            pass
+        return (digester.digest + digest_of_counters(self._sqlite.counters())) % DIGEST_END
+
+    def load(self, tree: Tree) -> None:
+        """Fills an empty tree, and makes ready for commits.
+
+        Raises:
+            DatabaseError: a row is damaged, or some are missing; the database is closed.
+        """
         try:
-            for *fields, crc in self._db.execute(
-                "SELECT path, value, version, created_ms, modified_ms, crc FROM nodes"
-            ):
-                path, value, version, created_ms, modified_ms = fields
-                row = (path, value, version, created_ms, modified_ms)
-                self._check(path, crc, _row_crc(row))
-                yield row
-        except (sqlite3.Error, *_OTHER_TYPES) as error:
+            self._load(tree)
+        except ValueError as error:
+            self.close()
             raise DatabaseError(self.path, error) from error
+        except BaseException:
+            self.close()
+            raise
 
-    def counters(self) -> dict[str, int]:
-        """Next sequence numbers. Raises DatabaseError: the file or a row is damaged."""
-        counters: dict[str, int] = {}
+    def _load(self, tree: Tree) -> None:
+        digester = Digester()
+        rows = self._sqlite.nodes()
+        tree.load(rows if self.path is None else digester.rows(rows))
+        tree.counters.update(self._sqlite.counters())
+        if self.path is None:
+            return
+        digest = (digester.digest + digest_of_counters(tree.counters)) % DIGEST_END
+        if digest != self._end.digest:
+            raise DatabaseError(
+                self.path, f"its rows do not fit the digest of commit {self._end.commit}"
+            )
         try:
-            for parent, number, crc in self._db.execute("SELECT parent, next, crc FROM counters"):
-                self._check(parent, crc, _counter_crc(parent, number))
-                counters[parent] = number
-        except (sqlite3.Error, *_OTHER_TYPES) as error:
+            self._log = LogWriter(
+                self.path, new_header(self._segment + 1, self._store_id, self._end)
+            )
+            self._sqlite.finish_opening(self._state())
+            self._sqlite.checkpoint()
+        except (OSError, sqlite3.Error) as error:
             raise DatabaseError(self.path, error) from error
-        return counters
+        remove_segments(self.path, self._segment)
 
-    def _check(self, path: str, found: int, expected: int) -> None:
-        if found != expected:
-            raise DatabaseError(self.path, f"the row of {path} is damaged: it does not fit its CRC")
+    @property
+    def mark(self) -> tuple[bytes, int] | None:
+        """Store id and number of the last commit; None: in memory."""
+        return None if self._log is None else (self._store_id, self._log.position.commit)
 
-    def commit(self, puts: Sequence[Row], deletes: Sequence[str], counters: dict[str, int]) -> None:
+    def _state(self) -> State:
+        assert self._log is not None
+        position = self._log.position
+        return State(self._store_id, position.commit, position.digest, self._log.header.number)
+
+    def commit(self, change: Change) -> None:
         """All or nothing, durable on return.
 
         Raises:
-            sqlite3.Error: nothing was written.
+            sqlite3.Error, NoRoomError, OSError: nothing was written if ``is_refusal``; else it may
+                have been, and the database must be opened anew.
         """
-        run = self._db.execute
-        run("BEGIN IMMEDIATE")
-        try:
-            for part in _parts(deletes):
-                run(f"DELETE FROM nodes WHERE path IN ({_marks('?', len(part))})", part)
-            for rows in _parts(puts):
-                run(
-                    _PUT + _marks("(?,?,?,?,?,?)", len(rows)),
-                    [field for row in rows for field in (*row, _row_crc(row))],
-                )
-            for pairs in _parts(list(counters.items())):
-                run(
-                    _COUNT + _marks("(?,?,?)", len(pairs)),
-                    [field for pair in pairs for field in (*pair, _counter_crc(*pair))],
-                )
-            run("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
+        if self._log is None:
+            self._sqlite.commit(change, None)
+        else:
+            self._commit_logged(self._log, change)
         self.commits += 1
 
-    def close(self) -> None:
-        self._db.close()
-
-
-def _row_crc(row: Row) -> int:
-    path, value, *numbers = row
-    crc: int = crc32c(_NUMBERS.pack(*numbers), crc32c(value, crc32c(path.encode())))
-    return crc
-
-
-def _counter_crc(parent: str, number: int) -> int:
-    crc: int = crc32c(_NUMBER.pack(number), crc32c(parent.encode()))
-    return crc
-
-
-def _marks(mark: str, count: int) -> str:
-    return ",".join([mark] * count)
-
-
-def _parts(items: Sequence[Row] | Sequence[str] | Sequence[tuple[str, int]]) -> Iterator[list]:  # type: ignore[type-arg]
-    # Sizes are powers of two, so that few statements stay in sqlite3's statement cache.
-    start = 0
-    while start < len(items):
-        count = min(_ROWS_MAX, 1 << (len(items) - start).bit_length() - 1)
-        yield list(items[start : start + count])
-        start += count
-
-
-def _make_directories(directory: Path) -> None:
-    """Creates what is missing and syncs each parent, so that a power cut can't lose the names.
-
-    The file's own name is synced by SQLite together with its log's.
-    """
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        descriptor = os.open(each.parent, os.O_RDONLY)
+    def _commit_logged(self, log: LogWriter, change: Change) -> None:
+        body = change.encode()
+        if not log.has_room(len(body)):
+            log = self._begin_segment(log, len(body))
+        log.append(body, change.digest_after(log.position.digest))
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            self._sqlite.commit(change, self._state())
+        except sqlite3.Error as error:
+            if is_refusal(error):  # else it may be in the database, which must not be ahead
+                log.take_back()
+            raise
+
+    def _begin_segment(self, old: LogWriter, body_bytes: int) -> LogWriter:
+        """Cut short anywhere, it leaves one more segment, which holds nothing."""
+        assert self.path is not None
+        header = new_header(old.header.number + 1, self._store_id, old.position, body_bytes)
+        try:
+            log = LogWriter(self.path, header)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NoRoomError(str(error)) from error
+            raise
+        position = old.position
+        state = State(self._store_id, position.commit, position.digest, header.number)
+        try:
+            self._sqlite.commit(Change(), state)
+            self._sqlite.checkpoint()
+        except BaseException:
+            log.close()
+            raise
+        self._log = log
+        old.close()
+        remove_segments(self.path, old.header.number)
+        return log
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+        self._sqlite.close()
+
+
+def _check_presence(path: Path) -> None:
+    """Before SQLite makes a file in place of one that is missing."""
+    if path.exists() or not (found := find_segments(path)):
+        return
+    try:
+        header = read_segment(*found[0]).header
+    except (OSError, UnknownVersionError) as error:
+        raise DatabaseError(path, error) from error
+    if header is None or header.base.commit > 0:
+        raise DatabaseError(path, f"the file is missing, but not its log, {found[-1][1].name}")

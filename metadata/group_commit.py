@@ -8,20 +8,19 @@ callers wake up, so nobody ever sees what a power cut could take back.
 
 import asyncio
 import queue
-import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from metadata.database import Database, Row
+from metadata.database import Database, is_refusal
 from metadata.errors import (
-    DatabaseError,
     MetadataError,
     OutcomeUnknownError,
     StoreClosedError,
     WriteFailedError,
 )
+from metadata.rows import Change
 from metadata.store import MetadataEvent
 from metadata.tree import Group, Tree
 
@@ -29,12 +28,6 @@ T = TypeVar("T")
 
 # Bounds how long evaluating one group holds the loop: about 1.5 ms.
 OPERATIONS_MAX = 256
-
-# Refused before anything was written: the next transaction may succeed (a full disk gets space,
-# a smaller value fits). Any other failure, above all of a sync, leaves the file in doubt.
-_REFUSALS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_NOMEM})
-
-_Job = tuple[list[Row], list[str], dict[str, int]]
 
 
 class _Operation:
@@ -60,22 +53,14 @@ class GroupCommitter:
     ) -> None:
         """``deliver`` gets the events of each commit; ``on_fatal``: the store closed itself."""
         self.tree, self.groups = Tree(), 0
-        try:
-            self.tree.load(database.nodes())
-            self.tree.counters.update(database.counters())
-        except ValueError as error:
-            database.close()
-            raise DatabaseError(database.path, error) from error
-        except BaseException:
-            database.close()
-            raise
+        database.load(self.tree)
         self._database, self._now_ms = database, now_ms
         self._deliver, self._on_fatal = deliver, on_fatal
         self._queue: deque[_Operation] = deque()
         self._current: tuple[Group, list[_Operation]] | None = None
         self._busy = False  # a group is scheduled or under way
         self._one_by_one = 0  # operations to retry in groups of their own
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Change | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: asyncio.Event | None = None  # exists once closing has begun
@@ -132,14 +117,14 @@ class GroupCommitter:
                 operation.error = error
             operations.append(operation)
         self._current = group, operations
-        puts, deletes = group.rows_to_put(), group.rows_to_delete()
-        if not (puts or deletes or group.counters):
+        change = group.to_change(with_old=self._database.path is not None)
+        if not (change.puts or change.deletes or change.counters):
             self._finish(None)  # only ephemeral nodes, or only refusals: nothing to sync
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="metadata", daemon=True)
             self._thread.start()
-        self._jobs.put((puts, deletes, group.counters))
+        self._jobs.put(change)
 
     def _work(self) -> None:
         """The thread: commits jobs until it gets None."""
@@ -148,7 +133,7 @@ class GroupCommitter:
             error: BaseException | None = None
             if job is not None:
                 try:
-                    self._database.commit(*job)
+                    self._database.commit(job)
                 except BaseException as caught:
                     error = caught
             else:
@@ -190,11 +175,10 @@ class GroupCommitter:
 
     def _on_commit_failed(self, operations: list[_Operation], error: BaseException) -> None:
         # Errors of the members go too: they may rest on a neighbour that wasn't written.
-        code = getattr(error, "sqlite_errorcode", None)
-        if code in _REFUSALS and len(operations) > 1:
+        if is_refusal(error) and len(operations) > 1:
             self._queue.extendleft(reversed(operations))
             self._one_by_one += len(operations)
-        elif code in _REFUSALS:
+        elif is_refusal(error):
             for operation in operations:
                 _answer(operation, WriteFailedError(operation.path, error))
         else:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from metadata.errors import BadVersionError, EphemeralParentError, NotEmptyError, NotFoundError
 from metadata.paths import ROOT, join, name_of, parent_of, sequential_path
+from metadata.rows import Change, Row
 from metadata.store import CREATE_ONLY, EventType, MetadataEvent
 
 _CREATED, _MODIFIED = EventType.CREATED, EventType.MODIFIED
@@ -42,7 +43,7 @@ class Tree:
         self._sorted: dict[str, list[str]] = {}  # made on demand, dropped on change
         self._owned: dict[str, set[str]] = {}  # session -> its ephemeral paths; no empty sets
 
-    def load(self, rows: Iterable[tuple[str, bytes, int, int, int]]) -> None:
+    def load(self, rows: Iterable[Row]) -> None:
         """Fills an empty tree from (path, value, version, created_ms, modified_ms).
 
         Raises:
@@ -123,23 +124,27 @@ class Group:
         self._added: dict[str, set[str]] = {}  # parent -> names the tree doesn't list
         self._removed: dict[str, set[str]] = {}  # parent -> names the tree lists, gone by now
 
-    def rows_to_put(self) -> list[tuple[str, bytes, int, int, int]]:
-        return [
-            (path, node.value, node.version, node.created_ms, node.modified_ms)
-            for path, node in self.changed.items()
-            if node is not None and node.owner is None
-        ]
+    def to_change(self, *, with_old: bool) -> Change:
+        """What has to be written; nothing of ephemeral nodes.
 
-    def rows_to_delete(self) -> list[str]:
-        """Persistent nodes that were in the tree and are gone, or were replaced by ephemerals."""
+        Args:
+            with_old: also what it replaces.
+        """
         nodes = self._tree.nodes
-        return [
-            path
-            for path, node in self.changed.items()
-            if (node is None or node.owner is not None)
-            and (old := nodes.get(path)) is not None
-            and old.owner is None
-        ]
+        puts, deletes, replaced = list[Row](), list[str](), list[Row]()
+        for path, node in self.changed.items():
+            old = nodes.get(path)
+            if node is not None and node.owner is None:
+                puts.append(_row(path, node))
+            elif old is not None and old.owner is None:  # gone, or replaced by an ephemeral node
+                deletes.append(path)
+            if with_old and old is not None and old.owner is None:
+                replaced.append(_row(path, old))
+        old_counters = dict[str, int]()
+        if with_old:
+            known = self._tree.counters
+            old_counters = {each: known[each] for each in self.counters if each in known}
+        return Change(puts, deletes, self.counters, replaced, old_counters)
 
     def put(
         self,
@@ -246,3 +251,7 @@ class Group:
     def _tell(self, event: EventType, path: str, parent: str) -> None:
         self.events.append(MetadataEvent(event, path))
         self.events.append(MetadataEvent(_CHILDREN_CHANGED, parent))
+
+
+def _row(path: str, node: Node) -> Row:
+    return path, node.value, node.version, node.created_ms, node.modified_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx
@@ -196,6 +197,35 @@ def test_a_changed_byte_in_the_metadata_refuses_the_start(
     said = stopped.process.refuse_to_start()
     assert f"can't start: metadata database {database}: " in said
     assert told in said
+
+
+def test_a_changed_byte_in_the_metadata_wal_is_repaired(killed: Image) -> None:
+    """SQLite drops the frame and everything behind it without a word: the log has it all."""
+    wal = killed.only("metadata/metadata.sqlite-wal")
+    assert wal.stat().st_size > 10_000
+    flip_byte(wal, 5000)
+    with killed.process:
+        killed.check(0)
+        killed.check(1)
+        later = new_topic()  # its ledger has an id that was never given out before
+        keep(killed.process.service_url, later)
+        receipts = publish(killed.process.service_url, later, range(20))
+        before = {ledger for each in killed.receipts for ledger, _ in each.values()}
+        assert min(receipts.values())[0] > max(before)
+        check_history(killed.process.service_url, later, receipts)
+        assert re.search(
+            r"metadata\.sqlite is at commit \d+; its log has \d+ more", killed.process.log
+        )
+
+
+def test_a_missing_metadata_log_refuses_the_start(killed: Image) -> None:
+    log = max(killed.process.data.glob("metadata/metadata.sqlite-log-*"))
+    hidden = log.rename(log.with_suffix(".away"))
+    said = killed.process.refuse_to_start()
+    assert f"can't start: metadata database {log}: this file is missing" in said
+    hidden.rename(log)
+    with killed.process:
+        killed.check(0)
 
 
 def spoil_values(index: Path, key: bytes) -> None:

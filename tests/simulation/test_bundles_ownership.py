@@ -284,7 +284,7 @@ class InlineCommits:
             asyncio.get_running_loop().call_soon(self._committer._end, None)
             return
         try:
-            database.commit(*job)
+            database.commit(job)
         except Exception as caught:
             error = caught
         self._wait(self._rng.randrange(1, 6), error)
