@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bookkeeper.errors import LedgerError
 from managed_ledger.append_path import DRAIN_TIMEOUT_S
@@ -22,6 +22,10 @@ from metadata.errors import MetadataError, NotFoundError
 if TYPE_CHECKING:
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
+
+
+DELETING: Final = "pulsar.deleting"
+"""Property of a log whose deletion was decided and isn't finished."""
 
 
 async def terminate(log: ManagedLedger) -> Position:
@@ -119,9 +123,26 @@ async def delete(log: ManagedLedger) -> None:
         await appends.finish_tasks()
     await log.offloads.stop()
     log.failure = error  # also if the next line fails: whoever opens it finds what is there then
-    info = await log.update_list(lambda x: x.without({y.ledger_id for y in x.ledgers}))
+    # One write decides: before it everything is there, after it nothing ever comes back.
+    await log.update_list(
+        lambda x: x.without({y.ledger_id for y in x.ledgers}).with_properties({DELETING: "true"})
+    )
+    await finish_deletion(log)
+
+
+def is_deleted(log: ManagedLedger) -> bool:
+    """Whether its deletion was decided; then all that may be done is to finish it."""
+    return DELETING in log.lists.info.properties
+
+
+async def finish_deletion(log: ManagedLedger) -> None:
+    """Deletes what is left of a log. REQUIRES: it is_deleted.
+
+    Raises:
+        MetadataError, LedgerError: something is still there; repeat it.
+    """
     await log.cursor_set.delete_all()
-    for ledger_id in info.doomed:
+    for ledger_id in log.lists.info.doomed:
         await log.client.delete_ledger(ledger_id)
     await log.offloads.delete_copies()
     await log.finish()

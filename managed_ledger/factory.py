@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
+from bookkeeper.errors import LedgerError
+from managed_ledger import ending
 from managed_ledger.append_budget import AppendBudget
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor.errors import CursorFencedError
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import (
     ManagedLedgerClosedError,
+    ManagedLedgerError,
     ManagedLedgerFencedError,
     ManagedLedgerNotFoundError,
     OpenFailedError,
@@ -24,6 +27,7 @@ from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.offload.offload_path import Offloading
 from managed_ledger.offload.ports import LedgerOffloader
 from managed_ledger.recovery import claim_list
+from metadata.errors import MetadataError
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
@@ -108,15 +112,17 @@ class ManagedLedgerFactory:
             name: ``tenant/ns/persistent/topic``, each part encoded by metadata.paths.encode_name.
 
         Raises:
-            ManagedLedgerNotFoundError: it doesn't exist and ``config.create_if_missing`` is False.
+            ManagedLedgerNotFoundError: it doesn't exist and ``config.create_if_missing`` is False,
+                or the end of its deletion, which a failure had interrupted, was made up for.
             OpenFailedError: bookies or metadata don't answer as needed, or another process opened
                 it meanwhile; retry later.
             ManagedLedgerFormatError: stored metadata is damaged.
         """
         if self._is_closed:
             raise ManagedLedgerClosedError("the factory is closed")
-        if (log := self._open.get(name)) is not None:
-            if log.is_open:
+        while (log := self._open.get(name)) is not None:
+            # It may have been open for long without anybody who would have heard of another owner.
+            if log.is_open and await self._is_ours(log):
                 return log
             await log.close()  # fenced or closing: this is a new beginning
         task = self._opening.get(name)
@@ -125,6 +131,15 @@ class ManagedLedgerFactory:
             self._opening[name] = task
             task.add_done_callback(lambda _: self._opening.pop(name, None))
         return await asyncio.shield(task)
+
+    async def _is_ours(self, log: ManagedLedger) -> bool:
+        try:
+            is_ours = await log.owns_list()
+        except MetadataError as error:
+            raise OpenFailedError(f"{log.path}: can't be read: {error}") from error
+        if not is_ours:
+            log.fence(ManagedLedgerFencedError(f"{log.path}: another owner has taken over"))
+        return is_ours
 
     async def exists(self, name: str) -> bool:
         """Whether such a log is stored."""
@@ -179,6 +194,12 @@ class ManagedLedgerFactory:
             *(name, path, client, store, self.cache, self.append_budget, config, clock),
             *(lists, self._forget, self._offloading),
         )
+        if ending.is_deleted(log):
+            try:
+                await ending.finish_deletion(log)
+            except (LedgerError, MetadataError, ManagedLedgerError) as error:
+                raise OpenFailedError(f"{path}: its deletion can't be finished: {error}") from error
+            raise ManagedLedgerNotFoundError(path)
         try:
             await log.load_cursors()
         except (ManagedLedgerFencedError, CursorFencedError) as error:

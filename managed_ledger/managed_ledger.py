@@ -598,10 +598,10 @@ class ManagedLedger:
         await asyncio.shield(self._closing)
 
     async def delete(self) -> None:
-        """Deletes the log with its cursors and ledgers.
+        """Deletes the log with its cursors and ledgers. It is closed afterwards in any case.
 
         Raises:
-            MetadataError, LedgerError: it is partly deleted; call the factory's delete again.
+            MetadataError, LedgerError: nothing is deleted, or the next open finishes what is left.
         """
         await ending.delete(self)
 

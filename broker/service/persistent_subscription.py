@@ -394,7 +394,7 @@ class PersistentSubscription(Subscription):
         try:
             self.disconnect_all()
             await self.ledger.delete_cursor(self.cursor.name)
-        except (LedgerError, MetadataError) as error:
+        except (LedgerError, ManagedLedgerError, MetadataError) as error:
             self.fenced = False
             raise PersistenceError(f"Can't delete the cursor of {self.name}: {error}") from error
         except BaseException:

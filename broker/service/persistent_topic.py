@@ -137,12 +137,12 @@ class PersistentTopic(Topic):
 
     def _deduplication_differs(self) -> bool:
         """Whether it isn't as the policies ask for."""
-        return (
-            (self.deduplication is not None and self.deduplication.judges)
-            != self._wants_deduplication()
-            and not self._switching
-            and not self.fenced
-        )
+        if self._switching or self.fenced:
+            return False
+        if self._wants_deduplication():
+            return self.deduplication is None or not self.deduplication.judges
+        # A cursor whose delete failed would hold back everything.
+        return self.deduplication is not None or DEDUPLICATION_CURSOR in self.ledger.cursors
 
     async def prepare(self) -> None:
         """Before the topic serves anybody: what its producers stored so far is known again.
@@ -461,7 +461,11 @@ class PersistentTopic(Topic):
     async def _delete_storage(self) -> None:
         self.ledger.on_appended = None
         self.ledger.on_fenced = None
-        await self.ledger.delete()
+        try:
+            await self.ledger.delete()
+        except BaseException:
+            await self.ledger.close()
+            raise
 
     @property
     def holds_entries(self) -> bool:

@@ -219,7 +219,12 @@ class Subscription(ABC):
             raise SubscriptionFencedError("Subscription is fenced")
         self.fenced = True  # before the consumer leaves: nothing ends by itself now
         self.remove_consumer(consumer)
-        await self.delete(force=True)
+        try:
+            await self.delete(force=True)
+        except BaseException:
+            # Its client goes on with it when it has heard of the failure: then it has to come back.
+            asyncio.get_running_loop().call_soon(consumer.sink.close_consumer, consumer)
+            raise
 
     # --- what clients send
 

@@ -431,26 +431,34 @@ class Topic(ABC):
         self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
         self.rate_limits.close()
         # All at once: until the last one is stored nobody serves the topic.
-        closing = [self._close_subscription(each) for each in self.subscriptions.values()]
-        results = await asyncio.gather(*closing, self._close_storage(), return_exceptions=True)
+        closing = self._close_subscriptions("topic is unloaded")
+        results = await asyncio.gather(closing, self._close_storage(), return_exceptions=True)
         self.subscriptions.clear()
         if isinstance(results[-1], BaseException):
             raise results[-1]
 
-    async def _close_subscription(self, subscription: Subscription) -> None:
+    async def _close_subscriptions(self, reason: str) -> None:
+        await asyncio.gather(
+            *(self._close_subscription(each, reason) for each in self.subscriptions.values())
+        )
+
+    async def _close_subscription(self, subscription: Subscription, reason: str) -> None:
         try:
-            await subscription.close("topic is unloaded")
+            await subscription.close(reason)
         except Exception:
             # One cursor that can't be flushed must not keep the others from closing.
             logger.exception("%s: subscription %s not closed cleanly", self.name, subscription.name)
 
     async def delete(self) -> None:
-        """Fence, disconnect all clients, delete subscriptions and storage."""
+        """Fence, disconnect all clients, delete storage and the subscriptions with it.
+
+        If that fails, this object is closed all the same: nobody is connected to it, and the next
+        load finds everything as it was, or nothing.
+        """
         self.fenced = self.closing = True
         self._evict(TopicFencedError(f"Topic {self.full_name} is being deleted"))
         self.rate_limits.close()
-        for subscription in list(self.subscriptions.values()):
-            await subscription.delete(force=True)
+        await self._close_subscriptions("topic is deleted")
         self.subscriptions.clear()
         await self._delete_storage()
 

@@ -20,7 +20,7 @@ from broker.errors import (
 )
 from broker.protocol.topic_name import TopicName
 from broker.service.non_persistent_topic import NonPersistentTopic
-from broker.service.persistent_topic import PersistentTopic
+from broker.service.persistent_topic import STORAGE_ERRORS, PersistentTopic
 from broker.service.topic_index import TopicIndex
 from bundles.errors import BundleError
 from managed_ledger.config import ManagedLedgerConfig
@@ -137,9 +137,12 @@ class TopicLoader:
             try:
                 await (bundles.claim(full) if acquire else bundles.require(full))
                 topic = await self._open(name, create, forced, properties)
-                if not await self._still_owned(full) or self._closed:
+                try:
+                    if not await self._still_owned(full) or self._closed:
+                        raise ServiceNotReadyError(f"The bundle of {full} is being unloaded")
+                except BaseException:
                     await topic.close()
-                    raise ServiceNotReadyError(f"The bundle of {full} is being unloaded")
+                    raise
             except BundleError as error:
                 raise ServiceNotReadyError(str(error)) from error
             except MetadataError as error:
@@ -198,16 +201,16 @@ class TopicLoader:
             creating.discard(name.full)
             if not creating:
                 self._creating.pop(name.namespace, None)
-        if not exists and await self._was_partitioned(name):
-            await ledger.delete()
-            raise NotAllowedError(f"{name} is a partitioned topic; use its partitions")
-        if not exists and properties:
-            await ledger.set_properties(dict(properties))
-        topic = PersistentTopic(service, name, ledger, policies)
         try:
+            if not exists and await self._was_partitioned(name):
+                await ledger.delete()
+                raise NotAllowedError(f"{name} is a partitioned topic; use its partitions")
+            if not exists and properties:
+                await ledger.set_properties(dict(properties))
+            topic = PersistentTopic(service, name, ledger, policies)
             await topic.prepare()
         except BaseException:
-            await ledger.close()
+            await ledger.close()  # a log is open as long as its topic is loaded, and not longer
             raise
         return topic
 
@@ -295,7 +298,8 @@ class TopicLoader:
 
         Raises:
             TopicFencedError: it is just being closed.
-            PersistenceError: storage refused; the topic stays, fenced, until it is unloaded.
+            PersistenceError: storage refused. The topic is closed and forgotten all the same; the
+                next load finds it as it was, or finishes the deletion.
         """
         if full in self._unloading:
             raise TopicFencedError(f"Topic {full} is being closed")
@@ -334,7 +338,7 @@ class TopicLoader:
                 await self._service.directory.forget(topic.name)
         except BrokerError:
             raise
-        except (ManagedLedgerError, MetadataError) as error:
+        except STORAGE_ERRORS as error:
             raise PersistenceError(f"Closing {full}: {error}") from error
         finally:
             # Also when closing failed: a new load recovers what is stored.

@@ -25,6 +25,7 @@ from managed_ledger.errors import CursorClosedError, ManagedLedgerError
 from managed_ledger.ledger_view import LedgerView
 from managed_ledger.nothing import NO_ITEMS
 from managed_ledger.position import Position
+from metadata.errors import WriteFailedError
 from metadata.paths import encode_name, join
 
 AckDone: TypeAlias = Callable[[BaseException | None], None]
@@ -346,17 +347,30 @@ class Cursor:
         """Remove the subscription's position for good; then as closed. Waits for a reset.
 
         Raises:
-            CursorFencedError, MetadataError: perhaps not deleted; may be repeated.
+            WriteFailedError: the cursor is there, and goes on.
+            CursorFencedError, MetadataError: perhaps deleted. Nobody could tell what an
+                acknowledgement is worth now, so the log is given up: its next open finds out.
         """
-        self._refusal = CursorClosedError(f"cursor {self.name} is deleted")
+        before, refusal = self._refusal, CursorClosedError(f"cursor {self.name} is deleted")
+        self._refusal = refusal
         await self._become_busy()
         self._must_write = False
         try:
             if self._writer is not None:
                 await self._writer.delete()
+        except WriteFailedError:
+            self._must_write = True  # what was acknowledged meanwhile, with the next write
+            self._refusal = before if isinstance(before, CursorClosedError) else None
+            raise
+        except CursorFencedError as error:
+            self._on_fenced(error)
+            raise
+        except BaseException as error:
+            self._on_fenced(CursorFencedError(f"cursor {self.name} is perhaps deleted: {error}"))
+            raise
         finally:
             self._release()
-            self._answer(CursorClosedError(f"cursor {self.name} is deleted"))
+            self._answer(refusal)
 
     # -- writing ---------------------------------------------------------------------------------
 

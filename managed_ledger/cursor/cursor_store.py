@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -250,22 +251,49 @@ class CursorStore:
 
         Raises:
             CursorFencedError: another owner wrote the node, and has the log.
-            MetadataError: perhaps not deleted.
+            WriteFailedError: it is there, and stays.
+            MetadataError: perhaps deleted, now or later.
         """
-        if not await self._require_known():
-            return
+        try:
+            if not await self._require_known():
+                return
+        except CursorFencedError:
+            raise
+        except MetadataError as error:
+            raise WriteFailedError(self.path, error) from error
+        failure: MetadataError = OutcomeUnknownError(self.path)
         for _ in range(_ATTEMPTS_MAX):
             try:
                 await self._view.store.delete(self.path, max(self._version, 0))
                 return
             except NotFoundError:
                 return
-            except OutcomeUnknownError:
-                continue
+            except WriteFailedError:
+                raise
             except BadVersionError as error:
                 # None: this delete had worked and its reply was lost, or another owner deleted it.
                 found = await self._view.store.get(self.path)
                 if found is None:
                     return
                 await self._adopt(found, (self.writer,), error)
-        raise MetadataError(f"{self.path}: the node couldn't be deleted")
+            except MetadataError as error:
+                failure = error
+                if not isinstance(error, OutcomeUnknownError):
+                    break
+        if await self._keep():
+            raise WriteFailedError(self.path, failure) from failure
+
+    async def _keep(self) -> bool:
+        """After a delete that may still take effect: a new version of the node refuses it for ever.
+
+        Returns:
+            False: it had taken effect.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            if (found := await self._view.store.get(self.path)) is None:
+                return False
+            await self._adopt(found, (self.writer, self._seen), None)
+            with contextlib.suppress(BadVersionError):
+                await self._put(found.value)
+                return True
+        raise OutcomeUnknownError(self.path)

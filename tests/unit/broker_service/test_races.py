@@ -202,8 +202,9 @@ async def test_an_unsubscribe_that_storage_refuses_is_an_error_not_a_lost_connec
     command = pb.BaseCommand(type=pb.BaseCommand.UNSUBSCRIBE)
     command.unsubscribe.consumer_id, command.unsubscribe.request_id = 1, 2
     client.send(command)
-    answer = await client.receive_one()
+    answer, told = await client.receive(2)
     assert (answer.error.request_id, answer.error.error) == (2, pb.PersistenceError)
+    assert told.close_consumer.consumer_id == 1, "it has to come back"
     assert not client.connection.closed
     monkeypatch.undo()
     client.send(subscribe(3, "s", durable=True))  # it is still there, and works
