@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-__all__ = ["Listeners", "address_of", "parse_listeners"]
+__all__ = ["Listeners", "address_of", "hosts_of", "parse_listeners"]
 
 Listeners: TypeAlias = Mapping[str, Mapping[str, str]]
 """By name, in the order of the setting; then by the word that ownership data has for the scheme."""
@@ -56,3 +56,9 @@ def address_of(listeners: Listeners, internal: str, scheme: str) -> str | None:
     if internal:
         return listeners[internal].get(word)
     return next((urls[word] for urls in listeners.values() if word in urls), None)
+
+
+def hosts_of(listeners: Listeners) -> frozenset[str]:
+    """The names in the addresses, without brackets and ports."""
+    urls = (url for each in listeners.values() for url in each.values())
+    return frozenset(url.partition("://")[2].rpartition(":")[0].strip("[]") for url in urls)

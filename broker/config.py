@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, Self, get_type_hints
 
 from bookkeeper.environment import PREFIXES, settings_among, squeeze
+from bookkeeper.http_sites import host_names
 from bookkeeper.place import ZONE_LABEL, check_place
 from broker.advertised_listeners import parse_listeners
 from loadbalance.config import BalancerConfig
@@ -350,6 +351,7 @@ class BrokerConfig(BalancerConfig):
     http_requests_limit_enabled: bool = False
     http_requests_max_per_second: float = 100.0  # of each client address
     http_server_gzip_compression_excluded_paths: str = ""  # prefixes, ^patterns; ^.*: never
+    web_service_allowed_hosts: str = ""  # own key: names, *.suffix, *; docs/http.md, "Browsers"
     cors_allowed_origins: str = ""  # own key: comma list or *; "": browsers of other sites may not
     cors_allowed_methods: str = "GET,HEAD,POST,PUT,DELETE,OPTIONS"
     cors_allowed_headers: str = "*"
@@ -456,6 +458,10 @@ class BrokerConfig(BalancerConfig):
                 path_of_uri(self.file_system_uri)
         except ValueError as error:
             raise ConfigError(f"fileSystemURI: {error}") from error
+        try:
+            host_names(self.web_service_allowed_hosts)
+        except ValueError as error:
+            raise ConfigError(f"webServiceAllowedHosts: {error}") from None
         try:
             check_place(self.zone, self.upgrade_domain)
         except ValueError as error:

@@ -35,6 +35,7 @@ from bookkeeper.storage.os_file_system import OsFileSystem
 from broker.bookie_choice import check_placement
 from broker.bookie_port import BookiePort
 from broker.config import ConfigError
+from broker.http.site_check import site_check
 from broker.ledger_client import client_config
 from broker.logs import set_up_logging
 from broker.service.broker_service import BrokerService, wall_clock_ms
@@ -157,7 +158,9 @@ class Standalone:
         """Somebody answers probes from here on."""
         config = self.config
         if config.web_service_port >= 0:
-            self._door = StartingDoor(config.bind_address, config.web_service_port)
+            self._door = StartingDoor(
+                config.bind_address, config.web_service_port, site_check(config)
+            )
             stack.push_async_callback(self._door.close)
             await self._door.open()
             self._stage("starting: waiting for the metadata store")

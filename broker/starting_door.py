@@ -17,6 +17,8 @@ from broker.service.tls import listening_socket
 if TYPE_CHECKING:
     import socket
 
+    from bookkeeper.http_sites import SiteCheck
+
 __all__ = ["StartingDoor"]
 
 
@@ -27,15 +29,15 @@ class StartingDoor:
         stage: what the start is at.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        """Binds ``port``; 0: a free one.
+    def __init__(self, host: str, port: int, sites: SiteCheck) -> None:
+        """Binds ``port``; 0: a free one. ``sites``: which web pages may ask.
 
         Raises:
             OSError: the port is taken, or the address isn't ours.
         """
         self.stage = "starting"
         self._listener: socket.socket | None = listening_socket(host, port, "HTTP")
-        self._server = AdminServer(probe_pages(self._reasons), otherwise=self._not_yet)
+        self._server = AdminServer(probe_pages(self._reasons), otherwise=self._not_yet, sites=sites)
 
     async def open(self) -> None:
         assert self._listener is not None

@@ -17,6 +17,7 @@ from http import HTTPStatus
 from typing import Final
 
 from bookkeeper.bookie.admin_access import AdminAccess
+from bookkeeper.http_sites import SiteCheck
 
 _log = logging.getLogger(__name__)
 
@@ -50,14 +51,17 @@ class AdminServer:
         pages: Mapping[str, Page],
         access: AdminAccess | None = None,
         otherwise: Page | None = None,
+        sites: SiteCheck | None = None,
     ) -> None:
         """
         Args:
             access: who may have which page; None: everybody every one.
             otherwise: the answer to all that isn't in ``pages``; None: 404 and 405.
+            sites: which web pages may ask; None: all.
         """
         self._pages, self._otherwise = dict(pages), otherwise
         self._access = access
+        self._sites = sites
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], str] = {}  # with their addresses
         self._by_address: Counter[str] = Counter()
@@ -125,7 +129,9 @@ class AdminServer:
             return "GET", _plain(HTTPStatus.BAD_REQUEST)
         method = words[0].decode("latin-1")
         path = words[1].partition(b"?")[0].decode("latin-1")
-        access = self._access
+        sites, access = self._sites, self._access
+        if sites is not None and (page_refused := sites.refusal(method, _headers(head))):
+            return method, _plain(*page_refused)
         if access is not None and (refused := access.refusal(method, path, head, address)):
             return method, _plain(refused)
         page = self._pages.get(path if method in ("GET", "HEAD") else f"{method} {path}")
@@ -152,8 +158,14 @@ async def _discard(reader: asyncio.StreamReader) -> None:
         left -= len(words)
 
 
-def _plain(status: HTTPStatus) -> Answer:
-    return Answer(status, "text/plain; charset=utf-8", f"{status.phrase}\n".encode())
+def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
+    lines = (line.partition(b":") for line in head.split(b"\r\n")[1:] if line)
+    return [(name.strip().lower(), value.strip()) for name, _, value in lines]
+
+
+def _plain(status: HTTPStatus, reason: str = "") -> Answer:
+    text = reason or status.phrase
+    return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
 
 def _encode(method: str, answer: Answer) -> bytes:

@@ -41,6 +41,7 @@ from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.ending import PLAIN, end_after, run_server
 from bookkeeper.errors import BookkeeperError
+from bookkeeper.http_sites import pages_check
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.replication.process import AutoRecoveryPart
@@ -132,9 +133,16 @@ class BookieProcess:
         pages = self._pages.by_path()
         if self._auto_recovery is not None:
             pages |= self._auto_recovery.pages.status_by_path()
-        server = AdminServer(pages, None if self._gate is None else AdminAccess(self._gate))
-        stack.push_async_callback(server.close)
         host = settings.http_server_host or settings.bind_address
+        sites = pages_check(
+            settings.http_server_allowed_hosts,
+            bind_address=host,
+            own=(settings.advertised_host,),
+            is_authenticated=self._gate is not None,
+        )
+        access = None if self._gate is None else AdminAccess(self._gate)
+        server = AdminServer(pages, access, sites=sites)
+        stack.push_async_callback(server.close)
         port = await server.listen(host, settings.http_server_port)
         self.web_url = f"http://{settings.advertised_host}:{port}"
 

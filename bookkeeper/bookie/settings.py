@@ -23,6 +23,7 @@ from bookkeeper.bookie.integrity_check import IntegrityConfig
 from bookkeeper.bookie.scrubber import ScrubConfig
 from bookkeeper.bookie.upkeep import UpkeepConfig
 from bookkeeper.environment import PREFIXES, settings_among, squeeze
+from bookkeeper.http_sites import host_names
 from bookkeeper.place import DEFAULT_LOCATION, ZONE_LABEL, check_place, place
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.tls import TlsFiles
@@ -130,6 +131,7 @@ class BookieSettings(GateKeys):
     # --- HTTP: probes and metrics
     http_server_enabled: bool = False
     http_server_host: str = ""  # "": bindAddress
+    http_server_allowed_hosts: str = ""  # own key: names, *.suffix, *; docs/http.md, "Browsers"
     http_server_port: int = 8080  # 0: any free port
     cluster_name: str = ""  # own key: label of all series
 
@@ -155,6 +157,7 @@ class BookieSettings(GateKeys):
             check_place(self.zone, self.upgrade_domain)
             self.tls()
             self.client_token()
+            host_names(self.http_server_allowed_hosts)
         except ValueError as error:
             raise BookieSettingsError(str(error)) from error
 

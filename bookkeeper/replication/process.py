@@ -22,6 +22,7 @@ from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.ending import PLAIN, end_after, run_server
 from bookkeeper.errors import BookkeeperError
+from bookkeeper.http_sites import pages_check
 from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.probes import SessionState
 from bookkeeper.replication.admin_pages import AutoRecoveryPages, Metrics
@@ -138,7 +139,13 @@ class AutoRecoveryProcess:
         settings = self.settings
         gate = settings.gate()
         pages = self._part.pages.by_path()
-        server = AdminServer(pages, None if gate is None else AdminAccess(gate))
+        sites = pages_check(
+            settings.http_server_allowed_hosts,
+            bind_address=settings.http_server_host,
+            own=(),
+            is_authenticated=gate is not None,
+        )
+        server = AdminServer(pages, None if gate is None else AdminAccess(gate), sites=sites)
         stack.push_async_callback(server.close)
         port = await server.listen(settings.http_server_host, settings.http_server_port)
         self.web_url = f"http://{settings.http_server_host}:{port}"

@@ -20,6 +20,7 @@ from bookkeeper.auth.token_source import token_setting
 from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
 from bookkeeper.client.placement.config import RACK_AWARE, policy_named
 from bookkeeper.environment import PREFIXES
+from bookkeeper.http_sites import host_names
 from bookkeeper.key_values import KeyTable
 from bookkeeper.place import ZONE_LABEL, check_place, place
 from bookkeeper.replication.auditor_checks import ChecksConfig
@@ -115,6 +116,7 @@ class AutoRecoverySettings(GateKeys):
     # --- HTTP: probes and metrics
     http_server_enabled: bool = False
     http_server_host: str = "127.0.0.1"
+    http_server_allowed_hosts: str = ""  # own key, as a bookie's
     http_server_port: int = 8080  # 0: any free port
     cluster_name: str = ""  # own key: label of all series
 
@@ -139,6 +141,7 @@ class AutoRecoverySettings(GateKeys):
         try:
             check_place(self.zone, self.upgrade_domain)
             self._check_times()
+            host_names(self.http_server_allowed_hosts)
             self.auditor(), self.replication(), self.placement(), self.tls()
         except AutoRecoverySettingsError:
             raise

@@ -56,6 +56,8 @@ from broker.http.routes import (
     topic_statistics,
     topics,
 )
+from broker.http.site_check import site_check
+from broker.http.sites import SiteLayer
 from broker.http.websocket.layer import WebSocketLayer
 from broker.http.websocket.routes import unknown_route, websocket_routes
 from broker.http.websocket.topic_changes import TopicChanges
@@ -166,7 +168,6 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
             authenticator=service.authenticator,
             metrics_too=config.authenticate_metrics_endpoint,
             grace_s=config.authentication_refresh_check_seconds,
-            origins=_words(config.cors_allowed_origins),
         )
     if origins := _words(config.cors_allowed_origins):
         app.add_middleware(
@@ -177,6 +178,7 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
             expose_headers=["X-Request-ID", "Retry-After"],
             max_age=config.cors_max_age_seconds,
         )
+    app.add_middleware(SiteLayer, sites=site_check(config))
     app.add_middleware(FrontDoor, config=config, figures=app.state.http_figures)
 
 

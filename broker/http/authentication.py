@@ -16,14 +16,12 @@ from broker.auth.chain import Credentials
 from broker.auth.errors import TooManyChecksError
 from broker.auth.provider import BUSY, REFUSED
 from broker.errors import AuthenticationError, BrokerError
-from broker.http.audit import SAFE_METHODS
-from broker.http.errors import error_response
-from broker.http.live_requests import LiveRequest, may_last
+from broker.http.errors import error_response, refuse
+from broker.http.live_requests import LiveRequest
+from broker.http.sites import may_last
 from broker.service.peers import CALLER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -38,7 +36,7 @@ _OPEN: Final = frozenset(
 """For everybody: liveness, and documentation that tells nothing of this broker."""
 _SCHEMES: Final = {"token": "Bearer", "basic": "Basic"}
 _AMBIENT: Final = frozenset({"tls", "basic"})
-"""Methods whose credentials browsers show by themselves."""
+"""Methods whose credentials browsers show by themselves: not for pages of every site (sites.py)."""
 
 
 class AuthenticationLayer:
@@ -50,18 +48,15 @@ class AuthenticationLayer:
         authenticator: Authenticator,
         metrics_too: bool = False,
         grace_s: float = 0.0,
-        origins: Iterable[str] = (),
     ) -> None:
         """
         Args:
             metrics_too: /metrics needs credentials as well.
             grace_s: how long what goes on may outlast its credentials.
-            origins: sites whose pages may use what a browser knows of its user.
         """
         self._app = app
         self._authenticator = authenticator
         self._grace_s = grace_s
-        self._origins = frozenset(origins)
         self._open = _OPEN if metrics_too else _OPEN | {"/metrics"}
         schemes = [_SCHEMES[method] for method in authenticator.chain.methods if method in _SCHEMES]
         self._challenges = [
@@ -78,8 +73,8 @@ class AuthenticationLayer:
             headers = _headers(scope)
             credentials = self._credentials(scope, headers)
             method = credentials.method
-            if method in _AMBIENT:
-                self._check_site(scope, headers)
+            if method in _AMBIENT and scope["state"].get("is_foreign"):
+                raise _CrossSiteError("another site's page asks with its visitor's credentials")
             principal = authenticator.authenticate_nowait(credentials)
             if principal is None:
                 client = scope.get("client")
@@ -170,46 +165,10 @@ class AuthenticationLayer:
             raise AuthenticationError("an Authorization header of no configured method")
         return Credentials("none")
 
-    def _check_site(self, scope: Scope, headers: dict[bytes, str]) -> None:
-        """Refuse what another site's page makes its visitor's browser send.
-
-        Browsers add certificates and passwords to such requests by themselves, and an upgrade to
-        WebSocket isn't bound by CORS. Other clients send neither of these headers, or their own
-        host as the origin.
-
-        Raises:
-            CrossSiteError.
-        """
-        if scope["type"] == "http" and scope["method"] in SAFE_METHODS and not may_last(scope):
-            return
-        origin = headers.get(b"origin")
-        site = headers.get(b"sec-fetch-site")
-        if origin in self._origins or (origin is None and site is None):
-            return
-        if site is not None:
-            own = site in ("same-origin", "none")
-        else:
-            assert origin is not None
-            host = origin.partition("://")[2].lower()
-            own = bool(host) and host == headers.get(b"host", "").lower()
-        if not own:
-            raise _CrossSiteError("another site's page asks with its visitor's credentials")
-
     async def _refuse(self, error: BrokerError, scope: Scope, receive: Receive, send: Send) -> None:
         is_websocket = scope["type"] == "websocket"
         response = self.answer(error, is_websocket=is_websocket)
-        if not is_websocket:
-            await response(scope, receive, send)
-            return
-        kind = "websocket.http.response"
-        await send(
-            {
-                "type": f"{kind}.start",
-                "status": response.status_code,
-                "headers": response.raw_headers,
-            }
-        )
-        await send({"type": f"{kind}.body", "body": bytes(response.body)})
+        await refuse(response, scope, receive, send)
 
     def answer(self, error: BrokerError, *, is_websocket: bool = False) -> Response:
         """What whoever was refused for that is told."""
@@ -252,10 +211,7 @@ def _headers(scope: Scope) -> dict[bytes, str]:
 
 
 _HEADERS: Final = frozenset(
-    {
-        *(b"authorization", b"x-original-principal", b"x-pulsar-auth-method-name"),
-        *(b"host", b"origin", b"sec-fetch-site"),
-    }
+    {b"authorization", b"x-original-principal", b"x-pulsar-auth-method-name"}
 )
 
 

@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     Redirection = Callable[[Request, Exception], Awaitable[Response | None]]
 
-__all__ = ["ApiError", "RedirectError", "error_response", "install_error_handlers"]
+__all__ = ["ApiError", "RedirectError", "error_response", "install_error_handlers", "refuse"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,17 @@ class RedirectError(Exception):
 
 def error_response(status: int, reason: str) -> Response:
     return JsonResponse({"reason": reason}, status)
+
+
+async def refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request, or an upgrade to WebSocket, with it."""
+    if scope["type"] == "http":
+        await response(scope, receive, send)
+        return
+    kind = "websocket.http.response"
+    status, headers = response.status_code, response.raw_headers
+    await send({"type": f"{kind}.start", "status": status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": bytes(response.body)})
 
 
 def response_of(error: Exception) -> Response:

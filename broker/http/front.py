@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import ClientDisconnect
 
 from broker.http.audit import SAFE_METHODS, audit
-from broker.http.errors import error_response, response_of
+from broker.http.errors import error_response, refuse, response_of
 from broker.http.rate_limit import AddressLimiter
 from broker.logs import REQUEST_ID
 
@@ -78,7 +78,7 @@ class FrontDoor:
         answer = _Answer(send, request_id.encode())
         if scope["type"] == "websocket":
             if (refusal := self._refusal(scope)) is not None:
-                await answer.refuse(scope, receive, refusal)
+                await refuse(refusal, scope, receive, answer.send)
             else:
                 await self._app(scope, receive, answer.send)
             return
@@ -89,7 +89,7 @@ class FrontDoor:
         figures.active += 1
         try:
             if (refusal := self._refusal(scope)) is not None:
-                await answer.refuse(scope, receive, refusal)
+                await refuse(refusal, scope, receive, answer.send)
             else:
                 await self._serve(scope, receive, answer)
         finally:
@@ -148,16 +148,3 @@ class _Answer:
             headers: list[Any] = [*message.get("headers", ()), (_HEADER, self._id)]
             message["headers"] = headers
         await self._send(message)
-
-    async def refuse(self, scope: Scope, receive: Receive, response: Response) -> None:
-        if scope["type"] == "http":
-            await response(scope, receive, self.send)
-            return
-        await self.send(
-            {
-                "type": "websocket.http.response.start",
-                "status": response.status_code,
-                "headers": response.raw_headers,
-            }
-        )
-        await self.send({"type": "websocket.http.response.body", "body": bytes(response.body)})

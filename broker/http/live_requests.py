@@ -22,20 +22,11 @@ if TYPE_CHECKING:
     from broker.auth.chain import Credentials
     from broker.auth.provider import Principal
 
-__all__ = ["LiveRequest", "may_last"]
+__all__ = ["LiveRequest"]
 
-_TAKING: Final = b"/topics/"
 _TIMER_S_MAX: Final = 3600.0
 """The wall clock may be set meanwhile: a later expiry is looked at anew after this."""
 _WEBSOCKET_CLOSE: Final = 4006  # http-api 6.4: not authorized
-
-
-def may_last(scope: Scope) -> bool:
-    """Whether a request may go on for longer than a moment."""
-    if scope["type"] == "websocket":
-        return True
-    raw: bytes = scope.get("raw_path") or b""
-    return scope["method"] == "GET" and raw.startswith(_TAKING)
 
 
 class LiveRequest:

@@ -13,6 +13,7 @@ import pytest
 from bookkeeper.bookie.admin_pages import AdminPages
 from bookkeeper.bookie.admin_server import AdminServer, Answer
 from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.http_sites import pages_check
 from metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import Node
 
@@ -165,3 +166,29 @@ async def test_nothing_is_kept_of_what_is_said_behind_a_request(door: Door) -> N
     assert sent < 256, "it listened to all of it"
     await _end(writer)
     assert await door.get("/heartbeat") == (200, b"OK\n")
+
+
+async def test_pages_of_other_sites_and_names_are_refused(door: Door) -> None:
+    sites = pages_check("", bind_address="127.0.0.1", own=("me",), is_authenticated=False)
+    server = AdminServer(door.pages.by_path(), sites=sites)
+    port, door.port = door.port, await server.listen("127.0.0.1", 0)
+    try:
+        for headers, status in {
+            "Host: localhost": 200,
+            "Host:127.0.0.1:8000 ": 200,
+            "Host: ME": 200,
+            "Host: x": 421,
+            "host : evil.example": 421,
+            "Host: me\r\nOrigin: http://evil.example": 403,
+            "Host: me\r\nsec-fetch-site:cross-site": 403,
+            "Host: me\r\nSec-Fetch-Site: same-origin": 200,
+            "X: y": 200,
+        }.items():
+            found, text = await door.ask(f"GET /heartbeat HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+            assert found == status, (headers, text)
+            assert status != 421 or text == b"Unknown host (httpServerAllowedHosts)\n"
+        put = b"PUT /gc HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\n\r\n"
+        assert (await door.ask(put))[0] == 403
+    finally:
+        door.port = port
+        await server.close()

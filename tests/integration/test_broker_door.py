@@ -297,7 +297,7 @@ def test_every_refusal_is_counted_and_few_are_logged(
 def magnetar_metrics(broker: EmbeddedBroker) -> str:
     host, port = broker.web_url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), LIMIT_S) as client:
-        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         parts = []
         while part := client.recv(1 << 16):
             parts.append(part)

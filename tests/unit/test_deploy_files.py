@@ -173,13 +173,16 @@ def test_services_are_told_what_there_is(service: dict[str, Any]) -> None:
     build_parser(arguments).parse_args(arguments)
     environment = service.get("environment", {})
     match arguments[0]:
-        case "broker":
-            assert BrokerConfig.load(environment=environment).metadata_store_url
+        case "broker" | "standalone":
+            config = BrokerConfig.load(environment=environment)
+            assert config.metadata_store_url or arguments[0] == "standalone"
+            assert config.web_service_allowed_hosts
             keys = BrokerConfig().as_keys().keys()
             known = {name.removeprefix("MAGNETAR_") for name in environment} <= keys
         case "bookie":
             found = BookieSettings.environment(environment)
             BookieSettings.load(found).check()
+            assert BookieSettings.load(found).http_server_allowed_hosts
             known = len(found) == len(environment)
         case "autorecovery":
             known = "metadataServiceUri" in KEYS.environment(environment, ENVIRONMENT_PREFIXES)

@@ -170,6 +170,10 @@ zoo.cfg: |
 {{/* Who clients are and what they may do, of broker and standalone. */}}
 {{- define "magnetar.authEnv" -}}
 {{- $auth := .root.Values.auth -}}
+{{- if not $auth.authentication.enabled }}
+- name: MAGNETAR_webServiceAllowedHosts
+  value: {{ include "magnetar.allowedHosts" . | quote }}
+{{- end }}
 {{- if $auth.authentication.enabled }}
 - name: MAGNETAR_authenticationEnabled
   value: "true"

@@ -56,6 +56,20 @@
 {{- printf "%s.%s.svc.%s" (include "magnetar.headless" .) .root.Release.Namespace .root.Values.clusterDomain -}}
 {{- end -}}
 
+{{/*
+Names by which a component's HTTP port is known, in all forms that resolve in a cluster: with them a page whose name is
+re-pointed to a pod is refused (docs/http.md, "Browsers"). Addresses (probes, Prometheus) and localhost always are.
+*/}}
+{{- define "magnetar.allowedHosts" -}}
+{{- $names := list -}}
+{{- $headless := include "magnetar.headless" . -}}
+{{- range $host := list (include "magnetar.component" .) $headless (printf "*.%s" $headless) -}}
+{{- $inNamespace := printf "%s.%s" $host $.root.Release.Namespace -}}
+{{- $names = concat $names (list $host $inNamespace (printf "%s.svc" $inNamespace) (printf "%s.svc.%s" $inNamespace $.root.Values.clusterDomain)) -}}
+{{- end -}}
+{{- join "," (concat $names .root.Values.allowedHosts) -}}
+{{- end -}}
+
 {{- define "magnetar.selector" -}}
 app.kubernetes.io/name: {{ include "magnetar.name" .root | quote }}
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}

@@ -126,6 +126,10 @@
   value: {{ .root.Values.bindAddress | quote }}
 - name: MAGNETAR_httpServerPort
   value: {{ (index .root.Values .key).ports.http | quote }}
+{{- if ne (include "magnetar.bookieTokens" .root) "true" }}
+- name: MAGNETAR_httpServerAllowedHosts
+  value: {{ include "magnetar.allowedHosts" . | quote }}
+{{- end }}
 {{- end -}}
 
 {{/* Directories on volumes, with commas. */}}

@@ -173,7 +173,7 @@ def acting_as(app: FastAPI, role: str | None, original: str | None = None) -> An
 
 def client_of(app: FastAPI, role: str | None, original: str | None = None) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(acting_as(app, role, original), raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://magnetar")
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 @pytest.fixture

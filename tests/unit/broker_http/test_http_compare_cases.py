@@ -55,7 +55,7 @@ async def test_every_route_is_compared(areas: list[Any], app: FastAPI) -> None:
 
     app.dependency_overrides[authorize] = note
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         for area in areas:
             for method, path, _, _ in area.requests("tenant"):
                 await client.request(method, path)

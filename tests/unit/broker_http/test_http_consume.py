@@ -54,7 +54,7 @@ async def broker() -> AsyncIterator[Broker]:
 @pytest.fixture
 async def http(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_app(broker.service))
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker.example") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 

@@ -50,7 +50,7 @@ async def broker() -> AsyncIterator[Broker]:
 @pytest.fixture
 async def ask(broker: Broker) -> AsyncIterator[Ask]:
     transport = httpx.ASGITransport(create_app(broker.service), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client.get
 
 
@@ -59,7 +59,7 @@ async def ask_strictly() -> AsyncIterator[Ask]:
     """A broker that makes no topics by itself."""
     broker = await Broker(allow_auto_topic_creation=False).start()
     transport = httpx.ASGITransport(create_app(broker.service))
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client.get
     await broker.close()
 

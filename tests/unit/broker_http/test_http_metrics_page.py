@@ -207,7 +207,7 @@ async def test_a_large_page_is_sent_in_pieces(
     await load(broker, 20, 1)
     app = AnswerOf(create_app(broker.service), http_version)
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.get("/metrics", headers={"Accept-Encoding": encoding})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -19,7 +19,7 @@ TOPIC = "/admin/v2/persistent/public/default/t"
 
 def client_of(broker: Broker) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(create_app(broker.service))
-    return httpx.AsyncClient(transport=transport, base_url="http://broker")
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 @pytest.fixture

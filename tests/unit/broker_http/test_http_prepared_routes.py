@@ -38,7 +38,7 @@ async def test_the_first_request_analyses_nothing_on_the_loop(
 
     monkeypatch.setattr(utils, "get_dependant", noting)
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answers = [await client.get(path) for path in ("/metrics", "/admin/v2/tenants")]
         noted = len(threads)
         answers += [await client.get(path) for path in ("/lookup/v2/x", "/admin/v2/clusters")]

@@ -31,7 +31,7 @@ async def broker() -> AsyncIterator[Broker]:
 @pytest.fixture
 async def ask(broker: Broker) -> AsyncIterator[Ask]:
     transport = httpx.ASGITransport(create_app(broker.service))
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client.request
 
 
@@ -93,7 +93,7 @@ async def test_calls_about_a_bundle_go_to_its_owner(
 async def test_nobody_is_sent_from_a_secure_address_to_another(broker: Broker) -> None:
     await give_away(broker, "t")
     transport = httpx.ASGITransport(create_app(broker.service))
-    async with httpx.AsyncClient(transport=transport, base_url="https://broker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
         answer = await client.get(f"{A}/t/stats")
     assert answer.headers["Location"] == f"https://other:8443{A}/t/stats"
 

@@ -22,7 +22,7 @@ JSON = {"Content-Type": "application/json"}
 async def admin() -> AsyncIterator[httpx.AsyncClient]:
     broker = await Broker().start()
     transport = httpx.ASGITransport(create_app(broker.service))
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker.example") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await broker.close()
 

@@ -29,7 +29,7 @@ ORDER = json.dumps(record("a", optional("b")))
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     broker = await Broker().start()
     transport = httpx.ASGITransport(create_app(broker.service))
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker.example") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         await client.put(f"{PATH}/subscription/s/session")
         yield client
         await client.delete(f"{PATH}/subscription/s/session")
