@@ -1,9 +1,10 @@
 """Result codes of a bookie's answer, as they travel between bookie and client.
 
 Three kinds matter to the client's protocol logic: positive answers (``OK``), explicit negatives
-(``NO_LEDGER``, ``NO_ENTRY``: the bookie remembers everything it ever acknowledged and does not have
-it), and answers that prove nothing (everything else). Only explicit negatives may count towards
-"the ledger ends here" in a recovery. The numbers are part of the wire format: never renumber them.
+(``NO_LEDGER``, ``NO_ENTRY``, ``OTHER_CREATOR``: the bookie remembers everything it ever
+acknowledged and does not have it), and answers that prove nothing (everything else). Only explicit
+negatives may count towards "the ledger ends here" in a recovery. The numbers are part of the wire
+format: never renumber them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ UNKNOWN_LEDGER_STATE: Final = 7  # limbo: the bookie may have lost data of this 
 TOO_MANY_REQUESTS: Final = 8  # back-pressure: nothing was accepted, try again later
 BAD_REQUEST: Final = 9  # malformed: ids, sizes or lengths don't fit
 UNAVAILABLE: Final = 10  # the bookie is starting, closing or unreachable
+# Two ledgers share the id. Explicit negative: it holds the other one, and nothing of this one.
+OTHER_CREATOR: Final = 11
+ENTRY_DIFFERS: Final = 12  # an entry of this id is stored with another payload or length, and stays
 
 CODE_NAMES: Final = (
     "OK",
@@ -34,6 +38,8 @@ CODE_NAMES: Final = (
     "TOO_MANY_REQUESTS",
     "BAD_REQUEST",
     "UNAVAILABLE",
+    "OTHER_CREATOR",
+    "ENTRY_DIFFERS",
 )
 
 
@@ -44,4 +50,4 @@ def code_name(code: int) -> str:
 
 def is_explicit_negative(code: int) -> bool:
     """True if the answer proves that the bookie does not have what was asked for."""
-    return code in (NO_LEDGER, NO_ENTRY)
+    return code in (NO_LEDGER, NO_ENTRY, OTHER_CREATOR)

@@ -8,6 +8,8 @@
     |   +-- LedgerClosedError          the handle or the ledger is closed
     |   +-- LedgerExistsError          create met a ledger with this id
     |   +-- NoSuchLedgerError
+    |   |   +-- OtherCreatorError      a bookie holds another ledger with the same id
+    |   +-- EntryDiffersError          a bookie holds the entry with another payload or length
     |   +-- NoSuchEntryError
     |   +-- LedgerRecoveryError        recovery could not decide where the ledger ends: retry later
     |   +-- LedgerMetadataError        stored metadata can't be read, or a transition isn't allowed
@@ -70,6 +72,21 @@ class NoSuchLedgerError(LedgerError):
     """The ledger does not exist (metadata), or the bookie never held an entry of it."""
 
     code = codes.NO_LEDGER
+
+
+class OtherCreatorError(NoSuchLedgerError):
+    """Two ledgers share an id, and the bookie holds the other one: nothing of this one is there.
+
+    Ids are given out twice only if the metadata store went back to an older state.
+    """
+
+    code = codes.OTHER_CREATOR
+
+
+class EntryDiffersError(LedgerError):
+    """The bookie holds this entry with another payload or length, which stays as it is."""
+
+    code = codes.ENTRY_DIFFERS
 
 
 class NoSuchEntryError(LedgerError):
@@ -208,11 +225,18 @@ _BY_CODE: dict[int, type[LedgerError]] = {
     codes.TOO_MANY_REQUESTS: TooManyRequestsError,
     codes.BAD_REQUEST: BadRequestError,
     codes.UNAVAILABLE: BookieUnavailableError,
+    codes.OTHER_CREATOR: OtherCreatorError,
+    codes.ENTRY_DIFFERS: EntryDiffersError,
 }
+
+
+_TWO_LEDGERS = frozenset({codes.OTHER_CREATOR, codes.ENTRY_DIFFERS})
 
 
 def error_for_code(code: int, message: str) -> LedgerError:
     """The error that stands for a bookie's answer; ``code`` must not be OK."""
     assert code != codes.OK
     error_type = _BY_CODE.get(code, BookieUnavailableError)
+    if code in _TWO_LEDGERS:
+        message = f"{message}: two ledgers share the id; was the metadata store restored?"
     return error_type(f"{message}: {codes.code_name(code)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final, Protocol
 
 from bookkeeper import codes
@@ -94,7 +95,15 @@ def are_of(reply: CutReply, ledger_id: int, stripe: Stripe) -> bool:
 
 class _EntriesReader(Protocol):
     async def read_entries(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int, /, *, stripe: Stripe
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        bytes_max: int,
+        /,
+        *,
+        stripe: Stripe,
+        creator: int,
     ) -> ReadReply: ...
 
 
@@ -110,12 +119,14 @@ class HeadsFromEntries:
         *,
         stripe: Stripe = ALL_ENTRIES,
         bytes_max: int = HEADS_BYTES_MAX,
+        creator: int = 0,
     ) -> HeadsReply:
         """See ``BookieClient.read_heads``."""
         if not is_request(first, count_max, head_bytes, stripe):
             return HeadsReply(codes.BAD_REQUEST, first, [], [])
+        read_entries = partial(self.read_entries, creator=creator)
         cut = await read_cut(
-            *(self.read_entries, ledger_id, first, count_max, head_bytes),
+            *(read_entries, ledger_id, first, count_max, head_bytes),
             stripe=stripe,
             bytes_max=bytes_max,
         )

@@ -21,7 +21,12 @@ from typing import Any, Final
 
 import orjson
 
-from bookkeeper.errors import LedgerClosedError, LedgerFencedError, LedgerMetadataError
+from bookkeeper.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    LedgerMetadataError,
+    OtherCreatorError,
+)
 
 FORMAT_VERSION: Final = 1
 MASTER_KEY_BYTES: Final = 20
@@ -94,6 +99,14 @@ class LedgerMetadata:
     @property
     def is_striped(self) -> bool:
         return self.ensemble_size != self.write_quorum
+
+    def require_creator(self, creator: int) -> None:
+        """Raises: OtherCreatorError: the id is another ledger's now than ``creator`` made."""
+        if creator != self.creator_token:
+            raise OtherCreatorError(
+                f"ledger {self.ledger_id}: the metadata store names another ledger with this id "
+                "now; was it restored?"
+            )
 
     def segment_of(self, entry_id: int) -> Segment:
         """The segment that holds ``entry_id``."""

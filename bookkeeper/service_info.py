@@ -27,12 +27,15 @@ class ServiceInfo:
         network_location: ``/zone/upgrade-domain``.
         address: host and port of its gRPC service; None: it is only reached in its own process.
         incarnation: differs between two processes of one bookie; 0: not known.
+        creators: it takes requests that say who made the ledger; bookies before December 2026
+            don't.
     """
 
     bookie_id: str
     network_location: str
     address: tuple[str, int] | None = None
     incarnation: int = field(default=0, compare=False)
+    creators: bool = True
 
     def encode(self) -> bytes:
         endpoints = []
@@ -40,6 +43,7 @@ class ServiceInfo:
             host, port = self.address
             endpoints.append({"id": "bookie", "protocol": PROTOCOL, "host": host, "port": port})
         fields: dict[str, object] = {
+            "creators": self.creators,
             "bookieId": self.bookie_id,
             "endpoints": endpoints,
             "networkLocation": self.network_location,
@@ -58,6 +62,8 @@ class ServiceInfo:
                 if endpoint["protocol"] == PROTOCOL:
                     address = (str(endpoint["host"]), int(endpoint["port"]))
             bookie_id, location = str(fields["bookieId"]), str(fields["networkLocation"])
-            return cls(bookie_id, location, address, int(fields.get("incarnation", 0)))
+            incarnation = int(fields.get("incarnation", 0))
+            creators = fields.get("creators", False) is True
+            return cls(bookie_id, location, address, incarnation, creators)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BookieUnavailableError(f"unreadable registration of a bookie: {error}") from error

@@ -34,6 +34,8 @@ class AddRequest:
     done: Callable[[AddRequest, int], None]  # exactly once, on the loop, with a result code
     # OK as soon as they are accepted, durable only after ``force``.
     deferred_sync: bool = field(default=False, kw_only=True)
+    # ``LedgerMetadata.creator_token`` of the ledger that is meant; 0: not known, fits any.
+    creator: int = field(default=0, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -165,7 +167,12 @@ class BookieInfo:
 
 
 class BookieClient(Protocol):
-    """One bookie as its clients see it."""
+    """One bookie as its clients see it.
+
+    ``creator``, wherever it is an argument, is the ``creator_token`` of the ledger that is meant. A
+    bookie that holds the id's other ledger answers OTHER_CREATOR, or UNKNOWN_LEDGER_STATE while it
+    may have lost data of that id. 0: not known, whichever ledger has the id is meant.
+    """
 
     @property
     def bookie_id(self) -> str: ...
@@ -202,6 +209,7 @@ class BookieClient(Protocol):
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         """Consecutive packets of ``stripe`` from ``first`` on, which it has.
 
@@ -219,6 +227,7 @@ class BookieClient(Protocol):
         *,
         stripe: Stripe = ALL_ENTRIES,
         bytes_max: int = HEADS_BYTES_MAX,
+        creator: int = 0,
     ) -> HeadsReply:
         """The first ``head_bytes`` bytes of entries from ``first`` on, and the sizes of all.
 
@@ -235,11 +244,15 @@ class BookieClient(Protocol):
         """
         ...
 
-    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+    async def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
         """Last packet and explicit LAC; with ``fence`` the ledger is durably fenced before."""
         ...
 
-    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+    async def wait_lac(
+        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
+    ) -> LacReply:
         """``read_lac`` without a fence, answered once it tells a LAC above ``above``.
 
         After ``wait_s`` seconds, or when the ledger is fenced or dropped meanwhile, it answers
@@ -248,11 +261,13 @@ class BookieClient(Protocol):
         """
         ...
 
-    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
         """Store an explicit last-add-confirmed; a result code."""
         ...
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         """Entry ids this bookie holds, as ascending runs ``(first, end)``, end not in it.
 
         Raises:

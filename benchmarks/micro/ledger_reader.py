@@ -39,6 +39,7 @@ class FullBookie(InstantBookie):
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         packets = PACKETS[ledger_id]
         if stripe is ALL_ENTRIES:

@@ -26,16 +26,17 @@ from bookkeeper.bookie.flush import flush_steps
 from bookkeeper.bookie.journal import JournalGroup
 from bookkeeper.bookie.journal_lane import JournalLane
 from bookkeeper.bookie.keeper import Keeper
-from bookkeeper.bookie.lac_watch import LacWatch
+from bookkeeper.bookie.lac_watch import LacWatch, told_lac
 from bookkeeper.bookie.ledger_state import NO_ENTRY_ID, LedgerState
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
+from bookkeeper.bookie.re_adds import ReAdds
 from bookkeeper.bookie.read_ahead import ReadAhead
 from bookkeeper.bookie.registration import Registration
+from bookkeeper.bookie.runs import to_ranges
 from bookkeeper.bookie.stripe_rows import read_rows
 from bookkeeper.bookie.workers import StepWorker
 from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code
 from bookkeeper.heads import HeadsFromEntries
-from bookkeeper.packet import decode_header
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore
 from bookkeeper.transport import ALL_ENTRIES, AddRequest, BookieInfo, LacReply, ReadReply, Stripe
@@ -95,6 +96,7 @@ class Bookie(HeadsFromEntries):
         self._fences: dict[int, asyncio.Future[int]] = {}
         self._lac_watch = LacWatch()
         self._deferred = DeferredAdds(self._loop)
+        self._re_adds = ReAdds(self._readers, self._loop, storage, self._add, self._on_not_added)
 
     @classmethod
     async def open(
@@ -152,13 +154,16 @@ class Bookie(HeadsFromEntries):
 
     def add_entries(self, request: AddRequest) -> None:
         """Store entries; ``request.done`` gets a code, never within this call."""
+        if not (self._re_adds.lines and self._re_adds.takes(request)):
+            self._add(request, looked=False)
+
+    def _add(self, request: AddRequest, looked: bool) -> None:
         code = self._refusal(request)
         if code == codes.OK:
             added = self._deferred.stand_in(request) if request.deferred_sync else request
-            code = self.storage.add(added)
+            code = self.storage.add(added, looked=looked)
         if code != codes.OK:
-            self.figures.refused_adds += 1
-            self._loop.call_soon(request.done, request, code)
+            self._on_not_added(request, code)
             return
         if added is not request:
             queued_bytes_max = self.config.storage.journal_queue_bytes_max // 2
@@ -175,13 +180,29 @@ class Bookie(HeadsFromEntries):
         elif self._flush_timer is None:
             self._arm_flush_timer()
 
-    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+    def _on_not_added(self, request: AddRequest, code: int) -> None:
+        if code == LedgerStorage.LOOK_FIRST:
+            return self._re_adds.begin(request)
+        self.figures.refused_adds += 1
+        if code in (codes.OTHER_CREATOR, codes.ENTRY_DIFFERS):
+            _log.error("an add is refused: %s", error_for_code(code, f"ledger {request.ledger_id}"))
+
+            # Told when it is durable: until then the ledger could be collected after a crash.
+            answer: Callable[[int], None] = lambda _: request.done(request, code)  # noqa: E731
+            if self.storage.note_dispute(request.ledger_id, answer):
+                return self._after_meta_record()
+        self._loop.call_soon(request.done, request, code)
+        return None
+
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
         """Store an explicit last-add-confirmed durably; a result code."""
         if self._unavailable():
             return codes.UNAVAILABLE
         done: asyncio.Future[int] = self._loop.create_future()
         answer = functools.partial(_resolve, done)
-        code = self.storage.write_lac(ledger_id, master_key, lac, answer)
+        code = self.storage.write_lac(ledger_id, master_key, lac, answer, creator)
         if code != codes.OK:
             return code
         self._after_meta_record()
@@ -226,8 +247,10 @@ class Bookie(HeadsFromEntries):
     def _unavailable(self) -> bool:
         return self._closing or self.error is not None
 
-    async def _fence(self, ledger_id: int, master_key: bytes) -> int:
+    async def _fence(self, ledger_id: int, master_key: bytes, creator: int) -> int:
         """Fence durably; concurrent callers share one journal record."""
+        if self.storage.is_other(ledger_id, creator):
+            return await self._deny(ledger_id, master_key)
         pending = self._fences.get(ledger_id)
         if pending is not None:
             state = self.storage.ledgers.get(ledger_id)
@@ -236,12 +259,23 @@ class Bookie(HeadsFromEntries):
             return await asyncio.shield(pending)
         done: asyncio.Future[int] = self._loop.create_future()
         answer = functools.partial(self._on_fenced, ledger_id, done)
-        code, state = self.storage.fence(ledger_id, master_key, answer)
+        code, state = self.storage.fence(ledger_id, master_key, answer, creator)
         if code != codes.OK or state is None or state.fence_durable:
             return code
         self._fences[ledger_id] = done
         self._after_meta_record()
         return await asyncio.shield(done)
+
+    async def _deny(self, ledger_id: int, master_key: bytes) -> int:
+        """A recovery may count on the answer, so it must hold after a crash, too."""
+        if not compare_digest(self.storage.ledgers[ledger_id].master_key, master_key):
+            return codes.UNAUTHORIZED
+        done: asyncio.Future[int] = self._loop.create_future()
+        if not self.storage.note_dispute(ledger_id, functools.partial(_resolve, done)):
+            return codes.UNKNOWN_LEDGER_STATE
+        self._after_meta_record()
+        code = await done
+        return code if code != codes.OK else self.storage.denial(ledger_id)
 
     def _on_fenced(self, ledger_id: int, done: asyncio.Future[int], code: int) -> None:
         self._fences.pop(ledger_id, None)
@@ -277,23 +311,13 @@ class Bookie(HeadsFromEntries):
         # writers slow down. Above journal_queue_bytes_max they are refused.
         return self.error is None and not (self._job_running and self.storage.needs_flush)
 
-    def _count_group(self, group: JournalGroup) -> None:
-        figures = self.figures
-        figures.journal_sync.record(group.write_s * 1000)
-        figures.journal_bytes += group.size
-        if group.entries:
-            figures.added_entries += group.entries
-            figures.added_bytes += group.record_bytes
-            # The one who waited longest stands for all: a time per request would cost each of them.
-            figures.journal_add.record((perf_counter() - group.opened_s) * 1000, group.entries)
-
     def on_group_durable(self, group: JournalGroup, *, was_stalled: bool) -> None:
         """See ``LaneOwner``."""
         if self.error is not None:
             return  # everything was answered already
         if was_stalled:
             self._check_disk()
-        self._count_group(group)
+        self.figures.count_group(group, (perf_counter() - group.opened_s) * 1000)
         for waiting in group.waiting:
             self._answer(waiting, codes.OK)
         if self._lac_watch:
@@ -387,7 +411,7 @@ class Bookie(HeadsFromEntries):
                 self._fail(error)
             return
         if (job := self._job) is not None:
-            self._count_flush(job)
+            self.figures.count_flush(job, (perf_counter() - self._job_began_s) * 1000)
         self.storage.end_flush()
         self._job = None
         waiters, self._flush_waiters = self._flush_waiters, []
@@ -401,12 +425,6 @@ class Bookie(HeadsFromEntries):
             self._begin_flush()
         elif self.storage.has_unflushed:
             self._arm_flush_timer()
-
-    def _count_flush(self, job: FlushJob) -> None:
-        figures = self.figures
-        figures.flush.record((perf_counter() - self._job_began_s) * 1000)
-        figures.flush_bytes.record(job.half.bytes)
-        figures.flushed_entries += job.half.entry_count
 
     async def run_maintenance(self, steps: Iterator[None]) -> None:
         """Run the steps of a long job on the maintenance thread; flushes go between them.
@@ -533,17 +551,20 @@ class Bookie(HeadsFromEntries):
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         """Packets from ``first`` on; see ``BookieClient.read_entries``."""
         if self._unavailable():
             return ReadReply(codes.UNAVAILABLE, first, [])
-        if fence and (code := await self._fence(ledger_id, master_key)) != codes.OK:
+        if fence and (code := await self._fence(ledger_id, master_key, creator)) != codes.OK:
             return ReadReply(code, first, [])
         if first < 0 or count_max < 1 or not (stripe.is_legal and stripe.has(first)):
             return ReadReply(codes.BAD_REQUEST, first, [])
         state = self.storage.ledgers.get(ledger_id)
         if state is None:
             return ReadReply(self._no_ledger(ledger_id), first, [])
+        if not state.is_of(creator):
+            return ReadReply(self.storage.denial(ledger_id), first, [])
         began_s = perf_counter()
         if stripe.width == stripe.cycle:
             code, packets = await self._read(state, first, count_max, bytes_max)
@@ -580,15 +601,19 @@ class Bookie(HeadsFromEntries):
             return self._no_ledger(ledger_id), []
         return (codes.UNKNOWN_LEDGER_STATE if state.limbo else codes.NO_ENTRY), []
 
-    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+    async def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
         """Last packet and explicit LAC; see ``BookieClient.read_lac``."""
         if self._unavailable():
             return LacReply(codes.UNAVAILABLE, None, -1)
-        if fence and (code := await self._fence(ledger_id, master_key)) != codes.OK:
+        if fence and (code := await self._fence(ledger_id, master_key, creator)) != codes.OK:
             return LacReply(code, None, -1)
         state = self.storage.ledgers.get(ledger_id)
         if state is None:
             return LacReply(self._no_ledger(ledger_id), None, -1)
+        if not state.is_of(creator):
+            return LacReply(self.storage.denial(ledger_id), None, -1)
         if state.limbo:  # entries may be lost, so the last one it has proves nothing
             return LacReply(codes.UNKNOWN_LEDGER_STATE, None, -1)
         explicit_lac, last = state.explicit_lac, state.last_entry
@@ -601,26 +626,28 @@ class Bookie(HeadsFromEntries):
         gone = ledger_id not in self.storage.ledgers
         return LacReply(code if gone else codes.IO_ERROR, None, -1)
 
-    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+    async def wait_lac(
+        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
+    ) -> LacReply:
         """A long poll; see ``BookieClient.wait_lac``."""
         deadline = self._loop.time() + wait_s
         while True:
             changed = self._lac_watch.begin(ledger_id)  # before the look: no change is missed
             try:
-                reply = await self._lac_with_entry(ledger_id, above)
-                if reply.code not in (codes.OK, codes.NO_LEDGER) or _told_lac(reply) > above:
+                reply = await self._lac_with_entry(ledger_id, above, creator)
+                if reply.code not in (codes.OK, codes.NO_LEDGER) or told_lac(reply) > above:
                     return reply
                 async with asyncio.timeout_at(deadline):
                     if await changed:  # fenced or deleted: who asks should look at the metadata
-                        return await self._lac_with_entry(ledger_id, above)
+                        return await self._lac_with_entry(ledger_id, above, creator)
             except TimeoutError:
                 return reply
             finally:
                 self._lac_watch.end(ledger_id, changed)
 
-    async def _lac_with_entry(self, ledger_id: int, above: int) -> LacReply:
+    async def _lac_with_entry(self, ledger_id: int, above: int, creator: int) -> LacReply:
         """The LAC, and entry ``above`` + 1 if it is at hand."""
-        reply = await self.read_lac(ledger_id, fence=False)
+        reply = await self.read_lac(ledger_id, fence=False, creator=creator)
         if reply.code == codes.OK:
             packets = self.storage.read_cached(ledger_id, above + 1, 1, 1)
             reply.next_packet = packets[0] if packets else None
@@ -632,7 +659,7 @@ class Bookie(HeadsFromEntries):
             raise error_for_code(codes.UNAVAILABLE, "list ledgers")
         return heapq.nsmallest(count_max, (id_ for id_ in self.storage.ledgers if id_ >= first))
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         """Entry ids this bookie holds as ascending runs ``(first, end)``.
 
         Raises:
@@ -646,6 +673,8 @@ class Bookie(HeadsFromEntries):
         limbo = storage.is_unknown(ledger_id) if state is None else state.limbo
         if limbo:
             raise error_for_code(codes.UNKNOWN_LEDGER_STATE, what)
+        if storage.is_other(ledger_id, creator):
+            raise error_for_code(storage.denial(ledger_id), what)
         return await self.held_entries(ledger_id)
 
     def _no_ledger(self, ledger_id: int) -> int:
@@ -667,10 +696,7 @@ class Bookie(HeadsFromEntries):
                 raise error_for_code(codes.TOO_MANY_REQUESTS, what)
             state.listed_s = self._loop.time()
         # Memory first: what moves to the index meanwhile is then found twice, not never.
-        ids: set[int] = set()
-        for half in (storage.active, storage.flushing):
-            if half is not None and (entries := half.ledgers.get(ledger_id)) is not None:
-                ids.update(entries.entry_ids())
+        ids = storage.cached_ids(ledger_id)
         if ids and state is not None:
             # Whoever asks leaves out what is here, so it must survive a crash. The journal keeps
             # the order: once this record is durable, so is every entry before it.
@@ -682,9 +708,7 @@ class Bookie(HeadsFromEntries):
             runs = await self._loop.run_in_executor(self._readers, read)
         except (StorageError, OSError) as error:
             raise error_for_code(codes.IO_ERROR, f"{what}: {error}") from error
-        for run in runs:
-            ids.update(id_ for id_, size in enumerate(run.sizes, run.first) if size)
-        return _to_ranges(ids)
+        return to_ranges(ids.union(*(run.entry_ids() for run in runs)))
 
     async def info(self) -> BookieInfo:
         file_system = self.storage.file_system
@@ -774,23 +798,3 @@ class Bookie(HeadsFromEntries):
 def _resolve(future: asyncio.Future[int], code: int) -> None:
     if not future.done():
         future.set_result(code)
-
-
-def _told_lac(reply: LacReply) -> int:
-    """The highest confirmed entry that an answer proves."""
-    packet = reply.last_packet
-    return max(reply.explicit_lac, -1 if packet is None else decode_header(packet).lac)
-
-
-def _to_ranges(ids: set[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    first = end = -1
-    for entry_id in sorted(ids):
-        if entry_id != end:
-            if end >= 0:
-                ranges.append((first, end))
-            first = entry_id
-        end = entry_id + 1
-    if end >= 0:
-        ranges.append((first, end))
-    return ranges

@@ -125,16 +125,18 @@ class GarbageCollector:
             return GarbageReport()
         storage, total = self._bookie.storage, GarbageReport()
         async with self._round:
-            local = [state.ledger_id for state in storage.ledgers.values() if state.last_entry >= 0]
+            local = [each for each in storage.ledgers.values() if each.last_entry >= 0]
             if self._before_listing is not None:
                 await self._before_listing()
             await self._bookie.flush()  # what waits in memory would come back
-            for ledger_id in local:
-                if await known.names_others(ledger_id):
-                    total = _sum(total, await self._empty(known, ledger_id))
+            for state in local:
+                if not state.disputed and await known.names_others(state.ledger_id, state.creator):
+                    total = _sum(total, await self._empty(known, state.ledger_id, state.creator))
         return total
 
-    async def _empty(self, known: OverReplicatedLedgers, ledger_id: int) -> GarbageReport:
+    async def _empty(
+        self, known: OverReplicatedLedgers, ledger_id: int, creator: int
+    ) -> GarbageReport:
         """One ledger, under its lock."""
         lock = await known.lock(ledger_id)
         if lock is None:
@@ -143,7 +145,7 @@ class GarbageCollector:
         listed_before_s = asyncio.get_running_loop().time() - LISTED_S_MIN
         try:
             async with self._dropping:
-                others = await known.names_others(ledger_id)
+                others = await known.names_others(ledger_id, creator)
                 state = storage.ledgers.get(ledger_id)
                 if not others or not lock.held or state is None:
                     return GarbageReport()
@@ -289,7 +291,9 @@ class GarbageCollector:
         storage = self._bookie.storage
         report: list[GarbageReport] = []
         async with self._dropping:
-            ids = [ledger_id for ledger_id in ledger_ids if ledger_id in storage.ledgers]
+            # Of an id that two ledgers share the store may know the other one, or none any more.
+            found = [storage.ledgers.get(ledger_id) for ledger_id in ledger_ids]
+            ids = [state.ledger_id for state in found if state and not state.disputed]
             for ledger_id in ids:
                 storage.forget(ledger_id, now_s)
             if ids:

@@ -12,6 +12,8 @@ from bookkeeper.figures import Durations
 
 if TYPE_CHECKING:
     from bookkeeper.bookie.compaction import Compaction
+    from bookkeeper.bookie.journal import JournalGroup
+    from bookkeeper.bookie.ledger_storage import FlushJob
 
 __all__ = ["BookieFigures"]
 
@@ -85,6 +87,22 @@ class BookieFigures:
         self.last_compaction_at_s = dict.fromkeys(self.compactions, 0.0)
         """By kind; wall clock of its beginning, 0: never."""
         self.compacted_logs_bytes = 0
+
+    def count_group(self, group: JournalGroup, took_ms: float) -> None:
+        """A group is durable, so long after its first entry came."""
+        self.journal_sync.record(group.write_s * 1000)
+        self.journal_bytes += group.size
+        if group.entries:
+            self.added_entries += group.entries
+            self.added_bytes += group.record_bytes
+            # The one who waited longest stands for all: a time per request would cost each of them.
+            self.journal_add.record(took_ms, group.entries)
+
+    def count_flush(self, job: FlushJob, took_ms: float) -> None:
+        """A checkpoint ended."""
+        self.flush.record(took_ms)
+        self.flush_bytes.record(job.half.bytes)
+        self.flushed_entries += job.half.entry_count
 
     def count_compaction(self, compaction: Compaction, took_ms: float) -> None:
         """A pass ended, complete or not."""

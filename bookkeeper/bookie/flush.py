@@ -30,6 +30,7 @@ def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
     changes = Changes()
     live_delta: dict[int, int] = {}
     flushed_last: dict[LedgerState, int] = {}
+    creators: dict[LedgerState, bool] = {}
     try:
         for ledger_id in sorted(job.half.ledgers):
             state = job.ledgers.get(ledger_id)
@@ -47,6 +48,12 @@ def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
             continue  # dropped; had runs of it been written, its record would belong to them
         record = state.to_record(flushed_last.get(state, state.flushed_last))
         changes.puts.append(index_format.encode_ledger(state.ledger_id, record))
+        disputed = state.disputed
+        if (state.creator or disputed) and state.creator_stored is not disputed:
+            creators[state] = disputed
+            changes.puts.append(
+                index_format.encode_creator(state.ledger_id, state.creator, disputed=disputed)
+            )
     appender.changes(changes, live_delta)
     for number, mark in enumerate(job.marks):
         changes.puts.append(index_format.encode_mark(mark, number))
@@ -54,6 +61,8 @@ def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
     appender.committed(live_delta)
     for state, last in flushed_last.items():
         state.flushed_last = last
+    for state, disputed in creators.items():
+        state.creator_stored = disputed
     yield
     spares_max = storage.config.journal_spares_max
     for writer, mark in zip(storage.writers, job.marks, strict=False):

@@ -86,6 +86,7 @@ def drop_steps(
         part = ledger_ids[start : start + _LEDGERS_PER_COMMIT]
         records = [index_format.encode_deleted(ledger_id, deleted_at_s) for ledger_id in part]
         states = [index_format.ledger_key(ledger_id) for ledger_id in part]
+        states += [index_format.creator_key(ledger_id) for ledger_id in part]
         remove_runs(storage, part, records, states, sync_point="index.drop")
         yield
     removed, freed = yield from remove_dead_logs(storage)

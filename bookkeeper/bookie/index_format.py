@@ -33,6 +33,7 @@ _RUN_VALUE: Final = Struct(">QQ")  # log id, offset; then the sizes, u32 each
 _LOG_RUN_KEY: Final = Struct(">cQQQ")
 _LOG_VALUE: Final = Struct(">QQ")  # end of the log, live bytes in it
 _LEDGER_VALUE: Final = Struct(">Bqq")  # flags, explicit lac, last entry; then the master key
+_CREATOR_VALUE: Final = Struct(">QB")  # creator, disputed
 _MARK_VALUE: Final = Struct(">QQ")
 _SCRUB_VALUE: Final = Struct(">QQ")  # log to go on with, when the pass began in seconds
 _LIMBO_VALUE: Final = Struct(">Bq")  # phase, highest ledger id that may be concerned
@@ -174,6 +175,24 @@ def decode_ledger(key: bytes, value: bytes) -> tuple[int, LedgerRecord]:
 
 
 LEDGERS: Final = (b"l", b"m")
+
+
+def creator_key(ledger_id: int) -> bytes:
+    return b"c" + _ID.pack(ledger_id)
+
+
+def encode_creator(ledger_id: int, creator: int, *, disputed: bool) -> tuple[bytes, bytes]:
+    """Beside the ledger's record, where programs from before it don't look."""
+    return seal(creator_key(ledger_id), _CREATOR_VALUE.pack(creator, disputed))
+
+
+def decode_creator(key: bytes, value: bytes) -> tuple[int, int, bool]:
+    """Ledger id, creator, whether another one asked for the id."""
+    creator, disputed = _CREATOR_VALUE.unpack(unseal(key, value))
+    return id_of_key(key), creator, bool(disputed)
+
+
+CREATORS: Final = (b"c", b"d")
 
 
 def deleted_key(ledger_id: int) -> bytes:

@@ -258,6 +258,9 @@ class IntegrityCheck:
     async def _fill(self, metadata: LedgerMetadata, *, doubtful: bool) -> str:
         """Copy what is missing of closed segments; why something is missing still."""
         bookie_id, ledger_id = self._bookie.bookie_id, metadata.ledger_id
+        creator = metadata.creator_token
+        if self._bookie.storage.is_other(ledger_id, creator):
+            return "two ledgers share the id, and the other one is here"
         held = await self._bookie.held_entries(ledger_id)
         absent = 0
         for fragment in fragments_of(metadata):
@@ -266,7 +269,9 @@ class IntegrityCheck:
             slot = fragment.bookies.index(bookie_id)
             for first, end in subtract_runs(fragment.runs_of(slot), held):
                 if doubtful or metadata.state is LedgerState.CLOSED:
-                    self._bookie.storage.set_limbo(ledger_id, master_key(metadata.password))
+                    self._bookie.storage.set_limbo(
+                        ledger_id, master_key(metadata.password), creator
+                    )
                 at = first
                 while at < end:
                     fetched = await self._peers.fetch(metadata, at, end)
@@ -300,6 +305,7 @@ class IntegrityCheck:
                 size,
                 True,
                 on_done,
+                creator=metadata.creator_token,
             )
             self._bookie.add_entries(request)
             code = await answer

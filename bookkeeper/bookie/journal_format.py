@@ -21,6 +21,8 @@ HEADER_BYTES: Final = _HEADER.size + 4
 GROUP_BODY: Final = Struct(">Q")
 LEDGER_ID: Final = Struct(">Q")
 EXPLICIT_LAC_BODY: Final = Struct(">Qq")
+CREATOR_BODY: Final = Struct(">QQB")  # ledger, creator, flags
+CREATOR_DISPUTED: Final = 1
 
 Mark: TypeAlias = tuple[int, int]  # (segment id, offset): everything before is in the entry logs
 

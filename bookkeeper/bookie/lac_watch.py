@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from bookkeeper.transport import AddRequest
+from bookkeeper.packet import decode_header
+from bookkeeper.transport import AddRequest, LacReply
 
 
 class LacWatch:
@@ -58,3 +59,9 @@ class LacWatch:
     def wake_all(self) -> None:
         for ledger_id in self._waiting:
             self.on_change(ledger_id)
+
+
+def told_lac(reply: LacReply) -> int:
+    """The highest confirmed entry that an answer proves."""
+    packet = reply.last_packet
+    return max(reply.explicit_lac, -1 if packet is None else decode_header(packet).lac)

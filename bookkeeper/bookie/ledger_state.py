@@ -19,10 +19,18 @@ class LedgerState:
         last_entry: highest entry id accepted, durable or not; -1: none.
         flushed_last: highest entry id in the index (maintenance thread only).
         emptying: its entries are being removed, because others hold them: takes none, lists none.
+        creator: token of whoever made the ledger; 0: not known. It never changes.
+        disputed: another creator's ledger with this id asked for its place here: the metadata store
+            went back, so what it says of this id proves nothing, and nothing is collected by it.
+        creator_stored: ``disputed`` as the index has it, with the creator; None: it has neither
+            (maintenance thread only, as ``flushed_last``).
         listed_s: loop time when somebody was told what is here, and may rely on it.
     """
 
     __slots__ = (
+        "creator",
+        "creator_stored",
+        "disputed",
         "emptying",
         "explicit_lac",
         "fence_durable",
@@ -36,7 +44,7 @@ class LedgerState:
         "unsure",
     )
 
-    def __init__(self, ledger_id: int, master_key: bytes) -> None:
+    def __init__(self, ledger_id: int, master_key: bytes, creator: int = 0) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key
         self.fenced = False
@@ -44,10 +52,17 @@ class LedgerState:
         self.limbo = False
         self.unsure = False
         self.emptying = False
+        self.creator = creator
+        self.disputed = False
+        self.creator_stored: bool | None = None
         self.listed_s = float("-inf")
         self.explicit_lac = -1
         self.last_entry = NO_ENTRY_ID
         self.flushed_last = NO_ENTRY_ID
+
+    def is_of(self, creator: int) -> bool:
+        """False: this ledger is certainly another one than ``creator`` made."""
+        return creator == self.creator or not creator or not self.creator
 
     @classmethod
     def from_record(cls, ledger_id: int, record: LedgerRecord) -> LedgerState:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest
+from typing import Final
 
 from bookkeeper import codes
 from bookkeeper.bookie import index_format, journal_format, record_format
@@ -58,6 +59,8 @@ class FlushJob:
 
 class LedgerStorage:
     """See the module's text; built by ``start.open_storage``."""
+
+    LOOK_FIRST: Final = -1  # no code of the wire: see ``add``
 
     def __init__(
         self,
@@ -116,11 +119,14 @@ class LedgerStorage:
 
     # ---- writing (loop)
 
-    def add(self, request: AddRequest) -> int:
+    def add(self, request: AddRequest, *, looked: bool = False) -> int:
         """Accept entries: readable at once, ``request`` waits in the journal's group.
 
+        Args:
+            looked: they were compared with what is stored (``re_adds.py``), and the ledger has got
+                no other add since.
         Returns:
-            OK, or why nothing was accepted.
+            OK, or why nothing was accepted. LOOK_FIRST: some may be here already.
         """
         ids, heads, bodies = request.entry_ids, request.heads, request.bodies
         sizes = [len(head) + len(body) for head, body in zip(heads, bodies, strict=False)]
@@ -132,6 +138,8 @@ class LedgerStorage:
         if state is not None:
             if not _accepts(state, request.master_key):
                 return codes.UNAUTHORIZED
+            if request.creator != state.creator and not state.is_of(request.creator):
+                return self.denial(ledger_id)
             if (state.fenced or state.limbo or state.unsure) and not request.recovery:
                 # It may have forgotten a fence: it must not say that there is none.
                 return codes.FENCED if state.fenced else codes.UNKNOWN_LEDGER_STATE
@@ -146,7 +154,10 @@ class LedgerStorage:
         if journal.queued_bytes > self._queue_bytes_max:
             return codes.TOO_MANY_REQUESTS
         if state is None:
-            state = self._create(ledger_id, request.master_key, complete=not request.recovery)
+            complete = not request.recovery
+            state = self._create(ledger_id, request.master_key, request.creator, complete=complete)
+        elif ids[0] <= state.last_entry and not looked:
+            return self.LOOK_FIRST
         count = len(ids)
         if count == 1 and sizes[0] <= record_format.SMALL_ENTRY_BYTES:
             # Flattened, as the busiest case of many topics: half the cost of the general path.
@@ -176,7 +187,7 @@ class LedgerStorage:
         return codes.OK
 
     def fence(
-        self, ledger_id: int, master_key: bytes, waiting: object
+        self, ledger_id: int, master_key: bytes, waiting: object, creator: int = 0
     ) -> tuple[int, LedgerState | None]:
         """Fence a ledger in memory at once; ``waiting`` is told when it is durable.
 
@@ -188,9 +199,11 @@ class LedgerStorage:
         if state is None:
             if ledger_id in self.deleted or not _may_create(ledger_id, master_key):
                 return codes.NO_LEDGER, None
-            state = self._create(ledger_id, master_key, complete=False)
+            state = self._create(ledger_id, master_key, creator, complete=False)
         elif not _accepts(state, master_key):
             return codes.UNAUTHORIZED, None
+        elif not state.is_of(creator):
+            return self.denial(ledger_id), None
         if not state.fence_durable:
             state.fenced = True
             self._dirty[ledger_id] = state
@@ -198,7 +211,9 @@ class LedgerStorage:
             self.journal_of(ledger_id).append_meta(record_format.FENCE, body, waiting)
         return codes.OK, state
 
-    def write_lac(self, ledger_id: int, master_key: bytes, lac: int, waiting: object) -> int:
+    def write_lac(
+        self, ledger_id: int, master_key: bytes, lac: int, waiting: object, creator: int = 0
+    ) -> int:
         """Store an explicit last-add-confirmed; never decreases."""
         state = self.ledgers.get(ledger_id)
         if state is None:
@@ -206,9 +221,11 @@ class LedgerStorage:
                 return codes.NO_LEDGER
             if ledger_id < self.lost_below:
                 return codes.UNKNOWN_LEDGER_STATE
-            state = self._create(ledger_id, master_key, complete=True)
+            state = self._create(ledger_id, master_key, creator, complete=True)
         elif not _accepts(state, master_key):
             return codes.UNAUTHORIZED
+        elif not state.is_of(creator):
+            return self.denial(ledger_id)
         state.explicit_lac = max(state.explicit_lac, lac)
         self._dirty[ledger_id] = state
         body = journal_format.EXPLICIT_LAC_BODY.pack(ledger_id, lac)
@@ -236,19 +253,61 @@ class LedgerStorage:
             return False
         return max(sizes) <= self.config.entry_bytes_max
 
-    def _create(self, ledger_id: int, master_key: bytes, *, complete: bool) -> LedgerState:
+    def _create(
+        self, ledger_id: int, master_key: bytes, creator: int, *, complete: bool
+    ) -> LedgerState:
         """A ledger that is new here.
 
         Args:
             complete: its own writer asks, so nothing of it can have been here before.
         """
-        state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key)
+        state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key, creator)
         state.limbo = not complete and ledger_id <= self.limbo_last
         state.unsure = ledger_id < self.lost_below  # so it isn't its writer who asks
         body = journal_format.LEDGER_ID.pack(ledger_id) + master_key
         self.journal_of(ledger_id).append_meta(record_format.LEDGER_KEY, body)
+        if creator:
+            self._journal_creator(state)
         self._dirty[ledger_id] = state
         return state
+
+    def _journal_creator(self, state: LedgerState, waiting: object = None) -> None:
+        flags = journal_format.CREATOR_DISPUTED if state.disputed else 0
+        body = journal_format.CREATOR_BODY.pack(state.ledger_id, state.creator, flags)
+        self.journal_of(state.ledger_id).append_meta(record_format.LEDGER_CREATOR, body, waiting)
+
+    # ---- two ledgers with one id
+
+    def is_other(self, ledger_id: int, creator: int) -> bool:
+        """The id is another creator's here."""
+        state = self.ledgers.get(ledger_id)
+        return state is not None and not state.is_of(creator)
+
+    def denial(self, ledger_id: int) -> int:
+        """What the creator of the other ledger with this id is told.
+
+        It is a definite "no" (nothing of that ledger was ever taken, or will be) unless this bookie
+        has lost data: then it may have held that ledger before.
+        """
+        state = self.ledgers.get(ledger_id)
+        doubtful = state is None or state.limbo or state.unsure or self.is_unknown(ledger_id)
+        return codes.UNKNOWN_LEDGER_STATE if doubtful else codes.OTHER_CREATOR
+
+    def note_dispute(self, ledger_id: int, waiting: object = None) -> bool:
+        """Remember that two ledgers share the id.
+
+        Args:
+            waiting: told once that is durable, and with it that the ledger is held here.
+        Returns:
+            False: the ledger is gone, and ``waiting`` won't be told.
+        """
+        state = self.ledgers.get(ledger_id)
+        if state is None:
+            return False
+        state.disputed = True
+        self._dirty[ledger_id] = state
+        self._journal_creator(state, waiting)
+        return True
 
     def _chunk_entries(self, count: int, total_bytes: int) -> int:
         """Entries per chunk, so that a chunk never exceeds what a run may hold."""
@@ -359,11 +418,11 @@ class LedgerStorage:
             state.emptying = False
             state.last_entry = state.flushed_last
 
-    def set_limbo(self, ledger_id: int, master_key: bytes = b"") -> None:
+    def set_limbo(self, ledger_id: int, master_key: bytes = b"", creator: int = 0) -> None:
         """This ledger may have lost entries or a fence: answer no negative, accept no writer."""
         state = self.ledgers.get(ledger_id)
         if state is None:
-            state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key)
+            state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key, creator)
         elif not state.master_key:  # lost
             state.master_key = master_key
         state.limbo = True
@@ -411,6 +470,14 @@ class LedgerStorage:
             bytes_max -= sum(map(len, found))
             first += len(found)
         return packets
+
+    def cached_ids(self, ledger_id: int) -> set[int]:
+        """Entries that are in memory (loop)."""
+        ids: set[int] = set()
+        for half in (self.active, self.flushing):
+            if half is not None and (entries := half.ledgers.get(ledger_id)) is not None:
+                ids.update(entries.entry_ids())
+        return ids
 
     def read_stored(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int

@@ -51,26 +51,28 @@ async def enter_limbo(bookie: Bookie, ledgers: LedgerStore) -> None:
             ids = found.ledger_ids[start : start + _READS_AT_ONCE]
             last = max(last, ids[-1])
             concerned = await asyncio.gather(*(_read(bookie, ledgers, id_) for id_ in ids))
-            for ledger_id, key in zip(ids, concerned, strict=True):
-                if key is not None:
-                    storage.set_limbo(ledger_id, key)
+            for ledger_id, known in zip(ids, concerned, strict=True):
+                if known is not None:
+                    storage.set_limbo(ledger_id, *known)
                     count += 1
     _log.warning("data was lost: %d ledgers are in limbo until they are repaired", count)
     await bookie.flush()
     await bookie.run_maintenance(note_steps(storage, index_format.LIMBO_CHECKING, last))
 
 
-async def _read(bookie: Bookie, ledgers: LedgerStore, ledger_id: int) -> bytes | None:
-    """The ledger's master key (empty: nobody knows it); None: it never was here, or is gone."""
+async def _read(bookie: Bookie, ledgers: LedgerStore, ledger_id: int) -> tuple[bytes, int] | None:
+    """The ledger's master key (empty: nobody knows it) and creator; None: it never was here, or is
+    gone.
+    """
     try:
         found = await ledgers.read(ledger_id)
     except LedgerError as error:  # nobody can say where it is: here, for all we know
         _log.error("ledger %d: %s", ledger_id, error)
-        return b""
+        return b"", 0
     if found is None:
         return None
     is_here = ledger_id in bookie.storage.ledgers or lives_on(found.metadata, bookie.bookie_id)
-    return master_key(found.metadata.password) if is_here else None
+    return (master_key(found.metadata.password), found.metadata.creator_token) if is_here else None
 
 
 def note_steps(storage: LedgerStorage, phase: int, last_ledger: int) -> Iterator[None]:

@@ -60,7 +60,7 @@ class OverReplicatedLedgers:
         self._ledgers = ledgers
         self._locks = locks
 
-    async def names_others(self, ledger_id: int) -> bool:
+    async def names_others(self, ledger_id: int, creator: int) -> bool:
         """The ledger is closed, and no segment of it names this bookie.
 
         A deleted one is left to the collection of deleted ledgers.
@@ -71,6 +71,8 @@ class OverReplicatedLedgers:
         found = await self._ledgers.read(ledger_id)
         if found is None or found.metadata.state is not LedgerState.CLOSED:
             return False
+        if creator not in (0, found.metadata.creator_token):
+            return False  # another ledger with this id; what is here may be the last of its own
         return all(self._bookie_id not in segment.bookies for segment in found.metadata.segments)
 
     async def lock(self, ledger_id: int) -> LedgerLock | None:

@@ -118,7 +118,7 @@ class LedgerPeers:
         denials = 0
         for bookie_id in others:
             client = self._pool.client(bookie_id)
-            code, packets = await _read(client, metadata.ledger_id, first, end)
+            code, packets = await _read(client, metadata, first, end)
             if packets:
                 return Fetched(packets)
             denials += codes.is_explicit_negative(code)
@@ -127,11 +127,14 @@ class LedgerPeers:
 
 
 async def _read(
-    client: BookieClient, ledger_id: int, first: int, end: int
+    client: BookieClient, metadata: LedgerMetadata, first: int, end: int
 ) -> tuple[int, list[bytes]]:
     """The result code, and the sound packets from ``first`` on."""
+    ledger_id = metadata.ledger_id
     try:
-        reply = await client.read_entries(ledger_id, first, end - first, _READ_BYTES)
+        reply = await client.read_entries(
+            ledger_id, first, end - first, _READ_BYTES, creator=metadata.creator_token
+        )
     except BookkeeperError:
         return codes.UNAVAILABLE, []
     packets: list[bytes] = []

@@ -61,27 +61,32 @@ class ReadOnlyBookieClient(HeadsFromEntries):
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         if (code := await self._refusal(ledger_id, fence=fence)) != codes.OK:
             return ReadReply(code, first, [])
         return await self._bookie.read_entries(
-            ledger_id, first, count_max, bytes_max, stripe=stripe
+            ledger_id, first, count_max, bytes_max, stripe=stripe, creator=creator
         )
 
-    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+    async def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
         if (code := await self._refusal(ledger_id, fence=fence)) != codes.OK:
             return LacReply(code, None, -1)
-        return await self._bookie.read_lac(ledger_id, fence=False)
+        return await self._bookie.read_lac(ledger_id, fence=False, creator=creator)
 
-    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+    async def wait_lac(
+        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
+    ) -> LacReply:
         if (code := await self._refusal(ledger_id)) != codes.OK:
             return LacReply(code, None, -1)
-        return await self._bookie.wait_lac(ledger_id, above, wait_s)
+        return await self._bookie.wait_lac(ledger_id, above, wait_s, creator=creator)
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         if (code := await self._refusal(ledger_id)) != codes.OK:
             raise error_for_code(code, f"list entries of ledger {ledger_id}")
-        return await self._bookie.list_entries(ledger_id)
+        return await self._bookie.list_entries(ledger_id, creator=creator)
 
     async def info(self) -> BookieInfo:
         return await self._bookie.info()
@@ -95,7 +100,9 @@ class ReadOnlyBookieClient(HeadsFromEntries):
     async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
         return codes.READ_ONLY
 
-    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
         return codes.READ_ONLY
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:

@@ -45,6 +45,9 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.first}, log={self.log_id}, offset={self.offset}, {list(self.sizes)})"
 
+    def entry_ids(self) -> Iterator[int]:
+        return (id_ for id_, size in enumerate(self.sizes, self.first) if size)
+
     def offset_of(self, entry_id: int) -> int:
         """Where the record of an entry begins."""
         return self.offset + records_bytes(self.sizes[: entry_id - self.first])
@@ -133,3 +136,18 @@ def group_chunks(
         size_bytes += chunk.bytes
     if gathered:
         yield first, sizes, gathered
+
+
+def to_ranges(ids: set[int]) -> list[tuple[int, int]]:
+    """Entry ids as ascending runs ``(first, end)``, end not in it."""
+    ranges: list[tuple[int, int]] = []
+    first = end = -1
+    for entry_id in sorted(ids):
+        if entry_id != end:
+            if end >= 0:
+                ranges.append((first, end))
+            first = entry_id
+        end = entry_id + 1
+    if end >= 0:
+        ranges.append((first, end))
+    return ranges

@@ -216,6 +216,8 @@ class Repairer:
         metadata = await self._peers.metadata(ledger_id)
         if metadata is None:
             return [], 0, ""  # deleted: the collector takes it away
+        if storage.is_other(ledger_id, metadata.creator_token):
+            return rest, 0, "two ledgers share the id, and the other one is elsewhere"
         owned = owned_entries(metadata, self._bookie.bookie_id, damage.first, damage.end)
         whole = list(range(damage.first, damage.end)) if owned is None else owned
         packets, reason = await self._fetch(self._peers, metadata, whole, damage.end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bookkeeper import codes
 from bookkeeper.bookie import entry_log, index_format, journal_format, record_format
 from bookkeeper.bookie.config import StorageConfig
 from bookkeeper.bookie.entry_log import EntryLogs, LogState
@@ -14,11 +15,13 @@ from bookkeeper.bookie.journal_reader import JournalRecord, list_segments, read_
 from bookkeeper.bookie.journal_salvage import salvage_journal
 from bookkeeper.bookie.ledger_state import LedgerState
 from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.re_adds import Look
 from bookkeeper.bookie.write_cache import JOINED, Chunk
 from bookkeeper.errors import BookieClosedError, CorruptFileError, MissingFileError
 from bookkeeper.packet import PACKET_HEADER
 from bookkeeper.storage.file_system import FileSystem
 from bookkeeper.storage.ordered_store import Changes, OrderedStore, iterate
+from bookkeeper.transport import AddRequest
 
 
 def open_storage(
@@ -123,6 +126,10 @@ def _load(file_system: FileSystem, index: OrderedStore, config: StorageConfig) -
     for key, value in iterate(index, *index_format.LEDGERS):
         ledger_id, record = index_format.decode_ledger(key, value)
         storage.ledgers[ledger_id] = LedgerState.from_record(ledger_id, record)
+    for key, value in iterate(index, *index_format.CREATORS):
+        ledger_id, creator, disputed = index_format.decode_creator(key, value)
+        if (state := storage.ledgers.get(ledger_id)) is not None:
+            state.creator, state.disputed, state.creator_stored = creator, disputed, disputed
     for key, value in iterate(index, *index_format.DELETED):
         ledger_id, deleted_at_s = index_format.decode_deleted(key, value)
         storage.deleted[ledger_id] = deleted_at_s
@@ -167,6 +174,11 @@ class _Replay:
             ledger_id, lac = journal_format.EXPLICIT_LAC_BODY.unpack(body)
             if (state := self._state(ledger_id)) is not None:
                 state.explicit_lac = max(state.explicit_lac, lac)
+        elif record.kind == record_format.LEDGER_CREATOR:
+            ledger_id, creator, flags = journal_format.CREATOR_BODY.unpack(body)
+            if (state := self._state(ledger_id)) is not None:
+                state.creator = state.creator or creator
+                state.disputed |= bool(flags & journal_format.CREATOR_DISPUTED)
 
     def finish(self) -> None:
         """Put the pending chunk into the cache."""
@@ -179,8 +191,27 @@ class _Replay:
             return
         data = self._data[self._start : self._end]
         chunk = Chunk(self._first, sizes, [data], len(data), len(sizes), JOINED)
-        self._storage.active.add(self._ledger_id, chunk)
-        state.last_entry = max(state.last_entry, chunk.end - 1)
+        chunks = [chunk] if self._first > state.last_entry else self._unrefused(chunk)
+        for each in chunks:
+            self._storage.active.add(self._ledger_id, each)
+            state.last_entry = max(state.last_entry, each.end - 1)
+
+    def _unrefused(self, chunk: Chunk) -> list[Chunk]:
+        """What may stand beside the entries that are here: see ``re_adds.py``.
+
+        A journal of a program from before that rule may hold two versions of an entry.
+        """
+        kept: list[Chunk] = []
+        for entry_id in range(chunk.first, chunk.end):
+            single = chunk.single(entry_id)
+            (packet,) = single.packets(entry_id, 1, 1, at_least_one=True)
+            request = AddRequest(
+                *(self._ledger_id, b"", [entry_id], [bytes(packet)], [b""], len(packet)),
+                *(True, lambda _request, _code: None),
+            )
+            if Look(self._storage, request).run() != codes.ENTRY_DIFFERS:
+                kept.append(single)
+        return kept
 
     def _apply_entry(self, record: JournalRecord) -> None:
         body = record.start + record_format.RECORD_HEADER_BYTES

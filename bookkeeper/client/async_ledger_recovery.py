@@ -94,6 +94,7 @@ class _Attempt:
     ) -> None:
         self._ledger_id = metadata.ledger_id
         self._master_key = master_key(metadata.password)
+        self._creator = metadata.creator_token
         self._bookies = bookies
         self._placement = placement
         self._config = config
@@ -160,7 +161,9 @@ class _Attempt:
     async def _read_lac(self, effect: ReadLac) -> None:
         client = self._bookies.client(effect.bookie)
         try:
-            reply = await client.read_lac(self._ledger_id, fence=True, master_key=self._master_key)
+            reply = await client.read_lac(
+                self._ledger_id, fence=True, master_key=self._master_key, creator=self._creator
+            )
         except BookkeeperError:
             self._bookies.health.note_error(effect.bookie)
             self._core.on_lac(effect.slot, codes.UNAVAILABLE, None, -1)
@@ -182,6 +185,7 @@ class _Attempt:
                 self._config.recovery_read_bytes,
                 fence=True,
                 master_key=self._master_key,
+                creator=self._creator,
             )
         except BookkeeperError:
             self._bookies.health.note_error(effect.bookie)

@@ -103,7 +103,8 @@ class AsyncLedgerWriter:
         self._lac: ExplicitLac | None = None
         if config.writes.explicit_lac_interval_ms:
             self._lac = ExplicitLac(
-                *(self._core, bookies, self._master_key, created.metadata.ack_quorum),
+                *(self._core, bookies, self._master_key, created.metadata.creator_token),
+                created.metadata.ack_quorum,
                 config.writes.explicit_lac_interval_ms / 1000,
             )
         timeout_ms = config.writes.add_quorum_timeout_ms

@@ -31,12 +31,13 @@ class ExplicitLac:
         core: LedgerWriter,
         bookies: BookiePool,
         master_key: bytes,
+        creator: int,
         ack_quorum: int,
         interval_s: float,
     ) -> None:
         self._core = core
         self._bookies = bookies
-        self._master_key = master_key
+        self._master_key, self._creator = master_key, creator
         self._ack_quorum = ack_quorum
         self._interval_s = interval_s
         self._told = -1
@@ -93,6 +94,8 @@ class ExplicitLac:
     async def _write(self, bookie: str, lac: int) -> int:
         client = self._bookies.client(bookie)
         try:
-            return await client.write_lac(self._core.ledger_id, lac, master_key=self._master_key)
+            return await client.write_lac(
+                self._core.ledger_id, lac, master_key=self._master_key, creator=self._creator
+            )
         except BookkeeperError:
             return codes.UNAVAILABLE

@@ -86,7 +86,7 @@ class HeadsReader:
         *,
         head_bytes: int,
     ) -> None:
-        self.ledger_id = metadata.ledger_id
+        self.ledger_id, self._creator = metadata.ledger_id, metadata.creator_token
         self.metadata = metadata
         self.last_confirmed = last_confirmed
         self._ledgers = ledgers
@@ -132,6 +132,7 @@ class HeadsReader:
         if run is None:
             # Auto-recovery may have moved the replicas since we read the metadata.
             fresh = (await self._ledgers.require(self.ledger_id)).metadata
+            fresh.require_creator(self._creator)
             if fresh.segment_of(first).bookies != metadata.segment_of(first).bookies:
                 self.metadata = fresh
                 run = await self._read_from(fresh, first, end, failures)
@@ -205,6 +206,7 @@ class HeadsReader:
                 *(self.ledger_id, first, stripe.count(first, end), self._head_bytes),
                 stripe=stripe,
                 bytes_max=self._bytes_max,
+                creator=self._creator,
             )
         except LedgerError as error:
             self._replicas.note_code(bookie, error.code)

@@ -153,7 +153,7 @@ class LedgerReader(LedgerTail):
         run = await self._read_from(metadata, first, last, bytes_max, wanted)
         if run is None:
             # Auto-recovery may have moved the replicas since we read the metadata.
-            fresh = (await self._ledgers.require(self.ledger_id)).metadata
+            fresh = await self._require_metadata()
             if fresh.segment_of(first).bookies != metadata.segment_of(first).bookies:
                 self._metadata = fresh
                 run = await self._read_from(fresh, first, last, bytes_max, wanted)
@@ -220,7 +220,9 @@ class LedgerReader(LedgerTail):
         count = stripe.count(first, end)
         try:
             reply = await self._bookies.client(bookie).read_entries(
-                self.ledger_id, first, count, bytes_max, stripe=stripe
+                *(self.ledger_id, first, count, bytes_max),
+                stripe=stripe,
+                creator=self.creator,
             )
         except LedgerError as error:
             self._replicas.note_code(bookie, error.code)

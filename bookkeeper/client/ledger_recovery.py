@@ -141,6 +141,7 @@ class LedgerRecovery:
         self._adds: QuorumAdds | None = None
         self._segments: tuple[Segment, ...] = (metadata.last_segment,)
         self._in_change: dict[int, str] = {}
+        self._differing: set[str] = set()  # bookies with another payload under an entry's id
         self._end = -1
         self._end_length = 0
 
@@ -198,6 +199,7 @@ class LedgerRecovery:
             self._done,
             last_confirmed=self.base_lac,
             recovery=True,
+            creator=self.metadata.creator_token,
         )
         self.phase = Phase.READ
         self._ask(self.base_lac + 1)
@@ -318,8 +320,10 @@ class LedgerRecovery:
         elif (
             adds.is_current(request)
             and request.slot not in adds.failed
-            and not adds.is_satisfied(request.batch)
+            and (code == codes.ENTRY_DIFFERS or not adds.is_satisfied(request.batch))
         ):
+            if code == codes.ENTRY_DIFFERS:
+                self._differing.add(request.bookie)
             adds.fail(request.slot)
             if not self._in_change:
                 self._replace_failed()
@@ -338,6 +342,18 @@ class LedgerRecovery:
             segment = Segment(adds.last_confirmed + 1, tuple(bookies))
             self._segments = with_segment(self._segments, segment)
             adds.replace(bookies)
+        kept = self._differing.intersection(
+            bookie for slot, bookie in handled.items() if slot not in replacements
+        )
+        if kept:
+            # Not given up like others: it would stay a member, and readers would take its entry.
+            self._abort(
+                LedgerRecoveryError(
+                    f"ledger {self.metadata.ledger_id}: {sorted(kept)} hold other entries under "
+                    "its ids, and nobody can replace them: two ledgers share the id"
+                )
+            )
+            return
         # Nobody to replace a bookie with: the rest will do if it makes a quorum (a cluster of just
         # E bookies with one down must be able to recover its ledgers).
         if not adds.give_up([slot for slot in handled if slot not in replacements]):

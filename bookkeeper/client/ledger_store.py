@@ -118,15 +118,16 @@ class LedgerStore:
 
         Args:
             change: called with each version the loop meets; None ends it with that version.
-            known: what the caller believes is stored; saves the first read.
+            known: which ledger the caller means. A node that was made anew may have any version, so
+                what is stored is read all the same.
 
         Raises:
-            NoSuchLedgerError: the ledger was deleted.
+            NoSuchLedgerError: the ledger was deleted; OtherCreatorError: its id is another's now.
             LedgerError: whatever ``change`` raised.
             MetadataError: the store failed.
         """
         path = ledger_path(ledger_id, self._root)
-        current = known or await self.require(ledger_id)
+        current = await self._require_same(ledger_id, known)
         for _ in range(ATTEMPTS_MAX):
             metadata = change(current.metadata)
             if metadata is None:
@@ -135,12 +136,18 @@ class LedgerStore:
                 stored = await self._store.put(path, encode(metadata), current.version)
             except (BadVersionError, OutcomeUnknownError, NotFoundError):
                 # A lost answer: our own value may be there, then this is a success.
-                current = await self.require(ledger_id)
+                current = await self._require_same(ledger_id, known)
                 if current.metadata == metadata:
                     return current
                 continue
             return VersionedLedger(metadata, stored.stat.version)
         raise LedgerMetadataError(f"ledger {ledger_id}: {ATTEMPTS_MAX} conflicting updates")
+
+    async def _require_same(self, ledger_id: int, known: VersionedLedger | None) -> VersionedLedger:
+        current = await self.require(ledger_id)
+        if known is not None:
+            current.metadata.require_creator(known.metadata.creator_token)
+        return current
 
     async def delete(self, ledger_id: int) -> None:
         """Remove the ledger for ever; a missing one is success. Bookies free its space later."""

@@ -56,7 +56,7 @@ class LedgerTail:
         config: ClientConfig,
         replicas: Replicas,
     ) -> None:
-        self.ledger_id = metadata.ledger_id
+        self.ledger_id, self.creator = metadata.ledger_id, metadata.creator_token
         self._metadata = metadata
         self._last_confirmed = last_confirmed
         self._ledgers = ledgers
@@ -242,7 +242,8 @@ class LedgerTail:
 
     async def _poll(self, bookie: str, above: int, wait_s: float) -> LacReply:
         try:
-            return await self._bookies.client(bookie).wait_lac(self.ledger_id, above, wait_s)
+            client = self._bookies.client(bookie)
+            return await client.wait_lac(self.ledger_id, above, wait_s, creator=self.creator)
         except BookkeeperError:
             return LacReply(codes.UNAVAILABLE, None, -1)
 
@@ -257,7 +258,8 @@ class LedgerTail:
 
     async def _ask(self, bookie: str) -> LacReply:
         try:
-            return await self._bookies.client(bookie).read_lac(self.ledger_id, fence=False)
+            client = self._bookies.client(bookie)
+            return await client.read_lac(self.ledger_id, fence=False, creator=self.creator)
         except BookkeeperError:
             return LacReply(codes.UNAVAILABLE, None, -1)
 
@@ -313,12 +315,17 @@ class LedgerTail:
             self._last_confirmed = lac
 
     async def _read_metadata(self) -> None:
-        metadata = (await self._ledgers.require(self.ledger_id)).metadata
-        self._metadata = metadata
+        metadata = self._metadata = await self._require_metadata()
         if metadata.state is LedgerState.CLOSED:
             self._last_confirmed = metadata.last_entry
         else:
             self._raise_bound(metadata.last_segment.first_entry - 1)
+
+    async def _require_metadata(self) -> LedgerMetadata:
+        """Raises: NoSuchLedgerError: it was deleted; its id may be another ledger's by now."""
+        metadata = (await self._ledgers.require(self.ledger_id)).metadata
+        metadata.require_creator(self.creator)
+        return metadata
 
     async def _try_read_metadata(self) -> None:
         # While the store is away, bookies still tell what is new.

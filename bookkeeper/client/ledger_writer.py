@@ -34,7 +34,10 @@ from bookkeeper.transport import AddRequest
 
 _DEFAULTS: Final = WriteConfig()
 # Another bookie would answer the same, so replacing this one can't help.
-_FATAL: Final = {codes.FENCED, codes.UNAUTHORIZED, codes.BAD_REQUEST}
+_FATAL: Final = {
+    *(codes.FENCED, codes.UNAUTHORIZED, codes.BAD_REQUEST),
+    *(codes.OTHER_CREATOR, codes.ENTRY_DIFFERS),  # two ledgers share the id: another id is needed
+}
 _NONE: Final[frozenset[Any]] = frozenset()  # a new empty set is 216 bytes in each idle writer
 
 
@@ -112,6 +115,7 @@ class LedgerWriter:
             done,
             deferred_sync=deferred_sync,
             spread_of=spread_of,
+            creator=metadata.creator_token,
         )
         self._delayed: frozenset[int] = _NONE  # slots that failed after the quorum of their batch
         self._in_change: dict[int, str] = {}  # failures the running change knows

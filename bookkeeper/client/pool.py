@@ -259,22 +259,29 @@ class UnreachableBookie(HeadsFromEntries):
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         return ReadReply(codes.UNAVAILABLE, first, [])
 
-    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+    async def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
         return LacReply(codes.UNAVAILABLE, None, -1)
 
-    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+    async def wait_lac(
+        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
+    ) -> LacReply:
         return LacReply(codes.UNAVAILABLE, None, -1)
 
-    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
         return codes.UNAVAILABLE
 
     async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
         return codes.UNAVAILABLE
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
 
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:

@@ -96,6 +96,7 @@ class QuorumAdds:
         recovery: bool = False,
         deferred_sync: bool = False,
         spread_of: SpreadOf | None = None,
+        creator: int = 0,
     ) -> None:
         self.ledger_id = ledger_id
         self.ensemble_size, self.write_quorum, self.ack_quorum = quorums
@@ -113,6 +114,7 @@ class QuorumAdds:
         self._done = done
         self._recovery = recovery
         self._deferred_sync = deferred_sync
+        self._creator = creator
         self._generations = [0] * self.ensemble_size
         self._given_up: frozenset[int] = _NONE  # failed slots nobody could be found for
         self._live = tuple(range(self.ensemble_size))  # slots that are sent to
@@ -293,6 +295,7 @@ class QuorumAdds:
                 self._generations[slot],
                 self.bookies[slot],
                 batch,
+                creator=self._creator,
             )
         )
         if self._deferred_sync:

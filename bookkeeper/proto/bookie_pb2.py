@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62ookkeeper/proto/bookie.proto\x12\x12magnetar.bookie.v1\"F\n\x0eReadLacRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x08\x12\x12\n\nmaster_key\x18\x03 \x01(\x0c\"C\n\x0eWaitLacRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\r\n\x05\x61\x62ove\x18\x02 \x01(\x12\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"\x82\x01\n\x08LacReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x18\n\x0blast_packet\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x14\n\x0c\x65xplicit_lac\x18\x03 \x01(\x12\x12\x18\n\x0bnext_packet\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x42\x0e\n\x0c_last_packetB\x0e\n\x0c_next_packet\"E\n\x0fWriteLacRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\x0b\n\x03lac\x18\x02 \x01(\x12\x12\x12\n\nmaster_key\x18\x03 \x01(\x0c\"\x19\n\tCodeReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\"D\n\x0c\x46orceRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x12\n\nmaster_key\x18\x03 \x01(\x0c\"\'\n\x12ListEntriesRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\"0\n\x10ListEntriesReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0e\n\x06\x62ounds\x18\x02 \x03(\x04\"6\n\x12ListLedgersRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x11\n\tcount_max\x18\x02 \x01(\r\"4\n\x10ListLedgersReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x12\n\nledger_ids\x18\x02 \x03(\x04\"\r\n\x0bInfoRequest\"h\n\tInfoReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x11\n\tbookie_id\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\x12\x12\n\nfree_bytes\x18\x04 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\";\n\x14ReportCorruptRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x04\"4\n\x10\x43heckDataRequest\x12\r\n\x05scrub\x18\x01 \x01(\x08\x12\x11\n\tintegrity\x18\x02 \x01(\x08\"3\n\x0e\x43heckDataReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x13\n\x0bstatus_json\x18\x02 \x01(\t2\xef\x05\n\x06\x42ookie\x12K\n\x07ReadLac\x12\".magnetar.bookie.v1.ReadLacRequest\x1a\x1c.magnetar.bookie.v1.LacReply\x12K\n\x07WaitLac\x12\".magnetar.bookie.v1.WaitLacRequest\x1a\x1c.magnetar.bookie.v1.LacReply\x12N\n\x08WriteLac\x12#.magnetar.bookie.v1.WriteLacRequest\x1a\x1d.magnetar.bookie.v1.CodeReply\x12H\n\x05\x46orce\x12 .magnetar.bookie.v1.ForceRequest\x1a\x1d.magnetar.bookie.v1.CodeReply\x12[\n\x0bListEntries\x12&.magnetar.bookie.v1.ListEntriesRequest\x1a$.magnetar.bookie.v1.ListEntriesReply\x12[\n\x0bListLedgers\x12&.magnetar.bookie.v1.ListLedgersRequest\x1a$.magnetar.bookie.v1.ListLedgersReply\x12\x46\n\x04Info\x12\x1f.magnetar.bookie.v1.InfoRequest\x1a\x1d.magnetar.bookie.v1.InfoReply\x12X\n\rReportCorrupt\x12(.magnetar.bookie.v1.ReportCorruptRequest\x1a\x1d.magnetar.bookie.v1.CodeReply\x12U\n\tCheckData\x12$.magnetar.bookie.v1.CheckDataRequest\x1a\".magnetar.bookie.v1.CheckDataReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62ookkeeper/proto/bookie.proto\x12\x12magnetar.bookie.v1\"W\n\x0eReadLacRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x08\x12\x12\n\nmaster_key\x18\x03 \x01(\x0c\x12\x0f\n\x07\x63reator\x18\x04 \x01(\x04\"T\n\x0eWaitLacRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\r\n\x05\x61\x62ove\x18\x02 \x01(\x12\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\x12\x0f\n\x07\x63reator\x18\x04 \x01(\x04\"\x82\x01\n\x08LacReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x18\n\x0blast_packet\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x14\n\x0c\x65xplicit_lac\x18\x03 \x01(\x12\x12\x18\n\x0bnext_packet\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x42\x0e\n\x0c_last_packetB\x0e\n\x0c_next_packet\"V\n\x0fWriteLacRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\x0b\n\x03lac\x18\x02 \x01(\x12\x12\x12\n\nmaster_key\x18\x03 \x01(\x0c\x12\x0f\n\x07\x63reator\x18\x04 \x01(\x04\"\x19\n\tCodeReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\"D\n\x0c\x46orceRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x12\n\nmaster_key\x18\x03 \x01(\x0c\"8\n\x12ListEntriesRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\x0f\n\x07\x63reator\x18\x02 \x01(\x04\"0\n\x10ListEntriesReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0e\n\x06\x62ounds\x18\x02 \x03(\x04\"6\n\x12ListLedgersRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x11\n\tcount_max\x18\x02 \x01(\r\"4\n\x10ListLedgersReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x12\n\nledger_ids\x18\x02 \x03(\x04\"\r\n\x0bInfoRequest\"h\n\tInfoReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x11\n\tbookie_id\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\x12\x12\n\nfree_bytes\x18\x04 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\";\n\x14ReportCorruptRequest\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x04\"4\n\x10\x43heckDataRequest\x12\r\n\x05scrub\x18\x01 \x01(\x08\x12\x11\n\tintegrity\x18\x02 \x01(\x08\"3\n\x0e\x43heckDataReply\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x13\n\x0bstatus_json\x18\x02 \x01(\t2\xef\x05\n\x06\x42ookie\x12K\n\x07ReadLac\x12\".magnetar.bookie.v1.ReadLacRequest\x1a\x1c.magnetar.bookie.v1.LacReply\x12K\n\x07WaitLac\x12\".magnetar.bookie.v1.WaitLacRequest\x1a\x1c.magnetar.bookie.v1.LacReply\x12N\n\x08WriteLac\x12#.magnetar.bookie.v1.WriteLacRequest\x1a\x1d.magnetar.bookie.v1.CodeReply\x12H\n\x05\x46orce\x12 .magnetar.bookie.v1.ForceRequest\x1a\x1d.magnetar.bookie.v1.CodeReply\x12[\n\x0bListEntries\x12&.magnetar.bookie.v1.ListEntriesRequest\x1a$.magnetar.bookie.v1.ListEntriesReply\x12[\n\x0bListLedgers\x12&.magnetar.bookie.v1.ListLedgersRequest\x1a$.magnetar.bookie.v1.ListLedgersReply\x12\x46\n\x04Info\x12\x1f.magnetar.bookie.v1.InfoRequest\x1a\x1d.magnetar.bookie.v1.InfoReply\x12X\n\rReportCorrupt\x12(.magnetar.bookie.v1.ReportCorruptRequest\x1a\x1d.magnetar.bookie.v1.CodeReply\x12U\n\tCheckData\x12$.magnetar.bookie.v1.CheckDataRequest\x1a\".magnetar.bookie.v1.CheckDataReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,35 +32,35 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bookkeeper.proto.bookie_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_READLACREQUEST']._serialized_start=53
-  _globals['_READLACREQUEST']._serialized_end=123
-  _globals['_WAITLACREQUEST']._serialized_start=125
-  _globals['_WAITLACREQUEST']._serialized_end=192
-  _globals['_LACREPLY']._serialized_start=195
-  _globals['_LACREPLY']._serialized_end=325
-  _globals['_WRITELACREQUEST']._serialized_start=327
-  _globals['_WRITELACREQUEST']._serialized_end=396
-  _globals['_CODEREPLY']._serialized_start=398
-  _globals['_CODEREPLY']._serialized_end=423
-  _globals['_FORCEREQUEST']._serialized_start=425
-  _globals['_FORCEREQUEST']._serialized_end=493
-  _globals['_LISTENTRIESREQUEST']._serialized_start=495
-  _globals['_LISTENTRIESREQUEST']._serialized_end=534
-  _globals['_LISTENTRIESREPLY']._serialized_start=536
-  _globals['_LISTENTRIESREPLY']._serialized_end=584
-  _globals['_LISTLEDGERSREQUEST']._serialized_start=586
-  _globals['_LISTLEDGERSREQUEST']._serialized_end=640
-  _globals['_LISTLEDGERSREPLY']._serialized_start=642
-  _globals['_LISTLEDGERSREPLY']._serialized_end=694
-  _globals['_INFOREQUEST']._serialized_start=696
-  _globals['_INFOREQUEST']._serialized_end=709
-  _globals['_INFOREPLY']._serialized_start=711
-  _globals['_INFOREPLY']._serialized_end=815
-  _globals['_REPORTCORRUPTREQUEST']._serialized_start=817
-  _globals['_REPORTCORRUPTREQUEST']._serialized_end=876
-  _globals['_CHECKDATAREQUEST']._serialized_start=878
-  _globals['_CHECKDATAREQUEST']._serialized_end=930
-  _globals['_CHECKDATAREPLY']._serialized_start=932
-  _globals['_CHECKDATAREPLY']._serialized_end=983
-  _globals['_BOOKIE']._serialized_start=986
-  _globals['_BOOKIE']._serialized_end=1737
+  _globals['_READLACREQUEST']._serialized_end=140
+  _globals['_WAITLACREQUEST']._serialized_start=142
+  _globals['_WAITLACREQUEST']._serialized_end=226
+  _globals['_LACREPLY']._serialized_start=229
+  _globals['_LACREPLY']._serialized_end=359
+  _globals['_WRITELACREQUEST']._serialized_start=361
+  _globals['_WRITELACREQUEST']._serialized_end=447
+  _globals['_CODEREPLY']._serialized_start=449
+  _globals['_CODEREPLY']._serialized_end=474
+  _globals['_FORCEREQUEST']._serialized_start=476
+  _globals['_FORCEREQUEST']._serialized_end=544
+  _globals['_LISTENTRIESREQUEST']._serialized_start=546
+  _globals['_LISTENTRIESREQUEST']._serialized_end=602
+  _globals['_LISTENTRIESREPLY']._serialized_start=604
+  _globals['_LISTENTRIESREPLY']._serialized_end=652
+  _globals['_LISTLEDGERSREQUEST']._serialized_start=654
+  _globals['_LISTLEDGERSREQUEST']._serialized_end=708
+  _globals['_LISTLEDGERSREPLY']._serialized_start=710
+  _globals['_LISTLEDGERSREPLY']._serialized_end=762
+  _globals['_INFOREQUEST']._serialized_start=764
+  _globals['_INFOREQUEST']._serialized_end=777
+  _globals['_INFOREPLY']._serialized_start=779
+  _globals['_INFOREPLY']._serialized_end=883
+  _globals['_REPORTCORRUPTREQUEST']._serialized_start=885
+  _globals['_REPORTCORRUPTREQUEST']._serialized_end=944
+  _globals['_CHECKDATAREQUEST']._serialized_start=946
+  _globals['_CHECKDATAREQUEST']._serialized_end=998
+  _globals['_CHECKDATAREPLY']._serialized_start=1000
+  _globals['_CHECKDATAREPLY']._serialized_end=1051
+  _globals['_BOOKIE']._serialized_start=1054
+  _globals['_BOOKIE']._serialized_end=1805
 # @@protoc_insertion_point(module_scope)

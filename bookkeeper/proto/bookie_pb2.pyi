@@ -36,20 +36,24 @@ class ReadLacRequest(_message.Message):
     LEDGER_ID_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
     MASTER_KEY_FIELD_NUMBER: _builtins.int
+    CREATOR_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     fence: _builtins.bool
     """durably, before anything is read"""
     master_key: _builtins.bytes
+    creator: _builtins.int
+    """of the ledger that is meant (creatorToken); 0: not known"""
     def __init__(
         self,
         *,
         ledger_id: _builtins.int = ...,
         fence: _builtins.bool = ...,
         master_key: _builtins.bytes = ...,
+        creator: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "ledger_id", b"ledger_id", "master_key", b"master_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["creator", b"creator", "fence", b"fence", "ledger_id", b"ledger_id", "master_key", b"master_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -64,19 +68,22 @@ class WaitLacRequest(_message.Message):
     LEDGER_ID_FIELD_NUMBER: _builtins.int
     ABOVE_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    CREATOR_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     above: _builtins.int
     wait_ms: _builtins.int
+    creator: _builtins.int
     def __init__(
         self,
         *,
         ledger_id: _builtins.int = ...,
         above: _builtins.int = ...,
         wait_ms: _builtins.int = ...,
+        creator: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["above", b"above", "ledger_id", b"ledger_id", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["above", b"above", "creator", b"creator", "ledger_id", b"ledger_id", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -127,19 +134,22 @@ class WriteLacRequest(_message.Message):
     LEDGER_ID_FIELD_NUMBER: _builtins.int
     LAC_FIELD_NUMBER: _builtins.int
     MASTER_KEY_FIELD_NUMBER: _builtins.int
+    CREATOR_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
     lac: _builtins.int
     master_key: _builtins.bytes
+    creator: _builtins.int
     def __init__(
         self,
         *,
         ledger_id: _builtins.int = ...,
         lac: _builtins.int = ...,
         master_key: _builtins.bytes = ...,
+        creator: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lac", b"lac", "ledger_id", b"ledger_id", "master_key", b"master_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["creator", b"creator", "lac", b"lac", "ledger_id", b"ledger_id", "master_key", b"master_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -198,15 +208,18 @@ class ListEntriesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEDGER_ID_FIELD_NUMBER: _builtins.int
+    CREATOR_FIELD_NUMBER: _builtins.int
     ledger_id: _builtins.int
+    creator: _builtins.int
     def __init__(
         self,
         *,
         ledger_id: _builtins.int = ...,
+        creator: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger_id", b"ledger_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["creator", b"creator", "ledger_id", b"ledger_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -240,7 +240,8 @@ class PeriodicChecks:
         answers = await asyncio.gather(
             *(
                 list_entries(
-                    self._bookies, each, metadata.ledger_id, self._config.request_timeout_s
+                    *(self._bookies, each, metadata.ledger_id, self._config.request_timeout_s),
+                    metadata.creator_token,
                 )
                 for each in members
             )

@@ -121,6 +121,7 @@ class CopySource:
                 bytes_max,
                 self._config.request_timeout_s,
                 part.stripe,
+                creator=fragment.creator,
             )
             if found.answer is Answer.GOOD:
                 return found.packets, []

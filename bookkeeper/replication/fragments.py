@@ -41,6 +41,7 @@ class Fragment:
     write_quorum: int
     is_closed: bool
     is_last: bool
+    creator: int = 0  # the ledger's ``creator_token``
 
     @property
     def ensemble_size(self) -> int:
@@ -128,6 +129,7 @@ def fragments_of(metadata: LedgerMetadata, last_confirmed: int = -1) -> list[Fra
                 metadata.write_quorum,
                 is_closed,
                 is_last,
+                metadata.creator_token,
             )
         )
     return fragments

@@ -121,7 +121,7 @@ class LedgerChecker:
                 found = await self._probe(fragment, slot, share)
             if found is None and bookie in listed:
                 if bookie not in lists:  # one answer is for all fragments of the ledger
-                    lists[bookie] = asyncio.ensure_future(self._list(metadata.ledger_id, bookie))
+                    lists[bookie] = asyncio.ensure_future(self._list(fragment, bookie))
                 found = await self._compare(fragment, slot, await lists[bookie])
             return found
 
@@ -143,7 +143,7 @@ class LedgerChecker:
     async def examine(self, fragment: Fragment, slot: int) -> Finding | None:
         """Reads everything that ``slot`` owns; the finding names all that is wanting."""
         bookie = fragment.bookies[slot]
-        held = await self._list(fragment.ledger_id, bookie)
+        held = await self._list(fragment, bookie)
         if held.answer is Answer.SILENT:
             return Finding(fragment, slot, Problem.SILENT, (), held.detail)
         owned = list(fragment.runs_of(slot))
@@ -155,6 +155,7 @@ class LedgerChecker:
             subtract_runs(owned, absent),
             self._config,
             stripe=fragment.stripe_of(slot),
+            creator=fragment.creator,
         )
         if answer is Answer.SILENT:
             return Finding(fragment, slot, Problem.SILENT, (owned[0],) if owned else ())
@@ -165,7 +166,7 @@ class LedgerChecker:
 
     async def missing(self, fragment: Fragment, slot: int) -> list[Run] | None:
         """What ``slot`` owns and its bookie doesn't list; None: it can't tell."""
-        held = await self._list(fragment.ledger_id, fragment.bookies[slot])
+        held = await self._list(fragment, fragment.bookies[slot])
         if held.answer is not Answer.GOOD:
             return None
         return list(subtract_runs(fragment.runs_of(slot), held.runs))
@@ -178,7 +179,7 @@ class LedgerChecker:
         a finding, too, named or not: it may have what the others haven't.
         """
         fragment = fragments_of(metadata)[-1]
-        held = await gather_all(self._list(metadata.ledger_id, b) for b in fragment.bookies)
+        held = await gather_all(self._list(fragment, b) for b in fragment.bookies)
         mute = [
             Finding(fragment, slot, _PROBLEMS[listing.answer], (), listing.detail)
             for slot, listing in enumerate(held)
@@ -217,6 +218,7 @@ class LedgerChecker:
                 1,
                 1,
                 self._config.request_timeout_s,
+                creator=fragment.creator,
             )
             if found.answer is Answer.GOOD:
                 continue
@@ -232,8 +234,11 @@ class LedgerChecker:
         bad = tuple(subtract_runs(fragment.runs_of(slot), held.runs))
         return Finding(fragment, slot, Problem.ABSENT, bad) if bad else None
 
-    async def _list(self, ledger_id: int, bookie: str) -> Listing:
-        return await list_entries(self._bookies, bookie, ledger_id, self._config.request_timeout_s)
+    async def _list(self, fragment: Fragment, bookie: str) -> Listing:
+        timeout_s = self._config.request_timeout_s
+        return await list_entries(
+            self._bookies, bookie, fragment.ledger_id, timeout_s, fragment.creator
+        )
 
 
 async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -57,7 +57,7 @@ class Listing:
 
 
 async def list_entries(
-    bookies: BookiePool, bookie: str, ledger_id: int, timeout_s: float
+    bookies: BookiePool, bookie: str, ledger_id: int, timeout_s: float, creator: int
 ) -> Listing:
     """What the bookie says it holds of a ledger.
 
@@ -66,13 +66,15 @@ async def list_entries(
     """
     try:
         async with asyncio.timeout(timeout_s):
-            runs = await bookies.client(bookie).list_entries(ledger_id)
+            runs = await bookies.client(bookie).list_entries(ledger_id, creator=creator)
     except TimeoutError:
         return Listing(Answer.SILENT, detail=f"for {timeout_s:g} s")
     except BookkeeperError as error:
         code = error.code if isinstance(error, LedgerError) else codes.UNAVAILABLE
         if code in (codes.UNKNOWN_LEDGER_STATE, codes.IO_ERROR):
             return Listing(Answer.UNKNOWN)
+        if codes.is_explicit_negative(code):
+            return Listing(Answer.GOOD)  # it holds another ledger with this id
         return Listing(Answer.SILENT, detail=codes.code_name(code))
     return Listing(Answer.GOOD, tuple(runs))
 
@@ -86,6 +88,8 @@ async def read_replica(
     bytes_max: int,
     timeout_s: float,
     stripe: Stripe = ALL_ENTRIES,
+    *,
+    creator: int = 0,
 ) -> ReplicaRead:
     """Packets of ``stripe`` from ``first`` on, up to the first that isn't there or isn't intact.
 
@@ -94,7 +98,9 @@ async def read_replica(
     client = bookies.client(bookie)
     try:
         async with asyncio.timeout(timeout_s):
-            reply = await client.read_entries(ledger_id, first, count_max, bytes_max, stripe=stripe)
+            reply = await client.read_entries(
+                ledger_id, first, count_max, bytes_max, stripe=stripe, creator=creator
+            )
     except TimeoutError:
         return ReplicaRead(Answer.SILENT, [], f"for {timeout_s:g} s")
     except BookkeeperError as error:
@@ -123,6 +129,8 @@ async def examine_replica(
     config: ReplicationConfig,
     pace: Callable[[int], Awaitable[None]] | None = None,
     stripe: Stripe = ALL_ENTRIES,
+    *,
+    creator: int = 0,
 ) -> tuple[Answer, list[Run]]:
     """Read all of ``runs``, which are of ``stripe``, from one bookie.
 
@@ -147,6 +155,7 @@ async def examine_replica(
                 config.batch_bytes,
                 config.request_timeout_s,
                 stripe,
+                creator=creator,
             )
             if found.answer is Answer.SILENT:
                 return Answer.SILENT, []

@@ -177,7 +177,8 @@ class Replicator:
         """
         owned = list(fragment.runs_of(slot))
         held = await list_entries(
-            self._bookies, target, fragment.ledger_id, self._config.request_timeout_s
+            *(self._bookies, target, fragment.ledger_id, self._config.request_timeout_s),
+            fragment.creator,
         )
         if not owned or not held.runs:  # what it can't list (limbo, an error) it is given again
             return owned, []
@@ -200,6 +201,7 @@ class Replicator:
         return await examine_replica(
             *(self._bookies, target, fragment.ledger_id, runs, self._config, pace),
             stripe=fragment.stripe_of(slot),
+            creator=fragment.creator,
         )
 
     async def fill(
@@ -228,16 +230,16 @@ class Replicator:
                 await self._throttle.take(byte_count)
                 check()
                 if len(writes) == _WRITES_MAX:
-                    await self._finish(target, writes.popleft(), check, report)
-                writes.append(self._send(target, fragment.ledger_id, key, ids, packets))
+                    await self._finish(target, fragment, writes.popleft(), check, report)
+                writes.append(self._send(target, fragment, key, ids, packets))
             while writes:
-                await self._finish(target, writes.popleft(), check, report)
+                await self._finish(target, fragment, writes.popleft(), check, report)
         except UnreadableEntryError:
             self._figures.unreadable_entries += 1
             raise
 
     def _send(
-        self, target: str, ledger_id: int, key: bytes, ids: list[int], packets: list[bytes]
+        self, target: str, fragment: Fragment, key: bytes, ids: list[int], packets: list[bytes]
     ) -> _Write:
         code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -247,7 +249,7 @@ class Replicator:
 
         contiguous = ids[-1] - ids[0] == len(ids) - 1
         request = AddRequest(
-            ledger_id,
+            fragment.ledger_id,
             key,
             range(ids[0], ids[-1] + 1) if contiguous else ids,
             [packet[:PACKET_HEADER_BYTES] for packet in packets],
@@ -255,11 +257,14 @@ class Replicator:
             sum(map(len, packets)),
             True,
             done,
+            creator=fragment.creator,
         )
         self._bookies.client(target).add_entries(request)
         return _Write(request, code)
 
-    async def _finish(self, target: str, write: _Write, check: Check, report: RepairReport) -> None:
+    async def _finish(
+        self, target: str, fragment: Fragment, write: _Write, check: Check, report: RepairReport
+    ) -> None:
         """Wait for the answer; a target without room is asked again, a few times."""
         pause_s = _BUSY_PAUSE_S
         for _ in range(_BUSY_ATTEMPTS):
@@ -276,7 +281,7 @@ class Replicator:
             request = write.request
             packets = [h + b for h, b in zip(request.heads, request.bodies, strict=True)]
             write = self._send(
-                target, request.ledger_id, request.master_key, list(request.entry_ids), packets
+                target, fragment, request.master_key, list(request.entry_ids), packets
             )
         if code != codes.OK:
             raise TargetFailedError(target, codes.code_name(code))

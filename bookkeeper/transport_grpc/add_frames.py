@@ -25,7 +25,10 @@ FRAME_HEADER: Final = Struct(">IIQQBB")
 FLAG_RECOVERY: Final = 1
 FLAG_SPARSE: Final = 2  # entry ids follow, because they aren't consecutive
 FLAG_DEFERRED: Final = 4  # answered before it is durable; bookies before November 2026 refuse it
-_FLAGS: Final = FLAG_RECOVERY | FLAG_SPARSE | FLAG_DEFERRED
+#: The creator's token (u64) follows the key; only for bookies that say that they know it.
+FLAG_CREATOR: Final = 8
+_FLAGS: Final = FLAG_RECOVERY | FLAG_SPARSE | FLAG_DEFERRED | FLAG_CREATOR
+_CREATOR: Final = Struct(">Q")
 #: A message above this holds a single entry: nobody may hold a bookie's loop for seconds.
 MANY_BYTES_MAX: Final = 8 << 20
 
@@ -59,6 +62,7 @@ class AddFrame:
     recovery: bool
     deferred_sync: bool
     is_intact: bool
+    creator: int = 0
 
 
 def largest_packet(request: AddRequest) -> int:
@@ -99,6 +103,7 @@ def split_request(request: AddRequest, bytes_max: int) -> list[AddRequest]:
                 recovery,
                 answer.on_piece,
                 deferred_sync=request.deferred_sync,
+                creator=request.creator,
             )
         )
     return pieces
@@ -125,7 +130,7 @@ def merge_requests(requests: Iterable[AddRequest]) -> list[list[AddRequest]]:
     groups: list[list[AddRequest]] = []
     group: list[AddRequest] = []
     ledger_id = end = -1  # end: the entry id that goes on; -1: none does
-    master_key, recovery, deferred = b"", False, False
+    master_key, recovery, deferred, creator = b"", False, False, 0
     for request in requests:
         ids = request.entry_ids
         is_range = type(ids) is range
@@ -135,6 +140,7 @@ def merge_requests(requests: Iterable[AddRequest]) -> list[list[AddRequest]]:
             and request.ledger_id == ledger_id
             and request.recovery is recovery
             and request.deferred_sync is deferred
+            and request.creator == creator
             and request.master_key == master_key
         ):
             group.append(request)
@@ -143,19 +149,24 @@ def merge_requests(requests: Iterable[AddRequest]) -> list[list[AddRequest]]:
             groups.append(group)
             ledger_id, recovery = request.ledger_id, request.recovery
             master_key, deferred = request.master_key, request.deferred_sync
+            creator = request.creator
         end = ids[-1] + 1 if is_range else -1
     return groups
 
 
-def encode_message(groups: Iterable[Sequence[AddRequest]]) -> bytes:
-    """One message with a frame for each group of ``merge_requests``."""
+def encode_message(groups: Iterable[Sequence[AddRequest]], *, creators: bool = True) -> bytes:
+    """One message with a frame for each group of ``merge_requests``.
+
+    Args:
+        creators: say whose ledgers they are. Bookies from before that end the stream.
+    """
     parts: list[bytes] = []
     for group in groups:
-        _encode_frame(group, parts)
+        _encode_frame(group, parts, group[0].creator if creators else 0)
     return b"".join(parts)
 
 
-def _encode_frame(group: Sequence[AddRequest], parts: list[bytes]) -> None:
+def _encode_frame(group: Sequence[AddRequest], parts: list[bytes], creator: int) -> None:
     first = group[0]
     if len(group) == 1:
         ids, heads, bodies, size = first.entry_ids, first.heads, first.bodies, first.body_bytes
@@ -173,16 +184,20 @@ def _encode_frame(group: Sequence[AddRequest], parts: list[bytes]) -> None:
     if type(ids) is not range and ids[-1] - ids[0] != count - 1:
         flags |= FLAG_SPARSE
         sparse = struct_pack(f">{count}Q", *ids)
-    key = first.master_key
+    key, token = first.master_key, b""
+    if creator:
+        flags |= FLAG_CREATOR
+        token = _CREATOR.pack(creator)
     if count == 1:
         sizes = struct_pack(">I", size)
     else:
         lengths = [len(head) + len(body) for head, body in zip(heads, bodies, strict=True)]
         sizes = struct_pack(f">{count}I", *lengths)
-    total = FRAME_HEADER.size + len(key) + len(sparse) + len(sizes) + size
+    total = FRAME_HEADER.size + len(key) + len(token) + len(sparse) + len(sizes) + size
     parts.append(
         FRAME_HEADER.pack(total, count, first.ledger_id, ids[0], flags, len(key))
         + key
+        + token
         + sparse
         + sizes
     )
@@ -226,6 +241,12 @@ def _decode_frame(message: bytes, view: memoryview, start: int, end: int) -> Add
     per_entry = 12 if flags & FLAG_SPARSE else 4
     key_at = start + FRAME_HEADER.size
     tables_at = key_at + key_bytes
+    creator = 0
+    if flags & FLAG_CREATOR:
+        tables_at += _CREATOR.size
+        if tables_at > end:
+            raise FrameError(f"no creator in the frame at offset {start}")
+        (creator,) = _CREATOR.unpack_from(message, tables_at - _CREATOR.size)
     offset = tables_at + per_entry * count
     if count < 1 or offset + count * PACKET_HEADER_BYTES > end:
         raise FrameError(f"{count} entries don't fit the frame at offset {start}")
@@ -244,7 +265,7 @@ def _decode_frame(message: bytes, view: memoryview, start: int, end: int) -> Add
     if sum(sizes) != end - offset or min(sizes) < PACKET_HEADER_BYTES:
         raise FrameError(f"sizes of packets that don't fill the frame at offset {start}")
     heads, bodies, is_intact = _cut_packets(message, view, offset, sizes, ledger_id, ids)
-    key = message[key_at:tables_at]
+    key = message[key_at : key_at + key_bytes]
     return AddFrame(
         ledger_id,
         key,
@@ -255,6 +276,7 @@ def _decode_frame(message: bytes, view: memoryview, start: int, end: int) -> Add
         bool(flags & FLAG_RECOVERY),
         bool(flags & FLAG_DEFERRED),
         is_intact,
+        creator,
     )
 
 

@@ -87,16 +87,17 @@ class MessageCache:
         self._messages_max = messages_max
         self._message_bytes_max = message_bytes_max
 
-    def encode(self, groups: list[list[AddRequest]]) -> bytes:
-        """``encode_message(groups)``, once for requests that share their lists."""
-        key = tuple(
-            [(id(g[0].heads), id(g[-1].heads), len(g), g[0].recovery) for g in groups],
+    def encode(self, groups: list[list[AddRequest]], *, creators: bool = True) -> bytes:
+        """``encode_message``, once for requests that share their lists."""
+        key = (
+            creators,
+            *[(id(g[0].heads), id(g[-1].heads), len(g), g[0].recovery) for g in groups],
         )
         found = self._messages.pop(key, None)
         if found is not None:
             self._messages[key] = found
             return found[1]
-        message = encode_message(groups)
+        message = encode_message(groups, creators=creators)
         if len(message) <= self._message_bytes_max:
             kept = [(group[0].heads, group[-1].heads) for group in groups]
             self._messages[key] = (kept, message)
@@ -138,6 +139,7 @@ class AddSender:
     ) -> None:
         self.pending_bytes = 0  # queued and unanswered
         self.pending_requests = 0  # the same ones; pieces of a large one count
+        self.creators = True  # the bookie of this stream takes frames that say who made the ledger
         self._name = name
         self._config = config
         self._open_call = open_call
@@ -379,7 +381,7 @@ class AddSender:
         self._next_number = number
         if self._timer is None:
             self._timer = self._loop.call_later(_CHECK_S, self._check_age)
-        return self._cache.encode(groups)
+        return self._cache.encode(groups, creators=self.creators)
 
     def _on_answers(self, message: bytes) -> None:
         self._backoff_s = self._config.backoff_first_s

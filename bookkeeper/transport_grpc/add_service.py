@@ -211,6 +211,7 @@ class _Stream:
             self._on_done,
             number,
             deferred_sync=frame.deferred_sync,
+            creator=frame.creator,
         )
         if frame.is_intact:
             self._bookie.add_entries(request)

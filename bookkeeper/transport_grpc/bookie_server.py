@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -203,7 +204,10 @@ class BookieServer:
         request = await self._parse(pb.ReadLacRequest, data, context)
         return _encode_lac(
             await bookie.read_lac(
-                request.ledger_id, fence=request.fence, master_key=request.master_key
+                request.ledger_id,
+                fence=request.fence,
+                master_key=request.master_key,
+                creator=request.creator,
             )
         )
 
@@ -213,12 +217,16 @@ class BookieServer:
         wait_s = min(request.wait_ms / 1000, _WAIT_S_MAX)
         if self._admissions is not None:  # who may not read any more isn't told what comes
             wait_s = min(wait_s, await self._admissions.left_s(context))
-        return _encode_lac(await bookie.wait_lac(request.ledger_id, request.above, wait_s))
+        ledger_id, creator = request.ledger_id, request.creator
+        return _encode_lac(await bookie.wait_lac(ledger_id, request.above, wait_s, creator=creator))
 
     async def _write_lac(self, data: bytes, context: Any) -> bytes:
         bookie = await self._called(context)
         request = await self._parse(pb.WriteLacRequest, data, context)
-        code = await bookie.write_lac(request.ledger_id, request.lac, master_key=request.master_key)
+        key, creator = request.master_key, request.creator
+        code = await bookie.write_lac(
+            request.ledger_id, request.lac, master_key=key, creator=creator
+        )
         return pb.CodeReply(code=code).SerializeToString()
 
     async def _force(self, data: bytes, context: Any) -> bytes:
@@ -231,7 +239,7 @@ class BookieServer:
         bookie = await self._called(context)
         request = await self._parse(pb.ListEntriesRequest, data, context)
         try:
-            runs = await bookie.list_entries(request.ledger_id)
+            runs = await bookie.list_entries(request.ledger_id, creator=request.creator)
         except LedgerError as error:
             return pb.ListEntriesReply(code=error.code).SerializeToString()
         bounds = [bound for run in runs for bound in run]
@@ -300,13 +308,18 @@ async def _read_and_encode(bookie: BookieClient, request: ReadRequest) -> bytes:
     wanted = (request.ledger_id, request.first, request.count_max)
     if request.head_bytes is not None:
         found = await read_cut(
-            *(bookie.read_entries, *wanted, request.head_bytes),
+            partial(bookie.read_entries, creator=request.creator),
+            *(*wanted, request.head_bytes),
             stripe=stripe,
             bytes_max=bytes_max,
         )
         return encode_heads_reply(found)
     reply = await bookie.read_entries(
-        *wanted, bytes_max, fence=request.fence, master_key=request.master_key, stripe=stripe
+        *(*wanted, bytes_max),
+        fence=request.fence,
+        master_key=request.master_key,
+        stripe=stripe,
+        creator=request.creator,
     )
     return encode_read_reply(reply.code, reply.first, reply.packets)
 

@@ -103,7 +103,7 @@ class BookieConnector:
             if found is not None:
                 info = ServiceInfo.decode(found.value)
                 if info.address is not None:
-                    return BookieAddress(*info.address, instance_id)
+                    return BookieAddress(*info.address, instance_id, info.creators)
         return None
 
     def _on_event(self, event: MetadataEvent) -> None:

@@ -21,10 +21,12 @@ FLAG_FENCE: Final = 1
 # Bookies from before these refuse: they know no such flags.
 FLAG_HEADS: Final = 2
 FLAG_STRIPE: Final = 4
+FLAG_CREATOR: Final = 8  # beside any of these: the creator's token is right before the master key
 CUT: Final = Struct(">IHHH")  # head bytes u32; cycle, offset and width of the stripe, u16 each
 STRIPE: Final = Struct(">HHH")  # the same without heads
 READ_REPLY: Final = Struct(">BIQ")  # code u8, count u32, first entry u64; sizes u32 and packets
 HEADS_CRC: Final = Struct(">I")  # in front of a reply with heads: CRC32C of the rest
+CREATOR: Final = Struct(">Q")
 KEY_BYTES_MAX: Final = 255
 _MORE_BYTES: Final = {0: 0, FLAG_FENCE: 0, FLAG_HEADS: CUT.size, FLAG_STRIPE: STRIPE.size}
 _U32_MAX: Final = (1 << 32) - 1
@@ -42,6 +44,7 @@ class ReadRequest:
     master_key: bytes
     stripe: Stripe = ALL_ENTRIES
     head_bytes: int | None = None  # neither this nor another stripe with a fence
+    creator: int = 0
 
 
 def encode_read_request(request: ReadRequest) -> bytes:
@@ -54,6 +57,9 @@ def encode_read_request(request: ReadRequest) -> bytes:
     elif stripe != ALL_ENTRIES:
         flags |= FLAG_STRIPE
         more = STRIPE.pack(stripe.cycle, stripe.offset, stripe.width)
+    if request.creator:
+        flags |= FLAG_CREATOR
+        more += CREATOR.pack(request.creator)
     fixed = READ_REQUEST.pack(
         request.ledger_id,
         request.first,
@@ -69,9 +75,10 @@ def decode_read_request(frame: bytes) -> ReadRequest:
     if len(frame) < READ_REQUEST.size:
         raise FrameError(f"a read request of {len(frame)} bytes")
     ledger_id, first, count_max, bytes_max, flags = READ_REQUEST.unpack_from(frame)
+    has_creator, flags = bool(flags & FLAG_CREATOR), flags & ~FLAG_CREATOR
     if flags not in _MORE_BYTES:
         raise FrameError(f"unknown flags {flags} in a read request")
-    key_at = READ_REQUEST.size + _MORE_BYTES[flags]
+    key_at = READ_REQUEST.size + _MORE_BYTES[flags] + CREATOR.size * has_creator
     if not key_at <= len(frame) <= key_at + KEY_BYTES_MAX:
         raise FrameError(f"a read request of {len(frame)} bytes with flags {flags}")
     if ledger_id >> 63 or first >> 63:
@@ -79,6 +86,8 @@ def decode_read_request(frame: bytes) -> ReadRequest:
     request = ReadRequest(
         ledger_id, first, count_max, bytes_max, flags == FLAG_FENCE, frame[key_at:]
     )
+    if has_creator:
+        (request.creator,) = CREATOR.unpack_from(frame, key_at - CREATOR.size)
     if flags == FLAG_HEADS:
         request.head_bytes, *numbers = CUT.unpack_from(frame, READ_REQUEST.size)
         request.stripe = _checked(Stripe(*numbers), first)

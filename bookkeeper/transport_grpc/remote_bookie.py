@@ -64,11 +64,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BookieAddress:
-    """Where a bookie is now, and the cluster it must be of ("": any)."""
+    """Where a bookie is now, and the cluster it must be of ("": any).
+
+    Attributes:
+        creators: it knows whose ledger a request means (``ServiceInfo.creators``).
+    """
 
     host: str
     port: int
     instance_id: str = ""
+    creators: bool = True
 
     @property
     def target(self) -> str:
@@ -215,12 +220,14 @@ class RemoteBookieClient:
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         if first < 0 or count_max < 1 or not (stripe.is_legal and stripe.has(first)):
             return ReadReply(codes.BAD_REQUEST, first, [])
         request = ReadRequest(
             ledger_id, first, count_max, max(0, bytes_max), fence, master_key, stripe
         )
+        request.creator = creator
         reply = await self._read_entries(request)
         if reply.code == codes.BAD_REQUEST and stripe.width < stripe.cycle:
             # A bookie from before there were stripes: what is in a row it does give.
@@ -232,7 +239,7 @@ class RemoteBookieClient:
     async def _read_entries(self, request: ReadRequest) -> ReadReply:
         first = request.first
         try:
-            reply = decode_read_reply(await self._read(encode_read_request(request)))
+            reply = decode_read_reply(await self._read(request))
         except LedgerError as error:
             return ReadReply(error.code, first, [])
         except FrameError as error:
@@ -252,6 +259,7 @@ class RemoteBookieClient:
         *,
         stripe: Stripe = ALL_ENTRIES,
         bytes_max: int = HEADS_BYTES_MAX,
+        creator: int = 0,
     ) -> HeadsReply:
         """See ``BookieClient.read_heads``.
 
@@ -261,10 +269,20 @@ class RemoteBookieClient:
         if not is_request(first, count_max, head_bytes, stripe):
             return HeadsReply(codes.BAD_REQUEST, first, [], [])
         request = ReadRequest(
-            *(ledger_id, first, count_max, max(0, bytes_max), False, b"", stripe, head_bytes)
+            *(
+                ledger_id,
+                first,
+                count_max,
+                max(0, bytes_max),
+                False,
+                b"",
+                stripe,
+                head_bytes,
+                creator,
+            )
         )
         try:
-            frame = await self._read(encode_read_request(request))
+            frame = await self._read(request)
             reply = decode_heads_reply(frame, head_bytes)
         except LedgerError as error:
             return HeadsReply(error.code, first, [], [])
@@ -281,16 +299,28 @@ class RemoteBookieClient:
             return HeadsReply(codes.UNAVAILABLE, first, [], [])
         return to_heads(reply)
 
-    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
-        request = pb.ReadLacRequest(ledger_id=ledger_id, fence=fence, master_key=master_key)
+    async def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
+        request = pb.ReadLacRequest(
+            ledger_id=ledger_id, fence=fence, master_key=master_key, creator=creator
+        )
         return await self._call_lac("ReadLac", request, 0.0)
 
-    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
-        request = pb.WaitLacRequest(ledger_id=ledger_id, above=above, wait_ms=int(wait_s * 1000))
+    async def wait_lac(
+        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
+    ) -> LacReply:
+        request = pb.WaitLacRequest(
+            ledger_id=ledger_id, above=above, wait_ms=int(wait_s * 1000), creator=creator
+        )
         return await self._call_lac("WaitLac", request, wait_s)
 
-    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
-        request = pb.WriteLacRequest(ledger_id=ledger_id, lac=lac, master_key=master_key)
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
+        request = pb.WriteLacRequest(
+            ledger_id=ledger_id, lac=lac, master_key=master_key, creator=creator
+        )
         try:
             return (await self._call("WriteLac", request, pb.CodeReply)).code
         except LedgerError as error:
@@ -303,8 +333,8 @@ class RemoteBookieClient:
         except LedgerError as error:
             return error.code
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        request = pb.ListEntriesRequest(ledger_id=ledger_id)
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
+        request = pb.ListEntriesRequest(ledger_id=ledger_id, creator=creator)
         reply = await self._call("ListEntries", request, pb.ListEntriesReply)
         self._check(reply.code, f"list entries of ledger {ledger_id}")
         bounds = list(reply.bounds)
@@ -365,8 +395,11 @@ class RemoteBookieClient:
         # Long polls wait on purpose: they are no load.
         return await self._attempt(call, counts=not wait_s)
 
-    async def _read(self, frame: bytes) -> bytes:
+    async def _read(self, request: ReadRequest) -> bytes:
         async def call(link: _Link) -> bytes:
+            if not link.address.creators:
+                request.creator = 0
+            frame = encode_read_request(request)
             stream = link.read(frame, timeout=self._config.call_timeout_s, metadata=link.metadata)
             reply = await stream.read()
             if reply is grpc.aio.EOF or await stream.read() is not grpc.aio.EOF:
@@ -374,7 +407,13 @@ class RemoteBookieClient:
             assert isinstance(reply, bytes)
             return reply
 
-        return await self._attempt(call)
+        try:
+            return await self._attempt(call)
+        except BadRequestError:
+            if not request.creator:
+                raise
+            request.creator = 0  # its place was learnt from somebody who doesn't say what it knows
+            return await self._attempt(call)
 
     async def _attempt(self, call: Callable[[_Link], Awaitable[T]], *, counts: bool = True) -> T:
         self._pending_calls += counts
@@ -470,6 +509,7 @@ class RemoteBookieClient:
         if self._config.lanes:
             metadata = (*metadata, (LANE_HEADER, "1"))
         call: AddCall = link.add(metadata=metadata)
+        self._adds.creators = link.address.creators
         if self._token is not None:
             self._add_generation = self._token.generation
         return call

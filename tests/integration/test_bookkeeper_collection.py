@@ -430,10 +430,10 @@ async def test_a_store_that_fails_in_the_middle_leaves_the_rest(
         assert await add(bookie, ledger_id, range(10)) == codes.OK
 
     class Failing(OverReplicatedLedgers):
-        async def names_others(self, ledger_id: int) -> bool:
+        async def names_others(self, ledger_id: int, creator: int) -> bool:
             if ledger_id == ids[1]:
                 raise ConnectionError("metadata store")
-            return await super().names_others(ledger_id)
+            return await super().names_others(ledger_id, creator)
 
     known = Failing("b1", ledgers, UnderReplicationStore(store, lambda: 0))
     collector = GarbageCollector(bookie, ledgers, over_replicated=known)
@@ -456,10 +456,10 @@ async def test_what_somebody_was_told_to_be_here_or_was_just_written_stays(
     assert await bookie.list_entries(listed) == [(0, 10)]
 
     class Known(OverReplicatedLedgers):
-        async def names_others(self, ledger_id: int) -> bool:
+        async def names_others(self, ledger_id: int, creator: int) -> bool:
             if ledger_id == written:
                 assert await add(bookie, written, [10]) == codes.OK
-            return await super().names_others(ledger_id)
+            return await super().names_others(ledger_id, creator)
 
     known = Known("b1", ledgers, UnderReplicationStore(store, lambda: 0))
     collector = GarbageCollector(bookie, ledgers, over_replicated=known)

@@ -17,6 +17,7 @@ from bookkeeper.bookie.garbage import GarbageReport, drop_steps, expire_deleted_
 from bookkeeper.bookie.journal import JournalGroup
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
 from bookkeeper.bookie.over_replicated import empty_steps
+from bookkeeper.bookie.re_adds import add_after_look, is_same_entry
 from bookkeeper.bookie.start import open_storage
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
@@ -46,6 +47,7 @@ class Promises:
     def __init__(self) -> None:
         self.asked: dict[tuple[int, int], set[bytes]] = {}  # every packet ever sent
         self.acked: dict[tuple[int, int], bytes] = {}
+        self.bodies: dict[tuple[int, int], bytes] = {}  # of what was accepted last
         self.fenced: set[int] = set()
         self.lacs: dict[int, int] = {}
         self.deleting: set[int] = set()
@@ -153,22 +155,40 @@ class Machine:
             ids = list(range(next_entry, next_entry + count))
         size = rng.choice([10, 100, 300, 1500, 20_000]) if rng.random() < 0.3 else 80
         heads, bodies = [], []
+        is_same = rng.random() < 0.7  # else another ledger's entries under these ids
         for entry_id in ids:
             body = b"%d.%d.%d" % (ledger_id, entry_id, rng.getrandbits(32)) + b"x" * size
-            heads.append(packet.encode_head(ledger_id, entry_id, -1, 0, b"head", body))
+            body = promises.bodies.get((ledger_id, entry_id), body) if is_same else body
+            lac = rng.randrange(-1, 3)  # a recovery may rewrite it
+            heads.append(packet.encode_head(ledger_id, entry_id, lac, 0, b"head", body))
             bodies.append(body)
-            sent = promises.asked.setdefault((ledger_id, entry_id), set())
-            sent.add(heads[-1] + bodies[-1])
         total = sum(map(len, heads)) + sum(map(len, bodies))
         request = AddRequest(ledger_id, KEY, ids, heads, bodies, total, recovery, self.on_added)
-        code = self.storage.add(request)
+        code = add_after_look(self.storage, request)
         if code == codes.OK:
+            self.on_accepted(request)
             promises.next_entry[ledger_id] = max(next_entry, ids[-1] + 1)
+        elif code == codes.ENTRY_DIFFERS:
+            found = [self.read(ledger_id, entry_id) for entry_id in ids]
+            sent = zip(found, heads, bodies, strict=True)
+            differs = (stored and not is_same_entry(stored, *rest) for stored, *rest in sent)
+            assert any(differs), "an add of what is here was refused"
         elif code == codes.TOO_MANY_REQUESTS:
             assert ledger_id == self.emptying
         else:
             assert code == codes.FENCED, codes.code_name(code)
             assert self.storage.ledgers[ledger_id].fenced
+
+    def on_accepted(self, request: AddRequest) -> None:
+        promises, ledger_id = self.promises, request.ledger_id
+        for entry_id, head, body in zip(
+            request.entry_ids, request.heads, request.bodies, strict=True
+        ):
+            key = ledger_id, entry_id
+            stored = promises.acked.get(key)
+            assert stored is None or is_same_entry(stored, head, body), f"{key} was replaced"
+            promises.asked.setdefault(key, set()).add(head + body)
+            promises.bodies[key] = body
 
     def on_added(self, request: AddRequest, code: int) -> None:
         assert code == codes.OK
@@ -328,6 +348,9 @@ class Machine:
         where = f"ledger {ledger_id}, entry {entry_id}"
         assert found is not None, f"{where} was acknowledged and is lost"
         assert found in self.promises.asked[ledger_id, entry_id], f"{where} has foreign bytes"
+        acked, head = self.promises.acked[ledger_id, entry_id], found[: packet.PACKET_HEADER_BYTES]
+        body = found[packet.PACKET_HEADER_BYTES :]
+        assert is_same_entry(acked, head, body), f"{where} was acknowledged with other bytes"
 
     def read(self, ledger_id: int, entry_id: int) -> bytes | None:
         packets = self.storage.read_cached(ledger_id, entry_id, 1, 1)

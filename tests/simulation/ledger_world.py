@@ -184,6 +184,7 @@ class SimulatedBookieClient(HeadsFromEntries):
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         reply = await self._network.call(
             self._node,
@@ -193,6 +194,7 @@ class SimulatedBookieClient(HeadsFromEntries):
                 fence=fence,
                 master_key=master_key,
                 stripe=stripe,
+                creator=creator,
             ),
         )
         if reply is None:
@@ -203,24 +205,32 @@ class SimulatedBookieClient(HeadsFromEntries):
             self._world.negatives[self._node.name][first].add(self.bookie_id)
         return reply
 
-    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+    async def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
         reply = await self._network.call(
             self._node,
             self._bookie,
-            lambda: self._bookie.read_lac(ledger_id, fence=fence, master_key=master_key),
+            lambda: self._bookie.read_lac(
+                ledger_id, fence=fence, master_key=master_key, creator=creator
+            ),
         )
         return LacReply(codes.UNAVAILABLE, None, -1) if reply is None else reply
 
-    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
-        return await self.read_lac(ledger_id, fence=False)
+    async def wait_lac(
+        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
+    ) -> LacReply:
+        return await self.read_lac(ledger_id, fence=False, creator=creator)
 
-    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
         return codes.UNAVAILABLE
 
     async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
         return codes.UNAVAILABLE
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         raise AssertionError("not part of the ledger protocol")
 
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from bookkeeper import codes
+from bookkeeper.bookie.re_adds import is_same_entry
+from bookkeeper.errors import OtherCreatorError
 from bookkeeper.heads import HeadsFromEntries
-from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header
+from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, is_intact
 from bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
@@ -32,6 +34,10 @@ class ModelLedger:
     fenced: bool = False
     explicit_lac: int = -1
     unsynced: set[int] = field(default_factory=set)  # deferred adds that a power cut takes
+    creator: int = 0
+
+    def is_of(self, creator: int) -> bool:
+        return not creator or not self.creator or creator == self.creator
 
 
 class ModelBookie:
@@ -62,9 +68,11 @@ class ModelBookie:
     def add(self, request: AddRequest) -> int:
         if self.refuse_adds != codes.OK:
             return self.refuse_adds
-        ledger = self.ledgers.setdefault(request.ledger_id, ModelLedger(request.master_key))
+        ledger = self._ledger(request.ledger_id, request.master_key, request.creator)
         if ledger.master_key != request.master_key:
             return codes.UNAUTHORIZED
+        if not ledger.is_of(request.creator):
+            return self._no(codes.OTHER_CREATOR)
         if not request.recovery and self.limbo:
             return codes.UNKNOWN_LEDGER_STATE  # the fence may have been lost with the disk
         if not request.recovery and ledger.fenced:
@@ -72,7 +80,9 @@ class ModelBookie:
         for entry_id, head, body in zip(
             request.entry_ids, request.heads, request.bodies, strict=True
         ):
-            ledger.entries.setdefault(entry_id, head + body)
+            stored = ledger.entries.setdefault(entry_id, head + body)
+            if is_intact(stored) and not is_same_entry(stored, head, body):
+                return codes.ENTRY_DIFFERS
         if request.deferred_sync:
             ledger.unsynced.update(request.entry_ids)
             first = request.entry_ids[0]
@@ -96,10 +106,16 @@ class ModelBookie:
                 del ledger.entries[entry_id]
             ledger.unsynced.clear()
 
-    def fence(self, ledger_id: int, master_key: bytes) -> int:
-        ledger = self.ledgers.setdefault(ledger_id, ModelLedger(master_key))
+    def _ledger(self, ledger_id: int, master_key: bytes, creator: int) -> ModelLedger:
+        new = ModelLedger(master_key, creator=creator)
+        return self.ledgers.setdefault(ledger_id, new)
+
+    def fence(self, ledger_id: int, master_key: bytes, creator: int = 0) -> int:
+        ledger = self._ledger(ledger_id, master_key, creator)
         if ledger.master_key != master_key:
             return codes.UNAUTHORIZED
+        if not ledger.is_of(creator):
+            return self._no(codes.OTHER_CREATOR)
         ledger.fenced = True
         return codes.OK
 
@@ -113,10 +129,13 @@ class ModelBookie:
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
-        if fence and (code := self.fence(ledger_id, master_key)) != codes.OK:
+        if fence and (code := self.fence(ledger_id, master_key, creator)) != codes.OK:
             return ReadReply(code, first, [])
         ledger = self.ledgers.get(ledger_id)
+        if ledger is not None and not ledger.is_of(creator):
+            return ReadReply(self._no(codes.OTHER_CREATOR), first, [])
         packets: list[bytes | memoryview] = []
         size = 0
         entries = {} if ledger is None else ledger.entries
@@ -130,21 +149,27 @@ class ModelBookie:
             return ReadReply(codes.OK, first, packets)
         return ReadReply(self._no(codes.NO_LEDGER if ledger is None else codes.NO_ENTRY), first, [])
 
-    def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
-        if fence and (code := self.fence(ledger_id, master_key)) != codes.OK:
+    def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
+        if fence and (code := self.fence(ledger_id, master_key, creator)) != codes.OK:
             return LacReply(code, None, -1)
         if self.limbo:
             return LacReply(codes.UNKNOWN_LEDGER_STATE, None, -1)
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             return LacReply(codes.NO_LEDGER, None, -1)
+        if not ledger.is_of(creator):
+            return LacReply(codes.OTHER_CREATOR, None, -1)
         last = ledger.entries[max(ledger.entries)] if ledger.entries else None
         return LacReply(codes.OK, last, ledger.explicit_lac)
 
-    def write_lac(self, ledger_id: int, lac: int, master_key: bytes) -> int:
-        ledger = self.ledgers.setdefault(ledger_id, ModelLedger(master_key))
+    def write_lac(self, ledger_id: int, lac: int, master_key: bytes, creator: int = 0) -> int:
+        ledger = self._ledger(ledger_id, master_key, creator)
         if ledger.master_key != master_key:
             return codes.UNAUTHORIZED
+        if not ledger.is_of(creator):
+            return self._no(codes.OTHER_CREATOR)
         ledger.explicit_lac = max(ledger.explicit_lac, lac)
         return codes.OK
 
@@ -233,6 +258,7 @@ class ModelBookieClient(HeadsFromEntries):
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         self.reads.append((first, count_max))
         self.stripes.append(stripe)
@@ -245,20 +271,25 @@ class ModelBookieClient(HeadsFromEntries):
             fence=fence,
             master_key=master_key,
             stripe=stripe,
+            creator=creator,
         )
 
-    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+    async def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
         if not self.bookie.up:
             return LacReply(codes.UNAVAILABLE, None, -1)
-        return self.bookie.read_lac(ledger_id, fence=fence, master_key=master_key)
+        return self.bookie.read_lac(ledger_id, fence=fence, master_key=master_key, creator=creator)
 
-    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+    async def wait_lac(
+        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
+    ) -> LacReply:
         self.polls.append(above)
         deadline = asyncio.get_running_loop().time() + wait_s
         was_fenced = self.bookie.is_fenced(ledger_id)
         while True:
             changed = self._changed
-            reply = await self.read_lac(ledger_id, fence=False)
+            reply = await self.read_lac(ledger_id, fence=False, creator=creator)
             packet = reply.last_packet
             lac = max(reply.explicit_lac, -1 if packet is None else decode_header(packet).lac)
             refused = reply.code not in (codes.OK, codes.NO_LEDGER)
@@ -272,19 +303,23 @@ class ModelBookieClient(HeadsFromEntries):
             except TimeoutError:
                 return reply
 
-    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
         if not self.bookie.up:
             return codes.UNAVAILABLE
         self.explicit_lacs.append(lac)
-        code = self.bookie.write_lac(ledger_id, lac, master_key)
+        code = self.bookie.write_lac(ledger_id, lac, master_key, creator)
         self.wake_polls()
         return code
 
     async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
         return self.bookie.force(ledger_id, first) if self.bookie.up else codes.UNAVAILABLE
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         ledger = self.bookie.ledgers.get(ledger_id)
+        if ledger is not None and not ledger.is_of(creator):
+            raise OtherCreatorError(f"ledger {ledger_id}")
         return [] if ledger is None else [(e, e + 1) for e in sorted(ledger.entries)]
 
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bookkeeper import codes
-from bookkeeper.bookie import bookie as bookies
 from bookkeeper.bookie import compaction as compactions
 from bookkeeper.bookie import cookie, index_format, open_bookie, scrub
 from bookkeeper.bookie import ledger_storage as storages
@@ -25,6 +24,7 @@ from bookkeeper.bookie.deferred_sync import DeferredAdds
 from bookkeeper.bookie.flush import replace_runs
 from bookkeeper.bookie.integrity_check import IntegrityCheck
 from bookkeeper.bookie.ledger_state import LedgerState as StoredState
+from bookkeeper.bookie.runs import to_ranges
 from bookkeeper.bookie.upkeep import Upkeep
 from bookkeeper.client import async_ledger_recovery as recoveries
 from bookkeeper.client import async_ledger_writer as writers
@@ -481,14 +481,9 @@ def repairs_respect_the_fence(plant: Plant) -> None:
 @bug(CLUSTER, "found here")
 def listed_before_it_is_durable(plant: Plant) -> None:
     async def held(self: Any, ledger_id: int) -> Any:
-        storage = self.storage
-        ids: set[int] = set()
-        for half in (storage.active, storage.flushing):
-            if half is not None and (entries := half.ledgers.get(ledger_id)) is not None:
-                ids.update(entries.entry_ids())
-        for run in storage.stored_runs(ledger_id):
-            ids.update(id_ for id_, size in enumerate(run.sizes, run.first) if size)
-        return bookies._to_ranges(ids)
+        runs = self.storage.stored_runs(ledger_id)
+        ids = self.storage.cached_ids(ledger_id)
+        return to_ranges(ids.union(*(run.entry_ids() for run in runs)))
 
     plant.set(Bookie, "held_entries", held)
 

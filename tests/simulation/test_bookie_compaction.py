@@ -18,6 +18,7 @@ from bookkeeper.bookie.flush import flush_steps
 from bookkeeper.bookie.garbage import drop_steps, remove_dead_logs
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.over_replicated import empty_steps
+from bookkeeper.bookie.re_adds import add_after_look
 from bookkeeper.bookie.start import open_storage
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
@@ -59,7 +60,7 @@ class Disk:
         total = sum(map(len, heads)) + sum(map(len, bodies))
         done: Callable[[AddRequest, int], None] = lambda _request, _code: None  # noqa: E731
         request = AddRequest(ledger_id, KEY, ids, heads, bodies, total, recovery, done)
-        assert self.storage.add(request) == codes.OK
+        assert add_after_look(self.storage, request) == codes.OK
         journal = self.storage.journal
         while (group := journal.take_group()) is not None:
             self.storage.writer.write(group)

@@ -13,6 +13,7 @@ from bookkeeper.bookie.index_format import LIMBO_CHECKING, LIMBO_ENTERING
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.limbo import note_steps
 from bookkeeper.bookie.open_damaged import open_damaged
+from bookkeeper.bookie.re_adds import add_after_look
 from bookkeeper.bookie.scrub import Slice, scrub_steps
 from bookkeeper.errors import CorruptFileError, MissingFileError, StorageError
 from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
@@ -42,7 +43,7 @@ def offer(
     request = AddRequest(
         ledger_id, KEY, ids, heads, bodies, size, recovery, lambda _request, _code: None
     )
-    code = storage.add(request)
+    code = add_after_look(storage, request)
     if code != codes.OK:
         return code
     write_groups(storage)

@@ -74,11 +74,13 @@ class WatchedStore(SimulatedStore):
 class PollingBookieClient(SimulatedBookieClient):
     """Long polls by asking again and again: an answer is as late as one look at most."""
 
-    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+    async def wait_lac(
+        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
+    ) -> LacReply:
         loop = self._world.simulator.loop
         deadline = loop.time() + wait_s
         while True:
-            reply = await self.read_lac(ledger_id, fence=False)
+            reply = await self.read_lac(ledger_id, fence=False, creator=creator)
             packet = reply.last_packet
             lac = max(reply.explicit_lac, -1 if packet is None else decode_header(packet).lac)
             if reply.code not in (codes.OK, codes.NO_LEDGER) or lac > above:
@@ -102,13 +104,15 @@ class PollingBookieClient(SimulatedBookieClient):
         assert isinstance(world, TailWorld)
         return self._node.name == "writer" and self.bookie_id == world.deaf
 
-    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
         if self._is_cut_off():
             return codes.UNAVAILABLE
         code = await self._network.call(
             self._node,
             self._bookie,
-            lambda: self._bookie.write_lac(ledger_id, lac, master_key),
+            lambda: self._bookie.write_lac(ledger_id, lac, master_key, creator),
         )
         return codes.UNAVAILABLE if code is None else code
 

@@ -116,7 +116,7 @@ class LinkedBookie(HeadsFromEntries):
                 *(list(request.bodies), request.body_bytes, request.recovery),
                 lambda _, code: reply(code),
             )
-            copy = replace(copy, deferred_sync=request.deferred_sync)
+            copy = replace(copy, deferred_sync=request.deferred_sync, creator=request.creator)
             bookie.add_entries(copy)
 
         def on_reply(code: int | None) -> None:
@@ -134,6 +134,7 @@ class LinkedBookie(HeadsFromEntries):
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         judge, machine, process = self._judge, self._machine, self._process
 
@@ -144,6 +145,7 @@ class LinkedBookie(HeadsFromEntries):
                 fence=fence,
                 master_key=master_key,
                 stripe=stripe,
+                creator=creator,
             )
             if fence and (reply.code == codes.OK or codes.is_explicit_negative(reply.code)):
                 judge.on_fenced(machine, ledger_id)
@@ -157,11 +159,15 @@ class LinkedBookie(HeadsFromEntries):
             judge.on_denied(process, machine, ledger_id, first)
         return reply
 
-    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+    async def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
         judge, machine = self._judge, self._machine
 
         async def read(bookie: Bookie) -> LacReply:
-            reply = await bookie.read_lac(ledger_id, fence=fence, master_key=master_key)
+            reply = await bookie.read_lac(
+                ledger_id, fence=fence, master_key=master_key, creator=creator
+            )
             if fence and (reply.code == codes.OK or codes.is_explicit_negative(reply.code)):
                 judge.on_fenced(machine, ledger_id)
             return reply
@@ -169,15 +175,20 @@ class LinkedBookie(HeadsFromEntries):
         reply = await self._call(read)
         return LacReply(codes.UNAVAILABLE, None, -1) if reply is None else reply
 
-    async def wait_lac(self, ledger_id: int, above: int, wait_s: float) -> LacReply:
+    async def wait_lac(
+        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
+    ) -> LacReply:
         reply = await self._call(
-            lambda bookie: bookie.wait_lac(ledger_id, above, wait_s), wait_s * 1000 + TIMEOUT_MS
+            lambda bookie: bookie.wait_lac(ledger_id, above, wait_s, creator=creator),
+            wait_s * 1000 + TIMEOUT_MS,
         )
         return LacReply(codes.UNAVAILABLE, None, -1) if reply is None else reply
 
-    async def write_lac(self, ledger_id: int, lac: int, *, master_key: bytes) -> int:
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
         reply = await self._call(
-            lambda bookie: bookie.write_lac(ledger_id, lac, master_key=master_key)
+            lambda bookie: bookie.write_lac(ledger_id, lac, master_key=master_key, creator=creator)
         )
         return codes.UNAVAILABLE if reply is None else reply
 
@@ -187,8 +198,8 @@ class LinkedBookie(HeadsFromEntries):
         )
         return codes.UNAVAILABLE if reply is None else reply
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        return await self._require(lambda bookie: bookie.list_entries(ledger_id))
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
+        return await self._require(lambda bookie: bookie.list_entries(ledger_id, creator=creator))
 
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         return await self._require(lambda bookie: bookie.list_ledgers(first, count_max))

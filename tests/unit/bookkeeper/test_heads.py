@@ -32,7 +32,15 @@ class Source(heads.HeadsFromEntries):
         return encode_head(LEDGER, entry_id, -1, 0, b"", body) + body
 
     async def read_entries(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int, /, *, stripe: Stripe
+        self,
+        ledger_id: int,
+        first: int,
+        count_max: int,
+        bytes_max: int,
+        /,
+        *,
+        stripe: Stripe,
+        creator: int = 0,
     ) -> ReadReply:
         assert ledger_id == LEDGER
         assert count_max > 0

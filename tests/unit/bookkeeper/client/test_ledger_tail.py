@@ -228,7 +228,7 @@ async def test_a_poll_without_an_answer_does_not_prolong_a_wait(cluster: Cluster
     configure(cluster, lac_speculation=SpeculationConfig(0))
     writer, reader = await open_tail(cluster)
 
-    async def hang(*_args: object) -> LacReply:
+    async def hang(*_args: object, creator: int) -> LacReply:
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 

@@ -215,6 +215,7 @@ async def test_a_bookie_that_gives_more_than_its_share_is_cut(cluster: Cluster) 
             first: int,
             *_: object,
             stripe: Stripe,
+            creator: int,
             entries: dict[int, bytes] = everything,
         ) -> ReadReply:
             ids = filter(stripe.has, range(first, 12))

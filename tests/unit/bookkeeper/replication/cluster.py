@@ -86,12 +86,12 @@ class Client(ModelBookieClient):
         await asyncio.sleep(READ_S)
         return await super().read_entries(*args, **options)
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         if not self.bookie.up:
             raise BookieUnavailableError("down")
         if self.bookie.limbo:
             raise error_for_code(codes.UNKNOWN_LEDGER_STATE, "list entries")
-        return join_runs(await super().list_entries(ledger_id))
+        return join_runs(await super().list_entries(ledger_id, creator=creator))
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
         self.reported.append((ledger_id, entry_id))

@@ -40,6 +40,7 @@ class Holder(UnreachableBookie):
         fence: bool = False,
         master_key: bytes = b"",
         stripe: Stripe = ALL_ENTRIES,
+        creator: int = 0,
     ) -> ReadReply:
         self.asked += 1
         if self.entries is None:
@@ -49,7 +50,7 @@ class Holder(UnreachableBookie):
         head = packet.encode_head(ledger_id, first, first - 1, 0, b"", b"body")
         return ReadReply(OK, first, [head + b"body"])
 
-    async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
+    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         if self.entries is None:
             return await super().list_entries(ledger_id)
         return [(entry, entry + 1) for entry in sorted(self.entries)]

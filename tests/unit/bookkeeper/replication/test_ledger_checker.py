@@ -188,7 +188,7 @@ def test_copies_that_are_read_and_not_listed_don_t_count() -> None:
             writer = await cluster.write(10)
             name = writer.metadata.segments[0].bookies[1]
 
-            async def hang(ledger_id: int) -> Any:
+            async def hang(ledger_id: int, *, creator: int = 0) -> Any:
                 await asyncio.Event().wait()
 
             cluster.clients[name].list_entries = hang  # type: ignore[method-assign]

@@ -246,7 +246,7 @@ def test_a_ledger_that_stays_open_doesn_t_stay_marked() -> None:
             returned, other = writer.metadata.segments[0].bookies[1:3]
             await cluster.markers.mark(writer.ledger_id, [returned])
 
-            async def hang(ledger_id: int) -> Any:
+            async def hang(ledger_id: int, *, creator: int = 0) -> Any:
                 await asyncio.Event().wait()
 
             listing = cluster.clients[other].list_entries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from bookkeeper.transport import AddRequest
 from bookkeeper.transport_grpc.add_frames import (
     ANSWER_RUN,
     COPY_BYTES_MAX,
+    FLAG_CREATOR,
     FRAME_HEADER,
     MANY_BYTES_MAX,
     AddFrame,
@@ -39,6 +41,7 @@ def make_request(
     key: bytes = bytes(20),
     recovery: bool = False,
     deferred: bool = False,
+    creator: int = 0,
     head: bytes = b"head",
 ) -> AddRequest:
     heads = [
@@ -49,6 +52,7 @@ def make_request(
     return AddRequest(
         *(ledger_id, key, ids, heads, list(bodies), size, recovery, _ignore),
         deferred_sync=deferred,
+        creator=creator,
     )
 
 
@@ -82,9 +86,9 @@ def requests(draw: st.DrawFn) -> list[AddRequest]:
         bodies = [bytes(draw(size)) for _ in ids]
         key = draw(st.sampled_from((b"", bytes(20), b"k" * 20)))
         recovery, deferred = draw(st.booleans()), draw(st.booleans())
-        made.append(
-            make_request(ledger_id, ids, bodies, key=key, recovery=recovery, deferred=deferred)
-        )
+        creator = draw(st.sampled_from((0, 1, (1 << 63) - 1)))
+        rights: dict[str, Any] = {"recovery": recovery, "deferred": deferred}
+        made.append(make_request(ledger_id, ids, bodies, key=key, creator=creator, **rights))
     return made
 
 
@@ -100,6 +104,7 @@ def test_decoding_gives_back_what_was_encoded(sent: list[AddRequest]) -> None:
         assert {frame.recovery} == {request.recovery for request in group}
         assert {frame.deferred_sync} == {request.deferred_sync for request in group}
         assert frame.master_key == group[0].master_key
+        assert {frame.creator} == {request.creator for request in group}
         assert list(frame.entry_ids) == [id_ for request in group for id_ in request.entry_ids]
         assert _decoded_packets(frame) == [p for request in group for p in _packets(request)]
         assert frame.size == sum(request.body_bytes for request in group)
@@ -113,7 +118,8 @@ def test_neighbours_become_one_frame_only_if_nothing_tells_them_apart() -> None:
     other_key = make_request(1, range(6, 7), [b"f"], key=b"k" * 20)
     deferred = make_request(1, range(7, 8), [b"g"], key=b"k" * 20, deferred=True)
     other_ledger = make_request(2, range(8, 9), [b"h"])
-    sent = [first, same, gap, recovery, other_key, deferred, other_ledger]
+    other_creator = make_request(2, range(9, 10), [b"i"], creator=5)
+    sent = [first, same, gap, recovery, other_key, deferred, other_ledger, other_creator]
     assert merge_requests(sent) == [
         [first, same],
         [gap],
@@ -121,7 +127,20 @@ def test_neighbours_become_one_frame_only_if_nothing_tells_them_apart() -> None:
         [other_key],
         [deferred],
         [other_ledger],
+        [other_creator],
     ]
+
+
+def test_a_bookie_that_knows_no_creators_gets_the_frames_it_knows() -> None:
+    request = make_request(1, range(2), [b"a", b"b"], creator=5)
+    plain = make_request(1, range(2), [b"a", b"b"])
+    assert encode_message([[request]], creators=False) == encode_message([[plain]])
+    (frame,) = decode_message(encode_message([[request]], creators=False))
+    assert frame.creator == 0
+    assert len(encode_message([[request]])) == len(encode_message([[plain]])) + 8
+    cut = _frame(1, 0, FLAG_CREATOR, 0, bytes(7))
+    with pytest.raises(FrameError):
+        decode_message(cut)
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=20), st.integers(1, 900))

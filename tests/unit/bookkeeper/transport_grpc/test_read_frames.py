@@ -32,11 +32,17 @@ _IDS = st.integers(0, (1 << 63) - 1)
 _LIMITS = st.integers(0, (1 << 32) - 1)
 
 
-@given(_IDS, _IDS, _LIMITS, _LIMITS, st.booleans(), st.binary(max_size=40))
+@given(_IDS, _IDS, _LIMITS, _LIMITS, st.booleans(), st.binary(max_size=40), _IDS)
 def test_requests_survive_the_wire(
-    ledger_id: int, first: int, count_max: int, bytes_max: int, fence: bool, key: bytes
+    ledger_id: int,
+    first: int,
+    count_max: int,
+    bytes_max: int,
+    fence: bool,
+    key: bytes,
+    creator: int,
 ) -> None:
-    request = ReadRequest(ledger_id, first, count_max, bytes_max, fence, key)
+    request = ReadRequest(ledger_id, first, count_max, bytes_max, fence, key, creator=creator)
     assert decode_read_request(encode_read_request(request)) == request
 
 
@@ -49,7 +55,8 @@ def striped_requests(draw: st.DrawFn) -> ReadRequest:
     first = run + draw(st.integers(0, stripe.width - 1))
     key, head_bytes = draw(st.binary(max_size=40)), draw(st.none() | _LIMITS)
     limits = (draw(_LIMITS), draw(_LIMITS))
-    return ReadRequest(draw(_IDS), first, *limits, False, key, stripe, head_bytes)
+    creator = draw(st.just(0) | _IDS)
+    return ReadRequest(draw(_IDS), first, *limits, False, key, stripe, head_bytes, creator)
 
 
 @given(striped_requests())
