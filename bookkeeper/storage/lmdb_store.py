@@ -10,6 +10,7 @@ import lmdb
 
 from bookkeeper.errors import CorruptFileError
 from bookkeeper.storage.ordered_store import Changes, OrderedStore
+from bookkeeper.storage.os_file_system import sync_directory
 
 _DEFAULT_MAP_BYTES = 64 << 30
 _FILE = "index/data.mdb"
@@ -62,6 +63,9 @@ class LmdbStore(OrderedStore):
                 metasync=True,
                 sync=True,
             )
+        # LMDB syncs contents. Without its files' names an index is new and empty after a power cut,
+        # beside a journal that was trimmed because of it.
+        sync_directory(path)
 
     def get(self, key: bytes) -> bytes | None:
         with _READABLE, self._environment.begin() as transaction:

@@ -174,7 +174,7 @@ class OsFileSystem(FileSystem):
         directory = self.root / path
         directory.mkdir(parents=True, exist_ok=True)
         while True:  # every new name up to the root must be durable in its parent
-            _sync_directory(directory.parent)
+            sync_directory(directory.parent)
             if directory == self.root:
                 return
             directory = directory.parent
@@ -200,7 +200,7 @@ class OsFileSystem(FileSystem):
         return []
 
     def sync_dir(self, path: str, sync_point: str) -> None:
-        _sync_directory(self.root / path)
+        sync_directory(self.root / path)
 
     def lock(self, path: str) -> DirectoryLock:
         return OsDirectoryLock(self.root / path)
@@ -215,7 +215,7 @@ class OsFileSystem(FileSystem):
         return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

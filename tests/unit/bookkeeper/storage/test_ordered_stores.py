@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,3 +105,21 @@ def test_a_power_cut_keeps_whole_commits_only() -> None:
         after = store.crash(random.Random(seed), fs)
         outcomes.add(tuple(key for key, _ in after.range(b"", b"z")))
     assert outcomes == {(b"a",), (b"a", b"b", b"c")}
+
+
+def test_the_names_of_its_files_are_durable_once_it_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, set[str]]] = []
+    fsync = os.fsync
+
+    def watched(fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        synced.append(
+            (path.name, {each.name for each in path.iterdir()} if path.is_dir() else set())
+        )
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    LmdbStore(tmp_path / "index", map_bytes=1 << 20).close()
+    assert ("index", {"data.mdb", "lock.mdb"}) in synced
