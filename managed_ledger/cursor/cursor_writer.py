@@ -159,7 +159,7 @@ class CursorWriter:
             if old is None or not old.is_alive or self._rotation_due(old):
                 await self._switch()
             elif whole or self._snapshot_due(old):
-                await self._write_snapshot(old)
+                self.stored_mark_delete = await self._write_snapshot(old)
             else:
                 await self._write_increment(old)
             return
@@ -171,7 +171,7 @@ class CursorWriter:
         if old is not None and old.is_alive:  # a rotation that failed: go on with the old ledger
             self._rotation_entries_min = old.entries + ROTATION_RETRY_ENTRIES
             try:
-                await self._write_snapshot(old)
+                self.stored_mark_delete = await self._write_snapshot(old)
                 return
             except BookkeeperError as error:
                 failure = error
@@ -206,6 +206,8 @@ class CursorWriter:
         Raises:
             as `persist`; whether the old or the new state is stored is then open.
         """
+        # From the first write on a recovery may find either state: the lower one counts.
+        self.stored_mark_delete = min(self.stored_mark_delete, image.mark_delete)
         ledger = self._ledger
         if ledger is not None and ledger.is_alive:
             await self._lower_node(image.mark_delete)
@@ -316,9 +318,9 @@ class CursorWriter:
         )
         ledger = CursorLedger(writer, self._view.now_ms())
         try:
-            await self._write_snapshot(ledger)
+            mark_delete = await self._write_snapshot(ledger)
             node = self._node_for(self._state.image(), b"", ledger.ledger_id)
-            await self._put_node(replace(node, mark_delete=self.stored_mark_delete))
+            await self._put_node(replace(node, mark_delete=mark_delete))
         except BaseException as error:
             ledger.abandon()
             self._garbage |= {ledger.ledger_id}
@@ -330,19 +332,21 @@ class CursorWriter:
             else:
                 self._delete_garbage()
             raise
+        self.stored_mark_delete = mark_delete  # not before: no node named the new ledger
         if self._ledger is not None:
             self._ledger.abandon()
         self._ledger = ledger
         self._rotation_entries_min = 0
 
-    async def _write_snapshot(self, ledger: CursorLedger) -> None:
+    async def _write_snapshot(self, ledger: CursorLedger) -> Position:
+        """Returns the mark-delete in it: stored once the node names the ledger."""
         self._state.mark_stored()
         body = await self._body(self._state.image())
         assert body is not None
         mark_delete = self._state.mark_delete
         records = seal_snapshot(body, mark_delete, self._state.properties, ledger.base)
         await ledger.append_all(records, is_snapshot=True)
-        self.stored_mark_delete = mark_delete
+        return mark_delete
 
     async def _write_increment(self, ledger: CursorLedger) -> None:
         increment = self._state.take_increment()
@@ -431,7 +435,7 @@ class CursorWriter:
         if self._ledger is None or not self._ledger.is_alive:
             await self._switch()
         elif is_changed:
-            await self._write_snapshot(self._ledger)
+            self.stored_mark_delete = await self._write_snapshot(self._ledger)
         assert self._ledger is not None
         await self._ledger.close()
 

@@ -25,7 +25,15 @@ from bookkeeper.transport import (
     ReadReply,
     Stripe,
 )
-from metadata.errors import BadVersionError, NotFoundError, OutcomeUnknownError
+from metadata.arguments import check_delete, check_put
+from metadata.errors import (
+    BadVersionError,
+    MetadataError,
+    NotEmptyError,
+    NotFoundError,
+    OutcomeUnknownError,
+)
+from metadata.paths import check_path
 from metadata.store import (
     MetadataEvent,
     MetadataStore,
@@ -74,6 +82,7 @@ class SimulatedStore(MetadataStore):
         self._registry = world.registry
 
     async def get(self, path: str) -> Versioned | None:
+        check_path(path)
         found = await self._call(lambda: self._registry.nodes.get(path))
         return None if found is None else _versioned(path, *found)
 
@@ -86,6 +95,7 @@ class SimulatedStore(MetadataStore):
         ephemeral: bool = False,
         sequential: bool = False,
     ) -> Versioned:
+        check_put(path, value, expected_version, sequential)
         world = self._world
         if world.simulator.rng.random() < world.simulator.network.faults.metadata_unknown:
             world.simulator.recorder.count("fault: metadata answer lost")
@@ -108,8 +118,20 @@ class SimulatedStore(MetadataStore):
             return error
 
     async def delete(self, path: str, expected_version: int | None = None) -> None:
-        if await self._call(lambda: self._registry.nodes.pop(path, None)) is None:
-            raise NotFoundError(path)
+        check_delete(path, expected_version)
+        if (error := await self._call(lambda: self._remove(path, expected_version))) is not None:
+            raise error
+
+    def _remove(self, path: str, expected: int | None) -> MetadataError | None:
+        found = self._registry.nodes.get(path)
+        if found is None:
+            return NotFoundError(path)
+        if expected is not None and expected != found[1]:
+            return BadVersionError(path, expected, found[1])
+        if any(x.startswith(path + "/") for x in self._registry.nodes):
+            return NotEmptyError(path)
+        del self._registry.nodes[path]
+        return None
 
     async def children(self, path: str) -> list[str]:
         prefix = path + "/"

@@ -4,6 +4,8 @@ Whatever happens, for every acknowledged batch index (storage.md 10.1, 37 to 39)
 
 - what an owner answered as durable is acknowledged after the next recovery;
 - nothing is acknowledged after a recovery that no client ever acknowledged;
+- no recovery finds a position behind the `durable_mark_delete` of the owner before, by which the log
+  is trimmed, whatever write failed;
 - the node names an existing cursor ledger with a durable snapshot, or holds the position itself;
 - once another owner has loaded the cursor, the earlier one makes nothing durable any more;
 - whoever takes the node without having the log's list doesn't fence the one that has it;
@@ -115,6 +117,7 @@ class World:
         self.maybe_resets: list[Acked] = []  # failed resets, any of which may have been stored
         self.is_resetting = False
         self.lost = set[int]()  # cursor ledgers
+        self.is_rewound = False  # since the owner was loaded
         self.sessions = 0
         self.tasks: list[asyncio.Future[Any]] = []
 
@@ -126,6 +129,7 @@ class World:
             unknown_rate=rng.choice([0, 0, 0.2, 0.6]),
             append_failure_rate=rng.choice([0, 0, 0.1, 0.5]),
             create_failure_rate=rng.choice([0, 0, 0.2, 0.7]),
+            put_failure_rate=rng.choice([0, 0, 0.2, 0.6]),
             delay_max=rng.choice([0, 2, 6]),
         )
 
@@ -163,6 +167,16 @@ class World:
         self.durable |= found
         self.maybe_resets.clear()
 
+    def judge_trimming(self, owner: Owner) -> None:
+        """What the owner before might have trimmed, the one that is loaded has behind it."""
+        before = self.current
+        is_rewound, self.is_rewound = self.is_rewound, False
+        if before is None or is_rewound:
+            return
+        trimmed = before.cursor.durable_mark_delete
+        passed = {(*x, n) for x in before.log.all_positions() if x <= trimmed for n in range(BATCH)}
+        assert passed <= owner.memory, f"{trimmed} was durable, {owner.cursor.mark_delete} is found"
+
     # -- scenario --------------------------------------------------------------------------------
 
     async def finished(
@@ -197,6 +211,7 @@ class World:
         if not await self.finished(load(), log):
             return None
         owner = Owner(self, log, loaded[0])
+        self.judge_trimming(owner)
         self.judge(owner.memory)
         self.current, self.takeover = owner, owner.memory
         return owner
@@ -262,6 +277,7 @@ class World:
             if node.ledger_id != NO_LEDGER:
                 self.storage.ledgers.pop(node.ledger_id, None)  # or it is lost already
                 self.lost.add(node.ledger_id)
+                self.is_rewound = True
                 passed = [x for x in self.log.all_positions() if x <= node.mark_delete]
                 self.durable = frozenset((*x, n) for x in passed for n in range(BATCH))
                 self.maybe_resets.clear()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from metadata.arguments import check_delete, check_put
 from metadata.errors import (
     BadVersionError,
     EphemeralParentError,
@@ -326,7 +327,7 @@ class ClusterStore(MetadataStore):
         ephemeral: bool = False,
         sequential: bool = False,
     ) -> Versioned:
-        check_path(path)
+        check_put(path, value, expected_version, sequential)
         session = self._session
 
         def apply() -> Versioned:
@@ -344,7 +345,7 @@ class ClusterStore(MetadataStore):
         return await self._write(path, apply, may_be_late=is_safe)
 
     async def delete(self, path: str, expected_version: int | None = None) -> None:
-        check_path(path)
+        check_delete(path, expected_version)
         server, writer = self._server, self.process.name
         await self._write(path, lambda: server.delete(writer, path, expected_version))
 

@@ -24,8 +24,10 @@ from bookkeeper.errors import (
 )
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.position import Position
+from metadata.arguments import check_delete, check_put
 from metadata.errors import BadVersionError, NotFoundError, OutcomeUnknownError
 from metadata.errors import WriteFailedError as NotWritten
+from metadata.paths import check_path
 from metadata.store import Stat, Versioned
 
 
@@ -104,6 +106,7 @@ class Faults:
     unknown_rate: float = 0.0
     append_failure_rate: float = 0.0
     create_failure_rate: float = 0.0
+    put_failure_rate: float = 0.0  # the store says that it didn't write
     delay_max: int = 0
     steps: int = 0
     is_dead: bool = False
@@ -357,6 +360,7 @@ class FakeStore:
         self.is_down = False
 
     async def get(self, path: str) -> Versioned | None:
+        check_path(path)
         await self.faults.step("get")
         if self.is_down:
             raise OutcomeUnknownError(path)
@@ -364,9 +368,10 @@ class FakeStore:
         return None if found is None else self._versioned(path, *found)
 
     async def put(self, path: str, value: bytes, expected_version: int | None = None) -> Versioned:
+        check_put(path, value, expected_version, sequential=False)
         await self.faults.step("put")
         self.puts += 1
-        if self.is_down:
+        if self.is_down or self.faults.rng.random() < self.faults.put_failure_rate:
             raise NotWritten(path, OSError("injected"))
         if self.faults.rng.random() < self.faults.unknown_rate:
             if self.faults.rng.random() < 0.5:
@@ -380,6 +385,7 @@ class FakeStore:
         return self._versioned(path, value, version)
 
     async def delete(self, path: str, expected_version: int | None = None) -> None:
+        check_delete(path, expected_version)
         await self.faults.step("delete")
         found = self.nodes.nodes.get(path)
         if found is None:

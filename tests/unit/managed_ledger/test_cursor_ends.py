@@ -17,7 +17,7 @@ from managed_ledger.cursor.cursor import (
     delete_cursor,
 )
 from managed_ledger.cursor.cursor_format import Kind, decode_record
-from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
+from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError, CursorWriteError
 from managed_ledger.errors import CursorClosedError, InvalidPositionError
 from managed_ledger.position import Position
 from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeWriter
@@ -424,3 +424,43 @@ async def test_operations_wait_for_each_other() -> None:
     again = await reopened(log)
     assert again.mark_delete == (1, 49)
     assert again.cursor_properties == {"a": "2"}
+
+
+async def test_a_position_is_durable_once_the_node_names_its_ledger() -> None:
+    """A snapshot in a ledger that no node names is found by nobody: trimming must not go by it."""
+    log = FakeLog({1: 1000, 2: 1000})
+    cursor = await opened(log)
+    create = log.bookkeeper.create_ledger
+
+    async def create_then_outage(*args: Any) -> FakeWriter:
+        writer = await create(*args)
+        log.fake_store.is_down = True
+        return writer
+
+    log.bookkeeper.create_ledger = create_then_outage  # type: ignore[method-assign]
+    done = Answers()
+    cursor.ack_cumulative((1, 999), {"producer": 41}, done)
+    await until(lambda: len(done) == 1)
+    assert done[0] is not None
+    assert (cursor.durable_mark_delete, log.moves) == (START, [])
+    log.fake_store.is_down = False
+    assert (await reopened(log)).mark_delete == START
+
+
+async def test_after_a_failed_reset_the_lower_position_counts() -> None:
+    log = FakeLog({1: 1000})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 499))
+    await cursor.flush()
+    log.bookkeeper.writers[-1].held = True
+    reset = asyncio.ensure_future(cursor.reset((1, 100)))
+    await until(lambda: log.bookkeeper.writers[-1]._upto == 1)
+    log.fake_store.is_down = True
+    log.bookkeeper.writers[-1].fail(WriteFailedError("injected"))  # it may be there all the same
+    with pytest.raises(CursorWriteError):
+        await reset
+    assert cursor.durable_mark_delete == (1, 99)
+    cursor.ack([(1, 500)])
+    log.fake_store.is_down = False
+    await cursor.flush()  # everything is written anew
+    assert cursor.durable_mark_delete == (1, 500)
