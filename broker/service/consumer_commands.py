@@ -225,6 +225,14 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
         _ack_individual(consumer, command.message_id, done)
     elif has_broken_text(command):  # the properties' keys
         raise MalformedFrameError("ACK holds text that isn't UTF-8")
+    elif sum(len(pair.key) + 8 for pair in command.properties) > _PROPERTIES_CHARACTERS_MAX:
+        too_long = BrokerMetadataError(
+            f"Properties of an acknowledgement are longer than {_PROPERTIES_CHARACTERS_MAX} "
+            "characters, at 8 for each value"
+        )
+        logger.warning("%s: cumulative ack refused: %s", connection.remote, too_long)
+        if done is not None:
+            done(too_long)
     elif len(command.message_id) == 1:
         message_id = command.message_id[0]
         properties = {pair.key: pair.value for pair in command.properties}

@@ -33,6 +33,8 @@ BATCH_WORDS_MAX: Final = 4096
 
 _WORD_MASK: Final = (1 << 64) - 1
 _SIGN_BIT: Final = 1 << 63
+_PROPERTIES_AT_ONCE: Final = 1000
+_PROPERTIES_CHARACTERS_AT_ONCE: Final = 16 << 10
 _SET_BYTES: Final = 14  # stored of a batch of up to 64 messages
 _ADOPTED_LEDGERS: Final = 1000  # of a slice
 _ADOPTED_SETS: Final = 16 << 10
@@ -322,6 +324,20 @@ class AckState:
         """The same of the next increment."""
         entries = sum(map(len, self._changed_acked.values()))
         return 2 * entries + _SET_BYTES * sum(map(len, self._changed_batches.values()))
+
+    @property
+    def has_many_properties(self) -> bool:
+        """Too many for an increment, and for encoding them at once."""
+        properties = self.properties
+        return (
+            len(properties) > _PROPERTIES_AT_ONCE
+            or sum(map(len, properties)) > _PROPERTIES_CHARACTERS_AT_ONCE
+        )
+
+    @property
+    def properties_changed(self) -> bool:
+        """Since the last `take_increment` or `mark_stored`."""
+        return self._properties_changed
 
     def ranges(self, ranges_max: int) -> list[tuple[Position, Position]]:
         """The first runs of acknowledged entries above mark-delete, as (before first, last)."""

@@ -34,7 +34,13 @@ VERSION_PACKED: Final = 3
 """Of a record with packed bitmaps or sets; the others are written as before, for releases that
 don't know any.
 """
-VERSIONS_READ: Final = (VERSION, 2, VERSION_PACKED)
+VERSION_PROPERTIES: Final = 4
+"""Of a record with a part of properties that are too many for one section."""
+VERSIONS_READ: Final = (VERSION, 2, VERSION_PACKED, VERSION_PROPERTIES)
+PROPERTIES_BYTES_MAX: Final = 1 << 20
+"""Largest section of properties written: above that they come in parts, which releases that know
+none refuse. They could not store so many at all: the node held them, too.
+"""
 CHUNK_BYTES_MAX: Final = 512 << 10
 """Largest record written; readers accept any length."""
 CHUNK_WORK_MAX: Final = 512 << 10
@@ -59,6 +65,7 @@ _PACKED_SETS: Final = 4096  # what a section of packed sets holds, or little mor
 _PACKED_SETS_MIN: Final = 256
 _PACKED_LEDGERS_MAX: Final = 1024
 _WORK_OF_SET: Final = 8
+_PROPERTIES_PART: Final = 32 << 10
 _WORK_OF_CONTAINER: Final = 32
 
 
@@ -76,11 +83,13 @@ class Section(IntEnum):
     RUNS = 5  # read only, of version 2
     PACKED_ACKED = 6
     PACKED_SETS = 7
+    PROPERTIES_PART = 8
 
 
 _RUNS: Final = Section.RUNS
 _PACKED_ACKED: Final = Section.PACKED_ACKED
 _PACKED_BATCH_SETS: Final = Section.PACKED_SETS
+_PARTS: Final = Section.PROPERTIES_PART
 
 
 @dataclass(slots=True)
@@ -108,25 +117,30 @@ def seal_increment(body: list[bytes], increment: CursorImage, base: int) -> list
     """`encode_increment`, of the increment's `body_sections`."""
     sections = [_mark_delete_section(increment.mark_delete)]
     if increment.properties is not None:
-        sections.extend(_properties_sections(increment.properties))
+        properties = properties_sections(increment.properties)
+        # They belong in the record of their mark-delete (`AckState.has_many_properties`).
+        assert len(properties) == 1
+        sections += properties
     sections.extend(body)
     return [_record(Kind.INCREMENT, 0, 0, base, chunk) for chunk in _packed(sections)]
 
 
 def encode_snapshot(image: CursorImage, base: int) -> list[bytes]:
     """Chunks of a snapshot, to be appended as consecutive entries."""
-    return seal_snapshot(list(body_sections(image)), image.mark_delete, image.properties, base)
+    properties = properties_sections(image.properties or {})
+    return seal_snapshot(list(body_sections(image)), image.mark_delete, properties, base)
 
 
 def seal_snapshot(
-    body: list[bytes], mark_delete: Position, properties: dict[str, int] | None, base: int
+    body: list[bytes], mark_delete: Position, properties: list[bytes], base: int
 ) -> list[bytes]:
     """Chunks of a snapshot from the sections of `body_sections`, gathered in one or many ticks.
 
     Args:
+        properties: their sections.
         base: first entry of the complete snapshot before this one in the same ledger, or NO_BASE.
     """
-    tail = [*_properties_sections(properties or {}), _mark_delete_section(mark_delete)]
+    tail = [*properties, _mark_delete_section(mark_delete)]
     chunks = list(_packed([*body, *tail]))
     last = len(chunks) - 1
     return [
@@ -179,7 +193,9 @@ def _record(kind: Kind, flags: int, chunk: int, base: int, sections: list[bytes]
     version = VERSION
     for section in sections:
         if section[0] in (_PACKED_ACKED, _PACKED_BATCH_SETS):
-            version = VERSION_PACKED
+            version = max(version, VERSION_PACKED)
+        elif section[0] == _PARTS:
+            version = VERSION_PROPERTIES
     header = _HEADER.pack(MAGIC, version, kind, flags, chunk, base)
     return b"".join((header, *sections))
 
@@ -192,14 +208,37 @@ def _mark_delete_section(position: Position) -> bytes:
     return _section(Section.MARK_DELETE, _POSITION.pack(*position))
 
 
-def _properties_sections(properties: dict[str, int]) -> list[bytes]:
-    if not properties:
-        return [_section(Section.PROPERTIES, _COUNT.pack(0))]
-    parts = [_COUNT.pack(len(properties))]
+def properties_sections(properties: Mapping[str, int]) -> list[bytes]:
+    """One section, or more when the properties are too many for one."""
+    slices = properties_slices(properties)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            sections: list[bytes] = end.value
+            return sections
+
+
+def properties_slices(properties: Mapping[str, int]) -> Generator[None, None, list[bytes]]:
+    """`properties_sections`, a step for each `SLICE_WORK_MAX` or so. REQUIRES: they don't change
+    meanwhile.
+    """
+    parts: list[tuple[int, bytes]] = []
+    gathered: list[bytes] = []
+    size = 0
     for name, value in properties.items():
         encoded = name.encode()
-        parts += (_PROPERTY.pack(len(encoded), value & _WORD_MASK), encoded)
-    return [_section(Section.PROPERTIES, *parts)]
+        gathered += (_PROPERTY.pack(len(encoded), value & _WORD_MASK), encoded)
+        size += _PROPERTY.size + len(encoded)
+        if size >= _PROPERTIES_PART:
+            parts.append((len(gathered) // 2, b"".join(gathered)))
+            gathered, size = [], 0
+            yield
+    parts.append((len(gathered) // 2, b"".join(gathered)))
+    if sum(len(body) for _, body in parts) <= PROPERTIES_BYTES_MAX:
+        count = _COUNT.pack(sum(count for count, _ in parts))
+        return [_section(Section.PROPERTIES, count, *(body for _, body in parts))]
+    return [_section(Section.PROPERTIES_PART, _COUNT.pack(count), body) for count, body in parts]
 
 
 def _batch_sections(batch_sets: Mapping[int, dict[int, int]]) -> Iterator[bytes]:
@@ -324,7 +363,7 @@ def _decode_header(data: bytes, where: str) -> Record:
     if version not in VERSIONS_READ:
         raise CursorFormatError(
             f"{where}: format version {version} is unknown, "
-            f"this release reads {VERSION} to {VERSION_PACKED}"
+            f"this release reads {VERSION} to {VERSION_PROPERTIES}"
         )
     if kind not in _KINDS:
         raise CursorFormatError(f"{where}: unknown record kind {kind}")
@@ -376,7 +415,10 @@ def _decode_section(image: CursorImage, section: int, body: bytes) -> Iterator[i
             _unite_sets(image, ledger_id, sets)
             yield _WORK_OF_CONTAINER + _WORK_OF_SET * len(sets)
     elif section == Section.PROPERTIES:
-        image.properties = _decode_properties(body)
+        image.properties = {}
+        yield from _decode_properties(image.properties, body)
+    elif section == Section.PROPERTIES_PART:
+        yield from _decode_properties(image.more_properties, body)
     else:
         # Sections carry acknowledgements: skipping one would silently redeliver or lose them.
         raise ValueError("unknown section type")
@@ -413,10 +455,9 @@ def _decode_batch_sets(image: CursorImage, body: bytes) -> None:
         offset += 8 * size
 
 
-def _decode_properties(body: bytes) -> dict[str, int]:
+def _decode_properties(properties: dict[str, int], body: bytes) -> Iterator[int]:
     (count,) = _COUNT.unpack_from(body)
-    offset = _COUNT.size
-    properties = {}
+    done = offset = _COUNT.size
     for _ in range(count):
         size, value = _PROPERTY.unpack_from(body, offset)
         offset += _PROPERTY.size
@@ -425,9 +466,12 @@ def _decode_properties(body: bytes) -> dict[str, int]:
             raise ValueError("a property's name is cut off")
         properties[name.decode()] = value - (1 << 64) if value >> 63 else value
         offset += size
+        if offset - done >= _PROPERTIES_PART:
+            yield offset - done
+            done = offset
     if offset != len(body):
         raise ValueError(f"{len(body) - offset} bytes after the last property")
-    return properties
+    yield offset - done
 
 
 # -- replay --------------------------------------------------------------------------------------
@@ -462,6 +506,8 @@ class Replay:
         if record.kind is Kind.INCREMENT:
             if self._image is None:
                 raise CursorFormatError(f"{where}: an increment without a snapshot before it")
+            if record.image.more_properties:
+                raise CursorFormatError(f"{where}: an increment with a part of properties")
             self._partial = None
             self._image.merge(record.image)
             return

@@ -30,6 +30,8 @@ class CursorImage:
     """Ledger id -> entry id -> bit mask of the batch indexes that are still unacknowledged."""
     properties: dict[str, int] | None = None
     """Properties of the mark-delete position; None in an increment: unchanged."""
+    more_properties: dict[str, int] = field(default_factory=dict)
+    """Of one chunk of a snapshot: a part of them, beside those of other chunks."""
 
     def merge(self, increment: CursorImage) -> None:
         """Apply a later increment; it must not be used afterwards."""
@@ -44,3 +46,6 @@ class CursorImage:
             self.batch_sets.setdefault(ledger_id, {}).update(sets)
         if increment.properties is not None:
             self.properties = increment.properties
+        if increment.more_properties:
+            self.properties = self.properties or {}
+            self.properties.update(increment.more_properties)

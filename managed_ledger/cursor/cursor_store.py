@@ -15,7 +15,7 @@ import base64
 import binascii
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
@@ -34,14 +34,21 @@ from metadata.errors import (
     ValueTooLargeError,
     WriteFailedError,
 )
-from metadata.store import CREATE_ONLY, Versioned
+from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, Versioned
 
 NODE_VERSION: Final = 1
 NO_LEDGER: Final = -1
 STATE_BYTES_MAX: Final = 256 << 10
 """Largest bitmaps and batch sets stored in a node; above, a cursor ledger must hold them."""
 
+NODE_BYTES_MAX: Final = 720_000
+"""Most that position, properties and state take in a node; above, the cursor ledger has them alone.
+The rest of a value is for the subscription's properties.
+"""
+
 _ATTEMPTS_MAX: Final = 4
+_JSON_BYTES_MAX: Final = 6  # of a character, escaped
+_TOKEN: Final = "x" * 100  # longer than any
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,23 @@ def encode_node(node: CursorNode, writer: str) -> bytes:
         value["state"] = base64.b64encode(node.state).decode()
     # A copy: orjson's result keeps a buffer of some 4 KiB alive, and a store may hold on to it.
     return memoryview(orjson.dumps(value)).tobytes()
+
+
+def fits(node: CursorNode) -> bool:
+    """Whether the node's value may be written, with room for other properties of the subscription.
+
+    O(properties); only what is near the limit is encoded to know.
+    """
+    names = sum(map(len, node.properties)) + 24 * len(node.properties)
+    texts = sum(len(k) + len(v) + 6 for k, v in node.cursor_properties.items())
+    state = 4 * len(node.state) // 3
+    if names + state > NODE_BYTES_MAX:
+        return False
+    if _JSON_BYTES_MAX * (names + texts) + state < NODE_BYTES_MAX:
+        return True
+    own = len(encode_node(replace(node, cursor_properties=NO_ITEMS), _TOKEN))
+    whole = len(encode_node(node, _TOKEN))
+    return own <= NODE_BYTES_MAX and whole <= VALUE_BYTES_MAX
 
 
 def decode_node(value: bytes, where: str) -> tuple[CursorNode, str]:

@@ -13,6 +13,9 @@ close                  --                                             position a
 close, large state     last records, then closed                      stays
 =====================  =============================================  ==============================
 
+Properties too large for the node are in the cursor ledger alone. The node then keeps the position
+and properties it had: both are older, and belong together.
+
 Rules that keep a crash at any step harmless: the node names a ledger only after the ledger's
 snapshot is durable; a ledger is deleted only after a node write of known outcome doesn't name it;
 after a node write of unknown outcome neither of the two ledgers in question is appended to again.
@@ -36,6 +39,8 @@ from managed_ledger.cursor.cursor_format import (
     encode_increment,
     encode_node_state,
     encode_snapshot,
+    properties_sections,
+    properties_slices,
     seal_increment,
     seal_node_state,
     seal_snapshot,
@@ -43,7 +48,7 @@ from managed_ledger.cursor.cursor_format import (
 )
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.cursor_ledger import CursorLedger
-from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore
+from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore, fits
 from managed_ledger.cursor.errors import CursorFencedError, CursorWriteError
 from managed_ledger.leaks import cursor_metadata
 from managed_ledger.ledger_view import LedgerView
@@ -61,6 +66,8 @@ QUICK_WORK_MAX: Final = SLICE_WORK_MAX
 """Up to this estimate what is written is encoded at once, above it in slices."""
 ROTATION_RETRY_ENTRIES: Final = 1000
 """After a failed rotation the old ledger takes so many more entries before the next attempt."""
+
+_SLICED_ATTEMPTS: Final = 4
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +129,8 @@ class CursorWriter:
         is_snapshot, state = self._snapshot_due(ledger), self._state
         if (state.work if is_snapshot else state.changed_work) > QUICK_WORK_MAX:
             return False
+        if (is_snapshot or state.properties_changed) and state.has_many_properties:
+            return False
         if is_snapshot:
             image = state.image()
             state.mark_stored()
@@ -158,7 +167,7 @@ class CursorWriter:
         try:
             if old is None or not old.is_alive or self._rotation_due(old):
                 await self._switch()
-            elif whole or self._snapshot_due(old):
+            elif whole or self._snapshot_due(old) or self._increment_is_too_large:
                 self.stored_mark_delete = await self._write_snapshot(old)
             else:
                 await self._write_increment(old)
@@ -187,7 +196,9 @@ class CursorWriter:
         _log.warning("cursor %s of %s falls back: %s", self._name, self._view.name, cause)
         try:
             self._state.mark_stored()
-            if (state := await self._node_state()) is None:
+            if (state := await self._node_state()) is None or not fits(
+                self._node_for(self._state.image(), state, NO_LEDGER)
+            ):
                 await self._switch()
             else:
                 await self._write_node(self._state.image(), state)
@@ -290,6 +301,11 @@ class CursorWriter:
             INCREMENT_BYTES_MIN, ledger.snapshot_bytes
         )
 
+    @property
+    def _increment_is_too_large(self) -> bool:
+        """Properties and their mark-delete must be in one record, or in a snapshot."""
+        return self._state.properties_changed and self._state.has_many_properties
+
     def _rotation_due(self, ledger: CursorLedger) -> bool:
         if ledger.entries < self._rotation_entries_min:
             return False
@@ -319,8 +335,7 @@ class CursorWriter:
         ledger = CursorLedger(writer, self._view.now_ms())
         try:
             mark_delete = await self._write_snapshot(ledger)
-            node = self._node_for(self._state.image(), b"", ledger.ledger_id)
-            await self._put_node(replace(node, mark_delete=mark_delete))
+            await self._put_node(self._node_naming(ledger.ledger_id, mark_delete))
         except BaseException as error:
             ledger.abandon()
             self._garbage |= {ledger.ledger_id}
@@ -340,11 +355,21 @@ class CursorWriter:
 
     async def _write_snapshot(self, ledger: CursorLedger) -> Position:
         """Returns the mark-delete in it: stored once the node names the ledger."""
-        self._state.mark_stored()
-        body = await self._body(self._state.image())
+        state = self._state
+        state.mark_stored()
+        encoded: tuple[object, list[bytes]] = (None, [])
+        for _ in range(_SLICED_ATTEMPTS):  # the properties may be replaced meanwhile
+            if state.has_many_properties:
+                encoded = (state.properties, await self._properties(state.properties))
+            body = await self._body(state.image())
+            if encoded[0] is state.properties or not state.has_many_properties:
+                break
         assert body is not None
-        mark_delete = self._state.mark_delete
-        records = seal_snapshot(body, mark_delete, self._state.properties, ledger.base)
+        # Those of mark-delete: it may have passed what older ones tell.
+        is_recent = encoded[0] is state.properties
+        properties = encoded[1] if is_recent else properties_sections(state.properties)
+        mark_delete = state.mark_delete
+        records = seal_snapshot(body, mark_delete, properties, ledger.base)
         await ledger.append_all(records, is_snapshot=True)
         return mark_delete
 
@@ -388,6 +413,28 @@ class CursorWriter:
             state,
         )
 
+    def _node_naming(self, ledger_id: int, mark_delete: Position) -> CursorNode:
+        """The node of a new ledger: as last resort its position and properties, unless they are too
+        large: then the pair that is in the node, or without properties.
+        """
+        node = replace(self._node_for(self._state.image(), b"", ledger_id), mark_delete=mark_delete)
+        if fits(node):
+            return node
+        before = min(self.node.mark_delete, mark_delete)
+        node = replace(node, mark_delete=before, properties=self.node.properties)
+        return node if fits(node) else replace(node, properties={})
+
+    async def _properties(self, properties: Mapping[str, int]) -> list[bytes]:
+        """Sections, made in slices."""
+        slices = properties_slices(properties)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                sections: list[bytes] = end.value
+                return sections
+            await asyncio.sleep(0)
+
     async def _lower_node(self, mark_delete: Position) -> None:
         """The node's position is the last resort if the ledger is lost: it must not be ahead of
         what a reset is about to write there, or what is to come again would be skipped.
@@ -423,9 +470,11 @@ class CursorWriter:
         self._delete_garbage()
 
     async def _close(self, is_changed: bool) -> None:
-        if (state := await self._node_state()) is not None:
+        state = await self._node_state()
+        node = None if state is None else self._node_for(self._state.image(), state, NO_LEDGER)
+        if node is not None and fits(node):
             try:
-                await self._put_node(self._node_for(self._state.image(), state, NO_LEDGER))
+                await self._put_node(node)
                 return
             except CursorFencedError:
                 raise

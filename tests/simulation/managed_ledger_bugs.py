@@ -23,7 +23,7 @@ from managed_ledger.append_core import AppendCore, AppendState, CloseLedger, Pen
 from managed_ledger.append_path import AppendPath
 from managed_ledger.cursor import cursor_recovery, cursor_writer
 from managed_ledger.cursor.cursor import Cursor
-from managed_ledger.cursor.cursor_format import seal_snapshot
+from managed_ledger.cursor.cursor_format import properties_sections, seal_snapshot
 from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorStore, decode_node, encode_node
 from managed_ledger.cursor.cursor_writer import CursorWriter
 from managed_ledger.cursor.errors import CursorFencedError
@@ -384,13 +384,15 @@ def a_reset_leaves_the_node_ahead(plant: Plant) -> None:
 
 @bug("sliced")
 def what_is_acknowledged_between_slices_is_in_no_increment(plant: Plant) -> None:
-    async def write_snapshot(self: Any, ledger: Any) -> None:
+    async def write_snapshot(self: Any, ledger: Any) -> Any:
         body = await self._body(self._state.image())
         self._state.mark_stored()
         mark_delete = self._state.mark_delete
-        records = seal_snapshot(body, mark_delete, self._state.properties, ledger.base)
+        records = seal_snapshot(
+            body, mark_delete, properties_sections(self._state.properties), ledger.base
+        )
         await ledger.append_all(records, is_snapshot=True)
-        self.stored_mark_delete = mark_delete
+        return mark_delete
 
     plant.set(CursorWriter, "_write_snapshot", write_snapshot)
 

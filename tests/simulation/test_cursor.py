@@ -4,8 +4,10 @@ Whatever happens, for every acknowledged batch index (storage.md 10.1, 37 to 39)
 
 - what an owner answered as durable is acknowledged after the next recovery;
 - nothing is acknowledged after a recovery that no client ever acknowledged;
-- no recovery finds a position behind the `durable_mark_delete` of the owner before, by which the log
-  is trimmed, whatever write failed;
+- the properties of mark-delete are those of one acknowledgement, never a mixture or older ones than
+  an answered one's;
+- no recovery finds a position behind the `durable_mark_delete` of the owner before, which trimming
+  goes by, whatever write failed;
 - the node names an existing cursor ledger with a durable snapshot, or holds the position itself;
 - once another owner has loaded the cursor, the earlier one makes nothing durable any more;
 - whoever takes the node without having the log's list doesn't fence the one that has it;
@@ -26,8 +28,14 @@ from typing import Any
 import pytest
 
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor import acked_bodies, cursor_format, cursor_store, cursor_writer
-from managed_ledger.cursor.cursor import Cursor, load_or_create_cursor
+from managed_ledger.cursor import (
+    ack_state,
+    acked_bodies,
+    cursor_format,
+    cursor_store,
+    cursor_writer,
+)
+from managed_ledger.cursor.cursor import AckDone, Cursor, load_or_create_cursor
 from managed_ledger.cursor.cursor_store import NO_LEDGER, decode_node
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import Position
@@ -90,7 +98,7 @@ class Owner:
         elif kind < 0.65:
             cursor.ack([some, rng.choice(log.all_positions()), (99, 1)], on_durable)
         elif kind < 0.75:
-            cursor.ack_cumulative(some, {"n": rng.randint(0, 99)}, on_durable)
+            self.ack_with_properties(some, on_durable)
         elif kind < 0.95:
             cursor.ack_batch(some, [rng.randrange(WHOLE + 1)], on_durable)
         else:
@@ -98,6 +106,25 @@ class Owner:
         self.memory = acked_by(cursor, log)
         expected.append(self.memory)
         self.world.on_acked(self)
+
+    def ack_with_properties(self, position: Position, on_durable: AckDone | None) -> None:
+        """The same number under each name, so that a mixture of two acknowledgements shows."""
+        world, rng = self.world, self.world.rng
+        number = len(world.properties)
+        width = rng.choice([1, 1, 1, 60])
+        properties = {f"{i}".rjust(width): number for i in range(rng.choice([1, 1, 1, 1, 9]))}
+        world.properties.append(properties)
+
+        def done(error: BaseException | None) -> None:
+            is_heard = self is world.current and not self.log.faults.is_dead
+            if error is None and is_heard and not world.is_resetting and is_taken:
+                world.durable_number = max(world.durable_number, number)
+            if on_durable is not None:
+                on_durable(error)
+
+        is_taken = False
+        self.cursor.ack_cumulative(position, properties, done)
+        is_taken = self.cursor.properties == properties
 
 
 class World:
@@ -117,6 +144,8 @@ class World:
         self.maybe_resets: list[Acked] = []  # failed resets, any of which may have been stored
         self.is_resetting = False
         self.lost = set[int]()  # cursor ledgers
+        self.properties: list[dict[str, int]] = [{}]  # of every acknowledgement that had any
+        self.durable_number = 0  # of the last of them that was answered
         self.is_rewound = False  # since the owner was loaded
         self.sessions = 0
         self.tasks: list[asyncio.Future[Any]] = []
@@ -129,7 +158,7 @@ class World:
             unknown_rate=rng.choice([0, 0, 0.2, 0.6]),
             append_failure_rate=rng.choice([0, 0, 0.1, 0.5]),
             create_failure_rate=rng.choice([0, 0, 0.2, 0.7]),
-            put_failure_rate=rng.choice([0, 0, 0.2, 0.6]),
+            put_failure_rate=rng.choice([0, 0, 0, 0, 0.4]),
             delay_max=rng.choice([0, 2, 6]),
         )
 
@@ -147,6 +176,8 @@ class World:
             self.ever |= owner.memory
 
     def on_durable(self, owner: Owner, acked: Acked) -> None:
+        if owner.log.faults.is_dead:
+            return  # it answers nobody any more
         if owner is self.current and self.is_resetting:
             return  # superseded: what waited for a write is answered together with the reset
         if owner is self.current:
@@ -176,6 +207,14 @@ class World:
         trimmed = before.cursor.durable_mark_delete
         passed = {(*x, n) for x in before.log.all_positions() if x <= trimmed for n in range(BATCH)}
         assert passed <= owner.memory, f"{trimmed} was durable, {owner.cursor.mark_delete} is found"
+
+    def judge_properties(self, found: dict[str, int], acked: Acked) -> None:
+        """All of one acknowledgement, which isn't older than the last that was answered."""
+        number = max(found.values(), default=0)
+        assert found == self.properties[number], f"{found}, not {self.properties[number]}"
+        if acked not in self.maybe_resets:
+            assert number >= self.durable_number, f"{found}, {self.durable_number} was answered"
+        self.durable_number = number
 
     # -- scenario --------------------------------------------------------------------------------
 
@@ -212,6 +251,7 @@ class World:
             return None
         owner = Owner(self, log, loaded[0])
         self.judge_trimming(owner)
+        self.judge_properties(loaded[0].properties, owner.memory)
         self.judge(owner.memory)
         self.current, self.takeover = owner, owner.memory
         return owner
@@ -230,7 +270,7 @@ class World:
             (*p, n) for p in owner.log.all_positions() if p < target for n in range(BATCH)
         )
         self.maybe_resets.append(image)
-        self.is_resetting = True
+        self.is_resetting, self.durable_number = True, 0
         cancel_after = self.rng.choice([-1, -1, 0, 1, 3, 9])
         is_reset = await self.finished(owner.cursor.reset(target), owner.log, cancel_after)
         self.is_resetting = False
@@ -251,7 +291,7 @@ class World:
             await self.finished(owner.cursor.set_cursor_properties(properties), owner.log)
         elif kind < 0.93 and owner is self.current:
             await self.reset(owner, self.rng.choice(owner.log.all_positions()))
-        elif kind >= 0.95:
+        elif kind >= 0.93:
             await self.burst(owner)
         for _ in range(self.rng.choice([0, 0, 1, 5, 30])):
             await asyncio.sleep(0)
@@ -277,14 +317,14 @@ class World:
             if node.ledger_id != NO_LEDGER:
                 self.storage.ledgers.pop(node.ledger_id, None)  # or it is lost already
                 self.lost.add(node.ledger_id)
-                self.is_rewound = True
+                self.is_rewound, self.durable_number = True, 0
                 passed = [x for x in self.log.all_positions() if x <= node.mark_delete]
                 self.durable = frozenset((*x, n) for x in passed for n in range(BATCH))
                 self.maybe_resets.clear()
 
     async def generation(self) -> None:
         """An owner loads the cursor and works until it dies, closes, or is overtaken."""
-        if self.current is not None and self.rng.random() < 0.1:
+        if self.current is not None and self.rng.random() < 0.2:
             self.lose_the_ledger()
         stale = self.current
         if self.rng.random() < 0.3:  # the cursor ledger can't be read for a while
@@ -349,7 +389,12 @@ def tiny_limits(change: Callable[[object, str, Any], object]) -> None:
     change(acked_bodies, "_PACKED_BYTES_MIN", 0)
     change(cursor_format, "_PACKED_SETS_MIN", 1)
     change(cursor_format, "_SETS_PER_SECTION", 2)
+    change(cursor_format, "_PROPERTIES_PART", 30)
+    change(cursor_format, "PROPERTIES_BYTES_MAX", 60)
+    change(ack_state, "_PROPERTIES_AT_ONCE", 2)
+    change(ack_state, "_PROPERTIES_CHARACTERS_AT_ONCE", 20)
     change(cursor_store, "STATE_BYTES_MAX", 100)
+    change(cursor_store, "NODE_BYTES_MAX", 500)
     change(cursor_writer, "INCREMENTS_MAX", 3)
     change(cursor_writer, "QUICK_WORK_MAX", 8)
     change(cursor_writer, "SLICE_WORK_MAX", 1)
@@ -368,6 +413,7 @@ async def scripted(world: World, faults: Faults) -> None:
     if owner is None:
         return
     first, second = sorted(owner.log.ledgers)[:2]
+    world.properties = [{}, {"n": 1}]
     script = [
         lambda: owner.cursor.ack([(first, 0)]),
         lambda: owner.cursor.ack([(second, 1), (second, 3)]),

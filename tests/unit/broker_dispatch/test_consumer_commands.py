@@ -131,6 +131,10 @@ async def test_subscribe_flow_and_ack_with_receipt() -> None:
         ({"topic": "persistent://a/b"}, pb.InvalidTopicName),
         ({"subscription": " "}, pb.ProducerBusy),
         ({"metadata": [pb.KeyValue(key="k", value="v" * 1024)]}, pb.MetadataError),
+        (
+            {"subscription_properties": [pb.KeyValue(key="k", value="v" * 65_536)]},
+            pb.MetadataError,
+        ),
         ({"read_compacted": True}, pb.NotAllowedError),
         ({"force_topic_creation": False}, pb.TopicNotFound),
         (
@@ -205,6 +209,26 @@ async def test_acks_of_transactions_are_refused_and_acknowledge_nothing() -> Non
     assert connection.sent[0].ackResponse.error == pb.NotAllowedError
     assert connection.sent[0].ackResponse.message
     assert bench.cursor.acked == set()
+
+
+async def test_an_ack_of_too_many_properties_is_refused_and_acknowledges_nothing() -> None:
+    bench = Bench([3])
+    connection = FakeConnection(bench)
+    exclusive = subscribe(subType=pb.CommandSubscribe.Exclusive)
+    assert await connection.call(pb.BaseCommand.SUBSCRIBE, exclusive) == [-1]
+    for characters, error in ((65_528, False), (65_529, True)):
+        ack = pb.CommandAck(
+            consumer_id=1,
+            ack_type=pb.CommandAck.Cumulative,
+            message_id=ids((10, 0 if not error else 1)),
+            properties=[pb.KeyLongValue(key="k" * characters, value=7)],
+            request_id=8,
+        )
+        await connection.call(pb.BaseCommand.ACK, ack)
+        reply = connection.sent[-1].ackResponse
+        assert reply.HasField("error") is error
+    assert (reply.error, "65536" in reply.message) == (pb.MetadataError, True)
+    assert bench.cursor.mark_delete == (10, 0)
 
 
 async def test_one_answer_for_whole_and_partial_acks_together() -> None:

@@ -437,7 +437,7 @@ async def test_a_position_is_durable_once_the_node_names_its_ledger() -> None:
         log.fake_store.is_down = True
         return writer
 
-    log.bookkeeper.create_ledger = create_then_outage  # type: ignore[method-assign]
+    log.bookkeeper.create_ledger = create_then_outage  # type: ignore[method-assign,assignment]
     done = Answers()
     cursor.ack_cumulative((1, 999), {"producer": 41}, done)
     await until(lambda: len(done) == 1)
@@ -464,3 +464,73 @@ async def test_after_a_failed_reset_the_lower_position_counts() -> None:
     log.fake_store.is_down = False
     await cursor.flush()  # everything is written anew
     assert cursor.durable_mark_delete == (1, 500)
+
+
+@pytest.mark.parametrize(("names", "length"), [(10_000, 90), (250, 4000), (10_000, 4096)])
+async def test_as_many_producers_as_de_duplication_keeps_are_stored(
+    names: int, length: int
+) -> None:
+    """The cursor ledger has them; the node stays small, and tells an older position."""
+    log = FakeLog({1: 1000})
+    cursor = await opened(log)
+    for position in (100, 200):
+        known = {f"{n:05d}".ljust(length, "x"): position + n for n in range(names)}
+        cursor.ack_cumulative((1, position), known)
+        await cursor.flush()
+        assert cursor.durable_mark_delete == (1, position)
+    assert len(log.storage.ledgers) == 1
+    await cursor.set_cursor_properties({"key": "x" * 60_000})
+    await cursor.close()
+    assert sum(len(value) for value, _ in log.nodes.nodes.values()) < 1_000_000
+    assert (await reopened(log)).properties == known
+
+
+async def test_many_properties_and_no_bookies_at_the_close() -> None:
+    """What was durable stays so: the node goes on naming the ledger that has it."""
+    log = FakeLog({1: 1000})
+    cursor = await opened(log)
+    known = {f"{n}".ljust(4000, "x"): n for n in range(250)}
+    cursor.ack_cumulative((1, 100), known)
+    await cursor.flush()
+    log.bookkeeper.writers[-1].fail(WriteFailedError("injected"))
+    log.storage.is_unavailable = True
+    cursor.ack_cumulative((1, 200), dict.fromkeys(known, 9))
+    with pytest.raises(CursorWriteError):
+        await cursor.close()
+    log.storage.is_unavailable = False
+    again = await reopened(log)
+    assert (again.mark_delete, again.properties) == ((1, 100), known)
+    assert cursor.durable_mark_delete == (1, 100)
+
+
+async def test_a_lost_ledger_of_many_properties_means_an_older_pair() -> None:
+    """Never a position without what was known at it: producers would be forgotten in silence."""
+    log = FakeLog({1: 1000})
+    cursor = await opened(log)
+    cursor.ack_cumulative((1, 10), {"a": 1})
+    await cursor.flush()
+    known = {f"{n}".ljust(4000, "x"): n for n in range(250)}
+    cursor.ack_cumulative((1, 100), known)
+    log.bookkeeper.writers[-1].fail(WriteFailedError("injected"))
+    await cursor.flush()
+    log.storage.ledgers.clear()
+    again = await reopened(log)
+    assert (again.mark_delete, again.properties) == ((1, 10), {"a": 1})
+
+
+async def test_properties_replaced_while_they_are_encoded_are_those_of_mark_delete() -> None:
+    log = FakeLog({1: 1000})
+    cursor = await opened(log)
+    cursor.ack([(1, 0)])
+    await cursor.flush()
+    last = {}
+    for position in range(1, 40):
+        last = {f"{n}".ljust(4000, "x"): position for n in range(50)}
+        cursor.ack_cumulative((1, position), last)
+        for _ in range(3):  # in the middle of the slices
+            await asyncio.sleep(0)
+        found = await opened(log.rival("s9"))  # as if it died now
+        assert set(found.properties.values()) <= {found.mark_delete[1]}
+        log.nodes.owner = log
+    await cursor.flush()
+    assert (await reopened(log)).properties == last

@@ -176,8 +176,8 @@ def sealed(section: int, body: bytes, kind: int = Kind.SNAPSHOT, version: int = 
         (b"", "0 bytes are too short"),
         (bytes(16), "magic 0x00"),
         (
-            sealed(1, bytes(16), version=4),
-            "format version 4 is unknown, this release reads 1 to 3",
+            sealed(1, bytes(16), version=5),
+            "format version 5 is unknown, this release reads 1 to 4",
         ),
         (sealed(1, bytes(16), kind=9), "unknown record kind 9"),
         (sealed(1, bytes(16)) + b"\1", "cut off at offset 37"),
@@ -258,3 +258,49 @@ def test_a_newer_node_is_refused_by_its_version() -> None:
     value = encode_node(CursorNode((1, 2)), "w").replace(b'"formatVersion":1', b'"formatVersion":2')
     with pytest.raises(CursorFormatError, match="/path: node format version 2 is unknown"):
         decode_node(value, "/path")
+
+
+def many_properties(names: int, length: int) -> dict[str, int]:
+    return {f"{n:05d}".ljust(length, "é"): n - 5 for n in range(names)}
+
+
+def test_properties_are_written_as_before_while_earlier_releases_could_store_them() -> None:
+    image = CursorImage((5, 9), properties=many_properties(10_000, 45))
+    records = encode_snapshot(image, -1)
+    assert sum(map(len, records)) < cursor_format.PROPERTIES_BYTES_MAX + 100
+    assert {record[1] for record in records} == {cursor_format.VERSION}
+    assert replayed(records) == image
+
+
+def test_more_properties_than_one_section_takes_come_in_many() -> None:
+    image = CursorImage((5, 9), {5: BitMap([11])}, {}, many_properties(1000, 4096))
+    records = encode_snapshot(image, -1)
+    assert max(map(len, records)) <= CHUNK_BYTES_MAX
+    assert {record[1] for record in records[:-1]} == {cursor_format.VERSION_PROPERTIES}
+    found = replayed(records)
+    assert (found.properties, found.mark_delete, found.acked) == (
+        *(image.properties, image.mark_delete),
+        image.acked,
+    )
+    # The next snapshot replaces all of them, and so does an increment.
+    few = encode_snapshot(CursorImage((5, 10), properties={"a": 1}), 0)
+    assert replayed([*records, *few]).properties == {"a": 1}
+    increment = encode_increment(CursorImage((5, 10), properties={"b": 2}), 0)
+    assert replayed([*records, *increment]).properties == {"b": 2}
+
+
+def test_a_snapshot_cut_off_between_its_properties_does_not_count() -> None:
+    few = encode_snapshot(CursorImage((5, 9), properties={"a": 1}), -1)
+    many = encode_snapshot(CursorImage((5, 10), properties=many_properties(1000, 4096)), 0)
+    assert len(many) > 3
+    for cut in range(len(many)):
+        assert replayed([*few, *many[:cut]]).properties == {"a": 1}
+
+
+def test_a_part_of_properties_in_an_increment_is_refused() -> None:
+    few = encode_snapshot(CursorImage((5, 9)), -1)
+    part = sealed(8, struct.pack(">I", 0), Kind.INCREMENT, 4)
+    assert replayed([*few, part]).properties == {}
+    part = sealed(8, struct.pack(">IIQ", 1, 1, 7) + b"a", Kind.INCREMENT, 4)
+    with pytest.raises(CursorFormatError, match="a part of properties"):
+        replayed([*few, part])
