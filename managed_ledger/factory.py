@@ -27,6 +27,7 @@ from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.offload.offload_path import Offloading
 from managed_ledger.offload.ports import LedgerOffloader
 from managed_ledger.recovery import claim_list
+from metadata.each_item import EachItem
 from metadata.errors import MetadataError
 from metadata.store import MetadataStore
 
@@ -94,6 +95,7 @@ class ManagedLedgerFactory:
         self._timer: asyncio.TimerHandle | None = None
         self._ledgers_due_s = 0.0
         self._sweeping: asyncio.Task[None] | None = None
+        self._sweeps = EachItem("sweep of logs", logger, ())
 
     @property
     def read_figures(self) -> ReadFigures:
@@ -237,10 +239,12 @@ class ManagedLedgerFactory:
 
     async def _sweep(self) -> None:
         now_ms = self._clock()
-        for number, log in enumerate(list(self._open.values())):
-            log.sweep(now_ms)
-            if number % 256 == 255:
-                await asyncio.sleep(0)  # ten thousand logs must not hold the loop
+        with self._sweeps.round() as each:
+            for number, log in enumerate(list(self._open.values())):
+                with each.item(log.name):
+                    log.sweep(now_ms)
+                if number % 256 == 255:
+                    await asyncio.sleep(0)  # ten thousand logs must not hold the loop
 
     def _on_swept(self, task: asyncio.Task[None]) -> None:
         self._sweeping = None

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
 from managed_ledger.cursor.cursor_store import decode_node
-from managed_ledger.errors import ManagedLedgerFormatError
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger_list import decode_info
 from managed_ledger.logger import logger
+from metadata.errors import MetadataError
 from metadata.paths import encode_name, join
 from metadata.store import MetadataStore
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from bookkeeper.client.client import BookKeeperClient
     from bookkeeper.ledger_metadata import LedgerMetadata
 
+FAILURES_MAX = 10
+"""So many failed reads in a row are the store's, not single ledgers': the search ends."""
 COMPONENT = "component"
 COMPONENT_VALUE = b"managed-ledger"
 LOG_NAME = "managed-ledger"
@@ -65,16 +68,23 @@ async def collect_leaked_ledgers(
         The ids that were deleted.
 
     Raises:
-        MetadataError: the store failed; what was deleted so far stays deleted.
+        MetadataError: the store failed for many in a row; what was deleted so far stays deleted.
     """
     deleted: list[int] = []
+    failures = 0
     async for found in client.ledgers.ranges():
         for ledger_id in found.ledger_ids:
             try:
                 if await _is_leaked(client, store, root, ledger_id):
                     await client.delete_ledger(ledger_id)
                     deleted.append(ledger_id)
-            except (LedgerError, ManagedLedgerFormatError) as error:
+                failures = 0
+            except MetadataError as error:
+                failures += 1
+                if failures == FAILURES_MAX:
+                    raise
+                logger.debug("ledger %d: can't tell whether it is leaked: %s", ledger_id, error)
+            except (LedgerError, ManagedLedgerError) as error:
                 logger.warning("ledger %d: can't tell whether it is leaked: %s", ledger_id, error)
             await asyncio.sleep(0)
     return deleted

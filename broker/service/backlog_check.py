@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ from broker.service.backlog_quota import (
 )
 from broker.service.persistent_subscription import PersistentSubscription
 from managed_ledger.errors import ManagedLedgerError
+from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,15 +91,15 @@ class BacklogCheck:
         )
 
     async def find_oldest(self) -> OldestMessage | None:
-        """The message that waits longest; None: everything is acknowledged, or it can't be read."""
+        """The message that waits longest; None: everything is acknowledged.
+
+        Raises:
+            LedgerError, ManagedLedgerError, MetadataError: it can't be read.
+        """
         if (found := self._oldest_position()) is None:
             self._oldest = self._oldest_at = None
         elif found[0] != self._oldest_at:
-            try:
-                batch = await self._topic.ledger.read(found[0], 1, 1)
-            except (LedgerError, ManagedLedgerError) as error:
-                logger.warning("%s: age of the backlog unknown: %s", self._topic.name, error)
-                return None
+            batch = await self._topic.ledger.read(found[0], 1, 1)
             if batch is None:
                 return None
             self._note(found, batch.heads[0])
@@ -148,7 +150,11 @@ class BacklogCheck:
         ):
             raise _error_of(size)
         if limits_age(quotas) and age.action != EVICTION:
-            oldest = await self.find_oldest()
+            try:
+                oldest = await self.find_oldest()
+            except (LedgerError, ManagedLedgerError, MetadataError) as error:
+                logger.warning("%s: age of the backlog unknown: %s", self._topic.name, error)
+                return
             now_ms = self._topic.service.clock()
             if oldest is not None and oldest.age_s(now_ms) > age.limit_s:
                 raise _error_of(age)
@@ -157,10 +163,20 @@ class BacklogCheck:
         """Do what the quotas ask for: end the producers, or move the subscriptions.
 
         Raises:
-            LedgerError, ManagedLedgerError: entries couldn't be read.
+            LedgerError, ManagedLedgerError, MetadataError: entries couldn't be read; what doesn't
+                need them is done.
         """
+        failure: Exception | None = None
+        try:
+            oldest = await self.find_oldest()
+        except (LedgerError, ManagedLedgerError, MetadataError) as error:
+            oldest, failure = None, error
+        await self._enforce(oldest, now_ms)
+        if failure is not None:
+            raise failure
+
+    async def _enforce(self, oldest: OldestMessage | None, now_ms: int) -> None:
         quotas = self._topic.policies.backlog_quotas
-        oldest = await self.find_oldest()
         age_s = None if oldest is None else oldest.age_s(now_ms)
         if (kind := exceeded(quotas, self.backlog_bytes(), age_s)) is None:
             return
@@ -180,8 +196,15 @@ class BacklogCheck:
         self._report(SIZE, evicted)
 
     async def _evict_older(self, publish_time_ms: int) -> None:
-        evicted = {each.name: await each.expire_before(publish_time_ms) for each in self._durable()}
-        self._report(AGE, evicted)
+        durable = self._durable()
+        results = await asyncio.gather(
+            *(each.expire_before(publish_time_ms) for each in durable), return_exceptions=True
+        )
+        moved = zip(durable, results, strict=True)
+        self._report(AGE, {each.name: n for each, n in moved if not isinstance(n, BaseException)})
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     def _report(self, kind: str, evicted: dict[str, int]) -> None:
         moved = {name: entries for name, entries in evicted.items() if entries}

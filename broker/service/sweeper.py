@@ -1,8 +1,7 @@
 """One slow timer for everything that only needs a look now and then.
 
-Keep-alive of all connections, rates of all topics, deletion of topics and readers' subscriptions
-nobody uses, expiry of messages, ledgers that crashes left behind. No timer per connection, topic or
-message.
+Keep-alive of all connections and rates of all topics; and it begins the rounds of upkeep.py. No
+timer per connection, topic or message.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import BrokerError
 from broker.service.memory import TrimPlan, trim
 from broker.service.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
-    from broker.service.topic import Topic
 
 __all__ = ["Sweeper"]
 
@@ -58,7 +55,6 @@ class Sweeper:
         service = self._service
         now_ms = service.clock()
         sample_at = now_ms
-        inactive_checked = now_ms
         while True:
             await asyncio.sleep(self._interval_s)
             now_ms = service.clock()
@@ -70,11 +66,6 @@ class Sweeper:
                 if now_ms >= sample_at:
                     sample_at = now_ms + self._sample_ms
                     await self._sample(now_ms)
-                    await self.upkeep.end_orphans(now_ms)
-                frequency_s = service.config.broker_delete_inactive_topics_frequency_seconds
-                if now_ms - inactive_checked >= frequency_s * 1000:
-                    inactive_checked = now_ms
-                    await self.delete_inactive(now_ms)
                 self.upkeep.on_sweep(now_ms)
             except Exception:  # the sweep outlives whatever one round met
                 logger.exception("sweep failed")
@@ -90,39 +81,3 @@ class Sweeper:
             topic.sample(now_ms)
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
-
-    async def delete_inactive(self, now_ms: int) -> None:
-        """Delete topics without producers and subscriptions for long enough (wire-protocol 7.3)."""
-        frequency_s = self._service.config.broker_delete_inactive_topics_frequency_seconds
-        for number, topic in enumerate(list(self._service.topics.values()), 1):
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
-            if topic.fenced or topic.name.is_system:
-                continue
-            if self._in_use(topic):
-                topic.active_ms = now_ms
-                continue
-            policy = topic.policies.inactive_topics
-            if not policy.delete:
-                continue
-            if not policy.after_s and topic.holds_entries:
-                continue  # docs/decisions/0005: acknowledged data is not deleted unasked
-            seconds = policy.after_s or frequency_s
-            if now_ms - topic.active_ms < seconds * 1000 or self._in_use(topic) or topic.fenced:
-                continue
-            try:
-                await self._service.loader.delete(topic.full_name)
-                logger.info("%s: deleted, nobody used it for %d s", topic.full_name, seconds)
-            except BrokerError as error:
-                logger.warning("%s: inactive, but not deleted: %s", topic.full_name, error)
-
-    def _in_use(self, topic: Topic) -> bool:
-        if any(True for _ in topic.registry):
-            return True
-        if topic.policies.inactive_topics.mode == "delete_when_no_subscriptions":
-            return bool(topic.subscriptions)
-        return any(
-            subscription.consumers
-            or (subscription.cursor is not None and subscription.cursor.backlog > 0)
-            for subscription in topic.subscriptions.values()
-        )

@@ -345,11 +345,11 @@ async def test_an_inactive_topic_goes_when_its_own_policy_says_so(broker: Broker
     )
     start = broker.service.clock()
     sweeper = broker.service._sweeper
-    await sweeper.delete_inactive(start + 29_000)
+    await sweeper.upkeep.delete_inactive(start + 29_000)
     assert TOPIC in broker.service.topics
-    await sweeper.delete_inactive(start + 31_000)
+    await sweeper.upkeep.delete_inactive(start + 31_000)
     assert TOPIC not in broker.service.topics
-    await sweeper.delete_inactive(start + 3_600_000)
+    await sweeper.upkeep.delete_inactive(start + 3_600_000)
     assert kept.full_name in broker.service.topics
 
 

@@ -190,7 +190,7 @@ async def test_topics_nobody_uses_are_deleted_after_a_minute(broker: Broker) -> 
     client = await ready(broker)
     await client.produce("used")
     await service.topics[PREFIX + "subscribed"].create_subscription("s")
-    sweep = service._sweeper.delete_inactive
+    sweep = service._sweeper.upkeep.delete_inactive
     broker.cluster.now_ms += 59_000
     await sweep(broker.cluster.now_ms)
     assert len(service.topics) == 3
@@ -214,7 +214,7 @@ async def test_an_idle_topic_with_data_stays_until_deletion_is_asked_for(broker:
     client.feed(message(0, b"kept"))
     await client.receive(1)
     client.lose()
-    sweep = service._sweeper.delete_inactive
+    sweep = service._sweeper.upkeep.delete_inactive
     for _ in range(3):
         broker.cluster.now_ms += 600_000
         await sweep(broker.cluster.now_ms)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bookkeeper.client.config import LedgerConfig
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.persistent_topic import PersistentTopic
 from managed_ledger.leaks import custom_metadata
 from managed_ledger.position import EARLIEST
+from managed_ledger.reading import ReadPath
+from metadata.errors import MetadataError
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -126,3 +130,47 @@ async def test_ledgers_of_crashed_owners_are_deleted_a_minute_after_the_start(
     await eventually(lambda: not upkeep._running)
     assert found == [leaked.ledger_id]
     assert await client.read_ledger_metadata(leaked.ledger_id) is None
+
+
+@pytest.mark.parametrize("name", ["expiry", "backlog check"])
+async def test_a_topic_that_cannot_be_read_keeps_no_other_from_its_turn(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await Broker(
+        ttl_duration_default_in_seconds=60,
+        backlog_quota_default_limit_second=60,
+        backlog_quota_default_retention_policy="consumer_backlog_eviction",
+    ).start()
+    client = broker.client()
+    await client.receive_one()
+    topics: list[PersistentTopic] = []
+    for number, topic_name in enumerate("ab", 1):
+        await client.produce(topic_name, producer_id=number)
+        topic = broker.service.topics[f"persistent://public/default/{topic_name}"]
+        assert isinstance(topic, PersistentTopic)
+        await topic.create_subscription("s", EARLIEST)
+        client.feed(message(0, producer_id=number))
+        await client.receive_one()
+        assert topic.ledger.log_cache is not None
+        topic.ledger.log_cache.clear()
+        topics.append(topic)
+    client.lose()
+    failing = True
+    read = ReadPath._reader
+
+    async def reader(self: ReadPath, ledger_id: int) -> object:
+        if failing and ledger_id == topics[0].ledger.last_confirmed[0]:
+            raise MetadataError("connection loss")  # as opening a closed ledger may
+        return await read(self, ledger_id)
+
+    monkeypatch.setattr(ReadPath, "_reader", reader)
+    work = broker.service._sweeper.upkeep.rounds[name].work
+    for hour in (1, 2, 3):
+        broker.cluster.now_ms = PUBLISHED_MS + 3_600_000 * hour
+        await work(broker.cluster.now_ms)
+    assert [backlog(topic) for topic in topics] == [1, 0]
+    assert len([x for x in caplog.messages if "failed for 1" in x]) == 1, "once, not each round"
+    failing = False
+    await work(broker.cluster.now_ms)
+    assert backlog(topics[0]) == 0
+    await broker.close()
