@@ -210,6 +210,10 @@ class CookieMismatchError(StorageError):
     """The data directory belongs to another bookie or another cluster."""
 
 
+class StaleMetadataError(StorageError):
+    """The embedded metadata are older than the data directory, or another's."""
+
+
 class BookieClosedError(StorageError):
     """The bookie is closed, or a fatal disk error ended it."""
 

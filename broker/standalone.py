@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConfig
+from bookkeeper.bookie.cookie import FILE as COOKIE_FILE
 from bookkeeper.bookie.cookie import read_instance_id
 from bookkeeper.bookie.current_metadata import CurrentMetadata
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
@@ -45,7 +46,8 @@ from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from managed_ledger.offload.file_store import FilesystemOffloader
 from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import MetadataError, StoreClosedError
+from metadata.errors import DatabaseError, MetadataError, StoreClosedError
+from metadata.log_format import find_segments
 from metadata.opening import connect_store
 from metadata.store import SessionEvent
 
@@ -223,7 +225,7 @@ class Standalone:
         config = self.config
         if not config.metadata_store_url:
             config.data_path.mkdir(parents=True, exist_ok=True)
-            embedded = EmbeddedMetadataStore.open(config.data_path / "metadata" / "metadata.sqlite")
+            embedded = _open_embedded(config.data_path)
             embedded.on_session_event(self._on_session_event)
             return embedded
         # Importing FastAPI can hold the loop for longer than a session may be silent.
@@ -272,6 +274,14 @@ class Standalone:
     def _on_fatal(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+
+
+def _open_embedded(data: Path) -> EmbeddedMetadataStore:
+    """Raises DatabaseError; also if a new store would be made beside a bookie that has worked."""
+    path, cookie = data / "metadata" / "metadata.sqlite", data / "bookie" / COOKIE_FILE
+    if cookie.exists() and not path.exists() and not find_segments(path):
+        raise DatabaseError(path, f"the file is missing, but {cookie.parent} has data")
+    return EmbeddedMetadataStore.open(path)
 
 
 def bookie_config(config: BrokerConfig) -> BookieConfig:

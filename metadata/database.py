@@ -27,6 +27,7 @@ from metadata.log_format import (
 )
 from metadata.rows import DIGEST_END, Change, Digester, digest_of_counters
 from metadata.sqlite_file import SqliteFile, State, commit_without_wal
+from metadata.store import CommitMark
 from metadata.tree import Tree
 
 _STORE_ID_BYTES = 16
@@ -155,9 +156,11 @@ class Database:
         remove_segments(self.path, self._segment)
 
     @property
-    def mark(self) -> tuple[bytes, int] | None:
-        """Store id and number of the last commit; None: in memory."""
-        return None if self._log is None else (self._store_id, self._log.position.commit)
+    def mark(self) -> CommitMark | None:
+        """Of the last commit; None: in memory."""
+        if self._log is None:
+            return None
+        return CommitMark(self._store_id, self._log.position.commit)
 
     def _state(self) -> State:
         assert self._log is not None

@@ -17,6 +17,7 @@ from metadata.errors import SessionLostError, StoreClosedError
 from metadata.group_commit import GroupCommitter
 from metadata.paths import ROOT, check_path
 from metadata.store import (
+    CommitMark,
     MetadataEvent,
     MetadataStore,
     SessionEvent,
@@ -90,6 +91,14 @@ class EmbeddedMetadataStore(MetadataStore):
         """Another session on the same tree; closing it deletes only its ephemeral nodes."""
         self._check()
         return EmbeddedMetadataStore(self._shared, owner=False)
+
+    @property
+    def commit_mark(self) -> CommitMark | None:
+        return self._shared.committer.mark
+
+    @property
+    def place(self) -> str:
+        return self._shared.committer.place
 
     @property
     def session_id(self) -> str:

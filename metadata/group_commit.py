@@ -54,6 +54,7 @@ class GroupCommitter:
         """``deliver`` gets the events of each commit; ``on_fatal``: the store closed itself."""
         self.tree, self.groups = Tree(), 0
         database.load(self.tree)
+        self.mark = database.mark  # of the tree: not of a commit that may be taken back
         self._database, self._now_ms = database, now_ms
         self._deliver, self._on_fatal = deliver, on_fatal
         self._queue: deque[_Operation] = deque()
@@ -66,6 +67,10 @@ class GroupCommitter:
         self._idle: asyncio.Event | None = None  # exists once closing has begun
         self._thread_ended: asyncio.Future[None] | None = None
         self.closed_reason: str | None = None
+
+    @property
+    def place(self) -> str:
+        return str(self._database.path or "in memory")
 
     def submit(self, path: str, run: Callable[[Group], T]) -> "asyncio.Future[T]":
         """Queues one operation; ``run`` gets the group, and raises before it changed anything.
@@ -160,6 +165,7 @@ class GroupCommitter:
         self.groups += 1
         if error is None:
             self.tree.apply(group)
+            self.mark = self._database.mark
             self._deliver(group.events)
             for operation in operations:
                 _answer(operation, operation.error)
@@ -182,8 +188,7 @@ class GroupCommitter:
             for operation in operations:
                 _answer(operation, WriteFailedError(operation.path, error))
         else:
-            name = self._database.path or "in memory"
-            self.closed_reason = f"the metadata store ({name}) closed itself: {error}"
+            self.closed_reason = f"the metadata store ({self.place}) closed itself: {error}"
             for operation in operations:
                 _answer(operation, OutcomeUnknownError(operation.path, error))
             while self._queue:

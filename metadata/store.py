@@ -38,6 +38,14 @@ class Versioned:
     stat: Stat
 
 
+@dataclass(frozen=True, slots=True)
+class CommitMark:
+    """How far a store had come: ``commit`` grows with all that is stored; the id has 16 bytes."""
+
+    store_id: bytes
+    commit: int
+
+
 class EventType(Enum):
     CREATED = "created"
     MODIFIED = "modified"
@@ -145,6 +153,19 @@ class MetadataStore(ABC):
     @abstractmethod
     def on_session_event(self, on_event: Callable[[SessionEvent], None]) -> Watch:
         """Reports changes of this store's session; the same rules as for ``watch``."""
+
+    @property
+    def commit_mark(self) -> CommitMark | None:
+        """All that this session has seen is in this state of the store, durably.
+
+        None: the store lives elsewhere, or in memory only.
+        """
+        return None
+
+    @property
+    def place(self) -> str:
+        """Of a store with a ``commit_mark``: its file."""
+        return "in memory"
 
     @property
     @abstractmethod

@@ -57,6 +57,8 @@ def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
     appender.changes(changes, live_delta)
     for number, mark in enumerate(job.marks):
         changes.puts.append(index_format.encode_mark(mark, number))
+    if job.metadata_mark:
+        changes.puts.append(index_format.seal(index_format.METADATA_KEY, job.metadata_mark))
     storage.index.commit(changes, "index.flush")
     appender.committed(live_delta)
     for state, last in flushed_last.items():

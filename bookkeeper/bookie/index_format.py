@@ -23,6 +23,7 @@ NEXT_LOG_KEY: Final = b"m:next-log"
 LIMBO_KEY: Final = b"m:limbo"
 LOST_KEY: Final = b"m:lost"  # ids below may have had a fence here that is forgotten
 SCRUB_KEY: Final = b"m:scrub"
+METADATA_KEY: Final = b"m:metadata"  # what the journal's newest METADATA_MARK record says
 
 LIMBO_ENTERING: Final = 1  # data is lost, and not every ledger it may concern is marked yet
 LIMBO_CHECKING: Final = 2  # all of them are; the data-integrity check clears them one by one

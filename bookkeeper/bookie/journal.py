@@ -26,6 +26,7 @@ from bookkeeper.errors import JournalFullError
 from bookkeeper.storage.file_system import Buffer, File, FileSystem
 
 _GROUP_HEADER_BYTES = record_format.RECORD_HEADER_BYTES + journal_format.GROUP_BODY.size
+_MARK_BYTES = record_format.RECORD_HEADER_BYTES + journal_format.METADATA_MARK_BODY.size
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +73,9 @@ class Journal:
         self._config = config
         self._new_nonce = new_nonce
         self._groups: deque[JournalGroup] = deque()  # only the last one may be unsealed
+        self.metadata_mark: Callable[[], bytes] = bytes
+        """Body of the METADATA_MARK record of now; empty: the metadata aren't embedded."""
+        self._marked = b""  # the last one that a group has
         self.newest = JournalGroup(header, 0)
         """The group of the last ``reserve``."""
         self._header = header
@@ -94,11 +98,11 @@ class Journal:
         group = self._groups[-1] if self._groups else None
         if group is not None and not group.sealed:
             if group.size + size <= config.journal_group_bytes_max:
-                begin, needed = group.offset, group.size + size
+                begin, needed = group.offset, group.size + size + _MARK_BYTES
                 if begin + needed + config.journal_alignment_bytes <= config.journal_segment_bytes:
                     return group
             self._seal(group)
-        needed = _GROUP_HEADER_BYTES + size + config.journal_alignment_bytes
+        needed = _GROUP_HEADER_BYTES + size + _MARK_BYTES + config.journal_alignment_bytes
         is_empty = self._offset == self._header.alignment
         if self._offset + needed > config.journal_segment_bytes and not is_empty:
             self._begin_segment()
@@ -155,7 +159,18 @@ class Journal:
         return [waiting for group in groups if group is not None for waiting in group.waiting]
 
     def _seal(self, group: JournalGroup) -> None:
-        """Fix the group's size: pad it to the alignment, so no later write touches its blocks."""
+        """Fix the group's size: pad it to the alignment, so no later write touches its blocks.
+
+        What is in it may rest on metadata of up to now, so it says which those are: one record for
+        each state of the metadata, at most, and none for each entry.
+        """
+        if (mark := self.metadata_mark()) != self._marked:
+            self._marked = mark
+            tag = group.header.tag
+            group.buffers.append(
+                record_format.encode_record(record_format.METADATA_MARK, tag, mark)
+            )
+            group.size += _MARK_BYTES
         alignment = self._config.journal_alignment_bytes
         gap = -group.size % alignment
         if gap and gap < record_format.RECORD_HEADER_BYTES:

@@ -23,6 +23,7 @@ LEDGER_ID: Final = Struct(">Q")
 EXPLICIT_LAC_BODY: Final = Struct(">Qq")
 CREATOR_BODY: Final = Struct(">QQB")  # ledger, creator, flags
 CREATOR_DISPUTED: Final = 1
+METADATA_MARK_BODY: Final = Struct(">16sQ")  # store id, commit
 
 Mark: TypeAlias = tuple[int, int]  # (segment id, offset): everything before is in the entry logs
 

@@ -50,11 +50,13 @@ class FlushJob:
     Attributes:
         marks: of each journal: everything before is in ``half`` or was flushed earlier. None while
             the storage is being opened.
+        metadata_mark: of the journals before ``marks``.
     """
 
     marks: list[Mark]
     half: WriteCache
     ledgers: dict[int, LedgerState] = field(default_factory=dict)
+    metadata_mark: bytes = b""
 
 
 class LedgerStorage:
@@ -85,6 +87,8 @@ class LedgerStorage:
         # Of an unknown ledger below this id a fence may have been lost: its writer is refused, also
         # when limbo is over. A recovery may have ended the ledger without us.
         self.lost_below = 0
+        # The newest state of embedded metadata that something here may rest on; empty: of none.
+        self.metadata_mark: Callable[[], bytes] = bytes
         self.damaged_logs: dict[int, str] = {}  # log id -> what compaction found in it
         self.active = WriteCache()
         self.flushing: WriteCache | None = None
@@ -115,7 +119,14 @@ class LedgerStorage:
         self, headers: Sequence[journal_format.SegmentHeader], new_nonce: Callable[[], int]
     ) -> None:
         self.journals = [Journal(self.config, header, new_nonce) for header in headers]
+        self.note_metadata(self.metadata_mark)
         self._only_journal = self.journals[0] if len(headers) == 1 else None
+
+    def note_metadata(self, metadata_mark: Callable[[], bytes]) -> None:
+        """From now on journals and index keep what this returns, see ``Journal.metadata_mark``."""
+        self.metadata_mark = metadata_mark
+        for journal in self.journals:
+            journal.metadata_mark = metadata_mark
 
     # ---- writing (loop)
 
@@ -372,7 +383,7 @@ class LedgerStorage:
         """Swap the halves; REQUIRES: no other flush is under way."""
         assert self.flushing is None
         marks = [journal.barrier() for journal in self.journals]
-        job = FlushJob(marks, self.active, self._dirty)
+        job = FlushJob(marks, self.active, self._dirty, self.metadata_mark())
         self.flushing, self.active, self._dirty = self.active, WriteCache(), {}
         return job
 

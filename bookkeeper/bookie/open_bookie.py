@@ -18,11 +18,17 @@ from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.disk_space import storage_fitting
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.limbo import enter_limbo
+from bookkeeper.bookie.metadata_mark import follow_metadata
 from bookkeeper.bookie.open_damaged import open_damaged
 from bookkeeper.bookie.registration import Registration, wait_until_free
 from bookkeeper.bookie.start import open_storage
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.errors import CorruptFileError, DirectoryLockedError, MissingFileError
+from bookkeeper.errors import (
+    CorruptFileError,
+    DirectoryLockedError,
+    MissingFileError,
+    StaleMetadataError,
+)
 from bookkeeper.service_info import ServiceInfo
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.lmdb_store import LmdbStore
@@ -53,6 +59,7 @@ async def open_bookie(
     Raises:
         DirectoryLockedError: another process serves the directory.
         CookieMismatchError: the directory is not this bookie's.
+        StaleMetadataError: the embedded metadata are older than the directory.
         CorruptFileError, MissingFileError: acknowledged bytes are damaged or gone, and
             ``accept_data_loss`` is off.
         OSError: the disk failed or is full; it names a path.
@@ -94,6 +101,11 @@ async def _open_locked(
         used = index or opened
         assert used is not None
         storage = await _open_storage(config, file_system, used, new_nonce, is_known=is_known)
+        try:
+            follow_metadata(storage, store, config.data_dir)
+        except StaleMetadataError:
+            _close_files(storage)
+            raise
         bookie = Bookie(config, storage, lock)
     except BaseException:
         if opened is not None:

@@ -42,6 +42,7 @@ EXPLICIT_LAC: Final = 4  # body: ledger_id u64, lac i64
 GROUP: Final = 5  # body: bytes of the group u64, from this header to the end of its padding
 PADDING: Final = 6  # body: zeros
 LEDGER_CREATOR: Final = 7  # body: ledger_id u64, creator u64, flags u8
+METADATA_MARK: Final = 8  # body: id of the embedded metadata store, its commit number u64
 
 SMALL_ENTRY_BYTES: Final = 16 * 1024  # up to this, copying is cheaper than more objects
 _ENTRY_BITS: Final = ENTRY << KIND_SHIFT

@@ -15,6 +15,7 @@ from bookkeeper.bookie.journal_reader import JournalRecord, list_segments, read_
 from bookkeeper.bookie.journal_salvage import salvage_journal
 from bookkeeper.bookie.ledger_state import LedgerState
 from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.metadata_mark import keep_mark, load_mark
 from bookkeeper.bookie.re_adds import Look
 from bookkeeper.bookie.write_cache import JOINED, Chunk
 from bookkeeper.errors import BookieClosedError, CorruptFileError, MissingFileError
@@ -120,6 +121,7 @@ def _load(file_system: FileSystem, index: OrderedStore, config: StorageConfig) -
     value = index.get(index_format.LIMBO_KEY)
     if value is not None:
         storage.limbo_phase, storage.limbo_last = index_format.decode_limbo(value)
+    load_mark(storage, index)
     value = index.get(index_format.LOST_KEY)
     if value is not None:
         storage.lost_below = index_format.decode_number(index_format.LOST_KEY, value)
@@ -174,6 +176,8 @@ class _Replay:
             ledger_id, lac = journal_format.EXPLICIT_LAC_BODY.unpack(body)
             if (state := self._state(ledger_id)) is not None:
                 state.explicit_lac = max(state.explicit_lac, lac)
+        elif record.kind == record_format.METADATA_MARK:
+            keep_mark(self._storage, body)
         elif record.kind == record_format.LEDGER_CREATOR:
             ledger_id, creator, flags = journal_format.CREATOR_BODY.unpack(body)
             if (state := self._state(ledger_id)) is not None:
@@ -281,6 +285,8 @@ def _begin_journals(
         headers.append(header)
         new_mark = header.segment_id, header.alignment
         changes.puts.append(index_format.encode_mark(new_mark, number))
+    if body := storage.metadata_mark():
+        changes.puts.append(index_format.seal(index_format.METADATA_KEY, body))
     storage.index.commit(changes, "index.mark")
     spares_max = storage.config.journal_spares_max
     for writer, header in zip(storage.writers, headers, strict=True):
