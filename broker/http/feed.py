@@ -19,18 +19,22 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.errors import BrokerError
 from broker.http.chunks import EXPIRE_MS, ChunkAssembler
 from broker.http.messages import (
+    BATCH_MESSAGES_MAX,
     Message,
     UndecodableEntryError,
     is_chunk,
+    is_large,
     messages_of,
     open_entry,
 )
 from broker.http.remote_consumer import RemoteConsumer
+from broker.http.unpacker import Entry, Unpacker
 from broker.service.peer_link import PeerLinks
 from broker.service.persistent_subscription import PersistentSubscription
+from managed_ledger.cursor.ack_state import mask_to_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from broker.protocol import pulsar_api_pb2 as pb
     from broker.protocol.topic_name import TopicName
@@ -46,10 +50,10 @@ logger = logging.getLogger(__name__)
 CONSUME, DISCARD = "CONSUME", "DISCARD"  # cryptoFailureAction of Pulsar's clients
 UNACKED, ACKED, UNKNOWN = "unacknowledged", "acknowledged", "unknown"
 PARTIAL_MAX = 20_000  # batches acknowledged in part, per source
+PARTIAL_BYTES_MAX = 4 * 1024 * 1024  # of their bits
 LEDGERS_MAX = 10_000  # that messages of several topics came from
 CHUNK_POSITIONS_MAX = 200_000  # of chunked messages that aren't acknowledged, per source
 LEAVING_S = 0.2  # how long a rival for an exclusive subscription waits for a session to end
-_BATCH_MAX = 1 << 20  # messages of a batch an id may claim
 
 MessageKey = tuple[int, int, int, int, int]
 """(partition or -1, ledger, entry, batch index or -1, batch size or 0)."""
@@ -98,6 +102,7 @@ class _Source:
         # Acknowledged bits and size of batches that aren't whole yet. Kept until then: the broker
         # may be set not to keep batch indexes. Bounded by what this client has unacknowledged.
         self.partial: dict[Position, tuple[int, int]] = {}
+        self.partial_bytes = 0  # of these bits; each batch counts as it was first met
         self.touched: set[Position] = set()  # of these, what was acknowledged in this tick
         self.chunks: ChunkAssembler | None = None  # made when the first chunk comes
         # All positions of chunked messages that the client has, by the last one.
@@ -135,6 +140,23 @@ class _Source:
             return (position,)
         self.chunked_positions -= len(positions)
         return positions
+
+    def note_acked(self, position: Position, bits: int, size: int) -> None:
+        """These messages of a batch of ``size`` are acknowledged in this tick."""
+        known = self.partial.get(position)
+        if known is None:
+            self.partial_bytes += size >> 3
+        self.partial[position] = (bits if known is None else bits | known[0], size)
+        self.touched.add(position)
+        # Ids that were never delivered here, of batches as large as ids may claim.
+        while len(self.partial) > PARTIAL_MAX or (
+            self.partial_bytes > PARTIAL_BYTES_MAX and len(self.partial) > 1
+        ):
+            self.forget_partial(next(iter(self.partial)))
+
+    def forget_partial(self, position: Position) -> None:
+        _, size = self.partial.pop(position)
+        self.partial_bytes -= size >> 3
 
     def keep_chunked(self, position: Position, positions: tuple[Position, ...]) -> None:
         self.take_chunked(position)  # an earlier delivery of it
@@ -201,6 +223,7 @@ class Feed:
         self._paused = False
         self._payload_bytes_max = 4 * service.config.max_message_size
         self._chunk_timer: asyncio.TimerHandle | None = None
+        self._unpacker: Unpacker | None = None  # while entries wait to be taken apart
 
     async def open(
         self, name: TopicName, request: SubscribeRequest, *, remote: str, client_version: str
@@ -331,32 +354,74 @@ class Feed:
         redelivery_count: int,
         words: Sequence[int] | None,
     ) -> None:
-        """Take one entry apart. One that can't be is acknowledged, as the official clients do."""
-        first_chunk: Position | None = None
+        """Take one entry apart, or later if that takes long or others wait for that already. One
+        that can't be is acknowledged, as the official clients do.
+        """
+        entry = Entry(source, (ledger_id, entry_id), redelivery_count, words)
         try:
             metadata, payload = open_entry(body)
             if metadata.encryption_keys and self.crypto_action != CONSUME:
-                self._refuse_encrypted(source, (ledger_id, entry_id))
+                self._refuse_encrypted(source, entry.position)
                 return
             if is_chunk(metadata):
-                position = (ledger_id, entry_id)
-                positions, joined = self._join(source, metadata, payload, position)
+                positions, joined = self._join(source, metadata, payload, entry.position)
                 if joined is None:
                     return
-                first_chunk, payload = positions[0], memoryview(joined)
-                source.keep_chunked(position, positions)
+                entry.first_chunk, payload = positions[0], memoryview(joined)
+                source.keep_chunked(entry.position, positions)
+            if self._unpacker is not None or is_large(metadata):
+                self._unpack_later(entry, metadata, payload)
+                return
             messages = messages_of(metadata, payload, self._payload_bytes_max)
         except UndecodableEntryError as error:
-            logger.warning("%s: skipped %d:%d: %s", source.topic_name, ledger_id, entry_id, error)
-            messages = []
-        if not messages:
-            source.acked += source.take_chunked((ledger_id, entry_id))
-            self._flush_soon()
+            self.skip_broken(entry, error)
             return
+        if not self.add_messages(entry, messages):
+            self.skip(entry)
+
+    def _unpack_later(
+        self, entry: Entry, metadata: pb.MessageMetadata, payload: memoryview
+    ) -> None:
+        if self._unpacker is None:
+            self._unpacker = Unpacker(self, self._payload_bytes_max, self._service.schemas)
+        self.buffered_bytes += len(payload)
+        self._unpacker.add(entry, metadata, payload)
+
+    def unpacked(self, payload_bytes: int) -> None:
+        """The unpacker is done with an entry's payload."""
+        self.buffered_bytes -= payload_bytes
+        if not self.closed:
+            self.announce()
+
+    def unpacker_ended(self) -> None:
+        """Entries are taken apart at once again."""
+        self._unpacker = None
+
+    def skip_broken(self, entry: Entry, error: Exception, messages: int = 0, size: int = 0) -> None:
+        """Log why, and acknowledge the entry: of a batch of ``size`` what is behind the first
+        ``messages``, which were delivered.
+        """
+        source = entry.source
+        logger.warning("%s: skipped %d:%d: %s", source.topic_name, *entry.position, error)
+        if not messages:
+            self.skip(entry)
+            return
+        source.note_acked(entry.position, (1 << size) - (1 << messages), size)
+        self._flush_soon()
+
+    def skip(self, entry: Entry) -> None:
+        """There is nothing in it: acknowledge it."""
+        entry.source.acked += entry.source.take_chunked(entry.position)
+        self._flush_soon()
+
+    def add_messages(self, entry: Entry, messages: Iterable[Message]) -> int:
+        """Make deliveries of messages of one entry; how many messages there were."""
+        source, (ledger_id, entry_id) = entry.source, entry.position
         if self._by_ledger is not None:
             self._note_ledger(ledger_id, source)
-        skip = source.skip_through
+        skip, words, count = source.skip_through, entry.words, 0
         for message in messages:
+            count += 1
             index = message.batch_index
             if words is not None and index >= 0 and not _bit(words, index):
                 continue
@@ -371,11 +436,12 @@ class Feed:
                     ledger_id,
                     entry_id,
                     message,
-                    redelivery_count,
-                    first_chunk,
+                    entry.redelivery_count,
+                    entry.first_chunk,
                     source.topic_name,
                 )
             )
+        return count
 
     def _note_ledger(self, ledger_id: int, source: _Source) -> None:
         assert self._by_ledger is not None
@@ -471,6 +537,8 @@ class Feed:
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """These were handed to the client's socket: their bytes are free again."""
         self.buffered_bytes -= sum(len(d.message.payload) + 64 for d in deliveries)
+        if self._unpacker is not None and self.buffered_bytes < self.buffer_bytes_max:
+            self._unpacker.on_room()
         if self._paused and self.buffered_bytes <= self.buffer_bytes_max // 2:
             self._paused = False
             if self._links is not None:
@@ -496,17 +564,12 @@ class Feed:
         partition, ledger_id, entry_id, batch_index, batch_size = key
         if (source := self._source(partition, ledger_id)) is None:
             return
-        if batch_index >= 0 and not batch_index < max(batch_size, 1) <= _BATCH_MAX:
+        if batch_index >= 0 and not batch_index < max(batch_size, 1) <= BATCH_MESSAGES_MAX:
             return  # a made-up id: nothing of ours, and no huge bit set because of it
         if batch_index < 0 or batch_size <= 1:
             source.acked += source.take_chunked((ledger_id, entry_id))
         else:
-            position = (ledger_id, entry_id)
-            bits, _ = source.partial.get(position, (0, 0))
-            source.partial[position] = (bits | 1 << batch_index, batch_size)
-            source.touched.add(position)
-            if len(source.partial) > PARTIAL_MAX:  # ids that were never delivered here
-                source.partial.pop(next(iter(source.partial)))
+            source.note_acked((ledger_id, entry_id), 1 << batch_index, batch_size)
         self._flush_soon()
 
     def state_of(self, key: MessageKey) -> str:
@@ -614,7 +677,7 @@ class Feed:
             bits, size = source.partial[position]
             whole = (1 << size) - 1
             if bits & whole == whole:
-                del source.partial[position]
+                source.forget_partial(position)
                 acked.append(position)
             else:
                 subscription.acknowledge_batch(consumer, position, _words(whole & ~bits, size))
@@ -667,6 +730,8 @@ class Feed:
             self._ended.set()
         if self._chunk_timer is not None:
             self._chunk_timer.cancel()
+        if self._unpacker is not None:
+            self._unpacker.close()
         for source in self._sources:
             if source.chunks is not None:
                 source.chunks.close()
@@ -694,8 +759,5 @@ def _bit(words: Sequence[int], index: int) -> bool:
 
 def _words(bits: int, size: int) -> list[int]:
     """``bits`` as signed 64-bit words, lowest first, as cursors take them."""
-    words = []
-    for shift in range(0, size, 64):
-        word = bits >> shift & 0xFFFFFFFFFFFFFFFF
-        words.append(word - 2**64 if word >= 2**63 else word)
-    return words
+    words = mask_to_words(bits)
+    return words + [0] * (-(-size // 64) - len(words))

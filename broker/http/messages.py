@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -18,9 +18,12 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import COMPRESSIONS, CompressionError, compress, decompress
 from broker.protocol.framing import MalformedFrameError, encode_body, parse_entry_body
 from broker.protocol.text import readable
+from managed_ledger.cursor.ack_state import BATCH_WORDS_MAX
 
 __all__ = [
+    "BATCH_MESSAGES_MAX",
     "COMPRESSIONS",
+    "MESSAGES_AT_ONCE",
     "Message",
     "MessageIdError",
     "OutgoingMessage",
@@ -30,13 +33,23 @@ __all__ = [
     "encode_batch",
     "encode_message_id",
     "encode_single",
+    "inflated",
     "is_chunk",
+    "is_large",
+    "messages_in",
     "messages_of",
     "open_entry",
     "parse_message_id",
 ]
 
 _U32 = Struct(">I")
+_MESSAGE_BYTES_MIN = 6
+"""Of a batch: the size of its metadata, and the payload's size in there."""
+BATCH_MESSAGES_MAX = 64 * BATCH_WORDS_MAX
+"""No cursor keeps which messages of a larger batch are acknowledged."""
+MESSAGES_AT_ONCE = 1_000
+"""Of a batch: what takes some milliseconds to be unpacked."""
+_INFLATE_BYTES_MAX = 1024 * 1024
 
 
 class UndecodableEntryError(Exception):
@@ -135,9 +148,52 @@ def messages_of(
             data = bytes(payload)
         if not metadata.HasField("num_messages_in_batch"):
             return [_single(metadata, data)]
-        return _unpack(metadata, data)
+        return [message for message in _unpack(metadata, data) if message is not None]
     except CompressionError as error:
         raise UndecodableEntryError(str(error)) from error
+    except ValueError as error:
+        raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
+
+
+def is_large(metadata: pb.MessageMetadata) -> bool:
+    """Whether `messages_of` would hold the loop for more than some milliseconds, whatever the
+    entry's bytes are: a few hundred of them may stand for megabytes, or a million messages.
+    """
+    if metadata.encryption_keys or metadata.HasField("marker_type"):
+        return False
+    if metadata.num_messages_in_batch > MESSAGES_AT_ONCE:
+        return True
+    return metadata.compression != pb.NONE and metadata.uncompressed_size > _INFLATE_BYTES_MAX
+
+
+def inflated(
+    metadata: pb.MessageMetadata, payload: bytes | bytearray | memoryview, payload_bytes_max: int
+) -> bytes:
+    """The payload of an entry that isn't encrypted, for `messages_in`; takes a thread's time.
+
+    Raises:
+        UndecodableEntryError: see the class.
+    """
+    if metadata.compression == pb.NONE:
+        return bytes(payload)
+    try:
+        kind, size = metadata.compression, metadata.uncompressed_size
+        return decompress(kind, payload, size, payload_bytes_max)
+    except CompressionError as error:
+        raise UndecodableEntryError(str(error)) from error
+
+
+def messages_in(metadata: pb.MessageMetadata, data: bytes) -> Iterator[Message | None]:
+    """One message after the other, made when it is asked for; None: it was compacted out.
+
+    Raises:
+        UndecodableEntryError: the batch is broken at the next message.
+    """
+    if not metadata.HasField("num_messages_in_batch"):
+        yield _single(metadata, data)
+        return
+    try:
+        yield from _unpack(metadata, data)
     except ValueError as error:
         raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
 
@@ -186,13 +242,12 @@ def _properties(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
     return {readable(pair.key): readable(pair.value) for pair in pairs}
 
 
-def _unpack(metadata: pb.MessageMetadata, data: bytes) -> list[Message]:
+def _unpack(metadata: pb.MessageMetadata, data: bytes) -> Iterator[Message | None]:
     count, offset, end = metadata.num_messages_in_batch, 0, len(data)
-    if not 0 < count <= end // 4:  # each message takes a size field at least
+    if not 0 < count <= min(end // _MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX):
         raise ValueError(f"batch of {count} messages in {end} bytes")
     publish_time, producer = metadata.publish_time, readable(metadata.producer_name)
     schema_version = metadata.schema_version
-    messages: list[Message] = []
     for index in range(count):
         if offset + 4 > end:
             raise ValueError(f"batch ends before message {index} of {count}")
@@ -204,28 +259,28 @@ def _unpack(metadata: pb.MessageMetadata, data: bytes) -> list[Message]:
             single = pb.SingleMessageMetadata.FromString(data[offset + 4 : payload_from])
         except DecodeError as error:
             raise ValueError(f"metadata of message {index}: {error}") from error
+        if not single.IsInitialized():
+            raise ValueError(f"metadata of message {index} lacks its payload's size")
         offset = payload_from + single.payload_size
         if single.payload_size < 0 or offset > end:
             raise ValueError(f"payload of message {index} leaves its batch")
         if single.compacted_out:
+            yield None
             continue
-        messages.append(
-            Message(
-                index,
-                count,
-                data[payload_from:offset],
-                readable(single.partition_key) if single.HasField("partition_key") else None,
-                _properties(single.properties) if single.properties else {},
-                publish_time,
-                single.event_time,
-                single.sequence_id,
-                producer,
-                None,
-                schema_version,
-                single.partition_key_b64_encoded,
-            )
+        yield Message(
+            index,
+            count,
+            data[payload_from:offset],
+            readable(single.partition_key) if single.HasField("partition_key") else None,
+            _properties(single.properties) if single.properties else {},
+            publish_time,
+            single.event_time,
+            single.sequence_id,
+            producer,
+            None,
+            schema_version,
+            single.partition_key_b64_encoded,
         )
-    return messages
 
 
 def _start_metadata(

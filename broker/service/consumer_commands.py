@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -49,6 +50,11 @@ _NAME_LENGTH_MAX = 4096
 _U64 = 2**64
 _TOP_BIT = 2**63
 _LAST_ENTRY_BYTES_MAX = 1 << 20
+_IDS_AT_ONCE = 2_000
+"""Ids of an ACK that are taken in one go, some milliseconds."""
+_IDS_PER_TURN = 32
+"""Ids of a larger one, or of one with long ack sets; the longest set takes half a millisecond."""
+_WORDS_AT_ONCE = 16_384
 
 
 class _Pending:
@@ -222,7 +228,7 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
             pb.CommandAck.ValidationError.Name(command.validation_error),
         )
     if command.ack_type == pb.CommandAck.Individual:
-        _ack_individual(consumer, command.message_id, done)
+        _ack_individual(connection, consumer, command.message_id, done)
     elif has_broken_text(command):  # the properties' keys
         raise MalformedFrameError("ACK holds text that isn't UTF-8")
     elif sum(len(pair.key) + 8 for pair in command.properties) > _PROPERTIES_CHARACTERS_MAX:
@@ -248,16 +254,57 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
 
 
 def _ack_individual(
+    connection: Connection,
+    consumer: Consumer,
+    message_ids: Sequence[pb.MessageIdData],
+    done: AckDone | None,
+) -> None:
+    if len(message_ids) <= _IDS_AT_ONCE:
+        whole, parts = _split(message_ids)
+        few = len(parts) <= _IDS_PER_TURN
+        if few or sum(len(ack_set) for _, ack_set in parts) <= _WORDS_AT_ONCE:
+            _ack_split(consumer, whole, parts, done)
+            return
+    connection.run(_ack_in_slices(consumer, message_ids, done))
+
+
+async def _ack_in_slices(
     consumer: Consumer, message_ids: Sequence[pb.MessageIdData], done: AckDone | None
 ) -> None:
-    subscription = consumer.subscription
+    """A command has room for 90,000 ids, or a million words: others get their turn in between.
+
+    What the connection sends behind it may come first, which acknowledgements of single messages
+    don't mind.
+    """
+    starts = range(0, len(message_ids), _IDS_PER_TURN)
+    if done is not None:
+        done = _after(done, len(starts))
+    for start in starts:
+        if consumer.closed:
+            return  # and so is who would be answered, or it closed the consumer
+        _ack_split(consumer, *_split(message_ids[start : start + _IDS_PER_TURN]), done)
+        await asyncio.sleep(0)
+
+
+_Parts = list[tuple["Position", list[int]]]
+
+
+def _split(message_ids: Sequence[pb.MessageIdData]) -> tuple[list[Position], _Parts]:
+    """Whole entries, and batches of which some messages are acknowledged."""
     whole: list[Position] = []
-    parts: list[tuple[Position, list[int]]] = []
+    parts: _Parts = []
     for message_id in message_ids:
         if message_id.ack_set:
             parts.append((position_of(message_id), list(message_id.ack_set)))
         else:
             whole.append((message_id.ledgerId, message_id.entryId))
+    return whole, parts
+
+
+def _ack_split(
+    consumer: Consumer, whole: list[Position], parts: _Parts, done: AckDone | None
+) -> None:
+    subscription = consumer.subscription
     if not parts:
         if whole or done is not None:
             subscription.acknowledge(consumer, whole, done)
@@ -305,9 +352,23 @@ def on_redeliver(
     consumer = _consumer(connection, command.consumer_id)
     if consumer is None:
         return
-    positions = [(each.ledgerId, each.entryId) for each in command.message_ids]
     epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
+    if len(command.message_ids) > _IDS_AT_ONCE:
+        connection.run(_redeliver_in_slices(consumer, command.message_ids, epoch))
+        return
+    positions = [(each.ledgerId, each.entryId) for each in command.message_ids]
     consumer.subscription.redeliver(consumer, positions or None, epoch)
+
+
+async def _redeliver_in_slices(
+    consumer: Consumer, message_ids: Sequence[pb.MessageIdData], epoch: int | None
+) -> None:
+    """As `_ack_in_slices`: an id that is acknowledged meanwhile isn't pending any more."""
+    for start in range(0, len(message_ids), _IDS_AT_ONCE):
+        ids = message_ids[start : start + _IDS_AT_ONCE]
+        positions = [(each.ledgerId, each.entryId) for each in ids]
+        consumer.subscription.redeliver(consumer, positions, epoch)
+        await asyncio.sleep(0)
 
 
 # --- UNSUBSCRIBE, CLOSE_CONSUMER, SEEK

@@ -13,7 +13,7 @@ from broker.dispatch.async_dispatcher import AsyncDispatcher
 from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest
 from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.single_active import SingleActiveDispatcher, remaining_messages
+from broker.dispatch.single_active import SingleActiveDispatcher
 from broker.errors import PersistenceError, SubscriptionFencedError, TopicBusyError
 from broker.protocol.entry_head import parse_head
 from broker.service.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
@@ -326,8 +326,8 @@ class PersistentSubscription(Subscription):
         if isinstance(self._core, SharedDispatcher):
             if whole:
                 self._core.on_acked(consumer, (position,))
-            elif left := self.cursor.batch_ack_set(position):
-                self._core.on_batch_acked(position, remaining_messages(left))
+            elif left := self.cursor.batch_messages_left(position):
+                self._core.on_batch_acked(position, left)
         self._after_ack()
 
     def _note_ack(self, consumer: Consumer | None, entries: int) -> None:

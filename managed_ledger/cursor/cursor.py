@@ -165,6 +165,10 @@ class Cursor:
         """Words of the indexes left of a partly acknowledged batch (bit set: unacknowledged)."""
         return self._state.batch_ack_set(position)
 
+    def batch_messages_left(self, position: Position) -> int:
+        """How many indexes are left of a partly acknowledged batch; 0 when it isn't one."""
+        return self._state.batch_messages_left(position)
+
     def first_unacked(self) -> Position:
         return self._state.first_unacked()
 

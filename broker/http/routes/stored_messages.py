@@ -78,12 +78,12 @@ def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
     return headers
 
 
-def _answer(service: BrokerService, batch: EntryBatch) -> Response:
+async def _answer(service: BrokerService, batch: EntryBatch) -> Response:
     """The first entry of ``batch``."""
-    body = batch.bodies[0]
+    body, bytes_max = batch.bodies[0], _EXPANSION_MAX * service.config.max_message_size
     try:
-        metadata, payload = decode_whole_entry(
-            body, _EXPANSION_MAX * service.config.max_message_size
+        metadata, payload = await service.schemas.in_value_thread(
+            lambda: decode_whole_entry(body, bytes_max)
         )
     except UndecodableEntryError as error:
         raise ApiError(500, str(error)) from error
@@ -114,7 +114,7 @@ async def message_by_id(
     found = await persistent(
         service, topic, "GetMessageById", "GetMessageById is not allowed on partitioned-topic"
     )
-    return _answer(
+    return await _answer(
         service, await _entry(found.ledger, (ledger_id, entry_id), "Message id not found")
     )
 
@@ -142,7 +142,7 @@ async def peek(
     else:
         before = ledger.previous_position(ledger.first_position())
         position = ledger.position_after(before, nth)
-    return _answer(service, await _entry(ledger, position, "Message not found"))
+    return await _answer(service, await _entry(ledger, position, "Message not found"))
 
 
 async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Position:
@@ -218,4 +218,6 @@ async def examine(
     skip = messagePosition
     if initialPosition == "latest":
         skip = ledger.entry_count - messagePosition + 1
-    return _answer(service, await _entry(ledger, ledger.position_after(before, skip), missing))
+    return await _answer(
+        service, await _entry(ledger, ledger.position_after(before, skip), missing)
+    )

@@ -1,0 +1,82 @@
+"""One ACK or redelivery command has room for a million words or 90,000 ids: others get turns."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.service import consumer_commands
+from tests.unit.broker_service.doubles import Broker, message
+
+TOPIC = "persistent://public/default/t"
+
+
+async def subscribed(broker: Broker) -> Any:
+    client, producer = broker.client(), broker.client(port=5001)
+    await asyncio.sleep(0.05)
+    await producer.produce(TOPIC)
+    producer.feed(message(0))
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    command.subscribe.topic, command.subscribe.subscription = TOPIC, "s"
+    command.subscribe.subType, command.subscribe.consumer_id = pb.CommandSubscribe.Shared, 1
+    command.subscribe.request_id = 1
+    client.send(command)
+    await asyncio.sleep(0.05)
+    client.take()
+    return client
+
+
+def ack(ids: int, words: list[int]) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK)
+    command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
+    command.ack.request_id = 7
+    for entry in range(ids):
+        command.ack.message_id.add(ledgerId=123_456, entryId=entry, ack_set=words)
+    return command
+
+
+@pytest.mark.parametrize(("ids", "words"), [(100, [1] * 4_096), (5_000, [1]), (5_000, [])])
+async def test_a_large_ack_is_taken_in_turns(
+    monkeypatch: pytest.MonkeyPatch, ids: int, words: list[int]
+) -> None:
+    broker = await Broker().start()
+    client = await subscribed(broker)
+    taken: list[int] = []
+    split = consumer_commands._split
+
+    def counted(message_ids: Any) -> Any:
+        taken.append(len(message_ids))
+        return split(message_ids)
+
+    monkeypatch.setattr(consumer_commands, "_split", counted)
+    client.send(ack(ids, words))
+    assert not client.transport.closed
+    assert sum(taken) <= 2_000  # looked at, and nothing done with them yet
+    taken.clear()
+    turns = 0
+    while sum(taken) < ids:
+        assert turns < 10_000
+        before = sum(taken)
+        await asyncio.sleep(0)
+        assert sum(taken) - before <= 64
+        turns += 1
+    assert turns > 1
+    answers = []
+    while not answers:
+        await asyncio.sleep(0.01)
+        answers = [each for each in client.take() if each.type == pb.BaseCommand.ACK_RESPONSE]
+    assert answers[0].ackResponse.request_id == 7
+    await broker.close()
+
+
+async def test_an_ordinary_ack_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await Broker().start()
+    client = await subscribed(broker)
+    monkeypatch.setattr(consumer_commands, "_ack_in_slices", None)
+    client.send(ack(1_000, []))
+    client.send(ack(1_000, [-1] * 16))
+    assert not client.transport.closed
+    await broker.close()
