@@ -64,7 +64,7 @@ async def test_a_large_ack_is_taken_in_turns(
         assert sum(taken) - before <= 64
         turns += 1
     assert turns > 1
-    answers = []
+    answers: list[pb.BaseCommand] = []
     while not answers:
         await asyncio.sleep(0.01)
         answers = [each for each in client.take() if each.type == pb.BaseCommand.ACK_RESPONSE]
