@@ -16,6 +16,7 @@ class ReplicationConfig:
             At most two are under way for each ledger, while the next one is read.
         parallel_reads: requests under way at once for each check; holes that are filled at once.
         request_timeout_s: a bookie that hasn't answered until then counts as unreachable.
+        busy_pause_s: pause before a target without room is asked again; doubles each time.
         open_ledger_grace_s: time for a writer to replace a lost bookie by itself, before its ledger
             is closed over its head.
         unreachable_grace_s: time for a bookie that is registered, but doesn't answer.
@@ -32,6 +33,7 @@ class ReplicationConfig:
     batch_entries: int = 500
     parallel_reads: int = 8
     request_timeout_s: float = 30.0
+    busy_pause_s: float = 0.1
     open_ledger_grace_s: float = 30.0
     unreachable_grace_s: float = 60.0
     backoff_min_s: float = 300 / 32

@@ -57,7 +57,6 @@ from bookkeeper.transport import AddRequest
 
 _WRITES_MAX: Final = 2  # requests to the target under way for one copy
 _BUSY_ATTEMPTS: Final = 8  # of a request that the target had no room for
-_BUSY_PAUSE_S: Final = 0.1  # doubles each time
 
 Check = Callable[[], None]
 """Raises RepairStoppedError when the repair must end; called before each step."""
@@ -266,7 +265,7 @@ class Replicator:
         self, target: str, fragment: Fragment, write: _Write, check: Check, report: RepairReport
     ) -> None:
         """Wait for the answer; a target without room is asked again, a few times."""
-        pause_s = _BUSY_PAUSE_S
+        pause_s = self._config.busy_pause_s
         for _ in range(_BUSY_ATTEMPTS):
             try:
                 async with asyncio.timeout(self._config.request_timeout_s):

@@ -39,6 +39,7 @@ from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds
 from bookkeeper.ledger_metadata import LedgerState, Segment, with_segment
 from bookkeeper.replication import ledger_repair
 from bookkeeper.replication import replicator as replicators
+from bookkeeper.replication.errors import TargetFailedError
 from bookkeeper.replication.ledger_checker import LedgerChecker
 from bookkeeper.replication.replicator import Replicator
 from bookkeeper.replication.zones import Zones
@@ -412,6 +413,27 @@ def any_disk_will_do(plant: Plant) -> None:
     old = plant.set(cookie, "check_cookie", check)
 
 
+@bug(CLUSTER, "storage.md 2.9: an explicit LAC goes back when an old one comes late")
+def an_explicit_lac_goes_back(plant: Plant) -> None:
+    def write_lac(self: Any, ledger_id: int, master_key: bytes, lac: int, waiting: Any) -> int:
+        code = int(old(self, ledger_id, master_key, lac, waiting))
+        if code == codes.OK:
+            self.ledgers[ledger_id].explicit_lac = lac
+        return code
+
+    old = plant.set(storages.LedgerStorage, "write_lac", write_lac)
+
+
+@bug(CLUSTER, "storage.md 2.9: an explicit LAC is lost in a restart")
+def a_restart_forgets_explicit_lacs(plant: Plant) -> None:
+    def from_record(cls: Any, ledger_id: int, record: Any) -> Any:
+        state = old(cls, ledger_id, record)
+        state.explicit_lac = -1
+        return state
+
+    old = plant.set(StoredState, "from_record", classmethod(from_record))
+
+
 # Deferred adds
 
 
@@ -466,6 +488,18 @@ def the_target_is_listed_first(plant: Plant) -> None:
         return
 
     plant.set(Replicator, "fill", fill)
+
+
+@bug(CLUSTER, "storage.md 7.4: a target that stays busy is counted as written")
+def a_busy_target_counts_as_written(plant: Plant) -> None:
+    async def finish(self: Any, *arguments: Any) -> None:
+        try:
+            await old(self, *arguments)
+        except TargetFailedError as error:
+            if codes.code_name(codes.TOO_MANY_REQUESTS) not in str(error):
+                raise
+
+    old = plant.set(Replicator, "_finish", finish)
 
 
 @bug(CLUSTER, "PR #4163")

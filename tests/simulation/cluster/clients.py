@@ -34,6 +34,10 @@ class Net(Protocol):
     links: Links
     judge: Judge
 
+    def late_copy_s(self) -> float:
+        """How much later the same message of a side state comes once more; 0: it doesn't."""
+        ...
+
 
 class Exchange:
     """One request to a machine; ``on_reply`` hears the answer, perhaps twice, or None in time."""
@@ -187,10 +191,20 @@ class LinkedBookie(HeadsFromEntries):
     async def write_lac(
         self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
     ) -> int:
+        if (after_s := self._net.late_copy_s()) > 0:  # of this very message, behind later ones
+            loop, again = self._net.loop, self._tell_again
+            loop.call_later(after_s, again, ledger_id, lac, master_key, creator)
         reply = await self._call(
             lambda bookie: bookie.write_lac(ledger_id, lac, master_key=master_key, creator=creator)
         )
         return codes.UNAVAILABLE if reply is None else reply
+
+    def _tell_again(self, ledger_id: int, lac: int, master_key: bytes, creator: int) -> None:
+        def serve(bookie: Bookie, reply: Callable[[Any], None]) -> None:
+            work = bookie.write_lac(ledger_id, lac, master_key=master_key, creator=creator)
+            self._net.loop.create_task(_answer(work, reply))
+
+        Exchange(self._net, self._process, self._machine, serve, lambda _: None).start()
 
     async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
         reply = await self._call(

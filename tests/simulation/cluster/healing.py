@@ -47,6 +47,9 @@ class Healed:
         operator = self.cluster.process("operator")
         await self.cluster.run_in(operator, self._let_zones_be_copied(operator))
         await self._check_data()
+        for machine in self.scenario.living:
+            if machine.is_up:  # 15, 21: side state never went back, whoever looked at it
+                machine.check_promises()
 
     async def _restart_bookies(self) -> None:
         """L7: all of them come back, writable."""

@@ -132,6 +132,11 @@ class Judge:
 
     # Bookies
 
+    def is_repair(self, request: AddRequest) -> bool:
+        """It brings a copy of an entry of a closed ledger; else it may be a recovery's."""
+        metadata = self.history(request.ledger_id).metadata
+        return request.recovery and metadata is not None and metadata.state is LedgerState.CLOSED
+
     def on_added(
         self, machine: BookieMachine, request: AddRequest, code: int, was_fenced: bool
     ) -> None:

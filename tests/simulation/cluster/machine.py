@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConfig
 from bookkeeper.bookie.ledger_storage import LedgerStorage
@@ -22,7 +23,7 @@ from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import BookkeeperError, StorageError
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.transport import AddRequest
+from bookkeeper.transport import AddRequest, LacReply
 from metadata.errors import MetadataError
 from tests.simulation.cluster.metadata_model import ClusterStore, MetadataServer
 from tests.simulation.cluster.nodes import ClusterLoop, Process
@@ -59,6 +60,10 @@ class MachineJudge(Protocol):
 
     def check(self, holds: bool, what: str) -> None: ...
 
+    def count(self, what: str) -> None: ...
+
+    def is_repair(self, request: AddRequest) -> bool: ...
+
     def on_forgotten(self, machine: BookieMachine, ledger_id: int) -> None: ...
 
     def on_added(
@@ -77,6 +82,7 @@ class Promises:
         entries: ledger -> entry -> packet, acknowledged as durable.
         early: the same of deferred adds, in this life, and no promise before a force.
         fences: ledgers it said to be fenced.
+        lacs: ledger -> highest explicit LAC it said to have.
         spoilt: ledger -> entries whose copy here the test destroyed.
         rotten: those of them that merely can't be read: nobody knows before somebody tries.
     """
@@ -85,6 +91,7 @@ class Promises:
         self.entries: dict[int, dict[int, bytes]] = defaultdict(dict)
         self.early: dict[int, dict[int, bytes]] = defaultdict(dict)
         self.fences: set[int] = set()
+        self.lacs: dict[int, int] = {}
         self.spoilt: dict[int, set[int]] = defaultdict(set)
         self.rotten: set[tuple[int, int]] = set()
 
@@ -104,6 +111,7 @@ class BookieMachine:
         bookie: the bookie that answers; None while there is none.
         refusal: why the last start was refused for good.
         is_damaged: the test took something from its disk since it last started.
+        busy_until: until then, by the loop's time, it has no room for what repairs bring.
     """
 
     def __init__(
@@ -127,6 +135,7 @@ class BookieMachine:
         self.wants_to_run = True
         self.accepts_data_loss = False
         self.is_damaged = False
+        self.busy_until = 0.0
         self.upkeep: Upkeep | None = None
         self.on_open: Callable[[BookieMachine, Bookie, ClusterStore], None] = lambda *_: None
         self.store: ClusterStore | None = None
@@ -141,6 +150,11 @@ class BookieMachine:
 
     def __str__(self) -> str:
         return self.host
+
+    @property
+    def now_s(self) -> float:
+        """The world's time, which its own clock doesn't know."""
+        return self._loop.now
 
     @property
     def is_up(self) -> bool:
@@ -203,12 +217,14 @@ class BookieMachine:
         self.index = MemoryStore(self.fs)
         for ledger_id, entries in self.promises.entries.items():
             self.promises.spoilt[ledger_id].update(entries)
+        self.promises.lacs.clear()
 
     def lose_journal(self) -> None:
         """The process must be dead. All journal segments are gone."""
         self._recorder.event("journal lost", self.host)
         self._recorder.count("fault: journal lost")
         self.is_damaged = True
+        self.promises.lacs.clear()
         for name in self.fs.list("journal"):
             self.fs.remove(f"journal/{name}")
         self.fs.sync_dir("journal", "journal.name")
@@ -352,7 +368,7 @@ class BookieMachine:
         return True
 
     def check_promises(self) -> None:
-        """21, 22, 23: after a start, everything acknowledged is there, fences too."""
+        """21, 22, 23: after a start, everything acknowledged is there, fences and LACs too."""
         promises, storage = self.promises, self.storage
         for ledger_id, entries in promises.entries.items():
             for entry_id, packet in entries.items():
@@ -379,6 +395,15 @@ class BookieMachine:
                 is_fenced or ledger_id in storage.deleted or self._is_gone(ledger_id),
                 f"15, 21: {self.host} forgot the fence of ledger {ledger_id}",
             )
+        for ledger_id, lac in promises.lacs.items():
+            state = storage.ledgers.get(ledger_id)
+            self._judge.check(
+                (state is not None and (state.explicit_lac >= lac or state.limbo))
+                or ledger_id in storage.deleted
+                or self._is_gone(ledger_id),
+                f"9, 21: {self.host} said LAC {lac} of ledger {ledger_id}, now "
+                f"{state and state.explicit_lac}",
+            )
 
     def knows_its_loss(self, ledger_id: int) -> bool:
         """Of this ledger it says no "no", or it can't be asked before it has found out."""
@@ -400,9 +425,12 @@ class _DataWatch:
         self._machine, self._bookie, self._judge = machine, bookie, judge
         self._drops: Counter[int] = Counter()  # ledger -> how often it was forgotten or emptied
         self._add, self._force = bookie.add_entries, bookie.force
+        self._write_lac, self._read_lac = bookie.write_lac, bookie.read_lac
         self._forget, self._empty = storage.forget, storage.empty
         bookie.add_entries = self.add_entries  # type: ignore[method-assign]
         bookie.force = self.force  # type: ignore[method-assign]
+        bookie.write_lac = self.write_lac  # type: ignore[method-assign]
+        bookie.read_lac = self.read_lac  # type: ignore[method-assign]
         storage.forget = self.forget  # type: ignore[method-assign]
         storage.empty = self.empty  # type: ignore[method-assign]
 
@@ -419,6 +447,10 @@ class _DataWatch:
             tell(answered, code)
 
         request.done = done
+        if machine.busy_until > machine.now_s and self._judge.is_repair(request):
+            self._judge.count("fault: busy target")
+            done(request, codes.TOO_MANY_REQUESTS)
+            return
         self._add(request)
 
     async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
@@ -430,6 +462,31 @@ class _DataWatch:
             self._judge.on_forced(machine, ledger_id, vouched, code)
         return code
 
+    async def write_lac(
+        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+    ) -> int:
+        drops, lacs = self._drops[ledger_id], self._machine.promises.lacs
+        code = await self._write_lac(ledger_id, lac, master_key=master_key, creator=creator)
+        if code == codes.OK and self._is_as_before(ledger_id, drops):
+            lacs[ledger_id] = max(lac, lacs.get(ledger_id, -1))
+        return code
+
+    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+        """9: an explicit LAC never goes back."""
+        drops, said = self._drops[ledger_id], self._machine.promises.lacs.get(ledger_id, -1)
+        reply = await self._read_lac(ledger_id, fence=fence, master_key=master_key)
+        if reply.code == codes.OK and self._is_as_before(ledger_id, drops):
+            self._judge.check(
+                reply.explicit_lac >= said,
+                f"9: {self._machine.host} said LAC {said} of ledger {ledger_id}, then "
+                f"{reply.explicit_lac}",
+            )
+        return reply
+
+    def _is_as_before(self, ledger_id: int, drops: int) -> bool:
+        """It is still this life, and the ledger was neither forgotten nor emptied meanwhile."""
+        return self._machine.bookie is self._bookie and drops == self._drops[ledger_id]
+
     def forget(self, ledger_id: int, deleted_at_s: int) -> None:
         self._judge.on_forgotten(self._machine, ledger_id)
         self._drops[ledger_id] += 1
@@ -437,6 +494,7 @@ class _DataWatch:
         promises.entries.pop(ledger_id, None)
         promises.early.pop(ledger_id, None)
         promises.fences.discard(ledger_id)
+        promises.lacs.pop(ledger_id, None)
         self._forget(ledger_id, deleted_at_s)
 
     def empty(self, ledger_id: int) -> bool:

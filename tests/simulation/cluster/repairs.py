@@ -49,6 +49,7 @@ AUTO_RECOVERY: Final = AutoRecoveryConfig(
         batch_bytes=1 << 10,
         batch_entries=3,
         request_timeout_s=1.0,
+        busy_pause_s=0.005,
         open_ledger_grace_s=0.6,
         unreachable_grace_s=1.0,
         backoff_min_s=0.2,

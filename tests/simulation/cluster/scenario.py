@@ -59,6 +59,8 @@ class ClusterScenario:
         # Dice of its own: seeds without deferred adds are the runs they were before there were any.
         self.deferred_rng = random.Random(2 * simulator.seed + 1)
         self.defers = self.deferred_rng.random() < 0.3
+        self.busy_rng = random.Random(3 * simulator.seed + 2)
+        self.has_busy_targets = self.busy_rng.random() < 0.3
 
     @property
     def living(self) -> list[BookieMachine]:
@@ -98,6 +100,8 @@ class ClusterScenario:
                 self.repairs.start_unit(f"a{number}")
         if self.has("passwords"):
             self._start_in("x", self._intrude)
+        if self.has_busy_targets:
+            cluster.simulator.start(self._keep_targets_busy())
         trouble = cluster.simulator.start(Trouble(self).run())
         await cluster.simulator.sleep_ms(CHAOS_MS)
         self.chaos = False
@@ -120,6 +124,15 @@ class ClusterScenario:
                 unknown=rng.choice([0.0, 0.1]),
                 lag_ms_max=rng.choice([0.0, 0.0, 500.0]),
             )
+
+    async def _keep_targets_busy(self) -> None:
+        """Bookies that have no room for copies, and some for longer than anybody asks: also when
+        all else is healed, as most repairs are made then."""
+        rng, machines = self.busy_rng, list(self.cluster.machines.values())
+        loop, end_s = self.cluster.loop, self.cluster.loop.now + 2 * CHAOS_MS / 1000
+        while loop.now < end_s:
+            rng.choice(machines).busy_until = loop.now + rng.uniform(0.1, 5.0)
+            await asyncio.sleep(rng.uniform(0.1, 0.6))
 
     def _start_in(self, host: str, work: Callable[[Member], Any]) -> None:
         process = self.cluster.process(host)

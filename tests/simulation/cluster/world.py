@@ -74,6 +74,9 @@ class Cluster:
                 delay_ensemble_change=self.rng.random() < 0.2,
             ),
         )
+        # Dice of their own: the other seeds are the runs they were before there were late copies.
+        self._late_rng = random.Random(5 * simulator.seed + 3)
+        self.repeats_late = self._late_rng.random() < 0.3
         self.placement: Callable[[BookiePool], Placement] = lambda _: RandomPlacement(self.rng)
         self._lives: dict[str, int] = {}
         for number in range(bookies):
@@ -84,6 +87,13 @@ class Cluster:
     @property
     def machines(self) -> dict[str, BookieMachine]:
         return self.judge.machines
+
+    def late_copy_s(self) -> float:
+        """See ``clients.Net``."""
+        if not self.repeats_late or self._late_rng.random() < 0.5:
+            return 0.0
+        self.recorder.count("fault: explicit LAC comes again")
+        return self._late_rng.uniform(0.1, 1.5)
 
     def add_machine(self, host: str, zone: str, domain: str) -> BookieMachine:
         machine = BookieMachine(self.server, self.recorder, self.judge, host, f"/{zone}/{domain}")
