@@ -374,6 +374,34 @@ def a_new_cursor_ledger_begins_without_the_holes(plant: Plant) -> None:
     old = plant.set(cursor_writer, "body_sections", sections)
 
 
+@bug("log")
+def acknowledgements_without_receipt_stay_unstored(plant: Plant) -> None:
+    def write_soon(self: Any, on_durable: Any) -> None:
+        if on_durable is not None or self._waiting:
+            old(self, on_durable)
+
+    old = plant.set(Cursor, "_write_soon", write_soon)
+
+
+@bug("log", "cursor")
+def a_close_drops_what_nobody_waits_for(plant: Plant) -> None:
+    quiet: set[int] = set()
+
+    async def close(self: Any) -> None:
+        if self._writer is not None and not self._waiting and not self._in_flight:
+            quiet.add(id(self._writer))
+        await old(self)
+
+    async def close_writer(self: Any, is_changed: bool) -> None:
+        if id(self) in quiet:
+            quiet.discard(id(self))
+            return
+        await old_writer(self, is_changed)
+
+    old = plant.set(Cursor, "close", close)
+    old_writer = plant.set(CursorWriter, "close", close_writer)
+
+
 @bug("cursor", "sliced")
 def a_reset_leaves_the_node_ahead(plant: Plant) -> None:
     async def lower_node(self: Any, mark_delete: Any) -> None:

@@ -6,11 +6,14 @@ simulation, without its judge of a single ledger.
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 from bookkeeper.errors import LedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode
 from bookkeeper.transport import AddRequest
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.cursor import Cursor
+from managed_ledger.cursor.cursor import AckDone, Cursor
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError
@@ -155,7 +158,11 @@ class Broker:
         self.number = world.owners
         world.owners += 1
         self.node = node or Node(f"broker-{self.number}")
-        self.config = config
+        # Dice of its own, as it came later than the others.
+        self.receipts = random.Random(11 * self.simulator.seed + self.number)
+        self.config = replace(config, mark_delete_rate=self.receipts.choice([0.0, 0.0, 2.0]))
+        self.unreceipted = EARLIEST  # what its consumer acknowledged and heard nothing of
+        self.unreceipted_singly: set[Position] = set()
         clock = lambda: 1 + int(self.simulator.loop.now * 1000)  # noqa: E731  a clock is a function
         self.factory = ManagedLedgerFactory(
             world.client(self.node),
@@ -182,6 +189,7 @@ class Broker:
     async def open_once(self) -> ManagedLedger:
         """Raises what the factory, and the log when it is asked for its cursor, do."""
         self.log = await self.factory.open(NAME, self.config)
+        self.unreceipted, self.unreceipted_singly = EARLIEST, set()
         self.log.on_fenced = self._on_fenced
         try:
             if self.config.retention_ms == 0:
@@ -209,6 +217,8 @@ class Broker:
             return
         is_single = rng.random() < 0.5 if singly is None else singly
 
+        on_durable: AckDone | None = None
+
         def stored(error: BaseException | None) -> None:
             if error is not None or not self.node.alive:
                 return
@@ -217,12 +227,33 @@ class Broker:
             else:
                 world.durable = max(world.durable, position)
 
+        if self.receipts.random() < 0.5:
+            on_durable = stored
+        elif is_single:
+            self.unreceipted_singly.add(position)
+        else:
+            self.unreceipted = max(self.unreceipted, position)
         if is_single:
             world.consumed_singly.add(position)
-            cursor.ack([position], stored)
+            cursor.ack([position], on_durable)
         else:
             world.consumed = max(world.consumed, position)
-            cursor.ack_cumulative(position, on_durable=stored)
+            cursor.ack_cumulative(position, on_durable=on_durable)
+
+    @property
+    def is_owner(self) -> bool:
+        """It lives, and nobody took the log from it, whether it noticed or not."""
+        info, log = self.world.stored(), self.log
+        has_list = info is not None and log is not None and info.owner == log.lists._token
+        return self.node.alive and not self.is_fenced and has_list
+
+    def expect_stored(self) -> None:
+        """After a clean end, or in rest, all that it acknowledged is stored, receipt or not.
+
+        REQUIRES: it was the owner until now, and nothing failed meanwhile.
+        """
+        self.world.durable = max(self.world.durable, self.unreceipted)
+        self.world.durable_singly |= self.unreceipted_singly
 
     def _on_fenced(self, error: BaseException) -> None:
         self.simulator.check(not self.is_fenced, "on_fenced was called twice")

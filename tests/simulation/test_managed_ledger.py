@@ -118,7 +118,26 @@ class Scenario:
                 f"liveness: broker {broker.number} was told of {broker.reported} of "
                 f"{len(broker.sent)} entries",
             )
+        for broker in alive:
+            if broker.is_owner:
+                await self._end_cleanly(broker)
         await judge(self.world, self.brokers)
+
+    async def _end_cleanly(self, broker: Broker) -> None:
+        """Acknowledgements that nobody waits for are stored in time, and by a close at once."""
+        assert broker.log is not None
+        if broker.log.failure is not None:
+            return  # it closed the log, and didn't come back
+        broker.node.steps_to_crash = None
+        broker.append(5)
+        await self.simulator.sleep_ms(5_000)
+        # What failed before is tried again with the next one only.
+        broker.acknowledge()
+        if broker.receipts.random() < 0.5:
+            await broker.log.close()
+        else:
+            await self.simulator.sleep_ms(5_000)
+        broker.expect_stored()
 
 
 async def judge(world: LogWorld, brokers: list[Broker]) -> None:

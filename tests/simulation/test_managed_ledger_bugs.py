@@ -26,6 +26,8 @@ FOUND_IN = {
     "a_new_cursor_ledger_begins_without_the_holes": "cursor",
     "whoever_took_the_cursor_node_last_has_the_log": "cursor",
     "a_reset_leaves_the_node_ahead": "cursor",
+    "acknowledgements_without_receipt_stay_unstored": "log",
+    "a_close_drops_what_nobody_waits_for": "cursor",
     "what_is_acknowledged_between_slices_is_in_no_increment": "sliced",
     "bookies_forget_before_the_list_says_so": "offload",
     "a_copy_is_called_complete_when_it_begins": "offload",
