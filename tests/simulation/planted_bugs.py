@@ -415,8 +415,8 @@ def any_disk_will_do(plant: Plant) -> None:
 
 @bug(CLUSTER, "storage.md 2.9: an explicit LAC goes back when an old one comes late")
 def an_explicit_lac_goes_back(plant: Plant) -> None:
-    def write_lac(self: Any, ledger_id: int, master_key: bytes, lac: int, waiting: Any) -> int:
-        code = int(old(self, ledger_id, master_key, lac, waiting))
+    def write_lac(self: Any, ledger_id: int, key: bytes, lac: int, *rest: Any) -> int:
+        code = int(old(self, ledger_id, key, lac, *rest))
         if code == codes.OK:
             self.ledgers[ledger_id].explicit_lac = lac
         return code

@@ -471,10 +471,12 @@ class _DataWatch:
             lacs[ledger_id] = max(lac, lacs.get(ledger_id, -1))
         return code
 
-    async def read_lac(self, ledger_id: int, *, fence: bool, master_key: bytes = b"") -> LacReply:
+    async def read_lac(
+        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
+    ) -> LacReply:
         """9: an explicit LAC never goes back."""
         drops, said = self._drops[ledger_id], self._machine.promises.lacs.get(ledger_id, -1)
-        reply = await self._read_lac(ledger_id, fence=fence, master_key=master_key)
+        reply = await self._read_lac(ledger_id, fence=fence, master_key=master_key, creator=creator)
         if reply.code == codes.OK and self._is_as_before(ledger_id, drops):
             self._judge.check(
                 reply.explicit_lac >= said,
