@@ -226,9 +226,9 @@ def damaged_records_are_missing(plant: Plant) -> None:
     "::test_a_ledger_deleted_while_it_is_written_stays_deleted",
 )
 def deleted_ledgers_are_unknown_ones(plant: Plant) -> None:
-    def add(self: Any, request: Any) -> int:
+    def add(self: Any, request: Any, **options: Any) -> int:
         self.deleted.pop(request.ledger_id, None)
-        return int(old(self, request))
+        return int(old(self, request, **options))
 
     old = plant.set(LedgerStorage, "add", add)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from bookkeeper.client.ledger_recovery import (
     RecoveryEffect,
     ReplaceBookies,
 )
+from bookkeeper.client.ledger_store import Change, LedgerStore, ledger_path
 from bookkeeper.client.quorum_adds import SendAdds
 from bookkeeper.errors import (
     BookieUnavailableError,
@@ -42,6 +44,7 @@ from bookkeeper.ledger_metadata import (
 )
 from bookkeeper.packet import encode_heads
 from bookkeeper.transport import AddRequest
+from metadata.store import Versioned
 from tests.simulation.model_bookie import ModelBookie, ModelLedger
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 
@@ -348,17 +351,35 @@ async def test_repair_of_an_open_ledger_does_not_stop_its_writer(cluster: Cluste
     assert len(writer.metadata.segments) == 2
     spare = (set(cluster.bookies) - set(writer.metadata.last_segment.bookies) - {lost}).pop()
     ledgers = cluster.client.ledgers
-    await ledgers.update(writer.ledger_id, lambda m: replace_members(m, 0, {1: (lost, spare)}))
+    _change_before_the_next_write(
+        ledgers, writer.ledger_id, lambda m: replace_members(m, 0, {1: (lost, spare)})
+    )
     second = writer.metadata.last_segment.bookies[1]
     cluster.bookies[second].up = False
     writer.append([b""], [b"z"])  # a change of the ensemble meets the repair
     await eventually(lambda: writer.last_confirmed == 2 or writer.error is not None)
     assert writer.error is None
-    await ledgers.update(writer.ledger_id, lambda m: replace_members(m, 0, {0: (kept, second)}))
+    _change_before_the_next_write(
+        ledgers, writer.ledger_id, lambda m: replace_members(m, 0, {0: (kept, second)})
+    )
     ended = await writer.close()  # and so does the close
     assert (ended.state, ended.last_entry) == (LedgerState.CLOSED, 2)
     assert ended.segments[0].bookies == (second, spare)
     assert ended == (await ledgers.require(writer.ledger_id)).metadata
+
+
+def _change_before_the_next_write(ledgers: LedgerStore, ledger_id: int, change: Change) -> None:
+    """Somebody else's change comes between what the next update reads and what it writes."""
+    store = ledgers._store
+    put = store.put
+
+    async def put_late(path: str, *arguments: Any, **options: Any) -> Versioned:
+        if path == ledger_path(ledger_id):
+            store.put = put  # type: ignore[method-assign]
+            await ledgers.update(ledger_id, change)
+        return await put(path, *arguments, **options)
+
+    store.put = put_late  # type: ignore[method-assign]
 
 
 def test_writer_that_meets_a_recovery_is_fenced() -> None:
