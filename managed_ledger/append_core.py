@@ -314,10 +314,17 @@ class AppendCore:
             self._create_error = error
             self._advance(now_ms)
 
-    def on_ledger_failed(self, ledger_id: int) -> None:
-        """The writer gave up, though not to another owner: what it didn't confirm is in doubt."""
+    def on_ledger_failed(self, ledger_id: int, *, is_id_in_use: bool = False) -> None:
+        """The writer gave up, though not to another owner: what it didn't confirm is in doubt.
+
+        Args:
+            is_id_in_use: another ledger has the id. With other ids all is well, so it isn't futile
+                to go on.
+        """
         if self.state is _STOPPED:
             return
+        if is_id_in_use:
+            self.futile_ledgers = -1  # 0 when its end is known
         if ledger_id == self._next:
             self._next = -1
             self._effects.append(CloseLedger(ledger_id))

@@ -10,7 +10,13 @@ from zlib import crc32
 
 from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import LedgerClosedError, LedgerError, LedgerFencedError
+from bookkeeper.errors import (
+    EntryDiffersError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    OtherCreatorError,
+)
 from bookkeeper.ledger_metadata import LedgerMetadata
 from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
 from managed_ledger.append_core import (
@@ -299,7 +305,7 @@ class AppendPath:
             delay_s *= 2
         self._forget_writer(ledger_id)
         if metadata.last_entry < 0:
-            await asyncio.sleep(END_RETRY_S * core.futile_ledgers)
+            await asyncio.sleep(max(0.0, END_RETRY_S * core.futile_ledgers))
         was_stopped = core.state is AppendState.STOPPED  # by a close or terminate meanwhile
         core.on_ledger_ended(ledger_id, metadata.last_entry, log.now_ms())
         if core.state is AppendState.STOPPED and not was_stopped:
@@ -370,7 +376,8 @@ class AppendPath:
             self._log.fence(ManagedLedgerFencedError(f"ledger {ledger_id}: {error}"))
             return
         logger.warning("%s: ledger %d failed: %s", self._log.name, ledger_id, error)
-        self.core.on_ledger_failed(ledger_id)
+        is_id_in_use = isinstance(error, OtherCreatorError | EntryDiffersError)
+        self.core.on_ledger_failed(ledger_id, is_id_in_use=is_id_in_use)
         self.run()
 
     # Reports

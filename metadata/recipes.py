@@ -84,7 +84,15 @@ class IdGenerator:
             raise ValueError(f"block {block}, first id {first_id}")
         self._store, self._path, self._block = store, path, block
         self._next = self._end = first_id  # ids [_next, _end) are reserved for us
+        self._floor = first_id  # no block begins below
         self._fetching = asyncio.Lock()
+
+    def skip(self, count: int) -> None:
+        """Give none of our block any more, nor of the ``count`` ids behind it.
+
+        For whoever finds that the node was set back, and ids are in use already.
+        """
+        self._next, self._floor = self._end, self._end + count
 
     async def next_id(self, above: int = -1) -> int:
         """A new id.
@@ -111,7 +119,7 @@ class IdGenerator:
         for _ in range(_ROUNDS_MAX):
             found = await self._store.get(self._path)
             # Not below what was given: a node that was deleted or set back mustn't repeat ids.
-            first = max(self._end, above + 1)
+            first = max(self._end, above + 1, self._floor)
             if found is not None:
                 first = max(first, self._parse(found.value))
             end = first + self._block

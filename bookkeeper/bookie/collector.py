@@ -103,7 +103,7 @@ class GarbageCollector:
             local = set(self._bookie.storage.ledgers)  # before the listing, see garbage.py
             if self._before_listing is not None:
                 await self._before_listing()
-            gone = await find_deleted_ledgers(local, self._registry)
+            gone = await find_deleted_ledgers(await self._given_out(local), self._registry)
             report = await self._drop(gone)
             if compaction:
                 report = _sum(report, await self._compact(compaction))
@@ -112,6 +112,20 @@ class GarbageCollector:
             await self._run(expire_deleted_steps(self._bookie.storage, before_s))
             self._bookie.figures.collections += 1
         return report
+
+    async def _given_out(self, local: set[int]) -> set[int]:
+        """Without ids that the store has given to nobody: those ledgers were not deleted, the store
+        went back to an older state, and may yet come to the right one.
+        """
+        end = await self._registry.ids_end()
+        later = set() if end is None else {ledger_id for ledger_id in local if ledger_id >= end}
+        if later:
+            _log.error(
+                "%d ledgers from %d on are kept: the metadata store has given no id above %d to "
+                "anybody; was it restored?",
+                *(len(later), min(later), (end or 0) - 1),
+            )
+        return local - later
 
     async def empty_over_replicated(self) -> GarbageReport:
         """Free what closed ledgers have here although their metadata names others only.

@@ -40,6 +40,10 @@ class LedgerRegistry(Protocol):
 
     async def exists(self, ledger_id: int) -> bool: ...
 
+    async def ids_end(self) -> int | None:
+        """Ids from here on were given to nobody; None: not known."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class GarbageReport:
@@ -85,8 +89,12 @@ def drop_steps(
     for start in range(0, len(ledger_ids), _LEDGERS_PER_COMMIT):
         part = ledger_ids[start : start + _LEDGERS_PER_COMMIT]
         records = [index_format.encode_deleted(ledger_id, deleted_at_s) for ledger_id in part]
+        records += [
+            index_format.encode_creator(ledger_id, creator, disputed=False)
+            for ledger_id in part
+            if (creator := storage.deleted_creators.get(ledger_id))
+        ]
         states = [index_format.ledger_key(ledger_id) for ledger_id in part]
-        states += [index_format.creator_key(ledger_id) for ledger_id in part]
         remove_runs(storage, part, records, states, sync_point="index.drop")
         yield
     removed, freed = yield from remove_dead_logs(storage)
@@ -154,8 +162,10 @@ def expire_deleted_steps(storage: LedgerStorage, before_s: int) -> Iterator[None
     expired = [ledger_id for ledger_id, at_s in list(storage.deleted.items()) if at_s < before_s]
     if expired:
         deletes = [index_format.deleted_key(ledger_id) for ledger_id in expired]
+        deletes += [index_format.creator_key(ledger_id) for ledger_id in expired]
         # Lost by a crash, it is repeated by the next round.
         storage.index.commit(Changes(deletes=deletes), sync_point=None)
         for ledger_id in expired:
             storage.deleted.pop(ledger_id, None)
+            storage.deleted_creators.pop(ledger_id, None)
     yield

@@ -80,6 +80,7 @@ class LedgerStorage:
         self.journals: list[Journal] = []
         self.ledgers: dict[int, LedgerState] = {}
         self.deleted: dict[int, int] = {}  # ledger id -> when it was dropped, seconds
+        self.deleted_creators: dict[int, int] = {}  # of these, where it is known
         # Data was lost: what the index says of it, and the highest ledger id that may have lived
         # here before: no "no such ledger" up to there. 0 and -1: nothing was lost.
         self.limbo_phase = 0
@@ -157,7 +158,10 @@ class LedgerStorage:
             if state.emptying:
                 return codes.TOO_MANY_REQUESTS
         elif ledger_id in self.deleted:
-            return codes.FENCED  # a late writer; its entries would never be collected again
+            # A late writer; its entries would never be collected again.
+            known = self.deleted_creators.get(ledger_id, 0)
+            is_other = known and request.creator and known != request.creator
+            return codes.OTHER_CREATOR if is_other else codes.FENCED
         elif ledger_id < self.lost_below and not request.recovery:
             return codes.UNKNOWN_LEDGER_STATE
         elif len(request.master_key) > MASTER_KEY_BYTES_MAX:
@@ -399,7 +403,8 @@ class LedgerStorage:
     def forget(self, ledger_id: int, deleted_at_s: int) -> None:
         """Stop serving a deleted ledger; the maintenance thread removes its bytes later."""
         self.deleted[ledger_id] = deleted_at_s
-        self.ledgers.pop(ledger_id, None)
+        if (state := self.ledgers.pop(ledger_id, None)) is not None and state.creator:
+            self.deleted_creators[ledger_id] = state.creator
         self._dirty.pop(ledger_id, None)
         self.active.drop(ledger_id)
         # The flushing half is being walked by the maintenance thread, which drops the ledger from

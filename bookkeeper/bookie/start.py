@@ -128,13 +128,15 @@ def _load(file_system: FileSystem, index: OrderedStore, config: StorageConfig) -
     for key, value in iterate(index, *index_format.LEDGERS):
         ledger_id, record = index_format.decode_ledger(key, value)
         storage.ledgers[ledger_id] = LedgerState.from_record(ledger_id, record)
+    for key, value in iterate(index, *index_format.DELETED):
+        ledger_id, deleted_at_s = index_format.decode_deleted(key, value)
+        storage.deleted[ledger_id] = deleted_at_s
     for key, value in iterate(index, *index_format.CREATORS):
         ledger_id, creator, disputed = index_format.decode_creator(key, value)
         if (state := storage.ledgers.get(ledger_id)) is not None:
             state.creator, state.disputed, state.creator_stored = creator, disputed, disputed
-    for key, value in iterate(index, *index_format.DELETED):
-        ledger_id, deleted_at_s = index_format.decode_deleted(key, value)
-        storage.deleted[ledger_id] = deleted_at_s
+        elif ledger_id in storage.deleted:
+            storage.deleted_creators[ledger_id] = creator
     return storage
 
 

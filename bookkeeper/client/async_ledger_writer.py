@@ -30,8 +30,10 @@ from bookkeeper.client.replicas import Replicas
 from bookkeeper.errors import (
     AddQuorumTimeoutError,
     BookkeeperError,
+    EntryDiffersError,
     LedgerError,
     NotEnoughBookiesError,
+    OtherCreatorError,
     WriteFailedError,
 )
 from bookkeeper.ledger_metadata import (
@@ -266,6 +268,8 @@ class AsyncLedgerWriter:
                 case Failed(error):
                     failed = error
                     self._stop_timers()
+                    if isinstance(error, OtherCreatorError | EntryDiffersError):
+                        self._ledgers.on_id_in_use(self.ledger_id)
                 case Written(entry_id):
                     written = entry_id
                 case ForceLedger():

@@ -14,6 +14,10 @@ Reads go by the metadata as it was when recovery began. Bookies that replace fai
 2 form segments which stay private until the closing compare-and-set publishes them with the end:
 the next recoverer, if this one dies, must not be sent to bookies that lack what was not yet copied.
 
+A bookie that holds another ledger with the id (OTHER_CREATOR) took nothing of this one, and never
+will: its "no" is for all entries. Qf of them in a write set mean that nothing there was confirmed,
+whoever else has it, and that a copy could not be written again: so they end the ledger, too.
+
 Why starting at too low a LAC is harmless: all entries read belong to the last segment, and one that
 was confirmed can't collect Qf negatives. Too high can't happen: a LAC in an intact packet is true.
 """
@@ -127,6 +131,8 @@ class LedgerRecovery:
         # FENCE
         self._fenced: set[int] = set()
         self._lac_answers: set[int] = set()
+        self._foreign: set[int] = set()  # slots of the last segment that hold another ledger
+        self._foreign_counted = 0  # of them when reading began
         self._lac = -1
         self._lengths: dict[int, int] = {}  # entry id -> length field of an intact packet
         # READ and LENGTH: answers about entry ``_reading``
@@ -139,6 +145,7 @@ class LedgerRecovery:
         self._read_paused = False
         # Re-writes
         self._adds: QuorumAdds | None = None
+        self._attempt = 0  # to find the end; answers to adds of an earlier one are ignored
         self._segments: tuple[Segment, ...] = (metadata.last_segment,)
         self._in_change: dict[int, str] = {}
         self._differing: set[str] = set()  # bookies with another payload under an entry's id
@@ -164,6 +171,8 @@ class LedgerRecovery:
 
     def on_lac(self, slot: int, code: int, last_packet: Buffer | None, explicit_lac: int) -> None:
         """A bookie answered the fencing LAC query; after coverage answers are ignored."""
+        if code == codes.OTHER_CREATOR and self.phase is not Phase.DONE:
+            self._foreign.add(slot)
         if self.phase is not Phase.FENCE or slot in self._lac_answers:
             return
         self._lac_answers.add(slot)
@@ -191,6 +200,7 @@ class LedgerRecovery:
     def _begin_reading(self) -> None:
         # The floor: new bookies of the last segment may hold nothing, but all before is confirmed.
         self.base_lac = max(self._lac, self.metadata.last_segment.first_entry - 1)
+        self._foreign_counted = len(self._foreign)
         self._adds = QuorumAdds(
             self.metadata.ledger_id,
             self._quorums,
@@ -200,6 +210,7 @@ class LedgerRecovery:
             last_confirmed=self.base_lac,
             recovery=True,
             creator=self.metadata.creator_token,
+            generation=self._attempt,
         )
         self.phase = Phase.READ
         self._ask(self.base_lac + 1)
@@ -218,6 +229,8 @@ class LedgerRecovery:
             self._preferred = slot
             self._on_found(found)
             return
+        if code == codes.OTHER_CREATOR and self.phase is Phase.READ:
+            self._foreign.add(slot)
         if codes.is_explicit_negative(code):
             self._negatives.add(slot)
         elif code == codes.UNAUTHORIZED:
@@ -241,7 +254,13 @@ class LedgerRecovery:
             slots = (self._preferred, *(s for s in slots if s != self._preferred))
         self._candidates = slots
         self._asked, self._negatives, self._unknown = set(), set(), set()
-        self._ask_slot(slots[0])
+        if self._foreign and self.phase is Phase.READ:
+            self._negatives = self._foreign.intersection(slots)
+            self._asked = set(self._negatives)
+            if len(self._negatives) >= self._absence_quorum:
+                self._on_absent()
+                return
+        self._ask_slot(next(slot for slot in slots if slot not in self._asked))
 
     def _ask_slot(self, slot: int) -> None:
         self._asked.add(slot)
@@ -312,6 +331,8 @@ class LedgerRecovery:
         adds = self._adds
         if adds is None or self.phase is Phase.DONE:
             return
+        if code == codes.OTHER_CREATOR and request.bookie in self.metadata.last_segment.bookies:
+            self._foreign.add(self.metadata.last_segment.bookies.index(request.bookie))
         if code == codes.OK:
             if adds.on_stored(request):
                 self._on_progress()
@@ -377,6 +398,16 @@ class LedgerRecovery:
             self._ask(self._reading)
 
     def _abort_rewrite(self) -> None:
+        if len(self._foreign) > self._foreign_counted:
+            # What can't be written again may be what was never confirmed: look once more.
+            assert self._adds is not None
+            self._adds.drop_pending()
+            self._attempt += 1
+            self._segments, self._in_change = (self.metadata.last_segment,), {}
+            self._effects = [e for e in self._effects if not isinstance(e, ReplaceBookies)]
+            self._read_paused = False
+            self._begin_reading()
+            return
         self._abort(
             LedgerRecoveryError(
                 f"ledger {self.metadata.ledger_id}: too few bookies to write its end again"

@@ -25,6 +25,7 @@ LEDGERS_ROOT: Final = "/ledgers"
 ID_BLOCK: Final = 1000  # ids reserved by one metadata write; a crash skips the rest of a block
 ATTEMPTS_MAX: Final = 100  # compare-and-set rounds before we call it a bug of somebody's
 _SHORT_IDS_END: Final = 2**31 - 1
+_SKIP_MAX: Final = 1 << 20
 
 Change: TypeAlias = Callable[[LedgerMetadata], "LedgerMetadata | None"]
 
@@ -65,6 +66,8 @@ class LedgerStore:
         self._store = store
         self._root = root
         self._ids = IdGenerator(store, f"{root}/idgen", block=ID_BLOCK)
+        self._skip = ID_BLOCK  # twice as many with each id that turns out to be in use
+        self._in_use = -1  # the last such id
 
     async def create(
         self, build: Callable[[int], LedgerMetadata], above: int = -1
@@ -90,6 +93,21 @@ class LedgerStore:
                 stored = found
             return VersionedLedger(metadata, stored.stat.version)
         raise LedgerMetadataError("no free ledger id found: was the id counter reset?")
+
+    def on_id_in_use(self, ledger_id: int) -> None:
+        """A bookie holds another ledger with this id: the counter went back, so skip some ids.
+
+        Those behind it may be in use, too. The next block moves the counter on for everybody.
+        """
+        if ledger_id > self._in_use:
+            self._in_use = ledger_id
+            self._ids.skip(self._skip)
+            self._skip = min(2 * self._skip, _SKIP_MAX)
+
+    async def ids_end(self) -> int | None:
+        """Ids from here on were given to nobody, if the store didn't go back; None: not known."""
+        found = await self._store.get(f"{self._root}/idgen")
+        return int(found.value) if found is not None and found.value.isdigit() else None
 
     async def read(self, ledger_id: int) -> VersionedLedger | None:
         """Current metadata, or None when there is no such ledger.

@@ -33,6 +33,7 @@ from bookkeeper.transport import AddRequest
 SpreadOf: TypeAlias = Callable[[Sequence[str]], "quorum.AckSpread | None"]
 
 _BIT: Final = tuple(1 << slot for slot in range(64))
+_GENERATIONS: Final = 1 << 20  # more than one object ever counts
 _NONE: Final[frozenset[Any]] = frozenset()  # a new empty set is 216 bytes in each idle writer
 
 
@@ -97,6 +98,7 @@ class QuorumAdds:
         deferred_sync: bool = False,
         spread_of: SpreadOf | None = None,
         creator: int = 0,
+        generation: int = 0,
     ) -> None:
         self.ledger_id = ledger_id
         self.ensemble_size, self.write_quorum, self.ack_quorum = quorums
@@ -115,7 +117,7 @@ class QuorumAdds:
         self._recovery = recovery
         self._deferred_sync = deferred_sync
         self._creator = creator
-        self._generations = [0] * self.ensemble_size
+        self._generations = [generation * _GENERATIONS] * self.ensemble_size
         self._given_up: frozenset[int] = _NONE  # failed slots nobody could be found for
         self._live = tuple(range(self.ensemble_size))  # slots that are sent to
         self._striped = self.ensemble_size != self.write_quorum

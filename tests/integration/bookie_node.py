@@ -92,6 +92,7 @@ class Registry:
 
     def __init__(self, *ledger_ids: int) -> None:
         self.ledger_ids = set(ledger_ids)
+        self.end: int | None = None  # of the ids that were given out
         self.hidden: set[int] = set()  # exist, but a listing misses them
         self.error: Exception | None = None
 
@@ -104,3 +105,6 @@ class Registry:
         if self.error is not None:
             raise self.error
         return ledger_id in self.ledger_ids
+
+    async def ids_end(self) -> int | None:
+        return self.end

@@ -299,3 +299,38 @@ async def test_limbo_takes_the_creator_from_the_metadata(
     assert await add(bookie, [0], OLD, recovery=True) == codes.OK
     await store.put(ledger_path(LEDGER), b"metadata")
     await bookie.close()
+
+
+async def test_a_deleted_ledgers_id_is_still_its_creators(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    """For a week: its own late writer is fenced, another creator needs another id."""
+    node = Node(tmp_path / "b1", store)
+    bookie = await node.start()
+    assert await add(bookie, [0], OLD) == codes.OK
+    await GarbageCollector(bookie, Registry(7)).collect()
+    for _ in range(2):
+        assert await add(bookie, [1], OLD) == codes.FENCED
+        assert await add(bookie, [1], 0) == codes.FENCED  # as far as anybody knows
+        assert await add(bookie, [0], NEW, theirs) == codes.OTHER_CREATOR
+        await bookie.close()
+        bookie = await node.start()
+    await GarbageCollector(bookie, Registry(7), now_s=lambda: 1e10).collect()
+    assert await add(bookie, [0], NEW, theirs) == codes.OK
+    assert bookie.storage.ledgers[LEDGER].creator == NEW
+    await bookie.close()
+
+
+async def test_what_the_store_has_given_to_nobody_is_not_collected(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    """It went back, and may yet come to the right state."""
+    bookie = await Node(tmp_path / "b1", store).start()
+    assert await add(bookie, [0], OLD) == codes.OK
+    registry = Registry(7)
+    registry.end = LEDGER
+    collector = GarbageCollector(bookie, registry)
+    assert (await collector.collect()).ledgers_dropped == 0
+    registry.end = LEDGER + 1
+    assert (await collector.collect()).ledgers_dropped == 1
+    await bookie.close()

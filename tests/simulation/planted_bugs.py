@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from bookkeeper import codes
 from bookkeeper.bookie import compaction as compactions
-from bookkeeper.bookie import cookie, index_format, open_bookie, scrub
+from bookkeeper.bookie import cookie, index_format, open_bookie, re_adds, scrub
 from bookkeeper.bookie import ledger_storage as storages
 from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.current_metadata import CurrentMetadata
 from bookkeeper.bookie.deferred_sync import DeferredAdds
 from bookkeeper.bookie.flush import replace_runs
@@ -36,7 +37,7 @@ from bookkeeper.client.ledger_writer import LedgerWriter
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
 from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds
-from bookkeeper.ledger_metadata import LedgerState, Segment, with_segment
+from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, with_segment
 from bookkeeper.replication import ledger_repair
 from bookkeeper.replication import replicator as replicators
 from bookkeeper.replication.errors import TargetFailedError
@@ -46,7 +47,7 @@ from bookkeeper.replication.zones import Zones
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from metadata.errors import OutcomeUnknownError
 from tests.simulation.plant import Plant
-from tests.simulation.worlds import CLUSTER, PROTOCOL, run_seed
+from tests.simulation.worlds import CLUSTER, PROTOCOL, RESTORED, run_seed
 
 
 @dataclass(frozen=True)
@@ -540,6 +541,71 @@ def replacements_ignore_zones(plant: Plant) -> None:
 @bug(CLUSTER, "storage.md 7.7")
 def a_zone_is_repaired_at_once(plant: Plant) -> None:
     plant.set(Zones, "on_counts", lambda self, *_: [])
+
+
+# Two ledgers with one id
+
+
+@bug(RESTORED, "0034: a ledger is its creator's")
+def whoever_comes_gets_the_ledger(plant: Plant) -> None:
+    plant.set(StoredState, "is_of", lambda *_: True)
+
+
+@bug(RESTORED, "0034")
+def recovery_does_not_say_whose_ledger_it_reads(plant: Plant) -> None:
+    def init(self: Any, *rest: Any) -> None:
+        old(self, *rest)
+        self._creator = 0
+
+    old = plant.set(recoveries._Attempt, "__init__", init)
+
+
+@bug(RESTORED, "0034")
+def a_recovery_writes_for_whoever_has_the_id(plant: Plant) -> None:
+    def init(self: Any, *rest: Any, **named: Any) -> None:
+        old(self, *rest, **{**named, "creator": 0})
+
+    old = plant.set(QuorumAdds, "__init__", init)
+
+
+@bug(RESTORED, "0034: what is stored stays")
+def the_newest_payload_wins(plant: Plant) -> None:
+    plant.set(re_adds, "is_same_entry", lambda *_: True)
+
+
+@bug(RESTORED, "0034: what is stored stays")
+def only_memory_is_compared(plant: Plant) -> None:
+    def init(self: Any, *rest: Any) -> None:
+        old(self, *rest)
+        self._missing = []
+
+    old = plant.set(re_adds.Look, "__init__", init)
+
+
+@bug(RESTORED, "0034: old journals and indexes")
+def a_restart_forgets_creators(plant: Plant) -> None:
+    def journal(self: Any, state: Any, waiting: Any = None) -> None:
+        creator, state.creator = state.creator, 0
+        old(self, state, waiting)
+        state.creator = creator
+
+    old = plant.set(storages.LedgerStorage, "_journal_creator", journal)
+
+
+@bug(RESTORED, "0034: ids in dispute")
+def ids_in_dispute_are_collected(plant: Plant) -> None:
+    async def drop(self: Any, ledger_ids: Any) -> Any:
+        for ledger_id in ledger_ids:
+            if (state := self._bookie.storage.ledgers.get(ledger_id)) is not None:
+                state.disputed = False
+        return await old(self, ledger_ids)
+
+    old = plant.set(GarbageCollector, "_drop", drop)
+
+
+@bug(RESTORED, "0034: handles of the first ledger")
+def any_node_of_the_id_is_changed(plant: Plant) -> None:
+    plant.set(LedgerMetadata, "require_creator", lambda *_: None)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,13 @@ QUICK = (
     "a_restarted_bookie_vouches",
     "a_force_does_not_wait",
     "the_target_is_listed_first",
+    "whoever_comes_gets_the_ledger",
+    "recovery_does_not_say_whose_ledger_it_reads",
+    "a_recovery_writes_for_whoever_has_the_id",
+    "the_newest_payload_wins",
+    "only_memory_is_compared",
+    "a_restart_forgets_creators",
+    "ids_in_dispute_are_collected",
 )
 
 

@@ -7,6 +7,7 @@ from typing import Final, TextIO, TypeAlias
 
 from tests.simulation import test_ledger_protocol
 from tests.simulation.cluster.nodes import ClusterLoop
+from tests.simulation.cluster.restored import RestoredScenario
 from tests.simulation.cluster.scenario import ClusterScenario
 from tests.simulation.cluster.threads import threads_as_events
 from tests.simulation.simulator import Outcome, simulate
@@ -23,12 +24,19 @@ def _cluster(seed: int, log: TextIO | None) -> Outcome:
         return simulate(seed, lambda each: ClusterScenario(each).run(), log, ClusterLoop)
 
 
+def _restored(seed: int, log: TextIO | None) -> Outcome:
+    with threads_as_events():
+        return simulate(seed, lambda each: RestoredScenario(each).run(), log, ClusterLoop)
+
+
 #: One ledger over model bookies: cheap, so that many schedules of the protocol are tried.
 PROTOCOL: Final = "protocol"
 #: Real bookies, disks, sessions, several ledgers and all who work on them.
 CLUSTER: Final = "cluster"
+#: The same bookies under a metadata store that goes back to an older state.
+RESTORED: Final = "restored"
 
-WORLDS: Final[dict[str, RunSeed]] = {PROTOCOL: _protocol, CLUSTER: _cluster}
+WORLDS: Final[dict[str, RunSeed]] = {PROTOCOL: _protocol, CLUSTER: _cluster, RESTORED: _restored}
 
 
 def replay_command(world: str, seed: int) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bookkeeper import codes
+from bookkeeper.packet import encode_head
 from managed_ledger.errors import (
     AppendFailedError,
     ManagedLedgerClosedError,
@@ -22,6 +23,7 @@ from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.stored_info import read_stored
 from metadata.errors import OutcomeUnknownError
 from metadata.store import Versioned
+from tests.simulation.model_bookie import ModelLedger
 from tests.unit.managed_ledger.cluster import (
     CONFIG,
     NAME,
@@ -453,3 +455,27 @@ async def test_truncating_while_a_cursor_is_deleted(cluster: Cluster) -> None:
     # Nothing was appended: the cursors are reset at once, while the deletion is under way.
     await asyncio.gather(log.delete_cursor("gone"), log.truncate())
     assert list(log.cursors) == ["stays"]
+
+
+@pytest.mark.parametrize("code", [codes.OTHER_CREATOR, codes.ENTRY_DIFFERS])
+async def test_ids_that_other_ledgers_have_are_passed_over(cluster: Cluster, code: int) -> None:
+    """The metadata store went back: a topic goes on with the next id that nobody has."""
+    token = 7 if code == codes.OTHER_CREATOR else 0
+    packet = encode_head(0, 0, -1, 5, b"", b"other") + b"other"
+    for ledger_id in range(20_000):
+        cluster.bookie.ledgers[ledger_id] = ModelLedger(bytes(20), {0: packet}, creator=token)
+    log = await cluster.factory().open(NAME, CONFIG)
+    cursor = await log.open_cursor("sub", EARLIEST)
+    appends = Appends(log)
+    appends.send(*payloads(0, 3))
+    await appends.settle()
+    assert appends.failed == 0
+    assert [x for _, x in appends.acked] == payloads(0, 3)
+    assert await read_all(log) == appends.acked
+    cursor.ack_cumulative(appends.acked[1][0])
+    await cursor.flush()
+    assert len(log.lists.info.ledgers) == 1  # those that were in use are gone from the list
+    stored = [id_ async for found in log.client.ledgers.ranges() for id_ in found.ledger_ids]
+    assert all(ledger_id >= 20_000 for ledger_id in stored)  # and from the store
+    held = cluster.bookie.ledgers
+    assert all(held[ledger_id].entries == {0: packet} for ledger_id in range(20_000))

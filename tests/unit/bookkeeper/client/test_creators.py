@@ -8,10 +8,11 @@ import pytest
 
 from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.ledger_store import ledger_path
+from bookkeeper.client.ledger_store import LedgerStore, ledger_path
 from bookkeeper.errors import EntryDiffersError, LedgerRecoveryError, OtherCreatorError
 from bookkeeper.ledger_metadata import LedgerState, decode, encode
 from bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
+from tests.simulation.model_bookie import ModelLedger
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 
 CONFIG = LedgerConfig(3, 3, 2)
@@ -161,3 +162,42 @@ async def test_a_recovery_leaves_no_member_with_another_payload(cluster: Cluster
     reader = await cluster.client.open_ledger(writer.ledger_id, recover=True)
     assert reader.last_confirmed == 4
     assert odd not in reader.metadata.last_segment.bookies
+
+
+async def test_ids_that_are_in_use_are_skipped(cluster: Cluster) -> None:
+    """Twice as many each time, for all processes: thousands of ledgers may be above the counter."""
+    cluster.add_bookies(3)
+    used = 5000
+    for bookie in cluster.bookies.values():
+        for ledger_id in range(used):
+            bookie.ledgers[ledger_id] = ModelLedger(bytes(20), creator=7)
+    attempts = 0
+    while True:
+        writer = await cluster.client.create_ledger(CONFIG)
+        await write(writer, 1)
+        attempts += 1
+        if writer.error is None:
+            break
+        assert isinstance(writer.error, OtherCreatorError)
+    assert writer.ledger_id >= used
+    assert attempts <= 5
+    assert await LedgerStore(cluster.store).ids_end() == writer.ledger_id + 1000
+
+
+async def test_what_can_not_be_written_again_ends_the_ledger_if_it_was_never_confirmed(
+    cluster: Cluster,
+) -> None:
+    """One of three bookies took an entry, the others hold the id's other ledger, and there is no
+    fourth: recovery must not fail for ever.
+    """
+    cluster.add_bookies(3)
+    writer = await cluster.client.create_ledger(CONFIG)
+    for name in list(cluster.bookies)[1:]:
+        cluster.bookies[name].ledgers[writer.ledger_id] = ModelLedger(bytes(20), creator=7)
+    writer.append([b"head"], [b"ours"])
+    await eventually(lambda: writer.error is not None)
+    taken = [b.payload(writer.ledger_id, 0) for b in cluster.bookies.values()]
+    assert taken.count(b"headours") == 1
+    for _ in range(2):
+        reader = await cluster.client.open_ledger(writer.ledger_id, recover=True)
+        assert reader.last_confirmed == -1
