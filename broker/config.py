@@ -361,6 +361,9 @@ class BrokerConfig(BalancerConfig):
     expose_producer_level_metrics_in_prometheus: bool = False
     split_topic_and_partition_label_in_prometheus: bool = False
     stats_update_frequency_in_secs: int = 60
+    loop_stall_threshold_millis: int = (
+        0  # own key: longer turns of the loop are told; 0: not looked
+    )
     rest_consumer_sessions_max: int = 10_000  # own key
     rest_consumer_session_timeout_millis: int = 60_000  # own key: unused this long -> closed
     rest_consumer_buffer_bytes: int = 4 * 1024 * 1024  # own key: undelivered bytes per session

@@ -41,6 +41,7 @@ from broker.ledger_client import client_config
 from broker.logs import set_up_logging
 from broker.service.broker_service import BrokerService, wall_clock_ms
 from broker.service.file_limit import raise_file_limit
+from broker.service.loop_stalls import LoopStalls
 from broker.starting_door import StartingDoor
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
@@ -341,10 +342,14 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
         logger.debug("start failed", exc_info=error)
         return 1
     standalone.service.request_shutdown = stop.set
+    if threshold_ms := standalone.config.loop_stall_threshold_millis:
+        standalone.service.loop_stalls = LoopStalls(threshold_ms / 1000)
     # What is alive now stays alive: never walk it again in a collection.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
+    if (stalls := standalone.service.loop_stalls) is not None:
+        stalls.start()  # what comes before the first client is served holds up nobody
     if tls := " ".join(filter(None, (standalone.service_url_tls, standalone.web_url_tls))):
         print(f"magnetar {standalone.word}: {tls} over TLS")
     service_url = standalone.service_url or standalone.service_url_tls
@@ -352,6 +357,8 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
     print(f"magnetar {standalone.word}: {service_url} {web_url} ready", flush=True)
     standalone.failed.add_done_callback(lambda _: stop.set())
     await stopping
+    if stalls is not None:
+        stalls.close()
     standalone.give_up_waiting()
     if standalone.failed.done():
         logger.error("magnetar: storage failed: %s", standalone.failed.result(), extra=PLAIN)

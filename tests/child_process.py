@@ -7,10 +7,10 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from re import Match, Pattern
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 READY_S_MAX = 60.0
@@ -58,7 +58,13 @@ class ChildProcess:
         path = self._log_path
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def popen(self, command: Sequence[str], *, folder: Path = ROOT) -> subprocess.Popen[bytes]:
+    def popen(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path = ROOT,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> subprocess.Popen[bytes]:
         """A process that writes to the log."""
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log:
@@ -68,7 +74,7 @@ class ChildProcess:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=folder,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
             )
 
     def wait_for_line(self, said: Pattern[str], name: str, offset: int) -> Match[str]:

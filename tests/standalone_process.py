@@ -14,6 +14,7 @@ from tests.child_process import ROOT, ChildProcess
 from tests.free_port import free_port
 
 MAGNETAR = ("broker.cli.main",)
+_STALLS = {"MAGNETAR_loopStallThresholdMillis": "50"}
 
 
 class StandaloneProcess(ChildProcess):
@@ -90,11 +91,27 @@ class StandaloneProcess(ChildProcess):
                 *self._options,
             ],
             folder=self._tree,
+            # Another version doesn't know the setting.
+            environment=_STALLS if self._tree == ROOT else {},
         )
         if self._files_max is not None:
             limits = (self._files_max, self._files_max)
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
         return process
+
+    def check_stalls(self, offset: int = 0) -> None:
+        """Fails for each turn above 50 ms, behind this offset of the log, in which the loop's
+        thread computed or collected garbage.
+
+        Not for ``blocked`` ones: a thread that waits for the GIL of another one, which waits for a
+        processor, can't be told from one in a system call, and test machines are busy.
+        """
+        stalls = [
+            line
+            for line in self.log[offset:].splitlines()
+            if "loop stall: " in line and "cause: blocked" not in line
+        ]
+        assert stalls == [], "\n".join(stalls)
 
     def wait_for_end(self, seconds_max: float = 60.0) -> int:
         """The exit code of a process that ends by itself."""

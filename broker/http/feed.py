@@ -660,11 +660,15 @@ class Feed:
         if wanted <= 0 or not self._sources:
             return
         share = -(-wanted // len(self._sources))
+        # An entry that was skipped used up as many permits as it claimed to have messages, perhaps
+        # a million. Nothing else but what is still to be delivered may be owed.
+        owed = bool(self.ready) or self._unpacker is not None
         for source in self._sources:
             consumer = source.consumer
             # In steps of half the share: a flow per message would wake the dispatcher each time.
             if consumer is not None and consumer.permits * 2 <= share:
-                consumer.subscription.flow(consumer, share - max(consumer.permits, 0))
+                had = max(consumer.permits, 0) if owed else consumer.permits
+                consumer.subscription.flow(consumer, share - had)
 
     def _flush_acks(self, source: _Source) -> None:
         acked, source.acked = source.acked, []

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.bookie_access import BookieDirectory
     from broker.service.load_sharing import LoadSharing
+    from broker.service.loop_stalls import LoopStalls
     from broker.service.topic import Topic
     from managed_ledger.factory import ManagedLedgerFactory
     from metadata.store import MetadataStore
@@ -107,6 +108,8 @@ class BrokerService:
     """For readers in other processes; None: they can reach no bookie."""
     sharing: LoadSharing | None = None
     """With the other brokers of a cluster; None: this one serves alone."""
+    loop_stalls: LoopStalls | None = None
+    """Set: its loop's turns are looked at."""
 
     def __init__(
         self,

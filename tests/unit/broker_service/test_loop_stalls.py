@@ -1,0 +1,98 @@
+"""The watch for long turns of the loop: what it counts, what it doesn't, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from broker.service import loop_stalls
+from broker.service.loop_stalls import CAUSES, LoopStalls
+
+
+@pytest.fixture
+def watch() -> LoopStalls:
+    return LoopStalls(0.05)
+
+
+def compute(seconds: float) -> None:
+    """Of this thread's processor time, so that a busy machine changes nothing."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+async def hold(watch: LoopStalls, what: Any) -> None:
+    watch.start()
+    await asyncio.sleep(3 * loop_stalls.BEAT_S)
+    what()
+    await asyncio.sleep(3 * loop_stalls.BEAT_S)
+    watch.close()
+
+
+async def test_a_turn_that_computes_is_told_with_its_place(
+    watch: LoopStalls, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        await hold(watch, lambda: compute(0.3))
+    assert watch.counts["running"] >= 1
+    assert watch.longest_s["running"] > 0.1
+    (line,) = [each for each in caplog.messages if "cause: running" in each and "compute" in each]
+    assert "test_loop_stalls.py" in line
+
+
+async def test_a_turn_that_waits_is_blocked(watch: LoopStalls) -> None:
+    await hold(watch, lambda: threading.Event().wait(0.3))
+    assert watch.counts["blocked"] >= 1
+    assert watch.longest_s["blocked"] > 0.1
+
+
+async def test_collections_are_a_cause_of_their_own(watch: LoopStalls) -> None:
+    def collect() -> None:
+        end = time.thread_time() + 0.3
+        while time.thread_time() < end:
+            gc.collect()
+
+    await hold(watch, collect)
+    assert watch.counts["gc"] >= 1
+
+
+async def test_many_short_turns_are_no_stall(watch: LoopStalls) -> None:
+    watch.start()
+    end = time.thread_time() + 0.5
+    while time.thread_time() < end:
+        compute(0.001)
+        await asyncio.sleep(0)
+    watch.close()
+    assert watch.counts["running"] == 0
+
+
+async def test_waiting_for_a_processor_is_not_the_turn_s_time(
+    watch: LoopStalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel tells it; here it says that nearly all of the turn was such a wait."""
+    waits = iter((0.0, 0.0))
+    told = [0.0]
+    monkeypatch.setattr(loop_stalls._Thread, "waited_s", lambda _: next(waits, told[0]))
+
+    def turn() -> None:
+        compute(0.3)
+        told[0] = 60.0
+
+    await hold(watch, turn)
+    assert sum(watch.counts.values()) == 0
+
+
+async def test_it_leaves_nothing_behind(watch: LoopStalls) -> None:
+    files, callbacks = len(os.listdir("/proc/self/fd")), len(gc.callbacks)
+    await hold(watch, lambda: None)
+    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(gc.callbacks) == callbacks
+    assert "loop stalls" not in {thread.name for thread in threading.enumerate()}
+    assert set(watch.counts) == set(CAUSES)
