@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError  # it is a class
+from typing import Any
 
 from crc32c import crc32c
 
@@ -232,13 +233,64 @@ def commit_without_wal(path: Path) -> int:
     return 0 if state is None else state.commit
 
 
-def _read_state(db: sqlite3.Connection) -> State | None:
-    query = "SELECT path, value, version, created_ms, modified_ms, crc FROM nodes WHERE path=?"
-    found = db.execute(query, (_STATE_PATH,)).fetchone()
-    if found is None or found[-1] != _row_crc(found[:-1]):
+def read_intact(path: Path) -> tuple[list[Row], dict[str, int], State | None, list[str]]:
+    """Rows and counters that fit their CRC, the state, and what is wrong beside them.
+
+    Of a file that no start would open; SQLite may change it.
+    """
+    rows, counters, state, damage = list[Row](), dict[str, int](), None, list[str]()
+    if not path.exists():
+        return rows, counters, state, [f"all that only {path.name} had: it is missing"]
+    with closing(sqlite3.connect(path)) as db:
+        db.text_factory = bytes  # a damaged text must not end the reading
+        try:
+            state = _read_state(db)
+            query = "SELECT path, value, version, created_ms, modified_ms, crc FROM nodes"
+            for found in db.execute(query):
+                if found[0] in (b"", ""):  # the state
+                    continue
+                if (row := _intact_row(found)) is not None:
+                    rows.append(row)
+                else:
+                    damage.append(f"the node {_readable(found[0])}")
+            for found in db.execute("SELECT parent, next, crc FROM counters"):
+                if (counter := _intact_counter(found)) is not None:
+                    counters |= counter
+                else:
+                    damage.append(f"the counter of {_readable(found[0])}")
+        except (sqlite3.Error, *_OTHER_TYPES) as error:
+            damage.append(f"nodes of {path.name} that can't be read: {error}")
+    return rows, counters, state, damage
+
+
+def _intact_row(found: tuple[Any, ...]) -> Row | None:
+    """The row, whatever a damaged one holds."""
+    try:
+        row = (found[0].decode(), *found[1:-1])
+        return row if _row_crc(row) == found[-1] else None
+    except _OTHER_TYPES:
         return None
-    store_id, digest, segment = _STATE.unpack(found[1])
-    return State(store_id, found[2], int.from_bytes(digest, "big"), segment)
+
+
+def _intact_counter(found: tuple[Any, ...]) -> dict[str, int] | None:
+    try:
+        parent, number = found[0].decode(), found[1]
+        return {parent: number} if _counter_crc(parent, number) == found[-1] else None
+    except _OTHER_TYPES:
+        return None
+
+
+def _readable(name: object) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else repr(name)
+
+
+def _read_state(db: sqlite3.Connection) -> State | None:
+    query = "SELECT value, version, created_ms, modified_ms, crc FROM nodes WHERE path=?"
+    found = db.execute(query, (_STATE_PATH,)).fetchone()
+    if found is None or found[-1] != _row_crc((_STATE_PATH, *found[:-1])):
+        return None
+    store_id, digest, segment = _STATE.unpack(found[0])
+    return State(store_id, found[1], int.from_bytes(digest, "big"), segment)
 
 
 def _state_row(state: State) -> Row:

@@ -65,4 +65,7 @@ def follow_metadata(storage: LedgerStorage, store: MetadataStore, directory: obj
     storage.note_metadata(lambda: encode_mark(store.commit_mark))
 
 
-_REMEDY = "bring back a copy of both directories from one moment"
+_REMEDY = (
+    "bring back a copy of both directories from one moment, or see what going on without it would "
+    "lose (magnetar metadata recover)"
+)

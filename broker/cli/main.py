@@ -20,6 +20,7 @@ from broker.cli.node_words import (
     add_bookie_drain,
     add_broker,
     add_cluster,
+    add_metadata,
     add_probe,
     add_zookeeper,
 )
@@ -115,6 +116,7 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
     add_bookie_drain(add("bookie-drain", "send a bookie's writers away before it is stopped"))
     add_probe(add("probe", "get a page of a server's HTTP port, such as /readyz: 0 if it is 200"))
     add_zookeeper(add("zookeeper", "run one Apache ZooKeeper server, or ask it how it is"))
+    add_metadata(add("metadata", "a standalone's metadata, when they are damaged"))
     add_autorecovery(add("autorecovery", "find and repair what bookies of a cluster lost"))
     add_bookie_shell(add("bookie-shell", "look at a cluster of bookies, repair it, format it"))
     _add_clients(add)
@@ -232,6 +234,12 @@ def _zookeeper(options: argparse.Namespace) -> int:
     return run_zookeeper(options)
 
 
+def _metadata(options: argparse.Namespace) -> int:
+    from broker.cli.metadata_command import run_metadata
+
+    return run_metadata(options)
+
+
 def _bookie_shell(options: argparse.Namespace) -> int:
     from broker.cli.shell_command import run_bookie_shell
 
@@ -308,6 +316,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "bookie-drain": _bookie_drain,
     "probe": _probe,
     "zookeeper": _zookeeper,
+    "metadata": _metadata,
     "autorecovery": _autorecovery,
     "bookie-shell": _bookie_shell,
     "produce": _produce,

@@ -10,6 +10,7 @@ __all__ = [
     "add_bookie_drain",
     "add_broker",
     "add_cluster",
+    "add_metadata",
     "add_probe",
     "add_zookeeper",
 ]
@@ -64,6 +65,14 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
     )
     add("--check", choices=("live", "ready"), help="only ask the server on --client-port")
     _add_common(parser, "zoo.cfg")
+
+
+def add_metadata(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "While the broker is stopped. Damaged files are kept beside the new ones."
+    add = parser.add_argument
+    add("action", choices=("recover",), help="say what is lost, and go on without it")
+    add("--data", metavar="DIR", default="data", help="of the standalone (default: data)")
+    add("--accept-data-loss", action="store_true", help="do it; without: nothing is changed")
 
 
 def add_autorecovery(parser: argparse.ArgumentParser) -> None:
