@@ -23,6 +23,7 @@ from bookkeeper.environment import PREFIXES, settings_among, squeeze
 from bookkeeper.http_sites import host_names
 from bookkeeper.place import ZONE_LABEL, check_place
 from broker.advertised_listeners import parse_listeners
+from broker.pulsar_settings import FEATURES, LACKING, TUNING, is_default, ledgers_uri_error
 from loadbalance.config import BalancerConfig
 from loadbalance.errors import InvalidSettingError
 from managed_ledger.offload.places import FILESYSTEM, path_of_uri
@@ -52,7 +53,7 @@ _CHOICES = {
 }
 # Fields that may not be negative or zero, though their type allows it.
 _PORTS = ("broker_service_port", "web_service_port")
-_LISTS = ("load_balancer_shedding_excluded_namespaces",)
+_LISTS = ("load_balancer_shedding_excluded_namespaces", "subscription_types_enabled")
 _ALL_PORTS = (*_PORTS, *(f"{name}_tls" for name in _PORTS), "bookie_port")
 _SECRETS = frozenset(
     {
@@ -95,14 +96,6 @@ _POSITIVE = (
 _AUTHORIZATION_PROVIDERS = (
     "",
     "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider",
-)
-
-# Features that would change what users may rely on: asking for one is an error, not a warning.
-_UNSUPPORTED = frozenset(
-    {
-        "tlsenabledwithkeystore",
-        "transactioncoordinatorenabled",
-    }
 )
 
 # Pulsar's former names; a process that ignored them would start with an empty store of its own.
@@ -232,6 +225,9 @@ class BrokerConfig(BalancerConfig):
     acknowledgment_at_batch_index_level_enabled: bool = True  # as Pulsar 4.2
     active_consumer_failover_delay_time_millis: int = 1_000
     subscription_key_shared_enable: bool = True
+    subscription_types_enabled: frozenset[str] = frozenset(
+        {"Exclusive", "Shared", "Failover", "Key_Shared"}
+    )  # policies may name others
     subscription_key_shared_use_consistent_hashing: bool = True  # False: halves of ranges
     dispatcher_max_read_batch_size: int = 100  # entries
     dispatcher_max_round_robin_batch_size: int = 20  # entries a consumer gets before the next one
@@ -434,6 +430,8 @@ class BrokerConfig(BalancerConfig):
                 raise ConfigError(
                     f"{key_of(name)}={getattr(self, name)!r}: not one of {', '.join(choices)}"
                 )
+        if strange := self.subscription_types_enabled - _DEFAULTS["subscription_types_enabled"]:
+            raise ConfigError(f"subscriptionTypesEnabled: no type {', '.join(sorted(strange))}")
         self._check_listeners()
         for name in _ALL_PORTS:
             if not -1 <= getattr(self, name) <= 65_535:
@@ -512,7 +510,7 @@ class BrokerConfig(BalancerConfig):
         """
         values: dict[str, Any] = {}
         former: dict[str, str] = {}
-        unknown: list[str] = []
+        others = _OtherSettings()
         for source, pairs in (
             ("defaults", defaults),
             (str(file), read_properties(file) if file else {}),
@@ -523,18 +521,12 @@ class BrokerConfig(BalancerConfig):
                 if (name := _FORMER_KEYS.get(squeeze(key))) is not None:
                     former[name] = f"zk:{text.removeprefix('zk:')}" if text else ""
                 elif (name := _FIELD_OF_KEY.get(squeeze(key))) is None:
-                    if squeeze(key) in _UNSUPPORTED and text.strip().lower() in _TRUE:
-                        raise ConfigError(f"{key}={text} ({source}): not in this version")
-                    unknown.append(key)
+                    others.add(key, text, source)
                 else:
                     values[name] = _parse(name, text, source)
-        if (
-            unknown
-        ):  # once for all: a stock broker.conf holds hundreds of keys of parts we don't have
-            logger.warning(
-                "ignored %d unknown settings: %s", len(unknown), ", ".join(sorted(set(unknown)))
-            )
-        return cls(**values | {name: url for name, url in former.items() if not values.get(name)})
+        values |= {name: url for name, url in former.items() if not values.get(name)}
+        others.end(values.get("metadata_store_url", ""))
+        return cls(**values)
 
     def with_keys(self, settings: Mapping[str, object]) -> Self:
         """These settings with some changed, named by Pulsar's keys or by attributes.
@@ -602,11 +594,17 @@ def key_of(name: str) -> str:
 
 def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
     """Raises ConfigError: variables that contradict each other."""
-    known = _FIELD_OF_KEY.keys() | _FORMER_KEYS
+    known = _FIELD_OF_KEY.keys() | _FORMER_KEYS | _PULSARS.keys()
     try:
-        return settings_among(environment, PREFIXES, lambda key: squeeze(key) in known)
+        found = settings_among(environment, PREFIXES, lambda key: squeeze(key) in known)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    # Nothing else begins like this: a typing error is told.
+    for name in sorted(environment):
+        key = name.removeprefix(_PULSAR_PREFIX)
+        if key != name and squeeze(key) not in known:
+            found[key] = environment[name]
+    return found
 
 
 def _parse(name: str, text: str, source: str) -> object:
@@ -621,9 +619,10 @@ def _parse(name: str, text: str, source: str) -> object:
         if name in _ALL_PORTS and text == "":
             return -1  # Pulsar's way to switch a port off
         if name in _LISTS:
-            return frozenset(filter(None, map(str.strip, text.split(","))))
-        # Pulsar writes an empty value for "default"
-        return _DEFAULTS[name] if text == "" and kind is not str else kind(text)
+            return frozenset(filter(None, map(str.strip, text.split(",")))) or _DEFAULTS[name]
+        # Pulsar writes an empty value for "default"; of texts only these are never empty.
+        never_empty = kind is not str or name in _CHOICES or name == "cluster_name"
+        return _DEFAULTS[name] if text == "" and never_empty else kind(text)
     except ValueError as error:
         raise ConfigError(f"{key_of(name)}={text!r} ({source}): {error}") from error
 
@@ -634,6 +633,57 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+class _OtherSettings:
+    """Settings that no field is for: ``add`` each, a later one of a name wins, then ``end``."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, tuple[str, str, str]] = {}  # by the name that Pulsar or nobody has
+
+    def add(self, key: str, text: str, source: str) -> None:
+        self._given[_PULSARS.get(squeeze(key), key)] = key, text, source
+
+    def end(self, metadata_store_url: str) -> None:
+        """Say once for all what is ignored: a stock broker.conf has hundreds of them.
+
+        Raises:
+            ConfigError: one restricts or guarantees what isn't restricted or guaranteed here.
+        """
+        unknown: list[str] = []
+        features: list[str] = []
+        tuning: list[str] = []
+        for name, (key, text, source) in self._given.items():
+            if name == "bookkeeperMetadataServiceUri":
+                if (error := ledgers_uri_error(text, metadata_store_url)) is not None:
+                    raise ConfigError(f"{key}={text} ({source}): {error}")
+            elif name in LACKING:
+                if not is_default(text, LACKING[name].default):
+                    shown = "******" if "password" in name.lower() else text
+                    row = LACKING[name]
+                    raise ConfigError(
+                        f"{key}={shown} ({source}): not in this version: {row.instead};"
+                        f" only {row.default or 'empty'} is taken"
+                    )
+            elif name in FEATURES:
+                if not is_default(text, FEATURES[name]):
+                    features.append(f"{key}={text}")
+            elif name in TUNING:
+                tuning.append(key)
+            else:
+                unknown.append(key)
+        if unknown:
+            logger.warning("ignored %d unknown settings: %s", len(unknown), _list(unknown))
+        if features:
+            logger.warning("settings of what isn't here: %s", _list(features))
+        if tuning:
+            logger.debug("settings without a meaning here: %s", _list(tuning))
+
+
+def _list(texts: Iterable[str]) -> str:
+    return ", ".join(sorted(texts))
+
+
+_PULSAR_PREFIX = PREFIXES[0]
+_PULSARS = {squeeze(name): name for name in (*LACKING, *FEATURES, *TUNING)}
 _FIELDS = dataclasses.fields(BrokerConfig)
 _TYPES: dict[str, type] = get_type_hints(BrokerConfig)
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}

@@ -373,8 +373,10 @@ class Policies:
         """Seconds between snapshots of what is known of producers; 0: by entries only."""
         self.subscription_auth_mode = str(self.value("subscription_auth_mode") or "None")
         types = (_names(value) for value in self.values("subscription_types_enabled"))
-        self.subscription_types: frozenset[str] = next(filter(None, types), frozenset())
-        """Names of the allowed types; empty: all."""
+        self.subscription_types: frozenset[str] = next(
+            filter(None, types), config.subscription_types_enabled
+        )
+        """Names of the allowed types."""
         delayed = _object(self.value("delayed_delivery_policies"))
         self.delayed_delivery = DelayedDelivery(
             _boolean(delayed.get("active"), config.delayed_delivery_enabled),

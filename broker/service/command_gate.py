@@ -176,6 +176,13 @@ RULES: Final[dict[int, CommandRule]] = {
     _C.ADD_PARTITION_TO_TXN: _FREE,
     _C.ADD_SUBSCRIPTION_TO_TXN: _FREE,
     _C.END_TXN: _FREE,
+    _C.SCALABLE_TOPIC_LOOKUP: _FREE,
+    _C.SCALABLE_TOPIC_SUBSCRIBE: _FREE,
+    _C.SCALABLE_TOPIC_CLOSE: _FREE,
+    _C.WATCH_SCALABLE_TOPICS: _FREE,
+    _C.WATCH_SCALABLE_TOPICS_CLOSE: _FREE,
+    _C.WATCH_TC_ASSIGNMENTS: _FREE,
+    _C.WATCH_TC_ASSIGNMENTS_CLOSE: _FREE,
     _C.END_TXN_ON_PARTITION: CommandRule(_superuser_needs, "end transactions"),
     _C.END_TXN_ON_SUBSCRIPTION: CommandRule(_superuser_needs, "end transactions"),
 }

@@ -314,7 +314,7 @@ class Topic(ABC):
             self._check_open()  # the check may have taken a while
         policies = self.policies
         enabled = policies.subscription_types
-        if enabled and SUB_TYPE_NAMES[request.sub_type] not in enabled:
+        if SUB_TYPE_NAMES[request.sub_type] not in enabled:
             raise NotAllowedError(
                 f"Subscription of type {SUB_TYPE_NAMES[request.sub_type]} is disabled"
             )

@@ -346,6 +346,32 @@ def test_transactions_are_refused_while_they_are_off(service_url: str) -> None:
         assert (error.request_id, error.error) == (3, pb.NotAllowedError)
 
 
+def test_scalable_topics_are_refused_and_the_connection_goes_on(service_url: str) -> None:
+    commands = [pb.BaseCommand() for _ in range(4)]
+    lookup, subscribe, topics, coordinators = commands
+    lookup.type = pb.BaseCommand.SCALABLE_TOPIC_LOOKUP
+    lookup.scalableTopicLookup.session_id = 1
+    lookup.scalableTopicLookup.topic = "t"
+    subscribe.type = pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE
+    wanted = subscribe.scalableTopicSubscribe
+    wanted.request_id, wanted.topic, wanted.subscription = 2, "t", "s"
+    wanted.consumer_name, wanted.consumer_id, wanted.consumer_type = "c", 1, pb.STREAM
+    topics.type = pb.BaseCommand.WATCH_SCALABLE_TOPICS
+    topics.watchScalableTopics.watch_id = 3
+    topics.watchScalableTopics.namespace = "public/default"
+    coordinators.type = pb.BaseCommand.WATCH_TC_ASSIGNMENTS
+    coordinators.watchTcAssignments.watch_id = 4
+    with RawClient(service_url) as client:
+        for number, command in enumerate(commands, 1):
+            client.send(command)
+            error = client.expect(pb.BaseCommand.ERROR)[0].error
+            assert (error.request_id, error.error) == (number, pb.NotAllowedError)
+        close = pb.BaseCommand(type=pb.BaseCommand.SCALABLE_TOPIC_CLOSE)
+        close.scalableTopicClose.session_id = 1
+        client.send(close)
+        client.create_producer(new_topic())
+
+
 def test_non_persistent_receipts_carry_id_zero(service_url: str) -> None:
     with RawClient(service_url) as client:
         topic = new_topic().replace("persistent://", "non-persistent://")

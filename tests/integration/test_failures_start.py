@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import subprocess
 import time
 from pathlib import Path
 
+import pulsar
 import pytest
 
 from tests.integration.failure_tools import (
@@ -20,6 +22,8 @@ from tests.integration.failure_tools import (
 )
 from tests.integration.failure_tools import open_reader as reader_of
 from tests.standalone_process import StandaloneProcess
+
+QUIET = logging.getLogger("pulsar client")
 
 
 def test_two_processes_on_one_directory(tmp_path: Path) -> None:
@@ -99,3 +103,28 @@ def test_a_clock_that_jumps_back_keeps_order_and_receipts(tmp_path: Path) -> Non
         process.kill()
         process.start()
         check_history(process.service_url, topic, receipts)
+
+
+def test_pulsars_default_settings_start_and_a_promise_that_is_not_kept_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in its standalone.conf, which has one copy of everything."""
+    rows = Path("tests/unit/broker/pulsar_settings_4_2_4.tsv").read_text().splitlines()
+    settings = dict(row.split("\t") for row in rows)
+    quorums = [
+        f"managedLedgerDefault{name}" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")
+    ]
+    file = tmp_path / "standalone.conf"
+    given = (
+        settings | dict.fromkeys(quorums, "1") | {"subscriptionTypesEnabled": "Exclusive,Shared"}
+    )
+    file.write_text("".join(f"{key}={text}\n" for key, text in given.items()))
+    process = StandaloneProcess(tmp_path / "data", "--config", str(file))
+    with process:
+        client = pulsar.Client(process.service_url, logger=QUIET, operation_timeout_seconds=30)
+        client.subscribe("types", "shared", pulsar.ConsumerType.Shared)
+        with pytest.raises(pulsar.NotAllowedError):
+            client.subscribe("types", "failover", pulsar.ConsumerType.Failover)
+        client.close()
+    monkeypatch.setenv("PULSAR_PREFIX_transactionCoordinatorEnabled", "true")
+    assert "transactionCoordinatorEnabled=true (environment)" in process.refuse_to_start()

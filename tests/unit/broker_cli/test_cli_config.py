@@ -24,11 +24,11 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 def test_unknown_keys_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("zooKeeperCacheExpirySeconds=1\nnumIOThreads=2\n")
+    file.write_text("nobodysKey=1\nmanagedLedgerDefaultEnsemble=2\n")
     with caplog.at_level(logging.WARNING):
         BrokerConfig.load(file, {})
     (record,) = caplog.records
-    assert "numIOThreads, zooKeeperCacheExpirySeconds" in record.getMessage()
+    assert "managedLedgerDefaultEnsemble, nobodysKey" in record.getMessage()
 
 
 def test_former_names_of_the_metadata_store(tmp_path: Path) -> None:

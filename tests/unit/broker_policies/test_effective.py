@@ -152,6 +152,11 @@ def test_subscription_types_are_replaced_not_added() -> None:
     assert topic.subscription_types == {"Failover"}
     cleared = base.with_topic({"local": {"subscription_types_enabled": []}})
     assert cleared.subscription_types == {"Shared"}
+    config = BrokerConfig(subscription_types_enabled=frozenset({"Exclusive"}))
+    assert Policies({}, config).subscription_types == {"Exclusive"}
+    cleared = Policies({"subscription_types_enabled": []}, config)
+    assert cleared.subscription_types == {"Exclusive"}
+    assert base.subscription_types == {"Shared"}
 
 
 def test_delayed_messages_are_looked_after_now_and_then() -> None:

@@ -1,0 +1,304 @@
+"""What each setting of Apache Pulsar 4.2.4's broker means here, beside those that are obeyed.
+
+Pulsar has 568 names (fields of its ServiceConfiguration). Those that ``BrokerConfig`` has a field
+for are obeyed; each of the others is in one of three tables. Defaults are Pulsar's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+__all__ = ["FEATURES", "LACKING", "TUNING", "Lacking", "is_default", "ledgers_uri_error"]
+
+
+class Lacking(NamedTuple):
+    default: str
+    instead: str
+    """How it is here, whatever the setting says."""
+
+
+LACKING: Final[dict[str, Lacking]] = {
+    "additionalSystemCursorNames": Lacking("", "quotas and expiry hold for every subscription"),
+    "allowOverrideEntryFilters": Lacking("false", "entries are not filtered"),
+    "authenticationRoleLoggingAnonymizer": Lacking("NONE", "roles are logged as they are"),
+    "bookkeeperClientAuthenticationParametersName": Lacking(
+        "", "bookies are shown a token (bookkeeperClientAuthenticationParameters)"
+    ),
+    "bookkeeperClientSecondaryIsolationGroups": Lacking(
+        "", "there is one list of groups (bookkeeperClientIsolationGroups)"
+    ),
+    "bookkeeperMetadataServiceUri": Lacking("", "ledgers are where metadataStoreUrl says"),
+    "bookkeeperTLSKeyFileType": Lacking("PEM", "keys are PEM files"),
+    "bookkeeperTLSKeyStorePasswordPath": Lacking("", "keys are PEM files without a password"),
+    "bookkeeperTLSProviderFactoryClass": Lacking(
+        "org.apache.bookkeeper.tls.TLSContextFactory", "certificates come from PEM files"
+    ),
+    "bookkeeperTLSTrustCertTypes": Lacking("PEM", "certificates are PEM files"),
+    "bookkeeperTLSTrustStorePasswordPath": Lacking("", "certificates are PEM files"),
+    "brokerClientCertificateFilePath": Lacking(
+        "", "brokers show a token, not a certificate, by brokerClientAuthenticationPlugin"
+    ),
+    "brokerClientKeyFilePath": Lacking(
+        "", "brokers show a token, not a certificate, by brokerClientAuthenticationPlugin"
+    ),
+    "brokerClientSslFactoryPlugin": Lacking(
+        "org.apache.pulsar.common.util.DefaultPulsarSslFactory", "certificates come from PEM files"
+    ),
+    "brokerClientTlsCiphers": Lacking("", "what Python's defaults allow"),
+    "brokerClientTlsEnabledWithKeyStore": Lacking("false", "certificates come from PEM files"),
+    "brokerClientTlsProtocols": Lacking("", "TLS 1.2 and 1.3"),
+    "brokerEntryMetadataInterceptors": Lacking("", "entries get no metadata of the broker"),
+    "brokerEntryPayloadProcessors": Lacking("", "payloads are not processed"),
+    "brokerInterceptors": Lacking("", "nothing is intercepted"),
+    "clientLibraryVersionCheckEnabled": Lacking("false", "clients of any version may connect"),
+    "configurationMetadataSyncEventTopic": Lacking(
+        "", "metadata are not synchronized between clusters"
+    ),
+    "enableBrokerSideSubscriptionPatternEvaluation": Lacking(
+        "true", "patterns are always evaluated here"
+    ),
+    "enableBrokerTopicListWatcher": Lacking("true", "clients may always watch lists of topics"),
+    "entryFilterNames": Lacking("", "entries are not filtered"),
+    "haProxyProtocolEnabled": Lacking("false", "the PROXY protocol is not spoken"),
+    "httpRequestsFailOnUnknownPropertiesEnabled": Lacking(
+        "false", "unknown fields of documents are ignored"
+    ),
+    "managedLedgerDigestType": Lacking("CRC32C", "entries are protected by CRC32C"),
+    "managedLedgerMaxAckQuorum": Lacking("5", "policies may ask for any quorum"),
+    "managedLedgerMaxEnsembleSize": Lacking("5", "policies may ask for any ensemble"),
+    "managedLedgerMaxWriteQuorum": Lacking("5", "policies may ask for any quorum"),
+    "maxConsumerMetadataSize": Lacking("1024", "the limit is 1024 bytes"),
+    "maxSameAddressConsumersPerTopic": Lacking("0", "consumers are not counted by address"),
+    "maxSameAddressProducersPerTopic": Lacking("0", "producers are not counted by address"),
+    "maxUnackedMessagesPerBroker": Lacking(
+        "0", "there are limits of a consumer and of a subscription only"
+    ),
+    "metadataSyncEventTopic": Lacking("", "metadata are not synchronized between clusters"),
+    "resourceUsageTransportClassName": Lacking("", "resource groups limit nothing"),
+    "schemaRegistryCompatibilityCheckers": Lacking(
+        "org.apache.pulsar.broker.service.schema.AvroSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.ExternalSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.JsonSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.ProtobufNativeSchemaCompatibilityCheck",
+        "compatibility is judged by Pulsar's own rules",
+    ),
+    "sslFactoryPlugin": Lacking(
+        "org.apache.pulsar.common.util.DefaultPulsarSslFactory", "certificates come from PEM files"
+    ),
+    "strictAuthMethod": Lacking("false", "providers are asked in turn where a client names none"),
+    "strictBookieAffinityEnabled": Lacking(
+        "false", "bookies of other groups are used when those of the namespace do not suffice"
+    ),
+    "strictTopicNameEnabled": Lacking("false", "topics may be named like partitions"),
+    "strictlyVerifySubscriptionName": Lacking("false", "subscriptions may have any name"),
+    "subscriptionPatternMaxLength": Lacking("50", "the limit is 50 characters"),
+    "supportedNamespaceBundleSplitAlgorithms": Lacking(
+        "flow_or_qps_equally_divide,range_equally_divide,specified_positions_divide,topic_count_equally_divide",
+        "all algorithms are always allowed",
+    ),
+    "tlsEnabledWithKeyStore": Lacking("false", "certificates come from PEM files"),
+    "transactionCoordinatorEnabled": Lacking("false", "there are no transactions"),
+    "webServiceHaProxyProtocolEnabled": Lacking("false", "the PROXY protocol is not spoken"),
+    "webServiceTlsCiphers": Lacking("", "tlsCiphers holds for HTTPS, too"),
+    "webServiceTlsProtocols": Lacking("", "tlsProtocols holds for HTTPS, too"),
+}
+"""What restricts or guarantees something that isn't restricted or guaranteed here: any other value
+than the default ends the start."""
+
+FEATURES: Final[dict[str, str]] = {
+    "activeConsumerFailoverConsistentHashing": "false",
+    "additionalServlets": "",
+    "allowAclChangesOnNonExistentTopics": "false",
+    "autoSkipNonRecoverableData": "false",
+    "bindAddresses": "",
+    "bootstrapNamespaces": "",
+    "brokerDeleteInactivePartitionedTopicMetadataEnabled": "false",
+    "brokerServiceCompactionThresholdInBytes": "0",
+    "clusterMigrationCheckDurationSeconds": "0",
+    "configurationStoreConfigPath": "",
+    "delayedDeliveryTrackerFactoryClassName": (
+        "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory"
+    ),
+    "enablePackagesManagement": "false",
+    "enableRunBookieAutoRecoveryTogether": "false",
+    "enableRunBookieTogether": "false",
+    "exposingBrokerEntryMetadataToClientEnabled": "false",
+    "functionsWorkerEnablePackageManagement": "false",
+    "functionsWorkerEnabled": "false",
+    "managedLedgerForceRecovery": "false",
+    "managedLedgerInactiveLedgerRolloverTimeSeconds": "0",
+    "managedLedgerStorageClassName": "org.apache.pulsar.broker.ManagedLedgerClientFactory",
+    "messagingProtocols": "",
+    "pulsarResourcesExtendedClassName": "org.apache.pulsar.broker.DefaultPulsarResourcesExtended",
+    "schemaLedgerForceRecovery": "false",
+    "schemaRegistryStorageClassName": (
+        "org.apache.pulsar.broker.service.schema.BookkeeperSchemaStorageFactory"
+    ),
+    "topicFactoryClassName": "",
+    "triggerOffloadOnTopicLoad": "false",
+    "webServiceTrustXForwardedFor": "false",
+    "zookeeperSessionExpiredPolicy": "reconnect",
+}
+"""What asks for something that isn't here, and on which nothing else relies: a warning, unless it
+is the default, which is the value here."""
+
+TUNING: Final = frozenset(
+    """
+additionalServletDirectory aggregatePublisherStatsByProducerName
+allowedTopicPropertyKeysForMetrics bookkeeperClientExposeStatsToPrometheus
+bookkeeperClientLimitStatsLogging bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads
+bookkeeperClientSeparatedIoThreadsEnabled bookkeeperClientThrottleValue
+bookkeeperNumberOfChannelsPerBookie bookkeeperTlsCertFilesRefreshDurationSeconds
+bookkeeperUseV2WireProtocol brokerClientSslFactoryPluginParams brokerClientSslProvider
+brokerClientTlsKeyStore brokerClientTlsKeyStorePassword brokerClientTlsKeyStoreType
+brokerClientTlsTrustStore brokerClientTlsTrustStorePassword brokerClientTlsTrustStoreType
+brokerInterceptorsDirectory brokerPublisherThrottlingTickTimeMillis
+brokerReplicationInactiveThresholdSeconds brokerServiceCompactionMonitorIntervalInSeconds
+brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerServicePurgeInactiveFrequencyInSeconds
+cacheEvictionByExpectedReadCount cacheEvictionByMarkDeletedPosition
+clusterMigrationAutoResourceCreation compactionServiceFactoryClassName
+createTopicToRemoteClusterForReplication delayedDeliveryFixedDelayDetectionLookahead
+delayedDeliveryMaxIndexesPerBucketSnapshotSegment delayedDeliveryMaxNumBuckets
+delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds delayedDeliveryMinIndexCountPerBucket
+disableHttpDebugMethods dispatchRateLimiterFactoryClassName
+dispatchThrottlingForFilteredEntriesEnabled dispatchThrottlingRatePerReplicatorInByte
+dispatchThrottlingRatePerReplicatorInMsg dispatcherDispatchMessagesInSubscriptionThread
+dispatcherEntryFilterRescheduledMessageDelay dispatcherMaxReadSizeBytes dispatcherMinReadBatchSize
+dispatcherPauseOnAckStatePersistentEnabled dispatcherReadFailureBackoffInitialTimeInMs
+dispatcherReadFailureBackoffMandatoryStopTimeInMs dispatcherReadFailureBackoffMaxTimeInMs
+dispatcherRetryBackoffInitialTimeInMs dispatcherRetryBackoffMaxTimeInMs enableBusyWait
+enableNamespaceIsolationUpdateOnTime enableReplicatedSubscriptions entryFiltersDirectory
+exposeBundlesMetricsInPrometheus exposeCustomTopicMetricLabelsEnabled
+exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus
+exposePreciseBacklogInPrometheus exposePublisherStats exposeSubscriptionBacklogSizeInPrometheus
+functionsWorkerServiceNarPackage healthCheckMetricsUpdateTimeInSeconds
+httpServerThreadPoolQueueSize inflightSaslContextExpiryMs isRunningStandalone
+jvmGCMetricsLoggerClassName keySharedLookAheadMsgInReplayThresholdPerConsumer
+keySharedLookAheadMsgInReplayThresholdPerSubscription keySharedUnblockingIntervalMs kinitCommand
+lazyCursorRecovery loadBalancerBandwithInResourceWeight loadBalancerBandwithOutResourceWeight
+loadBalancerBrokerComfortLoadLevelPercentage loadBalancerBrokerUnderloadedThresholdPercentage
+loadBalancerDebugModeEnabled loadBalancerHostUsageCheckIntervalMinutes
+loadBalancerInFlightServiceUnitStateWaitingTimeInMillis loadBalancerMemoryResourceWeight
+loadBalancerMultiPhaseBundleUnload loadBalancerNamespaceBundleSplitConditionHitCountThreshold
+loadBalancerOverrideBrokerNicSpeedGbps loadBalancerOverrideBrokerNics
+loadBalancerPlacementStrategy loadBalancerServiceUnitStateMaxConcurrentOverrides
+loadBalancerServiceUnitStateMonitorIntervalInSeconds
+loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds loadBalancerServiceUnitTableViewSyncer
+loadBalancerSplitIntervalMinutes loadBalancerTransferEnabled loadManagerClassName
+loadManagerServiceUnitStateTableViewClassName lookupPropertyPrefix
+managedCursorInfoCompressionThresholdInBytes managedCursorInfoCompressionType
+managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
+managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes
+managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed managedLedgerCacheEvictionFrequency
+managedLedgerCacheEvictionIntervalMs managedLedgerCacheEvictionTimeThresholdMillis
+managedLedgerCacheEvictionWatermark
+managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis
+managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
+managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis
+managedLedgerDeleteMaxConcurrentRequests managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds
+managedLedgerInfoCompressionThresholdInBytes managedLedgerInfoCompressionType
+managedLedgerMaxBacklogBetweenCursorsForCaching managedLedgerMaxBatchDeletedIndexToPersist
+managedLedgerMaxReadsInFlightPermitsAcquireQueueSize
+managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis managedLedgerMaxReadsInFlightSizeInMB
+managedLedgerMaxUnackedRangesToPersist managedLedgerMaxUnackedRangesToPersistInMetadataStore
+managedLedgerMaxUnackedRangesToPersistInZooKeeper managedLedgerMetadataOperationsTimeoutSeconds
+managedLedgerMinimumBacklogCursorsForCaching managedLedgerMinimumBacklogEntriesForCaching
+managedLedgerNewEntriesCheckDelayInMillis managedLedgerNumSchedulerThreads
+managedLedgerOffloadPrefetchRounds managedLedgerPersistIndividualAckAsLongArray
+managedLedgerPrometheusStatsLatencyRolloverSeconds managedLedgerReadEntryTimeoutSeconds
+managedLedgerStatsPeriodSeconds managedLedgerTraceTaskExecution
+managedLedgerUnackedRangesOpenCacheSetEnabled maxActiveTransactionsPerCoordinator
+maxConcurrentNonPersistentMessagePerConnection maxInflightSaslContext
+maxPendingPublishRequestsPerConnection maxSecondsToClearTopicNameCache
+maxTopicListInFlightDirectMemSizeMB maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize
+maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis maxTopicListInFlightHeapMemSizeMB
+maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize
+maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis
+maxUnackedMessagesPerSubscriptionOnBrokerBlocked metadataStoreAllowReadOnlyOperations
+metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
+metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreCacheExpirySeconds
+metadataStoreSerDesThreads metricsBufferResponse metricsServletTimeoutMs
+namespaceBundleUnloadingTimeoutMs narExtractionDirectory numAcceptorThreads
+numCacheExecutorThreadPoolSize numExecutorThreadPoolSize numHttpServerThreads numIOThreads
+numOrderedExecutorThreads numTransactionReplayThreadPoolSize numWorkerThreadsForNonPersistentTopic
+offloadersDirectory packagesManagementLedgerRootPath packagesManagementStorageProvider
+packagesReplicas persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl
+preciseTimeBasedBacklogQuotaCheck protocolHandlerDirectory pulsarChannelPauseReceivingCooldownMs
+pulsarChannelPauseReceivingCooldownRateLimitPeriodMs
+pulsarChannelPauseReceivingCooldownRateLimitPermits
+pulsarChannelPauseReceivingRequestsIfUnwritable pulsarChannelWriteBufferHighWaterMark
+pulsarChannelWriteBufferLowWaterMark replicatedSubscriptionsSnapshotFrequencyMillis
+replicatedSubscriptionsSnapshotMaxCachedPerSubscription
+replicatedSubscriptionsSnapshotTimeoutSeconds replicationConnectionsPerBroker
+replicationMetricsEnabled replicationPolicyCheckDurationSeconds replicationProducerQueueSize
+replicationStartAt replicationTlsEnabled replicatorPrefix
+resourceUsageTransportPublishIntervalInSecs retentionCheckIntervalInSeconds
+saslJaasClientAllowedIds saslJaasServerRoleTokenSignerSecretPath saslJaasServerSectionName
+schemaJsonAllowLegacyJacksonFormat skipBrokerShutdownOnOOM sslFactoryPluginParams
+statsUpdateInitialDelayInSecs subscriptionKeySharedConsistentHashingReplicaPoints
+subscriptionKeySharedUseClassicPersistentImplementation subscriptionRedeliveryTrackerEnabled
+subscriptionSharedUseClassicPersistentImplementation systemTopicEnabled
+systemTopicSchemaCompatibilityStrategy tlsHostnameVerificationEnabled tlsKeyStore
+tlsKeyStorePassword tlsKeyStoreType tlsProvider tlsTrustStore tlsTrustStorePassword
+tlsTrustStoreType topicBundleAssignmentStrategy topicCompactionRetainNullKey
+topicFencingTimeoutSeconds topicNameCacheMaxCapacity topicOrderedExecutorThreadNum
+topicPoliciesCacheInitTimeoutSeconds topicPoliciesServiceClassName
+topicPolicyListenerReplayEnabled topicPublisherThrottlingTickTimeMillis
+topicsPatternRegexImplementation transactionBufferClientMaxConcurrentRequests
+transactionBufferClientOperationTimeoutInMills transactionBufferProviderClassName
+transactionBufferSegmentedSnapshotEnabled transactionBufferSnapshotMaxTransactionCount
+transactionBufferSnapshotMinTimeInMillis transactionBufferSnapshotSegmentSize
+transactionLogBatchedWriteEnabled transactionLogBatchedWriteMaxDelayInMillis
+transactionLogBatchedWriteMaxRecords transactionLogBatchedWriteMaxSize
+transactionMetadataStoreProviderClassName transactionPendingAckBatchedWriteEnabled
+transactionPendingAckBatchedWriteMaxDelayInMillis transactionPendingAckBatchedWriteMaxRecords
+transactionPendingAckBatchedWriteMaxSize transactionPendingAckLogIndexMinLag
+transactionPendingAckStoreProviderClassName unblockStuckSubscriptionEnabled
+useSeparateThreadPoolForProtocolHandlers webServiceLogDetailedAddresses webServiceTlsProvider
+webSocketConnectionsPerBroker webSocketNumIoThreads webSocketNumServiceThreads
+webSocketPulsarClientMemoryLimitInMB zooKeeperAllowReadOnlyOperations zooKeeperCacheExpirySeconds
+zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis
+""".split()  # noqa: SIM905  # 251 lines else
+)
+"""Threads, buffers, caches, intervals of parts that are made otherwise or don't exist, and what
+only counts beside a switch of the other tables: nothing is lost by ignoring them."""
+
+
+def is_default(text: str, default: str) -> bool:
+    """Whether a value is Pulsar's default. Empty: always, that is how Pulsar writes it.
+
+    Lists have no order; numbers and words no spelling.
+    """
+    return text.strip() == "" or _meaning(text) == _meaning(default)
+
+
+def _meaning(text: str) -> frozenset[str]:
+    return frozenset(each.strip().lower() for each in text.split(",") if each.strip())
+
+
+_STORE: Final = re.compile(r"(?:metadata-store:)?(?:zk(?:\+[a-z]+)?:)?(?://)?([^/]*)(/.*)?")
+_LEDGERS: Final = "/ledgers"
+
+
+def ledgers_uri_error(uri: str, metadata_store_url: str) -> str | None:
+    """Why ``bookkeeperMetadataServiceUri`` isn't where this broker has its ledgers; None: it is.
+
+    The same servers in any order and port 2181 unless said, and the path that Pulsar takes when the
+    setting is empty: ``/ledgers`` below that of ``metadata_store_url`` ("": the embedded store).
+    """
+    if not uri.strip():
+        return None
+    if not metadata_store_url:
+        return "ledgers of a standalone broker are in its own store"
+    own_servers, own_path = _place_of(metadata_store_url)
+    servers, path = _place_of(uri)
+    if servers == own_servers and path == own_path + _LEDGERS:
+        return None
+    return f"ledgers are below {own_path}{_LEDGERS} of metadataStoreUrl={metadata_store_url}"
+
+
+def _place_of(url: str) -> tuple[frozenset[str], str]:
+    match = _STORE.fullmatch(url.strip())
+    if match is None:
+        return frozenset({url}), ""
+    servers = (each.strip().lower() for each in re.split("[,;]", match[1]) if each.strip())
+    named = (each if ":" in each else f"{each}:2181" for each in servers)
+    return frozenset(named), (match[2] or "").rstrip("/")

@@ -1,0 +1,150 @@
+"""Each of Apache Pulsar 4.2.4's settings is obeyed, known to mean nothing here, or ends the start.
+
+``pulsar_settings_4_2_4.tsv``: names and defaults of the fields of its ServiceConfiguration, read by
+reflection from its jar.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from bookkeeper.environment import squeeze
+from broker.config import _FIELD_OF_KEY, _FORMER_KEYS, BrokerConfig, ConfigError
+from broker.pulsar_settings import FEATURES, LACKING, TUNING, is_default, ledgers_uri_error
+
+_ROWS = (Path(__file__).parent / "pulsar_settings_4_2_4.tsv").read_text().splitlines()
+DEFAULTS = dict(line.split("\t") for line in _ROWS)
+SOURCES = ("file", "PULSAR_PREFIX_", "MAGNETAR_", "command line")
+_URI = "bookkeeperMetadataServiceUri"
+
+
+def load(source: str, settings: dict[str, str], tmp_path: Path) -> BrokerConfig:
+    if source == "file":
+        file = tmp_path / "broker.conf"
+        file.write_text("".join(f"{key}={text}\n" for key, text in settings.items()))
+        return BrokerConfig.load(file, {})
+    if source == "command line":
+        return BrokerConfig.load(None, {}, settings)
+    return BrokerConfig.load(None, {source + key: text for key, text in settings.items()})
+
+
+def another(default: str) -> str:
+    """A value that isn't this one."""
+    if default in ("true", "false"):
+        return "false" if default == "true" else "true"
+    return str(int(default) + 1) if default.isdigit() else "another"
+
+
+def test_each_name_has_one_meaning() -> None:
+    assert len(DEFAULTS) == len(_ROWS) == 568
+    obeyed = {name for name in DEFAULTS if squeeze(name) in _FIELD_OF_KEY.keys() | _FORMER_KEYS}
+    tables = (obeyed, LACKING.keys(), FEATURES.keys(), TUNING)
+    assert sum(map(len, tables)) == 568
+    assert set().union(*tables) == DEFAULTS.keys()
+    for name, default in FEATURES.items() | {(name, row.default) for name, row in LACKING.items()}:
+        assert default == DEFAULTS[name]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_pulsars_defaults_start(
+    source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        config = load(source, DEFAULTS, tmp_path)
+    assert config.managed_ledger_default_ensemble_size == 2  # it was read
+    (record,) = caplog.records
+    assert record.levelno == logging.DEBUG
+    assert all(name in record.getMessage() for name in TUNING)
+    # As Pulsar's files have what they leave to the program
+    caplog.clear()
+    load(source, dict.fromkeys(LACKING.keys() | FEATURES.keys(), ""), tmp_path)
+    assert not caplog.records
+
+
+@pytest.mark.skipif("PULSAR_CONF" not in os.environ, reason="PULSAR_CONF: conf/ of a Pulsar 4.2.4")
+@pytest.mark.parametrize("name", ["broker.conf", "standalone.conf"])
+def test_pulsars_own_files_start(name: str) -> None:
+    BrokerConfig.load(Path(os.environ["PULSAR_CONF"]) / name, {})
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", sorted(LACKING))
+def test_a_promise_that_is_not_kept_ends_the_start(name: str, source: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}="):
+        load(source, {name: another(LACKING[name].default)}, tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(FEATURES))
+def test_what_is_not_here_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    text = another(FEATURES[name])
+    BrokerConfig.load(None, {f"PULSAR_PREFIX_{name}": text})
+    (record,) = caplog.records
+    assert record.getMessage() == f"settings of what isn't here: {name}={text}"
+
+
+def test_the_later_source_counts(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("transactionCoordinatorEnabled=true\n")
+    environment = {"PULSAR_PREFIX_transactionCoordinatorEnabled": "false"}
+    BrokerConfig.load(file, environment)
+    with pytest.raises(ConfigError, match="command line"):
+        BrokerConfig.load(file, environment, {"transaction_coordinator_enabled": "true"})
+
+
+def test_secrets_are_not_repeated() -> None:
+    name = "bookkeeperTLSKeyStorePasswordPath"
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.load(None, {f"PULSAR_PREFIX_{name}": "/etc/secret"})
+    assert "/etc/secret" not in str(caught.value)
+
+
+def test_a_typing_error_in_a_variable_of_pulsars_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    BrokerConfig.load(None, {"PULSAR_PREFIX_maxMesageSize": "1", "MAGNETAR_HOME": "/"})
+    (record,) = caplog.records
+    assert record.getMessage() == "ignored 1 unknown settings: maxMesageSize"
+
+
+def test_lists_and_words_are_compared_by_meaning() -> None:
+    default = LACKING["supportedNamespaceBundleSplitAlgorithms"].default
+    assert is_default(" ,".join(reversed(default.split(","))), default)
+    assert is_default("FALSE", "false")
+    assert not is_default(default.split(",")[0], default)
+
+
+@pytest.mark.parametrize(
+    ("uri", "url", "is_ours"),
+    [
+        ("", "", True),
+        ("zk+null://a:2181/ledgers", "", False),
+        ("metadata-store:zk:b:2181,a:2181/ledgers", "zk:a:2181,b:2181", True),
+        ("zk+hierarchical://a:2181;b:2181/ledgers", "a,b", True),
+        ("zk://a/x/ledgers/", "zk:a:2181/x", True),
+        ("zk://a/ledgers", "zk:a:2181/x", False),
+        ("zk://c/ledgers", "zk:a:2181", False),
+        ("zk://a:2182/ledgers", "zk:a:2181", False),
+        ("zk://a", "zk:a", False),
+        ("etcd:http://a/ledgers", "zk:a", False),
+    ],
+)
+def test_ledgers_elsewhere_end_the_start(uri: str, url: str, is_ours: bool) -> None:
+    assert (ledgers_uri_error(uri, url) is None) == is_ours
+    settings = {_URI: uri, "metadataStoreUrl": url}
+    if is_ours:
+        BrokerConfig.load(None, {}, settings)
+    else:
+        with pytest.raises(ConfigError, match=f"^{_URI}="):
+            BrokerConfig.load(None, {}, settings)
+
+
+def test_types_of_subscriptions_that_nobody_has() -> None:
+    assert BrokerConfig.load(
+        None, {}, {"subscriptionTypesEnabled": "Shared, Failover"}
+    ).subscription_types_enabled == {"Shared", "Failover"}
+    with pytest.raises(ConfigError, match="subscriptionTypesEnabled: no type Sharde"):
+        BrokerConfig.load(None, {}, {"subscriptionTypesEnabled": "Sharde"})
