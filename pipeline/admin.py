@@ -174,6 +174,15 @@ class Admin:
         """
         return self._value(self._call("GET", f"{_path(topic)}/{name}?applied=true"), topic)
 
+    def statistics(self, topic: str, *, partitioned: bool = False) -> Any:
+        """Of a topic, or of a partitioned one with those of its partitions by full name.
+
+        Raises:
+            TopicNotFoundError, SegmentsUnavailableError.
+        """
+        page = "partitioned-stats?perPartition=true" if partitioned else "stats"
+        return self._value(self._call("GET", f"{_path(topic)}/{page}"), topic)
+
     def move_cursor(self, partition: str, cursor: str, point: Point) -> None:
         """Everything below ``point`` counts as consumed by the subscription, which is created when
         there is none.

@@ -6,11 +6,9 @@ either: the next attempt goes on behind it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,15 +19,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from pipeline.admin import Admin, ClusterAccess, TopicNotFoundError, parse_access
-from pipeline.errors import OptionsError, PipelineError, WriteError
+from pipeline.admin import parse_access
+from pipeline.errors import OptionsError, WriteError
 from pipeline.producing import TaskProducers, TaskRun, open_client
-from pipeline.sink_options import (
-    AT_LEAST_ONCE,
-    SinkOptions,
-    find_columns,
-    parse_sink_options,
-)
+from pipeline.sink_options import SinkOptions, find_columns, parse_sink_options
+from pipeline.targets import TargetCheck
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +35,6 @@ _log = logging.getLogger(__name__)
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-_CHECK_LASTS_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +52,20 @@ class _Plan:
     """All that a task needs to know; pickled to it.
 
     Attributes:
-        cluster: who is asked whether topics drop repeated messages; None: nobody.
+        check: asked about each topic before the first row goes there.
     """
 
     options: SinkOptions
     columns: Mapping[str, int]
-    cluster: ClusterAccess | None
+    check: TargetCheck
 
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """A writer of one batch job.
 
     Raises:
-        OptionsError: an option or a column is wrong, or the topic doesn't drop repeated messages.
+        OptionsError: an option or a column is wrong, or the topic doesn't drop repeated messages or
+            keeps nothing.
         PipelineError: that can't be found out.
     """
     if overwrite:
@@ -102,20 +96,11 @@ def _make_plan(options: Mapping[str, str], schema: StructType) -> _Plan:
     parsed = parse_sink_options(options)
     fields = [(each.name, each.dataType.simpleString()) for each in schema.fields]
     columns = find_columns(fields, parsed.topic)
-    cluster = None
-    if parsed.effectively_once:
-        if any(name.lower() == "adminurl" and text for name, text in options.items()):
-            cluster = parse_access(options)
-        else:
-            _log.warning(
-                "without adminUrl nobody checks that topics drop repeated messages "
-                "(policy deduplication); where they don't, tasks that are tried again repeat theirs"
-            )
-    if cluster is not None and parsed.topic:
-        # One that doesn't exist yet is created by the first task, which asks again.
-        with contextlib.suppress(TopicNotFoundError):
-            _check_topic(cluster, parsed.topic)
-    return _Plan(parsed, columns, cluster)
+    has_url = any(name.lower() == "adminurl" and text for name, text in options.items())
+    check = TargetCheck.of(parsed, parse_access(options) if has_url else None)
+    if parsed.topic:
+        check.ask(parsed.topic, may_be_absent=True)
+    return _Plan(parsed, columns, check)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -187,7 +172,7 @@ def _write(
         for batch in batches:
             if producers is None and batch.num_rows:
                 client = open_client(plan.options)
-                producers = TaskProducers(client, plan.options, run, _topic_check(plan))
+                producers = TaskProducers(client, plan.options, run, plan.check)
             for message in messages_of(batch, plan.columns):
                 assert producers is not None
                 producers.send(message)
@@ -199,52 +184,6 @@ def _write(
             producers.abandon()
         raise
     return TaskWritten(run.task, attempt, written.sent, written.skipped)
-
-
-# --- de-duplication
-
-_checked: Final[dict[tuple[tuple[str, ...], str], float]] = {}
-"""Brokers and topic -> when it was found to drop repeated messages. Workers run many tasks."""
-
-
-def _topic_check(plan: _Plan) -> Callable[[str], None]:
-    cluster = plan.cluster
-
-    def check(topic: str) -> None:
-        if cluster is None:
-            return
-        now_s, key = time.monotonic(), (cluster.urls, topic)
-        if now_s - _checked.get(key, -_CHECK_LASTS_S) >= _CHECK_LASTS_S:
-            _check_topic(cluster, topic)
-            _checked[key] = now_s
-
-    return check
-
-
-def _check_topic(cluster: ClusterAccess, topic: str) -> None:
-    """
-    Raises:
-        OptionsError: the topic stores repeated messages.
-        TopicNotFoundError: it doesn't exist yet.
-        PipelineError: nobody says.
-    """
-    try:
-        with Admin(cluster) as admin:
-            drops = admin.policy(topic, "deduplicationEnabled")
-    except TopicNotFoundError:
-        raise
-    except PipelineError as error:
-        raise PipelineError(
-            f"whether {topic} drops repeated messages can't be found out: {error}. "
-            "Without the option adminUrl nobody asks"
-        ) from error
-    if drops is not True:
-        raise OptionsError(
-            f"{topic}: de-duplication is off, so messages of tasks that are tried again would be "
-            "stored twice. Switch it on (policy deduplicationEnabled of the topic, deduplication "
-            "of its namespace, brokerDeduplicationEnabled), or say that this is all right: "
-            f"deliveryGuarantee={AT_LEAST_ONCE}"
-        )
 
 
 # --- driver

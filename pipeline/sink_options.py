@@ -63,6 +63,7 @@ class SinkOptions:
         topic: full name; "": each row names its own.
         producer_name: "": the query's id, or a new one for each batch job.
         batch_id: of a batch job that repeats under one producer name; a stream has its own.
+        fail_on_data_loss: False: a topic that keeps nothing of what is written is warned of only.
         effectively_once: False: a task that is tried again sends its rows again.
         entry_bytes_max: of the rows of one entry before compression.
         pending_messages_max, pending_bytes_max: of a task, of what isn't stored yet.
@@ -75,6 +76,7 @@ class SinkOptions:
     producer_name: str = ""
     batch_id: int = 0
     effectively_once: bool = True
+    fail_on_data_loss: bool = True
     compression: str = "none"
     messages_max: int = 1000
     entry_bytes_max: int = _MIB
@@ -106,6 +108,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         producer_name=lowered.get("producername", ""),
         batch_id=_batch_id(lowered),
         effectively_once=effectively_once,
+        fail_on_data_loss=flag(lowered, "failOnDataLoss", True),
         compression=_one_of(lowered, "compression", COMPRESSIONS),
         messages_max=positive(lowered, "batchingMaxMessages", 1000),
         entry_bytes_max=positive(lowered, "batchingMaxBytes", _MIB),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
@@ -10,7 +14,9 @@ from pipeline.admin import parse_access
 from pipeline.columns import SCHEMA_DDL, check_schema
 from pipeline.errors import OptionsError
 from pipeline.filters import ALWAYS
+from pipeline.jobs.errors import SetupError
 from pipeline.options import parse_read_options, parse_trigger_limits
+from pipeline.plain_errors import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["MagnetarDataSource", "read_topics", "register"]
 
 _FILTERS = "obeyFilters"  # an option of ``read_topics`` alone
+_PYTHON_TIMEOUT_S: Final = 60
+_LOST: Final = (
+    "A table of CREATE TABLE ... USING magnetar has none of its options, as Spark doesn't give "
+    "them to sources in Python"
+)
 
 
 class MagnetarDataSource(DataSource):
@@ -38,35 +49,59 @@ class MagnetarDataSource(DataSource):
         from pipeline.batch_source import BatchReader, FilteringBatchReader
 
         reader = FilteringBatchReader if self.options.get(_FILTERS) else BatchReader
-        return reader(
-            parse_access(self.options),
-            _columns(schema),
-            parse_read_options(self.options, streaming=False),
-        )
+        with plain_errors():
+            self._need(
+                "adminUrl",
+                "a broker's http://host:8080",
+                "CREATE TEMPORARY VIEW ... USING magnetar OPTIONS (...) has them",
+            )
+            return reader(
+                parse_access(self.options),
+                _columns(schema),
+                parse_read_options(self.options, streaming=False),
+            )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pipeline.stream_source import StreamReader
 
-        return StreamReader(
-            parse_access(self.options),
-            _columns(schema),
-            parse_read_options(self.options, streaming=True),
-            parse_trigger_limits(self.options),
-        )
+        with plain_errors():
+            return StreamReader(
+                parse_access(self.options),
+                _columns(schema),
+                parse_read_options(self.options, streaming=True),
+                parse_trigger_limits(self.options),
+            )
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from pipeline.sink import make_writer
 
-        return make_writer(self.options, schema, overwrite)
+        with plain_errors():
+            self._need(
+                "serviceUrl",
+                "pulsar://broker:6650",
+                'df.write.format("magnetar").options(...) has them',
+            )
+            return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from pipeline.sink import make_stream_writer
 
-        return make_stream_writer(self.options, schema, overwrite)
+        with plain_errors():
+            return make_stream_writer(self.options, schema, overwrite)
+
+    def _need(self, option: str, what: str, way: str) -> None:
+        """Raises OptionsError: not given; a table never has it, so the text names what does."""
+        if not any(name.lower() == option.lower() for name in self.options):
+            raise OptionsError(f"option {option} is needed: {what}. {_LOST}: {way}")
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session."""
+    """Make the format known to a session.
+
+    Raises:
+        SetupError: Spark would run it with a Python that doesn't have this package.
+    """
+    _check_python(spark)
     spark.dataSource.register(MagnetarDataSource)
 
 
@@ -90,6 +125,34 @@ def read_topics(spark: SparkSession, schema: str | None = None, **options: objec
         reader = reader.option(name, str(value))
     table = (reader if schema is None else reader.schema(schema)).load()
     return table.where(f"ledgerId > {ALWAYS}")
+
+
+def _check_python(spark: SparkSession) -> None:
+    """Spark plans queries, and runs tasks, with ``PYSPARK_PYTHON``, else with python3 of PATH."""
+    context = getattr(spark, "_sc", None)  # of Spark Connect there is none: the server's Python
+    if context is None:
+        return
+    python: str = context.pythonExec
+    found = shutil.which(python)
+    if found is not None and os.path.abspath(found) == os.path.abspath(sys.executable):
+        return
+    reason = "there is no such program"
+    if found is not None:
+        command = [found, "-c", f"import {__name__}"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_PYTHON_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            reason = str(error)
+        else:
+            if done.returncode == 0:
+                return
+            reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    raise SetupError(
+        f"Spark runs {found or python}, which can't load this package ({reason}): before the "
+        f"session is made, export PYSPARK_PYTHON={sys.executable}"
+    )
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:

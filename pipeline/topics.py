@@ -9,12 +9,14 @@ from broker.protocol.topic_name import TopicName
 from pipeline.admin import Admin, TopicNotFoundError
 from pipeline.errors import OptionsError
 from pipeline.options import Bound, TopicChoice, choose_topics
+from pipeline.plain_errors import plain_errors
 from pipeline.points import BEGINNING, END, Point
 from pipeline.snapshot import TopicSnapshot
 
 __all__ = ["find_partitions", "is_part_of", "resolve_bound", "snapshot_of"]
 
 
+@plain_errors()
 def find_partitions(
     admin: Admin, choice: TopicChoice, may_be_gone: Callable[[str], bool] = lambda _: False
 ) -> list[str]:
