@@ -36,7 +36,7 @@ from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
 from managed_ledger.leaks import custom_metadata
 from managed_ledger.logger import logger
 from managed_ledger.nothing import NOTHING
-from metadata.errors import MetadataError
+from metadata.errors import MetadataError, ValueTooLargeError
 
 if TYPE_CHECKING:
     from managed_ledger.managed_ledger import ManagedLedger
@@ -240,7 +240,9 @@ class AppendPath:
         except (LedgerError, MetadataError, ValueError) as error:
             logger.warning("%s: no new ledger: %s", log.name, error)
             if writer is not None:
-                if isinstance(error, MetadataError):  # it may be listed: close it, keep it
+                is_refused = isinstance(error, ValueTooLargeError)
+                if isinstance(error, MetadataError) and not is_refused:
+                    # It may be listed: close it, keep it.
                     self.writers[writer.ledger_id] = writer
                     self._unclosed[writer.ledger_id] = None
                 else:

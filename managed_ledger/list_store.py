@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 from managed_ledger.errors import ManagedLedgerFencedError
 from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
-from metadata.errors import BadVersionError, MetadataError
-from metadata.store import MetadataStore
+from managed_ledger.logger import logger
+from metadata.errors import BadVersionError, MetadataError, ValueTooLargeError
+from metadata.store import VALUE_BYTES_MAX, MetadataStore
 
 UPDATE_ATTEMPTS = 5
 RETRY_DELAY_S = 0.1
@@ -29,6 +30,7 @@ class ListStore:
     """
 
     __slots__ = (
+        "_is_warned",
         "_lock",
         "_path",
         "_store",
@@ -57,6 +59,7 @@ class ListStore:
         self._path = path
         self._token = token
         self._lock: asyncio.Lock | None = None
+        self._is_warned = False
         self.info = info
         self.version = version
         self.created_ms = created_ms
@@ -94,6 +97,7 @@ class ListStore:
 
         Raises:
             ManagedLedgerFencedError: the list belongs to another owner.
+            ValueTooLargeError: the list is more than a node holds; nothing was written.
             MetadataError: the outcome may be unknown; the next update looks before it writes.
         """
         async with self._mutex():
@@ -106,11 +110,13 @@ class ListStore:
                     self._require_ours()
                     changed = change(self.info)
                     if changed != self.info:  # else an earlier attempt got through
-                        stored = await self._store.put(
-                            self._path, encode_info(changed), self.version
-                        )
+                        value = encode_info(changed)
+                        stored = await self._store.put(self._path, value, self.version)
                         self.info, self.version = changed, stored.stat.version
+                        self._warn_of_size(len(value))
                     return changed
+                except ValueTooLargeError:
+                    raise  # nothing was written, and nothing would be the next time
                 except BadVersionError:
                     continue  # the next attempt looks who it was
                 except MetadataError:
@@ -120,6 +126,17 @@ class ListStore:
             await self._look()
             self._require_ours()
             raise MetadataError(f"{self._path}: no compare-and-set in {UPDATE_ATTEMPTS} attempts")
+
+    def _warn_of_size(self, value_bytes: int) -> None:
+        """Once for each owner."""
+        if value_bytes > VALUE_BYTES_MAX // 2 and not self._is_warned:
+            self._is_warned = True
+            logger.warning(
+                "%s: the list of its %d ledgers takes %d bytes of the %d that a node of the "
+                "metadata store holds: above them the log takes no entries; larger ledgers "
+                "(managedLedgerMinLedgerRolloverTimeMinutes) or a shorter retention help",
+                *(self._path, len(self.info.ledgers), value_bytes, VALUE_BYTES_MAX),
+            )
 
     def _mutex(self) -> asyncio.Lock:
         if self._lock is None:

@@ -5,7 +5,8 @@
     BrokerError (broker)      carries its own http_status
     BundleError (bundles)     503 while a bundle is changing hands, or nobody can tell whose it is;
                               307 where another broker owns it
-    MetadataError (metadata)  503 when the store can't be reached or can't tell
+    MetadataError (metadata)  503 when the store can't be reached or can't tell; 412 for a value
+                              that is larger than a node of it
 
 Everything else is our bug: 500, logged with a request id that the answer repeats.
 """
@@ -31,6 +32,7 @@ from metadata.errors import (
     SessionLostError,
     StoreClosedError,
     StoreUnreachableError,
+    ValueTooLargeError,
     WriteFailedError,
 )
 
@@ -101,6 +103,8 @@ def response_of(error: Exception) -> Response:
             return error_response(error.http_status, str(error))
         case InvalidTopicNameError():
             return error_response(412, str(error))
+        case ValueTooLargeError():
+            return error_response(412, str(error))
         case _ if isinstance(error, _UNAVAILABLE):
             return error_response(503, f"metadata store: {error}")
         case _ if isinstance(error, _CHANGING):
@@ -152,6 +156,7 @@ def install_error_handlers(app: FastAPI, redirection: Redirection) -> None:
         InvalidTopicNameError,
         RequestValidationError,
         HTTPException,
+        ValueTooLargeError,
         *_UNAVAILABLE,
         *_CHANGING,
     ):

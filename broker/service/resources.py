@@ -31,7 +31,7 @@ from bundles.hash_ranges import NamespaceBundles
 from metadata.errors import BadVersionError, NotEmptyError, NotFoundError, ValueTooLargeError
 from metadata.paths import decode_name, encode_name
 from metadata.recipes import CachedValue, CachedValues, update
-from metadata.store import CREATE_ONLY
+from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
     from metadata.store import MetadataEvent, MetadataStore, Versioned, Watch
@@ -413,7 +413,9 @@ def stored_topic_of(path: str) -> TopicName | None:
 
 
 def _too_large(error: ValueTooLargeError) -> PreconditionFailedError:
-    return PreconditionFailedError(f"A document of {error.value_bytes} bytes can't be stored")
+    return PreconditionFailedError(
+        f"A document of {error.value_bytes} bytes can't be stored; at most {VALUE_BYTES_MAX} are"
+    )
 
 
 def topic_policies_path(name: TopicName) -> str:

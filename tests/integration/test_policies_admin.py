@@ -175,9 +175,15 @@ def test_documents_are_bounded(admin: httpx.Client, space: str) -> None:
     assert admin.post(f"{base}/a", json=many).status_code == 204
     status, text = reason(admin.post(f"{base}/b", json=many))
     assert status == 412
-    assert "can't be stored" in text
+    assert "can't be stored; at most 1000000 are" in text
     assert admin.post(f"{base}/c", json=["x" * 1000] * 2000).status_code == 413
     assert list(admin.get(base).json()) == ["a"]
+    # Documents of the cluster, too: whatever the store refuses for its size is one answer.
+    brokers = [f"{number:04}".ljust(1000, "x") for number in range(1010)]
+    domain = "/clusters/standalone/failureDomains/large"
+    status, text = reason(admin.post(domain, json={"brokers": brokers}))
+    assert (status, "at most 1000000" in text) == (412, True)
+    assert admin.get(domain).status_code == 404
 
 
 def test_permissions_properties_and_clusters(admin: httpx.Client, space: str) -> None:

@@ -18,11 +18,12 @@ from managed_ledger.errors import (
     ManagedLedgerTerminatedError,
     OpenFailedError,
 )
+from managed_ledger.ledger_list import encode_info
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.stored_info import read_stored
 from metadata.errors import OutcomeUnknownError
-from metadata.store import Versioned
+from metadata.store import VALUE_BYTES_MAX, Versioned
 from tests.simulation.model_bookie import ModelLedger
 from tests.unit.managed_ledger.cluster import (
     CONFIG,
@@ -479,3 +480,28 @@ async def test_ids_that_other_ledgers_have_are_passed_over(cluster: Cluster, cod
     assert all(ledger_id >= 20_000 for ledger_id in stored)  # and from the store
     held = cluster.bookie.ledgers
     assert all(held[ledger_id].entries == {0: packet} for ledger_id in range(20_000))
+
+
+async def test_a_list_at_its_end_is_refused_once_and_keeps_no_ledger(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, each attempt was taken for a failure that passes, and kept a ledger more."""
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=1))
+    await log.open_cursor("keep", EARLIEST)
+    appends = Appends(log)
+    appends.send(b"0")
+    await appends.settle()
+    await eventually(lambda: log.lists.info.ledgers[0].closed_ms > 0)
+    room = VALUE_BYTES_MAX - len(encode_info(log.lists.info)) - 30
+    await log.set_properties({"x": "y" * room})  # stands for rows of ledgers
+    assert "larger ledgers" in caplog.text
+    for _ in range(3):
+        appends.send(b"1", b"2")
+        await appends.settle()
+        cluster.now_ms += 60_000
+        log.sweep(cluster.now_ms)
+    assert appends.failed > 0
+    assert log.appends is not None
+    assert len(log.appends.writers) <= 1
+    listed = {x.ledger_id for x in log.lists.info.ledgers}
+    await eventually(lambda: set(cluster.bookie.ledgers) <= listed)
