@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer chaos fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
+.PHONY: help setup standalone test check audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -70,6 +70,10 @@ simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: seeds of the cluster 
 
 simulate-balancer: $(STAMP)  ## make simulate-balancer [SEED=N]: 1,000 brokers, each strategy; half an hour or more. Curves in docs/
 	$(BIN)/python -m tests.simulation.balancer.run docs/load-balancing --seed $(or $(SEED),0)
+
+test-failures: $(STAMP)  ## make test-failures [ONLY=text]: every operation on storage that fails at its k-th call, for every k
+	MAGNETAR_FAILURES=all MAGNETAR_FAILURES_ONLY="$(ONLY)" \
+		$(BIN)/python -m pytest tests/simulation/test_failing_operations.py -s
 
 chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster of processes, by its history nothing is lost
 	MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),100) MAGNETAR_CHAOS_SEED=$(or $(SEED),$$(date +%s)) \

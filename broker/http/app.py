@@ -65,7 +65,7 @@ from broker.http.websocket.topic_changes import TopicChanges
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["create_app", "product_version"]
+__all__ = ["attach", "create_app", "product_version"]
 
 _WEBSOCKETS = (*websocket_routes(), unknown_route())
 _DESCRIPTION = """\
@@ -100,11 +100,7 @@ def create_app(service: BrokerService) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.openapi = complete_openapi(app)  # type: ignore[method-assign] # FastAPI's documented way
-    app.state.service = service
-    app.state.rest_publishers = RestPublishers(service)
-    app.state.rest_sessions = RestSessions(service)
-    app.state.topic_changes = TopicChanges(service)
-    app.state.access = service.access
+    attach(app, service)
     app.state.http_figures = HttpFigures()
     app.state.cache_rates = CacheRates()
     _add_layers(app, service)
@@ -147,6 +143,15 @@ def create_app(service: BrokerService) -> FastAPI:
         app.include_router(module.router)
     app.router.routes.extend(_WEBSOCKETS)  # of those that WebSocketLayer serves, to be seen
     return app
+
+
+def attach(app: FastAPI, service: BrokerService) -> None:
+    """From now on routes serve this one, with nothing of what they knew of another."""
+    app.state.service = service
+    app.state.rest_publishers = RestPublishers(service)
+    app.state.rest_sessions = RestSessions(service)
+    app.state.topic_changes = TopicChanges(service)
+    app.state.access = service.access
 
 
 def _add_layers(app: FastAPI, service: BrokerService) -> None:

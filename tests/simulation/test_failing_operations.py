@@ -1,0 +1,84 @@
+"""Every administrative operation and every round of upkeep, on storage that fails at its k-th call.
+
+See ``tests/failing_operations.py`` for what is tried and how it is judged. CI runs a part, chosen
+by the commit; MAGNETAR_FAILURES=N runs N, "all" every operation with every fault at every call
+(``make test-failures``). MAGNETAR_FAILURES_SEED chooses another part, MAGNETAR_FAILURES_ONLY=TEXT
+the operations whose name has it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+from tests.failing_operations import (
+    FAULTS,
+    LACKING,
+    Call,
+    Fault,
+    Judge,
+    calls_of,
+    document,
+    way_of,
+)
+
+COUNT = os.environ.get("MAGNETAR_FAILURES", "30")
+ONLY = os.environ.get("MAGNETAR_FAILURES_ONLY", "")
+
+
+def _seed() -> str:
+    if seed := os.environ.get("MAGNETAR_FAILURES_SEED"):
+        return seed
+    root = Path(__file__).parent.parent.parent
+    asked = ("git", "-C", str(root), "rev-parse", "HEAD")
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return found or "no commit"
+
+
+def _operations() -> dict[str, list[Call]]:
+    return {name: ways for name, ways in calls_of(*document()).items() if ONLY in name}
+
+
+def _ways(operations: dict[str, list[Call]]) -> tuple[dict[str, Call], list[str]]:
+    """How each is asked for; and those nobody knows to ask for."""
+    found: dict[str, Call] = {}
+    unknown = []
+    for name, ways in operations.items():
+        call, reason = way_of(ways)
+        if call is not None:
+            found[name] = call
+        elif not LACKING.search(reason):
+            unknown.append(f"{name}: {reason}")
+    return found, unknown
+
+
+def _faults(call: Call, rng: random.Random | None) -> list[tuple[Judge, Fault]]:
+    """All that can happen to an operation, or one of these."""
+    judge = Judge(call)
+    calls = {where: judge.calls(where) for where in {where for where, *_ in FAULTS}}
+    found = [
+        (judge, Fault(where, is_lost=is_lost, lasts=lasts, at=at))
+        for where, is_lost, lasts in FAULTS
+        for at in range(calls[where])
+    ]
+    return found if rng is None or not found else [rng.choice(found)]
+
+
+def test_what_was_or_what_was_asked_for() -> None:
+    operations = _operations()
+    assert ONLY or len(operations) > 200, "the document and the table of rounds"
+    rng = None if COUNT == "all" else random.Random(_seed())
+    if rng is not None and len(operations) > int(COUNT):
+        operations = {name: operations[name] for name in rng.sample(sorted(operations), int(COUNT))}
+    calls, unknown = _ways(operations)
+    assert not unknown, "no way is known to ask for:\n" + "\n".join(unknown)
+    wrong, ran = [], 0
+    for name, call in calls.items():
+        for judge, fault in _faults(call, rng):
+            ran += 1
+            wrong += [f"{name} ({call.path}), {fault}: {each}" for each in judge.judge(fault)]
+    print(f"{ran} faults of {len(calls)} operations, seed {_seed()}")
+    assert not wrong, "\n".join(wrong)
+    assert ran >= len(calls) // 3
