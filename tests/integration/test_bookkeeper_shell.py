@@ -105,6 +105,7 @@ def test_what_there_is(url: str, bookies: list[BookieProcess], shell: Shell) -> 
 
     assert shell("listledgers")[1] == [{"ledger": ledger}]
     (meta,) = shell("ledgermetadata", "-l", str(ledger))[1]
+    assert meta["creatorToken"] > 0
     assert (meta["state"], meta["lastEntry"], meta["length"]) == ("CLOSED", 9, 10)
     assert meta["customMetadata"] == {"application": "test"}
     member = meta["segments"][0]["bookies"][0]

@@ -146,6 +146,7 @@ def _tell(metadata: LedgerMetadata, out: Out) -> None:
     )
     lines = [f"ledger {metadata.ledger_id}: {metadata.state.value}, {quorums}{end}"]
     lines += [f"  from {s.first_entry}: {', '.join(s.bookies)}" for s in metadata.segments]
+    lines.append(f"  creator token: {metadata.creator_token}")
     lines += [f"  {name}: {value}" for name, value in custom.items()]
     out.say(
         "\n".join(lines),
@@ -158,6 +159,7 @@ def _tell(metadata: LedgerMetadata, out: Out) -> None:
         length=metadata.length,
         createdMs=metadata.created_ms,
         hasPassword=bool(metadata.password),
+        creatorToken=metadata.creator_token,
         segments=segments,
         customMetadata=custom,
     )
