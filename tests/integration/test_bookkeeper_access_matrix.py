@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc
 import jwt
@@ -106,8 +107,10 @@ class Seen(AdminServer):
 
     routes: set[str]
 
-    def __init__(self, pages: Mapping[str, Page], access: AdminAccess | None = None) -> None:
-        super().__init__(pages, access)
+    def __init__(
+        self, pages: Mapping[str, Page], access: AdminAccess | None = None, **options: Any
+    ) -> None:
+        super().__init__(pages, access, **options)
         Seen.routes = {key if " " in key else f"GET {key}" for key in pages}
 
 
@@ -280,7 +283,7 @@ async def test_every_call_is_answered_by_certificate_as_expected(tmp_path: Path,
 async def http_answer(url: str, asked: str, *authorizations: str) -> tuple[int, bool]:
     """Status, and whether credentials are asked for. Byte for byte, as no library would send it."""
     host, port = url.removeprefix("http://").rsplit(":", 1)
-    lines = [f"{asked} HTTP/1.1", "Host: x", *(f"Authorization: {a}" for a in authorizations)]
+    lines = [f"{asked} HTTP/1.1", f"Host: {host}", *(f"Authorization: {a}" for a in authorizations)]
     async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(host, int(port))
         try:

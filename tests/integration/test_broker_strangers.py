@@ -303,7 +303,7 @@ def test_those_who_only_hold_connections_open_push_out_each_other(
 
 
 def _http_status(client: socket.socket, path: str = "/ready") -> int:
-    client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     answer = client.recv(1 << 16)
     return int(answer.split(b" ", 2)[1])
 
