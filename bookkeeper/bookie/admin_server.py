@@ -108,13 +108,17 @@ class AdminServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+            # OSError: also of a socket that was reset and whose stream doesn't know it yet.
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 method, answer = await self._answer(reader, _address_of(writer))
+                if writer.transport.is_closing():
+                    return
                 writer.write(_encode(method, answer))
                 async with asyncio.timeout(_ANSWER_S_MAX):
                     await writer.drain()
-                    writer.write_eof()
-                    await _discard(reader)
+                    if not writer.transport.is_closing():
+                        writer.write_eof()
+                        await _discard(reader)
         finally:
             writer.transport.abort()
 

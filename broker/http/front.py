@@ -12,6 +12,7 @@ import math
 import re
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect
@@ -35,6 +36,9 @@ _HEADER: Final = b"x-request-id"
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _TAKING: Final = "/topics/"
 """Below it a GET takes messages, or never ends: no HEAD there."""
+_CLOSED: Final = ("the handler is closed", "Cannot call write() after write_eof()")
+"""What uvloop's transports say of connections that are over: reset by the client, or refused while
+a request was still served."""
 _STARTS: Final = frozenset(
     {"http.response.start", "websocket.accept", "websocket.http.response.start"}
 )
@@ -80,7 +84,8 @@ class FrontDoor:
             if (refusal := self._refusal(scope)) is not None:
                 await refuse(refusal, scope, receive, answer.send)
             else:
-                await self._app(scope, receive, answer.send)
+                with suppress(ClientDisconnect):
+                    await self._app(scope, receive, answer.send)
             return
         if scope["method"] == "HEAD" and not scope["path"].startswith(_TAKING):
             # Answered as the GET: the server leaves the body out, by its own copy of the method.
@@ -147,4 +152,10 @@ class _Answer:
             self.status = message.get("status", 101)
             headers: list[Any] = [*message.get("headers", ()), (_HEADER, self._id)]
             message["headers"] = headers
-        await self._send(message)
+        try:
+            await self._send(message)
+        except RuntimeError as error:
+            # The protocol hears of the end some turns later.
+            if str(error).endswith(_CLOSED):
+                raise ClientDisconnect from None
+            raise

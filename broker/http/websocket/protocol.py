@@ -137,7 +137,38 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.write(_BAD_REQUEST)
             self.transport.close()
 
+    def handle_parser_exception(self) -> None:
+        if self.conn.close_sent is not None:
+            if not self.transport.is_closing():
+                super().handle_parser_exception()
+            return
+        # No frames, before the handshake is answered or behind a close frame: nothing can say why.
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": 1002, "reason": ""})
+        self.close_sent = True
+        self.transport.close()
+
+    def send_receive_event_to_app(self) -> None:
+        # As uvicorn has it, which writes a traceback for text that isn't UTF-8.
+        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
+        self.frames = []
+        if self.close_sent:
+            return
+        if self.curr_msg_data_type == "text":
+            try:
+                self.queue.put_nowait({"type": "websocket.receive", "text": data.decode()})
+            except UnicodeDecodeError:
+                self.conn.fail(1007)
+                self.handle_parser_exception()
+                return
+        else:
+            self.queue.put_nowait({"type": "websocket.receive", "bytes": data})
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
     async def send(self, message: Any) -> None:
+        if not self.handshake_complete and self.transport.is_closing():
+            raise ClientDisconnected  # there is nobody to be accepted or refused
         text = message.get("text") if message["type"] == "websocket.send" else None
         if text is None or not self.handshake_complete or self.close_sent:
             self._write_out()  # a close frame is the last one: what is collected goes first

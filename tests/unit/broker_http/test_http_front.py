@@ -303,3 +303,29 @@ def test_text_lines_carry_the_request() -> None:
     before, during = stream.getvalue().splitlines()
     assert before.endswith("INFO test before")
     assert during.endswith("INFO test during [id-9]")
+
+
+@pytest.mark.parametrize(
+    "text", ["<T>; the handler is closed", "Cannot call write() after write_eof()"]
+)
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+async def test_a_connection_that_was_reset_while_it_is_answered_is_no_error(
+    kind: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """uvloop's transport refuses to write some turns before the protocol hears of the end."""
+    start = "http.response.start" if kind == "http" else "websocket.accept"
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": start, "status": 200})
+        raise AssertionError("it goes on")
+
+    async def send(message: Any) -> None:
+        raise RuntimeError(text)
+
+    async def receive() -> Any:
+        raise AssertionError("nobody reads")
+
+    scope = {"type": kind, "method": "GET", "path": "/", "headers": [], "client": ("a", 1)}
+    door = FrontDoor(app, BrokerConfig(), HttpFigures())
+    await door(scope, receive, send)
+    assert not caplog.records
