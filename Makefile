@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
+.PHONY: help setup standalone test check audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -78,6 +78,16 @@ test-failures: $(STAMP)  ## make test-failures [ONLY=text]: every operation on s
 chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster of processes, by its history nothing is lost
 	MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),100) MAGNETAR_CHAOS_SEED=$(or $(SEED),$$(date +%s)) \
 		$(BIN)/python -m pytest tests/integration/test_cluster_chaos.py -s
+
+# Each part runs, whatever came out of the one before.
+nightly: $(STAMP)  ## make nightly [SEED=N] [ROUNDS=60] [EXAMPLES=300]: all planted bugs, many seeds, chaos, fuzz; hours
+	failed=; seed=$(or $(SEED),$$(date +%s)); \
+	$(BIN)/python -m tests.simulation.rotation --all || failed="$$failed planted-bugs"; \
+	for part in "simulate SEEDS=$(SEEDS)" "chaos ROUNDS=$(or $(ROUNDS),60)" \
+			"fuzz EXAMPLES=$(or $(EXAMPLES),300)" "fuzz-login ROUNDS=200"; do \
+		$(MAKE) $$part SEED=$$seed || failed="$$failed $${part%% *}"; \
+	done; \
+	echo "seed $$seed; failed:$${failed:- nothing}"; [ -z "$$failed" ]
 
 fuzz: $(STAMP)  ## make fuzz [EXAMPLES=N] [SEED=N] [ONLY=part of a path]: random HTTP requests
 	MAGNETAR_FUZZ_EXAMPLES=$(or $(EXAMPLES),100) MAGNETAR_FUZZ_SEED=$(or $(SEED),$$(date +%s)) \

@@ -12,8 +12,7 @@ import psutil
 import pulsar
 
 from tests.cluster_process import ClusterProcess
-from tests.cluster_traffic import TopicTraffic, Traffic
-from tests.history_judge import check_numbers
+from tests.cluster_traffic import JudgedTraffic, Traffic
 from tests.integration.failure_tools import wait_until
 
 SESSION_MS = 4_000
@@ -93,7 +92,7 @@ def all_go_on(traffic: Sequence[Traffic], what: str) -> None:
     wait_until(done, f"messages go on after {what}", WAIT_S)
 
 
-def stop_and_check(url: str, traffic: Sequence[TopicTraffic]) -> int:
+def stop_and_check(url: str, traffic: Sequence[JudgedTraffic]) -> int:
     """No acknowledged message is lost, none is out of order, for consumer and reader.
 
     Returns:
@@ -111,7 +110,6 @@ def stop_and_check(url: str, traffic: Sequence[TopicTraffic]) -> int:
     for each in traffic:
         each.stop()
         assert each.failure is None
-        check_numbers(each.received, each.acknowledged, window=None)
     client = pulsar.Client(
         url, operation_timeout_seconds=120, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     )
@@ -120,7 +118,7 @@ def stop_and_check(url: str, traffic: Sequence[TopicTraffic]) -> int:
         numbers = []
         while reader.has_message_available():
             numbers.append(int(reader.read_next(60_000).data()))
-        repetitions += check_numbers(numbers, each.acknowledged, each.window)
+        repetitions += each.check(numbers)
     client.close()
     return repetitions
 

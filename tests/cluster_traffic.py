@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import pulsar
 
+from tests.history_judge import check_numbers
+
 _QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 _STALL_S = 0.3
 
@@ -23,9 +25,44 @@ class Traffic(Protocol):
     failure: Exception | None
 
 
+class JudgedTraffic(Traffic, Protocol):
+    """What a feature joins the chaos with: ``start_features`` in ``test_cluster_chaos`` starts it.
+
+    A subclass of ``TopicTraffic`` changes only what is its own: ``consumer_type``,
+    ``producer_name``, ``_send``, ``_receive``, ``check``.
+    """
+
+    topic: str
+
+    def start(self) -> None: ...
+
+    def stop_sending(self) -> None: ...
+
+    @property
+    def drained(self) -> bool:
+        """After ``stop_sending``: all is acknowledged and consumed."""
+        ...
+
+    def stop(self) -> None: ...
+
+    def check(self, stored: Sequence[int]) -> int:
+        """Judge what was received, and what a reader of the whole topic got.
+
+        Returns:
+            Messages that are stored twice and may be.
+        """
+        ...
+
+
 class TopicTraffic(threading.Thread):
-    """Numbers 0, 1, 2, ... to one topic, and a consumer of a subscription that stays; both by
-    themselves find the broker that serves."""
+    """A ``JudgedTraffic``.
+
+    Numbers 0, 1, 2, ... to one topic, and a consumer of a subscription that stays; both by
+    themselves find the broker that serves.
+    """
+
+    consumer_type = pulsar.ConsumerType.Failover
+    producer_name: str | None = None
 
     def __init__(
         self,
@@ -52,6 +89,7 @@ class TopicTraffic(threading.Thread):
         self.longest_gap_s = 0.0
         self.stalls: list[tuple[float, float]] = []  # since the epoch: last receipt and next one
         self.received: list[int] = []
+        self._arrived: set[int] = set()  # above ``consumed``
         self.failure: Exception | None = None
         self._url, self._pause_s, self._patience_s = service_url, pause_s, patience_s
         self._full_stop, self._end = threading.Event(), threading.Event()
@@ -65,10 +103,11 @@ class TopicTraffic(threading.Thread):
             self._client = client = pulsar.Client(self._url, logger=_QUIET, **self._options)
             client.subscribe(self.topic, "keeper").close()  # nothing is trimmed
             consumer = client.subscribe(
-                self.topic, "traffic", pulsar.ConsumerType.Failover, message_listener=self._receive
+                self.topic, "traffic", self.consumer_type, message_listener=self._receive
             )
             producer = client.create_producer(
                 self.topic,
+                self.producer_name,
                 send_timeout_millis=self._patience_s * 1000,
                 batching_enabled=False,
                 max_pending_messages=self.window,
@@ -77,7 +116,7 @@ class TopicTraffic(threading.Thread):
             self._acked_s = time.monotonic()
             while not self._full_stop.is_set():
                 number, self.sent = self.sent, self.sent + 1
-                producer.send_async(b"%d" % number, partial(self._on_receipt, number))
+                self._send(producer, number)
                 self._full_stop.wait(self._pause_s)
             producer.flush()
             self._flushed = True
@@ -86,6 +125,9 @@ class TopicTraffic(threading.Thread):
             client.close()
         except Exception as error:
             self.failure = error
+
+    def _send(self, producer: pulsar.Producer, number: int) -> None:
+        producer.send_async(b"%d" % number, partial(self._on_receipt, number))
 
     def _on_receipt(self, number: int, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
         if result != pulsar.Result.Ok or number != self.acknowledged:
@@ -111,6 +153,11 @@ class TopicTraffic(threading.Thread):
         """After ``stop_sending``: all is acknowledged and consumed."""
         return self._flushed and self.consumed == self.acknowledged == self.sent
 
+    def check(self, stored: Sequence[int]) -> int:
+        """All that was acknowledged, in order; twice only what was unacknowledged."""
+        check_numbers(self.received, self.acknowledged, window=None)
+        return check_numbers(stored, self.acknowledged, self.window)
+
     def stop_sending(self) -> None:
         self._full_stop.set()
 
@@ -119,6 +166,62 @@ class TopicTraffic(threading.Thread):
         self._end.set()
         self.join(150)
         assert not self.is_alive(), self.topic
+
+
+class DeduplicatedTraffic(TopicTraffic):
+    """REQUIRES: its topic has de-duplication. Sends each number with it as sequence id, and some of
+    them twice, as who got an error does; whatever breaks, each is stored once.
+    """
+
+    producer_name = "chaos"
+
+    def _send(self, producer: pulsar.Producer, number: int) -> None:
+        data = b"%d" % number
+        producer.send_async(data, partial(self._on_receipt, number), sequence_id=number)
+        if number % 5 == 4:
+            producer.send_async(data, self._on_second_receipt, sequence_id=number)
+
+    def _on_second_receipt(self, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+        if result != pulsar.Result.Ok:
+            self.failure = AssertionError(f"sent again to {self.topic}: {result}")
+
+    def check(self, stored: Sequence[int]) -> int:
+        check_numbers(self.received, self.acknowledged, window=None)
+        assert check_numbers(stored, self.acknowledged, window=0) == 0
+        return 0
+
+
+class DelayedTraffic(TopicTraffic):
+    """Each message is to be delivered a while later: not before, and all are."""
+
+    consumer_type = pulsar.ConsumerType.Shared
+    _DELAY_S = 1.5
+    _EARLY_S = 1.0
+    """delayedDeliveryTickTimeMillis: a broker that isn't strict may be early by a tick."""
+
+    def _send(self, producer: pulsar.Producer, number: int) -> None:
+        due_ms = int((time.time() + self._DELAY_S) * 1000)
+        producer.send_async(
+            b"%d" % number,
+            partial(self._on_receipt, number),
+            properties={"due_ms": str(due_ms)},
+            deliver_at=due_ms,
+        )
+
+    def _receive(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        early_ms = int(message.properties()["due_ms"]) - time.time() * 1000
+        if early_ms > self._EARLY_S * 1000:
+            self.failure = AssertionError(f"{message.data()!r} came {early_ms} ms early")
+        self.received.append(int(message.data()))
+        self._arrived.add(int(message.data()))
+        while self.consumed in self._arrived:  # a Shared subscription keeps no order
+            self._arrived.discard(self.consumed)
+            self.consumed += 1
+        consumer.acknowledge(message)
+
+    def check(self, stored: Sequence[int]) -> int:
+        assert set(self.received) >= set(range(self.acknowledged)), "delayed messages never came"
+        return check_numbers(stored, self.acknowledged, self.window)
 
 
 def start_traffic(

@@ -350,6 +350,8 @@ class World:
                 await self.act(stale)
         assert not owner.log.fenced, "fenced by one who hasn't the list"
         if not owner.log.faults.is_dead and self.rng.random() < 0.3:
+            if not owner.cursor.is_closed:
+                owner.ack(self.rng)  # the close must store it, asked for a receipt or not
             memory = acked_by(owner.cursor, owner.log)
             was_fenced = bool(owner.log.fenced)
             if await self.finished(owner.cursor.close(), owner.log) and not (

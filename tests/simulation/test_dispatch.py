@@ -389,6 +389,7 @@ class SingleActiveWorld(World):
         for _, position in picked(effect):
             assert self.permits[consumer] - messages > 0
             assert position not in self.cursor.acked
+            assert position in wanted, "a marker was sent"
             assert not self.received or position > self.received[-1], "out of order"
             between = [
                 at

@@ -1,4 +1,4 @@
-"""Does the simulation bite? `python -m tests.simulation.zookeeper_bugs [SEEDS] [BUG]`.
+"""Does the simulation bite? `python -m tests.simulation.zookeeper_bugs [SEEDS] [BUG] [first]`.
 
 Each bug is planted into the ZooKeeper store of a process of its own, in which the scenario runs for
 so many seeds; the table says how many of them notice.
@@ -145,6 +145,10 @@ def main() -> None:
     if len(sys.argv) > 2:
         logging.disable()
         BUGS[sys.argv[2]]()
+        if sys.argv[3:] == ["first"]:  # the search ends with the first one that notices
+            found = next((seed for seed in range(count) if _notices(seed)), None)
+            print(f"{sys.argv[2]}: seed {found}")
+            return
         print(f"{sys.argv[2]}: {sum(_notices(seed) for seed in range(count))} of {count}")
         return
     for name in BUGS:

@@ -1,0 +1,240 @@
+"""Planted bugs of dispatch, of who owns a bundle, and of epochs: which world must notice each.
+
+``rotation.py`` plants some of them in each run of CI, ``python -m tests.simulation.rotation --all``
+all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from broker.dispatch import single_active
+from broker.dispatch.delayed_index import DelayedIndex
+from broker.dispatch.key_shared import KeySharedDispatcher
+from broker.dispatch.shared import SharedDispatcher
+from broker.dispatch.single_active import SingleActiveDispatcher
+from bundles.ownership import OwnershipService
+from loadbalance.epochs import Assignment, Epochs
+from tests.simulation import test_bundles_ownership, test_dispatch, test_epochs
+from tests.simulation.plant import Plant
+
+
+def _run(make: Callable[[int], Any], steps: int) -> Callable[[int], None]:
+    def run(seed: int) -> None:
+        world = make(seed)
+        for step in range(steps):
+            world.step()
+            if step % 8 == 0 and hasattr(world, "check_books"):
+                world.check_books()
+        world.heal()
+
+    return run
+
+
+def _bundles(make: Any) -> Callable[[int], None]:
+    def run(seed: int) -> None:
+        # A planted bug may hang it: this isn't what is measured.
+        asyncio.run(asyncio.wait_for(test_bundles_ownership.run_world(make, seed), 20))
+
+    return run
+
+
+#: One seed each; an error tells what is violated.
+WORLDS: Final[dict[str, Callable[[int], None]]] = {
+    "shared": _run(test_dispatch.SharedWorld, test_dispatch.STEPS),
+    "key shared": _run(test_dispatch.KeySharedWorld, test_dispatch.STEPS // 2),
+    "single active": _run(test_dispatch.SingleActiveWorld, test_dispatch.STEPS),
+    "ownership": _bundles(test_bundles_ownership.World),
+    "giving": _bundles(test_bundles_ownership.GivingWorld),
+    "epochs": _bundles(test_epochs.EpochWorld),
+}
+
+BUGS: Final[dict[str, tuple[str, Callable[[Plant], None]]]] = {}
+
+
+def bug(world: str) -> Callable[[Callable[[Plant], None]], Callable[[Plant], None]]:
+    def register(plant: Callable[[Plant], None]) -> Callable[[Plant], None]:
+        BUGS[plant.__name__] = (world, plant)
+        return plant
+
+    return register
+
+
+# Dispatch
+
+
+@bug("shared")
+def who_leaves_takes_its_entries_along(plant: Plant) -> None:
+    def give_back(self: Any, consumer: Any) -> None:
+        self._lower_unacked(consumer.unacked)
+
+    plant.set(SharedDispatcher, "_give_back", give_back)
+
+
+@bug("shared")
+def redelivery_forgets_its_counts(plant: Plant) -> None:
+    def redeliver(self: Any, consumer: Any, positions: Any) -> int:
+        total = int(old(self, consumer, positions))
+        self._counts.clear()
+        return total
+
+    old = plant.set(SharedDispatcher, "redeliver", redeliver)
+
+
+@bug("shared")
+def permits_replace_each_other(plant: Plant) -> None:
+    def on_flow(self: Any, consumer: Any, permits: int) -> None:
+        consumer.permits = 0
+        old(self, consumer, permits)
+
+    old = plant.set(SharedDispatcher, "on_flow", on_flow)
+
+
+@bug("shared")
+def delayed_entries_come_early(plant: Plant) -> None:
+    def on_entries(self: Any, *arguments: Any) -> None:
+        *rest, now_ms = arguments
+        old(self, *rest, now_ms + 5000)
+
+    old = plant.set(SharedDispatcher, "on_entries", on_entries)
+
+
+@bug("shared")
+def delayed_entries_never_come(plant: Plant) -> None:
+    plant.set(DelayedIndex, "take_due", lambda self, now_ms: None)
+
+
+@bug("key shared")
+def a_slot_moves_while_it_has_entries(plant: Plant) -> None:
+    def init(self: Any, *arguments: Any, draining: bool) -> None:
+        old(self, *arguments, draining=False)
+
+    old = plant.set(KeySharedDispatcher, "__init__", init)
+
+
+@bug("single active")
+def a_switch_goes_on_from_where_it_was(plant: Plant) -> None:
+    def choose(self: Any, now_ms: int) -> None:
+        position = self.read_position
+        old(self, now_ms)
+        self.read_position = position
+
+    old = plant.set(SingleActiveDispatcher, "_choose", choose)
+
+
+@bug("single active")
+def a_read_of_before_is_taken(plant: Plant) -> None:
+    def rewind(self: Any) -> None:
+        generation = self.generation
+        old(self)
+        self.generation = generation
+
+    old = plant.set(SingleActiveDispatcher, "_rewind", rewind)
+
+
+@bug("single active")
+def markers_reach_consumers(plant: Plant) -> None:
+    plant.set(single_active, "FLAG_MARKER", 0)
+
+
+# Who owns a bundle
+
+
+@bug("ownership")
+def a_lost_session_still_proves(plant: Plant) -> None:
+    def owns_nowait(self: Any, topic: str) -> bool:
+        bundle = self.bundle_of_nowait(topic)
+        return bool(bundle is not None and bundle in self._owned)
+
+    plant.set(OwnershipService, "owns_nowait", owns_nowait)
+
+
+@bug("ownership")
+def a_bundle_is_given_up_before_it_is_unloaded(plant: Plant) -> None:
+    async def release(self: Any, bundle: str, heir: Any = None) -> bool:
+        owned = self._owned.get(bundle)
+        if owned is None or owned.unloading:
+            return False
+        await owned.lock.release()
+        self._owned.pop(bundle, None)
+        return True
+
+    plant.set(OwnershipService, "release", release)
+
+
+@bug("ownership")
+def a_lost_bundle_stays_loaded(plant: Plant) -> None:
+    async def run_unload(self: Any, bundle: str) -> None:
+        return
+
+    plant.set(OwnershipService, "_run_unload", run_unload)
+
+
+@bug("giving")
+def a_bundle_that_is_expected_is_never_given_up(plant: Plant) -> None:
+    def expect(self: Any, bundle: str, given_up: Any, giver: Any = None) -> Any:
+        return old(self, bundle, asyncio.Event(), giver)
+
+    old = plant.set(OwnershipService, "expect", expect)
+
+
+# Epochs
+
+
+@bug("epochs")
+def a_deposed_leader_assigns(plant: Plant) -> None:
+    async def current(self: Any) -> int:
+        return 0
+
+    plant.set(Epochs, "current", current)
+
+
+@bug("epochs")
+def an_older_assignment_replaces_a_later_one(plant: Plant) -> None:
+    def decode(cls: Any, value: Any) -> Any:
+        found = old(cls, value)
+        return None if found is None else Assignment(found.broker, 0)
+
+    old = plant.set(Assignment, "decode", classmethod(decode))
+
+
+@bug("epochs")
+def two_leaders_share_an_epoch(plant: Plant) -> None:
+    async def begin(self: Any, leader: str) -> int:
+        return int(max(1, await self.current()))
+
+    plant.set(Epochs, "begin", begin)
+
+
+@bug("epochs")
+def an_assignment_of_an_ended_epoch_is_obeyed(plant: Plant) -> None:
+    async def is_current(self: Any, epoch: int) -> bool:
+        return True
+
+    plant.set(Epochs, "is_current", is_current)
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Iterator[str]:
+    """The bug is in the code for the time of the block; the world that must notice it."""
+    world, plant_it = BUGS[name]
+    plant = Plant()
+    try:
+        plant_it(plant)
+        yield world
+    finally:
+        plant.undo()
+
+
+def violation(world: str, seed: int) -> str | None:
+    """What the run of a seed violates, if anything."""
+    try:
+        WORLDS[world](seed)
+    except AssertionError as error:
+        return str(error).partition("\n")[0] or "an assertion"
+    except Exception as error:  # a planted bug may break anything
+        return repr(error)
+    return None

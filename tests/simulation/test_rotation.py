@@ -1,0 +1,39 @@
+"""A tenth of all planted bugs, another one for each commit, and each must be noticed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation import rotation
+
+TURN = rotation.turn()
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize(("group", "name"), rotation.chosen(TURN))
+def test_a_planted_bug_is_noticed(group: str, name: str) -> None:
+    told = rotation.search(group, name)
+    print(f"turn {TURN % rotation.TURNS} of {rotation.TURNS}: {name}: {told}")
+    assert told is not None, f"{name}: nobody notices"
+    assert not any(kind in told for kind in rotation.BROKEN_PLANT), f"the plant doesn't fit: {told}"
+
+
+def test_ten_runs_in_a_row_plant_every_bug() -> None:
+    for first in (0, 7):
+        planted = [each for number in range(10) for each in rotation.chosen(first + number)]
+        assert sorted(planted) == sorted(x for x in rotation.ALL if x[1] not in rotation.NIGHTLY)
+
+
+def test_what_is_noted_about_bugs_is_about_bugs() -> None:
+    names = {name for _, name in rotation.ALL}
+    assert len(names) == len(rotation.ALL)
+    assert {*rotation.NEAR, *rotation.WORLD, *rotation.NIGHTLY} <= names
