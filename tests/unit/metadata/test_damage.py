@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.unit.metadata.images import (
     Judge,
     content,
     flip,
+    lay,
     scratch,
     small_segments,
     take,
@@ -227,3 +229,15 @@ async def test_files_of_another_store_are_refused(images: Images, directory: Pat
     ours = {name: images.stopped[name] for name in logs(images.stopped)}
     assert "belongs to another" in judge.look(theirs | {NAME: images.stopped[NAME]}, "their log")
     assert "belongs to another" in judge.look(ours | {NAME: other[NAME]}, "their database")
+
+
+def test_a_row_that_is_gone_without_a_trace(images: Images, directory: Path) -> None:
+    """Every page and every other row is intact: only the digest of all rows tells."""
+    lay(directory, images.stopped)
+    database = sqlite3.connect(directory / NAME)
+    database.execute("DELETE FROM counters")
+    database.commit()
+    database.close()
+    judge = Judge(directory, images.stopped_content)
+    refusal = judge.look(take(directory), "a counter")
+    assert f"{NAME}: its rows do not fit the digest of commit" in refusal
