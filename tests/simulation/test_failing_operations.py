@@ -24,7 +24,7 @@ from tests.failing_operations import (
     way_of,
 )
 
-COUNT = os.environ.get("MAGNETAR_FAILURES", "30")
+COUNT = os.environ.get("MAGNETAR_FAILURES", "24")
 ONLY = os.environ.get("MAGNETAR_FAILURES_ONLY", "")
 
 
