@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["location_at", "named_topic", "redirection", "require_owner", "whom_to_ask"]
 
+_DIGITS_MAX = 10
+
 
 async def require_owner(service: BrokerService, bundle: str) -> None:
     """For calls that do nothing where the bundle isn't owned. Raises BundleBusyError."""
@@ -104,4 +106,6 @@ def named_topic(names: dict[str, str]) -> TopicName:
     domain = names.get("domain", "persistent")
     topic = make_topic_name(domain, names["tenant"], names["namespace"], names["topic"])
     number = names.get("partition", "")
-    return topic.partition(int(number)) if number.isascii() and number.isdigit() else topic
+    # Python makes no number of more than 4,300 digits; the route refuses what is none.
+    is_number = number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX
+    return topic.partition(int(number)) if is_number else topic

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from broker.http.app import create_app
+from broker.http.redirects import named_topic
 from broker.protocol.topic_name import TopicName
 from bundles.lookup import BrokerLookup
 from bundles.ownership import OWNERS_ROOT, Redirect
@@ -186,3 +187,10 @@ async def test_one_partition_is_published_to_where_that_one_is_served(
     answer = await ask("POST", path, json=body_of(path))
     assert answer.status_code == 307
     assert answer.headers["Location"] == f"http://other:8080{path}"
+
+
+def test_a_partition_of_thousands_of_digits_is_no_number() -> None:
+    """Python refuses to make one of more than 4,300: the answer was an error 500."""
+    names = {"tenant": "t", "namespace": "n", "topic": "x"}
+    assert named_topic(names | {"partition": "9" * 5_000}).partition_index == -1
+    assert named_topic(names | {"partition": "3"}).partition_index == 3
