@@ -84,6 +84,7 @@ NIGHTLY: Final = frozenset(
         "cursors_serve_without_a_look_at_the_list",
         "a_doomed_copy_that_comes_late_stays",
         "a_zone_is_repaired_at_once",
+        "any_node_of_the_id_is_changed",
         "damage_is_no_entry",
         "late_answers_to_forces_count",
         "the_scrub_is_blind",
