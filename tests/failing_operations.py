@@ -175,6 +175,9 @@ def calls_of(document: dict[str, Any], rounds: Iterable[str]) -> dict[str, list[
     }
     for name, calls in found.items():
         method, path = name.split(" ")
+        if "/revoke" in path:
+            granted = found[name.replace("/revoke", "/grant")][0]
+            calls += [replace(each, before=granted) for each in calls]
         if method == "DELETE":
             makers = found.get(f"PUT {path}", []) + found.get(f"POST {path}", [])
             by_path = {each.path: each for each in makers}
