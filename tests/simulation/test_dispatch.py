@@ -15,7 +15,7 @@ import pytest
 
 from broker.dispatch.active_choice import choose_active
 from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.key_selector import HashRing
+from broker.dispatch.key_selector import HashRing, SplitRanges
 from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest, Skip
 from broker.dispatch.shared import SharedDispatcher
@@ -289,8 +289,10 @@ def key_of(body: Buffer) -> int:
 class KeySharedWorld(SharedWorld):
     """As Shared, and the order of every key."""
 
+    selector: type[HashRing | SplitRanges] = HashRing
+
     def make_core(self) -> KeySharedDispatcher:
-        return KeySharedDispatcher(self.limits, HashRing(), key_of, draining=True)
+        return KeySharedDispatcher(self.limits, self.selector(), key_of, draining=True)
 
     def key_at(self, position: Position) -> int:
         return key_of(self.ledger.ledgers[position[0]][position[1]][1])
@@ -317,6 +319,30 @@ class KeySharedWorld(SharedWorld):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_key_shared_keeps_the_order_of_every_key(seed: int) -> None:
     world = KeySharedWorld(seed)
+    for step in range(STEPS // 2):
+        world.step()
+        if step % 8 == 0:
+            world.check_books()
+    world.heal()
+
+
+class SplitKeySharedWorld(KeySharedWorld):
+    """Slots are split between consumers, not hashed on a ring."""
+
+    selector = SplitRanges
+
+
+class UnorderedKeySharedWorld(SharedWorld):
+    """``allowOutOfOrderDelivery``: a slot moves at once, and nothing is said of the order."""
+
+    def make_core(self) -> KeySharedDispatcher:
+        return KeySharedDispatcher(self.limits, HashRing(), key_of, draining=False)
+
+
+@pytest.mark.parametrize("make", [SplitKeySharedWorld, UnorderedKeySharedWorld])
+@pytest.mark.parametrize("seed", SEEDS[: len(SEEDS) // 2])
+def test_the_other_modes_of_key_shared_lose_nothing(seed: int, make: type[SharedWorld]) -> None:
+    world = make(seed)
     for step in range(STEPS // 2):
         world.step()
         if step % 8 == 0:
