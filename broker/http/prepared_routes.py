@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["PreparedRoutes"]
 
 logger = logging.getLogger(__name__)
+
+# FastAPI sets the warning filters while it analyses, and they belong to the process: brokers of two
+# threads would undo each other's, and where warnings are errors the analysis would fail.
+_ANALYSIS = threading.Lock()
 
 
 class PreparedRoutes:
@@ -50,5 +55,6 @@ def _look_at(routes: list[BaseRoute]) -> None:
     """Search each of them for what none has, and load what answers in pieces need."""
     anyio.run(asyncio.sleep, 0)  # loads its part for asyncio, which takes a while
     scope = {"type": "http", "method": "GET", "path": "/\0", "root_path": "", "headers": []}
-    for route in routes:
-        route.matches(dict(scope))
+    with _ANALYSIS:
+        for route in routes:
+            route.matches(dict(scope))

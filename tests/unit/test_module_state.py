@@ -24,6 +24,7 @@ ALLOWED = {
     "broker/scheduling.py:_C": "the C library",
     "broker/policies/offload.py:OFFLOAD_EXAMPLE": "of the documentation",
     "broker/cli/oauth2.py:_tokens": "of the CLI and of Spark's driver; no broker uses it",
+    "broker/http/prepared_routes.py:_ANALYSIS": "a lock, of what is the process's: warning filters",
     "broker/http/feed.py:_NOTHING": "a deque(maxlen=0): it holds nothing, whatever is done to it",
     "bookkeeper/storage/os_file_system.py:_reclaimer": "of a disk's free space; has its own lock",
 }
