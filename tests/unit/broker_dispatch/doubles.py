@@ -240,6 +240,9 @@ class MemoryCursor:
         found = [entry for entry in range(first, first + count) if (ledger_id, entry) in self.acked]
         return found or None
 
+    def batch_messages_left(self, position: Position) -> int:
+        return sum(word.bit_count() for word in self.partly.get(position, ()))
+
     def batch_ack_set(self, position: Position) -> list[int] | None:
         return self.partly.get(position)
 
