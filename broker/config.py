@@ -235,6 +235,7 @@ class BrokerConfig(BalancerConfig):
     delayed_delivery_tick_time_millis: int = 1_000
     is_delayed_delivery_deliver_at_time_strict: bool = False
     delayed_delivery_max_delay_in_millis: int = 0  # 0: no limit
+    delayed_delivery_max_index_size_in_bytes: int = 32 * 1024 * 1024  # a subscription; 0: no limit
 
     # --- messages that are sent again
     broker_deduplication_enabled: bool = False

@@ -80,6 +80,7 @@ class DispatchLimits:
     delay_enabled: bool = True
     delay_tick_ms: int = 1_000
     delay_strict: bool = False
+    delayed_index_bytes: int = 32 * 1024 * 1024  # of a subscription; 0: no limit
     retry_first_ms: int = 100
     retry_max_ms: int = 60_000
 

@@ -1,9 +1,9 @@
 """Shared: entries are spread over the consumers, each pending at one of them until acknowledged.
 
 Calls in, effects out; no clock, socket or task. Every unacknowledged entry below the read position
-is in exactly one place: pending at a consumer, waiting for one (chunks), in the replay queue, or in
-the delayed index. All of these are bitmaps per ledger; only batches (a message count other than 1)
-and redelivered entries cost a dict item.
+is in exactly one place: pending at a consumer, waiting for one (chunks), in the replay queue (all
+bitmaps per ledger), or in the delayed index. Only batches (a message count other than 1) and
+redelivered entries cost a dict item.
 
 Rules: wire-protocol 6.3.
 """
@@ -33,7 +33,9 @@ from managed_ledger.position import Position
 
 __all__ = ["SharedDispatcher"]
 
-_FOR_EVER_MS = 2**63
+_FOR_EVER_MS = 2**64
+_DELAYED_PER_TURN = 10_000
+"""Delayed entries that one turn looks at: some milliseconds."""
 _SPARSE = 8
 """A replay read spans holes as long as at least one entry in so many is wanted."""
 
@@ -65,11 +67,6 @@ class SharedDispatcher:
         """Other limits hold from now on, for what is pending and delayed as well."""
         self._limits = limits
         self.delayed.set_precision(limits.delay_tick_ms, strict=limits.delay_strict)
-        if (
-            not limits.delay_enabled
-            and (waiting := self.delayed.take_due(_FOR_EVER_MS)) is not None
-        ):
-            self.replay.update(waiting)
         of_all, of_each = limits.unacked_per_subscription, limits.unacked_per_consumer
         self.blocked = 0 < of_all <= self.unacked
         for consumer in self._rounds.consumers:
@@ -168,6 +165,9 @@ class SharedDispatcher:
                     self._on_acked_many(consumer, ledger_id, bits & below)
             consumer.waiting.remove_below((mark_delete[0], mark_delete[1] + 1))
         self.replay.remove_below((mark_delete[0], mark_delete[1] + 1))
+        if self.delayed.count:
+            self.delayed.forget_below(mark_delete)
+            self.unblocked = True
 
     def _on_acked_one(self, consumer: ConsumerState | None, ledger_id: int, entry_id: int) -> int:
         owner = consumer
@@ -176,7 +176,8 @@ class SharedDispatcher:
                 if owner.pending.discard(ledger_id, entry_id):
                     break
             else:
-                self.replay.discard(ledger_id, entry_id)
+                if not self.replay.discard(ledger_id, entry_id) and self.delayed.count:
+                    self._forget_delayed(ledger_id, BitMap((entry_id,)))
                 self._forget_counts(ledger_id, (entry_id,))
                 return 0
         sizes = self._sizes.get(ledger_id)
@@ -209,8 +210,15 @@ class SharedDispatcher:
                 break
         if rest and self.replay:
             self.replay.take(ledger_id, rest)
+        if rest and self.delayed.count:
+            self._forget_delayed(ledger_id, rest)
         self._lower_unacked(total)
         return total
+
+    def _forget_delayed(self, ledger_id: int, entries: BitMap) -> None:
+        self.delayed.forget(ledger_id, entries)
+        if self.delayed.is_sweeping:
+            self.unblocked = True  # a turn sets the timer
 
     def on_batch_acked(self, position: Position, remaining: int) -> None:
         """Some messages of a pending batch were acknowledged; ``remaining`` are left."""
@@ -289,16 +297,26 @@ class SharedDispatcher:
     # --- delayed entries
 
     def next_deadline_ms(self) -> int | None:
-        return self.delayed.next_due_ms()
+        """0: at once; so much is due, switched off or acknowledged that it takes several turns."""
+        delayed = self.delayed
+        if delayed.is_sweeping or (delayed.count and not self._limits.delay_enabled):
+            return 0
+        return delayed.next_due_ms()
 
     def on_tick(self, now_ms: int) -> None:
-        if (due := self.delayed.take_due(now_ms)) is not None:
-            self.replay.update(due)
+        if self.delayed.is_sweeping:
+            self.delayed.sweep(_DELAYED_PER_TURN)
+        until_ms = now_ms if self._limits.delay_enabled else _FOR_EVER_MS
+        self.replay.update(self.delayed.take_due(until_ms, _DELAYED_PER_TURN))
 
     # --- reading and assignment
 
     def next_read(self) -> ReadRequest | None:
-        """The replay queue before new entries; None while nobody can take anything."""
+        """The replay queue before new entries; None while nobody can take anything.
+
+        While the delayed index is full no new entry is read, for it might have to wait there. The
+        index exceeds its limit by the entries of one read at most.
+        """
         if self.blocked:
             return None
         permits = self._rounds.available_permits()
@@ -308,6 +326,9 @@ class SharedDispatcher:
         if self.replay:
             position, span = self._replay_span(wanted)
             return ReadRequest(position, span, True, self.generation)
+        limit = self._limits.delayed_index_bytes
+        if 0 < limit <= self.delayed.memory_bytes:
+            return None  # until entries come due or are acknowledged
         return ReadRequest(self.read_position, wanted, False, self.generation)
 
     @property

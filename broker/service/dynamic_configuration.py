@@ -62,7 +62,7 @@ DYNAMIC_FIELDS: Final = (
     *("backlog_quota_default_limit_bytes", "backlog_quota_default_limit_second"),
     "backlog_quota_default_retention_policy",
     *("max_unacked_messages_per_consumer", "max_unacked_messages_per_subscription"),
-    "dispatcher_max_read_batch_size",
+    *("dispatcher_max_read_batch_size", "delayed_delivery_max_index_size_in_bytes"),
     *("max_publish_rate_per_topic_in_messages", "max_publish_rate_per_topic_in_bytes"),
     *("dispatch_throttling_rate_per_topic_in_msg", "dispatch_throttling_rate_per_topic_in_byte"),
     "dispatch_throttling_rate_per_subscription_in_msg",

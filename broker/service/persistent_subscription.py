@@ -65,6 +65,7 @@ def dispatch_limits(config: BrokerConfig, policies: Policies) -> DispatchLimits:
         delay_enabled=delayed.active,
         delay_tick_ms=delayed.tick_ms,
         delay_strict=config.is_delayed_delivery_deliver_at_time_strict,
+        delayed_index_bytes=max(0, config.delayed_delivery_max_index_size_in_bytes),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from broker.dispatch import single_active
 from broker.dispatch.delayed_index import DelayedIndex
 from broker.dispatch.key_shared import KeySharedDispatcher
+from broker.dispatch.position_set import PositionSet
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher
 from bundles.ownership import OwnershipService
@@ -104,7 +105,7 @@ def delayed_entries_come_early(plant: Plant) -> None:
 
 @bug("shared")
 def delayed_entries_never_come(plant: Plant) -> None:
-    plant.set(DelayedIndex, "take_due", lambda self, now_ms: None)
+    plant.set(DelayedIndex, "take_due", lambda self, now_ms, entries_max: PositionSet())
 
 
 @bug("key shared")

@@ -103,6 +103,7 @@ class SharedWorld(World):
             unacked_per_subscription=self.rng.choice([0, 90]),
             delay_tick_ms=TICK_MS,
             delay_strict=self.rng.random() < 0.5,
+            delayed_index_bytes=self.rng.choice([0, 1, 450]),  # full with one entry, with three
         )
         self.core = self.make_core()
         self.permits: dict[ConsumerState, int] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broker.dispatch.delayed_index import DelayedIndex
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_head import FLAG_CHUNK, FLAG_FIRST_CHUNK, FLAG_LAST_CHUNK, make_head
 from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, SubscribeRequest
@@ -106,16 +105,3 @@ async def test_delayed_messages_take_memory() -> None:
     stats = bench.subscription.stats(NOW)
     assert stats["msgDelayed"] == 3
     assert 0 < stats["delayedMessageIndexSizeInBytes"] < 3_000
-
-
-def test_the_memory_of_an_index_grows_and_ends_with_it() -> None:
-    index = DelayedIndex(1000, strict=False)
-    sizes = [index.memory_bytes]
-    for entry in range(3):
-        index.add(7, entry, NOW + 10_000 * (entry // 2))
-        sizes.append(index.memory_bytes)
-    assert sizes[0] == 0
-    assert sizes == sorted(set(sizes))
-    assert sizes[3] - sizes[2] > sizes[2] - sizes[1], "a bucket more"
-    index.take_due(NOW + 100_000)
-    assert index.memory_bytes == 0
