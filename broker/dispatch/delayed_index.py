@@ -119,7 +119,7 @@ class DelayedIndex:
         """When `take_due` has something; None: it is empty."""
         return self._firsts[0] if self._runs else None
 
-    def take_due(self, now_ms: int, entries_max: int) -> PositionSet:
+    def take_due(self, now_ms: int, entries_max: int = 10_000) -> PositionSet:
         """Remove and return what is due, the earliest first, of at most so many entries."""
         groups: dict[int, list[int]] = {}
         while self._runs and self._firsts[0] <= now_ms and entries_max > 0:
