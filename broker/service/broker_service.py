@@ -330,11 +330,12 @@ class BrokerService:
         if self.sharing is not None:
             self.sharing.reconfigure(config)
 
-    def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
+    def run(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         """Run a task of the broker; its errors are logged."""
         task = self.loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

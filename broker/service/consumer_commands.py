@@ -265,7 +265,14 @@ def _ack_individual(
         if few or sum(len(ack_set) for _, ack_set in parts) <= _WORDS_AT_ONCE:
             _ack_split(consumer, whole, parts, done)
             return
-    connection.run(_ack_in_slices(consumer, message_ids, done))
+    # The end of the connection or of the consumer takes nothing back of what they had sent, so the
+    # task is the broker's; the connection only waits for it, and reads no further if it has many.
+    work = connection.service.run(_ack_in_slices(consumer, message_ids, done))
+    connection.run(_until_done(work))
+
+
+async def _until_done(work: asyncio.Task[Any]) -> None:
+    await asyncio.shield(work)
 
 
 async def _ack_in_slices(
@@ -280,8 +287,6 @@ async def _ack_in_slices(
     if done is not None:
         done = _after(done, len(starts))
     for start in starts:
-        if consumer.closed:
-            return  # and so is who would be answered, or it closed the consumer
         _ack_split(consumer, *_split(message_ids[start : start + _IDS_PER_TURN]), done)
         await asyncio.sleep(0)
 

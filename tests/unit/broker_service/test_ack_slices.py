@@ -9,7 +9,8 @@ import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service import consumer_commands
-from tests.unit.broker_service.doubles import Broker, message
+from tests.unit.broker_service.doubles import Broker, message, receipts
+from tests.unit.managed_ledger.cluster import eventually
 
 TOPIC = "persistent://public/default/t"
 
@@ -79,4 +80,37 @@ async def test_an_ordinary_ack_is_taken_at_once(monkeypatch: pytest.MonkeyPatch)
     client.send(ack(1_000, []))
     client.send(ack(1_000, [-1] * 16))
     assert not client.transport.closed
+    await broker.close()
+
+
+@pytest.mark.parametrize("end", ["the consumer closes", "the connection is lost"])
+async def test_what_was_sent_before_the_end_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(consumer_commands, "_IDS_AT_ONCE", 4)
+    monkeypatch.setattr(consumer_commands, "_IDS_PER_TURN", 2)
+    broker = await Broker().start()
+    client = await subscribed(broker)
+    producer = broker.client(port=5002)
+    await asyncio.sleep(0.05)
+    assert (await producer.receive_one()).type == pb.BaseCommand.CONNECTED
+    found, _ = await producer.produce(TOPIC, producer_name="second")
+    assert found.type == pb.BaseCommand.PRODUCER_SUCCESS, found
+    producer.feed(b"".join(message(number) for number in range(20)))
+    ledger_id = receipts(await producer.receive(20))[0][1]
+    cursor = broker.service.topics[TOPIC].subscriptions["s"].cursor
+    assert cursor is not None
+    assert cursor.backlog == 20
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK)
+    command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
+    for entry in range(21):
+        command.ack.message_id.add(ledgerId=ledger_id, entryId=entry)
+    client.send(command)
+    if end == "the connection is lost":
+        client.lose()
+    else:
+        close = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
+        close.close_consumer.consumer_id, close.close_consumer.request_id = 1, 9
+        client.send(close)
+    await eventually(lambda: cursor.backlog == 0)
     await broker.close()
