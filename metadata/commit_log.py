@@ -25,7 +25,7 @@ from metadata.log_format import (
     record_bytes,
     segment_path,
 )
-from metadata.sqlite_file import State
+from metadata.sqlite_file import State, sync_directory
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class LogWriter:
                 _write(self._file, header.encode() + bytes(header.size - ALIGNMENT), 0)
                 os.fsync(self._file)
                 temporary.rename(self._path)
-                _sync_directory(database.parent)
+                sync_directory(database.parent)
             except BaseException:
                 os.close(self._file)
                 raise
@@ -196,11 +196,3 @@ def _write(file: int, data: bytes, offset: int) -> None:
     while view:
         written = os.pwrite(file, view, offset)
         view, offset = view[written:], offset + written
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

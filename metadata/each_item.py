@@ -59,7 +59,7 @@ class EachItem:
             error = failed[begun[0]]
             self._logger.warning(
                 "%s: failed for %d, from now on tried in silence; %s: %s",
-                *(self._what, len(begun), begun[0], error or type(error).__name__),
+                *(self._what, len(begun), begun[0], str(error) or type(error).__name__),
                 exc_info=None if isinstance(error, self._expected) else error,
             )
         if ended:

@@ -331,8 +331,13 @@ def _make_directories(directory: Path) -> None:
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
-        descriptor = os.open(each.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(each.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in it durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

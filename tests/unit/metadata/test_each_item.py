@@ -51,6 +51,11 @@ def test_a_bug_is_told_with_its_traceback(caplog: pytest.LogCaptureFixture) -> N
     assert record.exc_info
 
 
+def test_an_error_without_a_text_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    run(EachItem("expiry", LOGGER, (TimeoutError,)), {"a": TimeoutError()})
+    assert caplog.messages[0].endswith("a: TimeoutError")
+
+
 def test_a_cancellation_ends_the_round() -> None:
     each = EachItem("expiry", LOGGER, ())
     with pytest.raises(asyncio.CancelledError), each.round() as current, current.item("a"):
