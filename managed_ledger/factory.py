@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
@@ -27,7 +28,7 @@ from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.offload.offload_path import Offloading
 from managed_ledger.offload.ports import LedgerOffloader
 from managed_ledger.recovery import claim_list
-from metadata.each_item import EachItem
+from metadata.each_item import EachItem, Item
 from metadata.errors import MetadataError
 from metadata.store import MetadataStore
 
@@ -163,13 +164,16 @@ class ManagedLedgerFactory:
             return
         await log.delete()
 
-    async def collect_leaked_ledgers(self) -> list[int]:
+    async def collect_leaked_ledgers(self, item: Item = nullcontext) -> list[int]:
         """Deletes ledgers that crashed owners created but never listed; see `leaks`.
+
+        Args:
+            item: entered for each page of ledgers.
 
         Returns:
             Their ids.
         """
-        return await collect_leaked_ledgers(self._client, self._store, ROOT)
+        return await collect_leaked_ledgers(self._client, self._store, ROOT, item)
 
     async def close(self) -> None:
         """Closes every log."""

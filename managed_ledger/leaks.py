@@ -12,6 +12,7 @@ another ledger; or when there is no node, which is older than the ledgers of its
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
@@ -19,6 +20,7 @@ from managed_ledger.cursor.cursor_store import decode_node
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger_list import decode_info
 from managed_ledger.logger import logger
+from metadata.each_item import Item
 from metadata.errors import MetadataError
 from metadata.paths import encode_name, join
 from metadata.store import MetadataStore
@@ -60,9 +62,12 @@ def log_of(metadata: LedgerMetadata) -> str | None:
 
 
 async def collect_leaked_ledgers(
-    client: BookKeeperClient, store: MetadataStore, root: str
+    client: BookKeeperClient, store: MetadataStore, root: str, item: Item = nullcontext
 ) -> list[int]:
     """Deletes leaked ledgers of all logs below ``root``; reads the metadata of every ledger.
+
+    Args:
+        item: entered for each page of ledgers.
 
     Returns:
         The ids that were deleted.
@@ -72,7 +77,7 @@ async def collect_leaked_ledgers(
     """
     deleted: list[int] = []
     failures = 0
-    async for found in client.ledgers.ranges():
+    async for found in client.ledgers.ranges(item):
         for ledger_id in found.ledger_ids:
             try:
                 if await _is_leaked(client, store, root, ledger_id):

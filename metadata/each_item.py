@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from logging import Logger
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
-__all__ = ["EachItem", "ItemRound"]
+__all__ = ["EachItem", "Item", "ItemRound"]
+
+Item: TypeAlias = Callable[[str], AbstractContextManager[object]]
+"""``ItemRound.item``; ``nullcontext`` where a failure ends the round."""
 
 _NONE: Final[Mapping[str, Exception]] = MappingProxyType({})
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from bookkeeper.errors import LedgerError, LedgerMetadataError, NoSuchLedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata, decode, encode
+from metadata.each_item import Item
 from metadata.errors import (
     BadVersionError,
     NotFoundError,
@@ -184,33 +186,46 @@ class LedgerStore:
         """Point read; garbage collection confirms with this before it frees anything."""
         return await self._store.exists(ledger_path(ledger_id, self._root))
 
-    async def ranges(self) -> AsyncIterator[LedgerRange]:
+    async def ranges(self, item: Item = nullcontext) -> AsyncIterator[LedgerRange]:
         """All ledgers in ascending order, one leaf directory at a time.
 
         Directories never cover ids they weren't asked for, so an id inside [first, end) that isn't
         listed did not exist when its directory was read.
+
+        Args:
+            item: entered for each directory; one whose failure goes no further is left out.
         """
-        names = await self._store.children(self._root)
+        names = await self._names(self._root, item) or ()
         # Two digits: short ids, all below those that begin with three.
         for name in sorted(filter(str.isdigit, names), key=lambda name: (len(name), name)):
             levels = {2: 1, 3: 3}.get(len(name))
             if levels is not None:
-                async for found in self._leaves(f"{self._root}/{name}", name, levels):
+                async for found in self._leaves(f"{self._root}/{name}", name, levels, item):
                     yield found
 
-    async def _leaves(self, path: str, digits: str, levels: int) -> AsyncIterator[LedgerRange]:
+    async def _leaves(
+        self, path: str, digits: str, levels: int, item: Item
+    ) -> AsyncIterator[LedgerRange]:
         if levels == 0:
-            names = await self._store.children(path)
+            names = await self._names(path, item)
+            if names is None:
+                return  # not an empty range, which would mean that its ledgers don't exist
             await asyncio.sleep(0)  # up to 10,000 names: reading and parsing are a turn each
             first = int(digits) * 10_000
             # Sorted, and all of one length: so the ids ascend.
             ids = [first + int(n[1:]) for n in names if n[0] == "L" and n[1:].isdigit()]
             yield LedgerRange(first, first + 10_000, ids)
             return
-        for name in sorted(await self._store.children(path)):
+        for name in sorted(await self._names(path, item) or ()):
             if name.isdigit():
-                async for found in self._leaves(f"{path}/{name}", digits + name, levels - 1):
+                async for found in self._leaves(f"{path}/{name}", digits + name, levels - 1, item):
                     yield found
+
+    async def _names(self, path: str, item: Item) -> list[str] | None:
+        names: list[str] | None = None
+        with item(path):
+            names = await self._store.children(path)
+        return names
 
 
 def _versioned(ledger_id: int, found: Versioned) -> VersionedLedger:

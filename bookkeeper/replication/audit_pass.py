@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
-from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.ledger_store import LedgerStore, VersionedLedger
 from bookkeeper.errors import LedgerMetadataError
 from bookkeeper.ledger_metadata import LedgerMetadata
-
-_log = logging.getLogger(__name__)
+from metadata.each_item import ItemRound
+from metadata.errors import MetadataError
 
 _READS: Final = 32  # ledgers at a time: about a millisecond of work between two turns of the loop
+_UNANSWERED_MAX: Final = 100  # more than that is the store's failure, not that of single ledgers
 
 
 class Judge(Protocol):
@@ -35,42 +36,66 @@ class Judge(Protocol):
     async def mark(self, ledger_id: int, bookies: list[str]) -> None: ...
 
 
-class WalkFigures:
-    """What a walk met."""
+class Walk:
+    """What one walk met: a page or a ledger that fails keeps no other from its turn.
 
-    def __init__(self) -> None:
-        self.ledgers = 0
-        self.unreadable = 0
+    Attributes:
+        unreadable: ledgers whose stored metadata nobody can read.
+        unanswered: pages and ledgers that the store didn't answer for: who comes back may succeed.
+    """
+
+    def __init__(self, each: ItemRound) -> None:
+        self.ledgers = self.unreadable = 0
+        self.unanswered: set[str] = set()
+        self._each = each
+
+    @contextmanager
+    def item(self, name: str) -> Iterator[None]:
+        """Enter it for each page and ledger.
+
+        Raises:
+            MetadataError: the store failed for too many.
+        """
+        failed: MetadataError | None = None
+        with self._each.item(name):
+            try:
+                yield
+                self.unanswered.discard(name)
+            except LedgerMetadataError:
+                self.unreadable += 1
+                raise
+            except MetadataError as error:
+                failed = error
+                self.unanswered.add(name)
+                raise
+        if failed is not None and len(self.unanswered) > _UNANSWERED_MAX:
+            raise failed
 
 
-async def walk_ledgers(
-    ledgers: LedgerStore, figures: WalkFigures
-) -> AsyncIterator[list[LedgerMetadata]]:
+async def walk_ledgers(ledgers: LedgerStore, walk: Walk) -> AsyncIterator[list[LedgerMetadata]]:
     """Metadata of all ledgers, in lists of at most 32. Ledgers that are deleted meanwhile and those
     whose metadata can't be read are left out.
 
     Raises:
-        MetadataError: the store failed.
+        MetadataError: the store failed for too many.
     """
-    async for part in ledgers.ranges():
+    async for part in ledgers.ranges(walk.item):
         ids = part.ledger_ids
         for start in range(0, len(ids), _READS):
             batch = ids[start : start + _READS]
-            found = await asyncio.gather(*(read_ledger(ledgers, ledger_id) for ledger_id in batch))
-            figures.ledgers += len(batch)
-            figures.unreadable += sum(isinstance(each, str) for each in found)
-            yield [each for each in found if isinstance(each, LedgerMetadata)]
+            reads = (read_ledger(ledgers, ledger_id, walk) for ledger_id in batch)
+            found = await asyncio.gather(*reads)
+            walk.ledgers += len(batch)
+            yield [each for each in found if each is not None]
             # A store in this process answers without waiting, so nothing else would get a turn.
             await asyncio.sleep(0)
 
 
-async def read_ledger(ledgers: LedgerStore, ledger_id: int) -> LedgerMetadata | str | None:
-    """None: there is none. Text: why its metadata can't be read."""
-    try:
+async def read_ledger(ledgers: LedgerStore, ledger_id: int, walk: Walk) -> LedgerMetadata | None:
+    """None: there is none, or it can't be read."""
+    found: VersionedLedger | None = None
+    with walk.item(f"ledger {ledger_id}"):
         found = await ledgers.read(ledger_id)
-    except LedgerMetadataError as error:
-        _log.warning("ledger %d can't be checked: %s", ledger_id, error)
-        return str(error)
     return None if found is None else found.metadata
 
 
@@ -86,37 +111,42 @@ class AuditPass:
     when its metadata is at hand.
     """
 
-    def __init__(self, ledgers: LedgerStore, judge: Judge) -> None:
-        self.figures = WalkFigures()
+    def __init__(self, ledgers: LedgerStore, judge: Judge, each: ItemRound) -> None:
+        self.walk = Walk(each)
         self.marked = 0
         self._ledgers, self._judge = ledgers, judge
         self._strangers: set[str] = set()  # unknown, and asked for in this pass
 
     async def run(self) -> bool:
-        """The whole walk; False: it was given up, as nothing may be marked any more.
+        """The whole walk; False: it was given up, as nothing may be marked any more, or the store
+        didn't answer for all of it.
 
         Raises:
-            MetadataError: the store failed; what was marked stays so.
+            MetadataError: the store failed for too many; what was marked stays so.
         """
         judge = self._judge
-        async for batch in walk_ledgers(self._ledgers, self.figures):
+        async for batch in walk_ledgers(self._ledgers, self.walk):
             marks = []
             for metadata in batch:
                 members = members_of(metadata)
-                await self._meet(members)
-                lost = sorted(bookie for bookie in members if judge.may_mark(bookie))
-                if lost:
-                    marks.append(judge.mark(metadata.ledger_id, lost))
-            if marks:
-                self.marked += len(marks)
-                await asyncio.gather(*marks)
+                with self.walk.item(f"ledger {metadata.ledger_id}"):
+                    await self._meet(members)
+                    lost = sorted(bookie for bookie in members if judge.may_mark(bookie))
+                    if lost:
+                        marks.append(self._mark(metadata.ledger_id, lost))
+            await asyncio.gather(*marks)
             if not judge.is_enabled:
                 return False
-        return True
+        return not self.walk.unanswered
+
+    async def _mark(self, ledger_id: int, lost: list[str]) -> None:
+        with self.walk.item(f"ledger {ledger_id}"):
+            await self._judge.mark(ledger_id, lost)
+            self.marked += 1
 
     async def _meet(self, members: set[str]) -> None:
         """One nobody knows may just have come: look again before it is called lost."""
         unknown = {each for each in members if not self._judge.is_known(each)} - self._strangers
         if unknown:
-            self._strangers |= unknown
             await self._judge.refresh()
+            self._strangers |= unknown

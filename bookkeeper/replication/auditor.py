@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
 
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.errors import LedgerMetadataError
+from bookkeeper.errors import BookkeeperError, LedgerMetadataError
 from bookkeeper.replication.audit_pass import AuditPass
 from bookkeeper.replication.auditor_core import (
     AlertZone,
@@ -39,6 +39,7 @@ from bookkeeper.replication.under_replication import (
 )
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.replication.zones import ZonePhase
+from metadata.each_item import EachItem
 from metadata.errors import MetadataError
 from metadata.store import MetadataEvent, MetadataStore, SessionEvent
 
@@ -89,6 +90,7 @@ class Auditor:
         self._effects: deque[Effect] = deque()
         self._audit: Audit | None = None
         self._audit_wanted = asyncio.Event()
+        self._audits = EachItem("audit", _log, (MetadataError, BookkeeperError))
         self._may_check = asyncio.Event()
         self._turn = asyncio.Lock()  # the core gets its news one after the other, as they were read
         self._tasks: list[asyncio.Task[None]] = []
@@ -322,28 +324,30 @@ class Auditor:
             self._audit_wanted.clear()
             assert self._audit is not None
             assert self._core is not None
+            began_ms = _now_ms()
             complete = await self._run_audit(self._audit.reason)
             if not complete:
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(max(_RETRY_S, (_now_ms() - began_ms) / 1000))
             self._core.on_audit_done(_now_ms(), complete=complete)
             self._woken.set()
 
     async def _run_audit(self, reason: str) -> bool:
         """False: it couldn't go over everything."""
-        began_ms = _now_ms()
-        walk = AuditPass(self.ports.ledgers, self)
-        try:
-            await self.refresh()
-            complete = await walk.run()
-        except MetadataError as error:
-            _log.warning("audit (%s) failed, will be repeated: %s", reason, error)
-            return False
-        finally:
-            figures = self.figures
-            figures.audits.record(_now_ms() - began_ms)
-            figures.marked_ledgers.record(walk.marked)
-            figures.unreadable_ledgers = walk.figures.unreadable
-        _log.info("audit (%s): %d of %d ledgers marked", reason, walk.marked, walk.figures.ledgers)
+        began_ms, complete, figures = _now_ms(), False, self.figures
+        with self._audits.round() as each:
+            audit = AuditPass(self.ports.ledgers, self, each)
+            try:
+                await self.refresh()
+                complete = await audit.run()
+            except MetadataError as error:
+                each.failed["all of it"] = error
+            finally:
+                figures.audits.record(_now_ms() - began_ms)
+                figures.marked_ledgers.record(audit.marked)
+                figures.unreadable_ledgers = audit.walk.unreadable
+        text = "audit (%s): %d of %d ledgers marked%s"
+        again = "" if complete else "; it will be repeated"
+        _log.info(text, reason, audit.marked, audit.walk.ledgers, again)
         return complete
 
 

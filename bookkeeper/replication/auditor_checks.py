@@ -7,6 +7,7 @@ auditor begins it anew; the daily look for lost bookies is an audit and needs no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError, LedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.replication.audit_pass import (
-    WalkFigures,
+    Walk,
     members_of,
     read_ledger,
     walk_ledgers,
@@ -34,6 +35,7 @@ from bookkeeper.replication.under_replication import (
     PLACEMENT_CHECK,
     REPLICAS_CHECK,
 )
+from metadata.each_item import EachItem
 from metadata.errors import MetadataError
 
 _log = logging.getLogger(__name__)
@@ -88,6 +90,11 @@ class PeriodicChecks:
         self._auditor, self._config = auditor, config
         self._ports, self._figures = auditor.ports, auditor.figures
         self._bookies, self._placement, self._checker = bookies, placement, checker
+        expected = (MetadataError, BookkeeperError)
+        self._ledgers = EachItem("check of all ledgers", _log, expected)
+        self._places = EachItem("check of places", _log, expected)
+        self._replicas = EachItem("check of replicas", _log, expected)
+        self._census = EachItem("census of markers", _log, expected)
 
     def coroutines(self) -> list[Coroutine[None, None, None]]:
         config = self._config
@@ -139,17 +146,23 @@ class PeriodicChecks:
         """Read the ends of every closed fragment from every bookie; mark what is missing.
 
         A bookie that is registered and silent may be one that just died, or restarts: what only it
-        gives no answer for is looked at again after the delay that every loss has.
+        gives no answer for is looked at again after the delay that every loss has, as is a ledger
+        whose check failed.
 
         Returns:
-            False: given up, as automatic repair was switched off.
+            False: given up, as automatic repair was switched off, or the store didn't answer for
+            all of it.
         """
-        began_ms, figures, walk = _now_ms(), self._figures, WalkFigures()
+        with self._ledgers.round() as each:
+            return await self._check_all(Walk(each))
+
+    async def _check_all(self, walk: Walk) -> bool:
+        began_ms, figures = _now_ms(), self._figures
         marked, silent = 0, list[int]()
         async for batch in walk_ledgers(self._ports.ledgers, walk):
             for start in range(0, len(batch), _CHECKS):
                 part = batch[start : start + _CHECKS]
-                checks = await gather_all(self._check_ledger(each) for each in part)
+                checks = await gather_all(self._try_ledger(each, walk) for each in part)
                 marked += sum(each is True for each in checks)
                 pairs = zip(part, checks, strict=True)
                 silent += [ledger.ledger_id for ledger, mark in pairs if mark is None]
@@ -158,19 +171,27 @@ class PeriodicChecks:
                 del silent[_SILENT_MAX:]  # the next run finds the others
         if silent:
             await asyncio.sleep(max(self._config.silent_grace_s, self._auditor.delay_s))
-            marked += await self._check_again(silent)
+            marked += await self._check_again(silent, walk)
         figures.marked_ledgers.record(marked)
         figures.checked_ledgers = walk.ledgers
         figures.check_all_ledgers.record(_now_ms() - began_ms)
         _log.info("all ledgers checked: %d of %d marked", marked, walk.ledgers)
-        return self._auditor.is_enabled
+        return self._auditor.is_enabled and not walk.unanswered
 
-    async def _check_again(self, ledger_ids: Sequence[int]) -> int:
+    async def _check_again(self, ledger_ids: Sequence[int], walk: Walk) -> int:
         marked = 0
         for ledger_id in ledger_ids:
-            found = await read_ledger(self._ports.ledgers, ledger_id)
-            if isinstance(found, LedgerMetadata):
-                marked += bool(await self._check_ledger(found, was_silent=True))
+            found = await read_ledger(self._ports.ledgers, ledger_id, walk)
+            if found is not None:
+                marked += bool(await self._try_ledger(found, walk, was_silent=True))
+        return marked
+
+    async def _try_ledger(
+        self, metadata: LedgerMetadata, walk: Walk, *, was_silent: bool = False
+    ) -> bool | None:
+        marked: bool | None = None
+        with walk.item(f"ledger {metadata.ledger_id}"):
+            marked = await self._check_ledger(metadata, was_silent=was_silent)
         return marked
 
     async def _check_ledger(
@@ -194,10 +215,14 @@ class PeriodicChecks:
         """Count the ledgers with a segment that breaks the placement policy.
 
         Returns:
-            False: given up, as automatic repair was switched off.
+            False: the store didn't answer for all of it.
         """
+        with self._places.round() as each:
+            return await self._check_places(Walk(each))
+
+    async def _check_places(self, walk: Walk) -> bool:
         began_ms, failing, soft = _now_ms(), 0, 0
-        async for batch in walk_ledgers(self._ports.ledgers, WalkFigures()):
+        async for batch in walk_ledgers(self._ports.ledgers, walk):
             for metadata in batch:
                 worst = self._adherence(metadata)
                 soft += worst is Adherence.SOFT
@@ -209,7 +234,7 @@ class PeriodicChecks:
         figures.not_adhering, figures.softly_adhering = failing, soft
         figures.placement_check.record(_now_ms() - began_ms)
         _log.info("placement: %d ledgers break the policy, %d follow it loosely", failing, soft)
-        return True
+        return not walk.unanswered
 
     def _adherence(self, metadata: LedgerMetadata) -> Adherence:
         found = {
@@ -225,14 +250,22 @@ class PeriodicChecks:
         """Ask all bookies which entries they hold, and count ledgers with too few copies.
 
         A bookie that can't tell counts for nothing: its ledgers are only counted as unknown.
+
+        Returns:
+            False: the store didn't answer for all of it.
         """
         began_ms, totals = _now_ms(), ReplicaTotals()
-        async for batch in walk_ledgers(self._ports.ledgers, WalkFigures()):
-            for metadata in batch:
-                totals.add(metadata.ledger_id, await self._count(metadata))
+        with self._replicas.round() as each:
+            walk = Walk(each)
+            async for batch in walk_ledgers(self._ports.ledgers, walk):
+                for metadata in batch:
+                    counts: ReplicaCounts | None = None
+                    with walk.item(f"ledger {metadata.ledger_id}"):
+                        counts = await self._count(metadata)
+                    totals.add(metadata.ledger_id, counts)
         totals.show(self._figures)
         self._figures.replicas_check.record(_now_ms() - began_ms)
-        return True
+        return not walk.unanswered
 
     async def _count(self, metadata: LedgerMetadata) -> ReplicaCounts | None:
         """None: some bookie didn't answer."""
@@ -274,28 +307,25 @@ class PeriodicChecks:
         """Marked ledgers, and those that are so for too long."""
         while True:
             began_s = asyncio.get_running_loop().time()
-            try:
-                await self.count_markers()
-            except MetadataError as error:
-                _log.warning("markers can't be counted: %s", error)
+            await self.count_markers()
             took_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(max(interval_s, 10 * took_s))
 
     async def count_markers(self) -> None:
-        """One census."""
+        """One census; it counts for nothing if some can't be counted."""
         marked = overdue = 0
         marks, grace_ms = self._ports.marks, self._config.grace_s * 1000
-        async for ids in marks.ledger_ids():
-            marked += len(ids)
-            for ledger_id in ids if grace_ms else ():
-                try:
-                    marker = await marks.read(ledger_id)
-                except LedgerError:
-                    continue  # unreadable: whoever repairs it tells
-                if marker is not None:
-                    overdue += self._ports.clock() - marker.created_ms > grace_ms
-                await asyncio.sleep(0)
-        self._figures.marked_now, self._figures.marked_over_grace = marked, overdue
+        with self._census.round() as each:
+            async for ids in marks.ledger_ids(each.item):
+                marked += len(ids)
+                for ledger_id in ids if grace_ms else ():
+                    with each.item(f"ledger {ledger_id}"), contextlib.suppress(LedgerError):
+                        marker = await marks.read(ledger_id)  # who repairs it tells if it's damaged
+                        if marker is not None:
+                            overdue += self._ports.clock() - marker.created_ms > grace_ms
+                    await asyncio.sleep(0)
+        if not each.failed:
+            self._figures.marked_now, self._figures.marked_over_grace = marked, overdue
 
 
 class ReplicaTotals:

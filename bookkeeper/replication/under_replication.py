@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from bookkeeper.replication.zone_store import UNDER_REPLICATION_ROOT as UNDER_RE
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.replication.zones import ZONE_REASON
 from metadata.claims import unclaim
+from metadata.each_item import Item
 from metadata.errors import (
     BadVersionError,
     MetadataError,
@@ -279,16 +281,19 @@ class UnderReplicationStore:
         await self._remove_empty_directories(path)
         return True
 
-    async def ledger_ids(self) -> AsyncIterator[list[int]]:
+    async def ledger_ids(self, item: Item = nullcontext) -> AsyncIterator[list[int]]:
         """Ids of marked ledgers, ascending, in lists of at most 65,536.
 
         One that is being cleared may still be among them: ``read`` tells.
+
+        Args:
+            item: entered for each directory; one whose failure goes no further is left out.
         """
-        for high in await self._hex_names(self._markers):
-            for upper in await self._hex_names(f"{self._markers}/{high}"):
-                for lower in await self._hex_names(f"{self._markers}/{high}/{upper}"):
+        for high in await self._hex_names(self._markers, item):
+            for upper in await self._hex_names(f"{self._markers}/{high}", item):
+                for lower in await self._hex_names(f"{self._markers}/{high}/{upper}", item):
                     digits = f"{high}/{upper}/{lower}"
-                    names = await self._hex_names(f"{self._markers}/{digits}")
+                    names = await self._hex_names(f"{self._markers}/{digits}", item)
                     base = int(digits.replace("/", ""), 16) << 16
                     if names:
                         yield [base + int(name, 16) for name in names]
@@ -525,8 +530,10 @@ class UnderReplicationStore:
             except (NotEmptyError, OutcomeUnknownError):
                 return  # an empty directory that stays costs a look and is removed by the next
 
-    async def _hex_names(self, path: str) -> list[str]:
-        names = await self._store.children(path)
+    async def _hex_names(self, path: str, item: Item) -> list[str]:
+        names: list[str] = []
+        with item(path):
+            names = await self._store.children(path)
         return [n for n in names if len(n) == 4 and not set(n) - set("0123456789abcdef")]
 
     def _watch(

@@ -31,6 +31,7 @@ from bookkeeper.replication.throttle import Throttle
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.service_info import AVAILABLE_PATH
+from metadata.each_item import EachItem
 from metadata.errors import MetadataError, StoreClosedError
 from metadata.store import EventType, MetadataEvent, MetadataStore, Watch
 
@@ -121,6 +122,7 @@ class ReplicationWorker:
         self._wake = asyncio.Event()
         self._rescan = True
         self._rescan_s = 0.0
+        self._pages = EachItem("search for marked ledgers", _log, (MetadataError,))
         self._paused = True  # until the switch was read
         self._switch_task: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -245,15 +247,18 @@ class ReplicationWorker:
             return
         self._rescan = False
         self._rescan_s = self._now() + self._config.rescan_s
-        async for ids in self._markers.ledger_ids():
-            # Anywhere: workers that begin at the same place meet at every lock.
-            start = int(self._rng.random() * len(ids))
-            for index in range(len(ids)):
-                for ledger_id in self._due_ids():
-                    yield ledger_id
-                ledger_id = ids[(start + index) % len(ids)]
-                if ledger_id not in self._known and ledger_id not in self._busy:
-                    yield ledger_id
+        with self._pages.round() as each:
+            async for ids in self._markers.ledger_ids(each.item):
+                # Anywhere: workers that begin at the same place meet at every lock.
+                start = int(self._rng.random() * len(ids))
+                for index in range(len(ids)):
+                    for ledger_id in self._due_ids():
+                        yield ledger_id
+                    ledger_id = ids[(start + index) % len(ids)]
+                    if ledger_id not in self._known and ledger_id not in self._busy:
+                        yield ledger_id
+        if each.failed:
+            self._rescan_s = self._now() + _STORE_RETRY_S
 
     def _due_ids(self) -> Iterator[int]:
         while self._due and self._due[0][0] <= self._now():

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.errors import BrokerError
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.persistent_topic import STORAGE_ERRORS, PersistentTopic
-from managed_ledger.errors import ManagedLedgerError
 from metadata.each_item import EachItem
-from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -69,6 +67,7 @@ class Upkeep:
         self._unused = EachItem("subscription expiry", logger, _EXPECTED)
         self._snapshots = EachItem("de-duplication", logger, _EXPECTED)
         self._inactive = EachItem("deletion of inactive topics", logger, _EXPECTED)
+        self._leaks = EachItem("search for leaked ledgers", logger, _EXPECTED)
         self.rounds: Final = self._table(service.clock())
         """Everything that is done now and then, by name."""
 
@@ -218,11 +217,9 @@ class Upkeep:
 
     async def collect_leaks(self, _now_ms: int = 0) -> None:
         """Delete the ledgers that crashed owners created and never listed."""
-        try:
-            deleted = await self._service.ledgers.collect_leaked_ledgers()
-        except (MetadataError, ManagedLedgerError) as error:
-            logger.warning("the search for leaked ledgers ended early: %s", error)
-            return
+        deleted: list[int] = []
+        with self._leaks.round() as each, each.item("the rest of them"):
+            deleted = await self._service.ledgers.collect_leaked_ledgers(each.item)
         if deleted:
             logger.info("deleted %d leaked ledgers: %s", len(deleted), deleted[:100])
 

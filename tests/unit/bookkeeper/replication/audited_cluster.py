@@ -59,8 +59,8 @@ class Cluster:
             for directory in (AVAILABLE_PATH, READ_ONLY_PATH):
                 await self.store.delete_recursive(f"{directory}/{encode_name(bookie)}")
 
-    async def ledger(self, *segments: tuple[str, ...]) -> int:
-        """A closed ledger of ten entries for each segment."""
+    async def ledger(self, *segments: tuple[str, ...], above: int = -1) -> int:
+        """A closed ledger of ten entries for each segment; its id is higher than ``above``."""
 
         def build(ledger_id: int) -> LedgerMetadata:
             return LedgerMetadata(
@@ -71,7 +71,7 @@ class Cluster:
                 last_entry=10 * len(segments) - 1,
             )
 
-        return (await self.ledgers.create(build)).metadata.ledger_id
+        return (await self.ledgers.create(build, above)).metadata.ledger_id
 
     async def marked(self) -> dict[int, set[str]]:
         found = {}

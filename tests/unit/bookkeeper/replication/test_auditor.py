@@ -21,6 +21,7 @@ from bookkeeper.replication.cluster_watch import ClusterWatch
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.replication.zones import ZoneConfig, ZonePhase
 from bookkeeper.service_info import AVAILABLE_PATH, RACKS_PATH, READ_ONLY_PATH, ServiceInfo
+from metadata.each_item import ItemRound
 from metadata.errors import OutcomeUnknownError
 from tests.unit.bookkeeper.replication.audited_cluster import SETTLE_MS, Cluster, eventually
 
@@ -95,9 +96,9 @@ async def test_one_that_comes_while_ledgers_are_read_isnt_a_stranger(cluster: Cl
     await auditor.refresh()
     await cluster.come("a9")
     assert not auditor.is_known("a9")
-    walk = AuditPass(cluster.ledgers, auditor)
-    assert await walk.run()
-    assert walk.marked == 0
+    audit = AuditPass(cluster.ledgers, auditor, ItemRound())
+    assert await audit.run()
+    assert audit.marked == 0
     await auditor.close()
 
 
