@@ -2,7 +2,8 @@
 
 A world is one broker in this process: metadata in memory, a model bookie, virtual time. Its
 operations are those of the HTTP document that aren't GET, with parameters and bodies made from the
-document, and the rounds of the product's own table. Nothing lists them: one that is added is in.
+document; the commands of the binary protocol that are answered; and the rounds of the product's own
+tables. Nothing lists them: one that is added is in.
 
 The judge knows no operation either. It observes a world in which the operation wasn't asked for,
 and one in which it met no fault: whatever is observed after a fault is, part by part, as in one of
@@ -37,6 +38,7 @@ from broker.service.persistent_topic import PersistentTopic
 from managed_ledger.position import EARLIEST
 from metadata.errors import MetadataError, OutcomeUnknownError
 from metadata.store import MetadataStore
+from tests.failing_commands import command_of, commands, status_of
 from tests.simulation.simulator import Simulator, VirtualLoop, simulate
 from tests.simulation.test_bundles_ownership import commit_inline
 from tests.unit.broker_service.doubles import Broker, message
@@ -102,34 +104,47 @@ _WANTED: Final = ("force", "unload", "group")
 """Optional parameters that are given all the same."""
 LACKING: Final = re.compile(
     r"not (supported|available)|ResourceGroup does not exist|can't be stopped|no place for copies"
-    r"|Entry filter|Target URL is required|not issued"
+    r"|Entry filter|Target URL is required|not issued|not enabled|has no such schema"
 )
 """Why an operation is refused that nobody can succeed with in such a world."""
 _PARTLY: Final = re.compile(r'"errorCode":-?[1-9]')
 """In the answer to messages of which some weren't stored."""
+_BEGUN_S: Final = 5.0
+"""Virtual seconds for what a round has begun and doesn't wait for."""
 _SETTLE_S: Final = 40.0
 """Virtual seconds after the storage is well again: retries and reloads have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operation: an HTTP request, or a round of upkeep."""
+    """One operation: an HTTP request, a command, or a round of upkeep."""
 
     name: str
     method: str = ""
     path: str = ""
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """Also the fields of a command."""
     body: Any = None
     round: str = ""
+    is_alone: bool = False
+    """The round finds a broker without clients."""
+    command: int = 0
     before: Call | None = None
     """What makes the thing that this one deletes."""
 
     async def perform(self, world: World) -> int:
         """HTTP status; of a round ACCEPTED: it promises nothing."""
         if self.round:
+            if self.is_alone:
+                for each in world.clients.values():
+                    each.client.lose()
+                await asyncio.sleep(1)
             now_ms = world.broker.cluster.now_ms = world.broker.cluster.now_ms + 3_600_000
             await world.broker.service._sweeper.upkeep.rounds[self.round].work(now_ms)
+            await asyncio.sleep(_BEGUN_S)
             return _ACCEPTED
+        if self.command:
+            return await self._send(world)
         try:
             answer = await asyncio.wait_for(
                 world.http.request(self.method, self.path, params=dict(self.query), json=self.body),
@@ -141,6 +156,24 @@ class Call:
         if _PARTLY.search(answer.text):
             return _ACCEPTED
         return answer.status_code
+
+    async def _send(self, world: World) -> int:
+        """By the client that has the consumer of "shared", or by another if that has left."""
+        sender = world.clients["shared"]
+        if sender.client.transport.closed:
+            sender = Consuming(world.broker, "shared", world.port())
+            await sender.subscribe()
+        request_id = next(sender.client.request_ids)
+        sender.client.send(command_of(self.command, self.query, request_id))
+        for _ in range(600):
+            await sender.wait(1)
+            for answer in sender.answers:
+                if (status := status_of(answer, request_id)) is not None:
+                    world.reason = str(answer)
+                    return status
+            if sender.client.transport.closed:
+                return 503
+        return NO_ANSWER
 
 
 def _candidates(method: str, path: str, operation: dict[str, Any]) -> list[Call]:
@@ -185,7 +218,14 @@ def calls_of(document: dict[str, Any], rounds: Iterable[str]) -> dict[str, list[
             calls += [
                 replace(each, before=makes[each.path]) for each in calls if each.path in makes
             ]
-    return found | {f"round: {name}": [Call(f"round: {name}", round=name)] for name in rounds}
+    for each in rounds:
+        found[f"round: {each}"] = [Call(f"round: {each}", round=each)]
+        alone = f"round: {each} without clients"
+        found[alone] = [Call(alone, round=each, is_alone=True)]
+    return found | {
+        name: [Call(name, path=str(dict(each)), query=each, command=kind) for each in ways]
+        for name, kind, ways in commands(NAME.full)
+    }
 
 
 @dataclass(slots=True)
@@ -470,34 +510,43 @@ async def _exclusive(world: World, wrong: list[str]) -> None:
     await asyncio.sleep(1)
 
 
-async def observe(world: World) -> tuple[dict[str, object], list[str]]:
-    """What is there by part, and what is wrong whatever was asked for."""
-    wrong: list[str] = []
-    world.fault.on = False
-    await asyncio.sleep(_SETTLE_S)
-    service = world.broker.service
+async def _load(service: BrokerService, wrong: list[str]) -> PersistentTopic | None:
+    """All topics; the result is the one that clients use, if it is there."""
     for full in await service.list_topics("public/default"):
         with contextlib.suppress(BrokerError):  # a load finishes a deletion
             await service.get_topic(TopicName.parse(full), create=False)
     # What a change of policies asks of topics is made up for by a load, or the next round.
     await service._sweeper.upkeep.rounds["de-duplication"].work(service.clock())
     await asyncio.sleep(1)
-    topic: PersistentTopic | None = None
     if await service.topic_exists(NAME):
         try:
             found = await service.get_topic(NAME, create=False)
             assert isinstance(found, PersistentTopic)
-            topic = found
+            return found
         except BrokerError as error:
             if type(error).__name__ != "TopicNotFoundError":
                 wrong.append(f"the topic can't be loaded: {error}")
+    return None
+
+
+async def observe(world: World) -> tuple[dict[str, object], list[str]]:
+    """What is there by part, and what is wrong whatever was asked for."""
+    wrong: list[str] = []
+    world.fault.on = False
+    await asyncio.sleep(_SETTLE_S)
+    service = world.broker.service
+    _look_at_logs(service, wrong)
+    topic = await _load(service, wrong)
     parts = await _values(service.store)
     parts["topic"] = topic is not None
     if topic is None:
         return parts, wrong
+    stored, known = await service.policies.of(NAME), topic.policies
+    if (known.document, known.topic_document) != (stored.document, stored.topic_document):
+        wrong.append(f"the topic goes by other policies than what is stored: {known.document}")
     parts["terminated"] = topic.terminated
     names = sorted(SUBSCRIPTIONS.keys() & topic.subscriptions.keys())
-    parts["subscriptions"] = sorted(topic.subscriptions)
+    parts |= {f"subscription {each}": True for each in topic.subscriptions}
     if "alone" in names:
         await _exclusive(world, wrong)
     for each in world.clients.values():
@@ -516,12 +565,19 @@ async def observe(world: World) -> tuple[dict[str, object], list[str]]:
     await asyncio.sleep(1)
     if not topic.terminated:
         await _go_on(world, names, wrong)
+    _look_at_logs(service, wrong)
     base = "/admin/v2/persistent/public/default/t"
     for page in ("stats", "internalStats"):
         answer = await world.http.get(f"{base}/{page}")
         if answer.status_code != 200:
             wrong.append(f"{page}: {answer.status_code} {answer.text}")
     return parts, wrong
+
+
+def _look_at_logs(service: BrokerService, wrong: list[str]) -> None:
+    topics = {each.name.ml_name for each in service.topics.values()}
+    if alone := service.ledgers.open_ledgers.keys() - topics:
+        wrong.append(f"logs are open without a topic: {sorted(alone)}")
 
 
 async def _use(world: World, name: str, parts: dict[str, object], wrong: list[str]) -> None:
