@@ -47,7 +47,15 @@ from bookkeeper.replication.zones import Zones
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from metadata.errors import OutcomeUnknownError
 from tests.simulation.plant import Plant
-from tests.simulation.worlds import CLUSTER, PROTOCOL, RESTORED, run_seed
+from tests.simulation.worlds import (
+    CLUSTER,
+    PROTOCOL,
+    RESTORED,
+    RETURNS,
+    SURVIVORS,
+    ZONES,
+    run_seed,
+)
 
 
 @dataclass(frozen=True)
@@ -475,7 +483,7 @@ def markers_are_cleared_unrepaired(plant: Plant) -> None:
     plant.set(ledger_repair._Attempt, "_round", clear)
 
 
-@bug(CLUSTER, "storage.md 7.4: an open segment isn't compared")
+@bug(RETURNS, "storage.md 7.4: an open segment isn't compared")
 def who_came_back_is_believed(plant: Plant) -> None:
     async def behind(self: Any, metadata: Any, named: Any) -> list[Any]:
         return []
@@ -538,7 +546,7 @@ def replacements_ignore_zones(plant: Plant) -> None:
     plant.set(ZoneAwarePlacement, "replace_bookie", choose)
 
 
-@bug(CLUSTER, "storage.md 7.7")
+@bug(ZONES, "storage.md 7.7")
 def a_zone_is_repaired_at_once(plant: Plant) -> None:
     plant.set(Zones, "on_counts", lambda self, *_: [])
 
@@ -603,7 +611,7 @@ def ids_in_dispute_are_collected(plant: Plant) -> None:
     old = plant.set(GarbageCollector, "_drop", drop)
 
 
-@bug(RESTORED, "0034: handles of the first ledger")
+@bug(SURVIVORS, "0034: handles of the first ledger")
 def any_node_of_the_id_is_changed(plant: Plant) -> None:
     plant.set(LedgerMetadata, "require_creator", lambda *_: None)
 

@@ -56,8 +56,11 @@ NEAR: Final[dict[str, int]] = {
     "markers_are_cleared_unrepaired": 3,
     "the_target_is_listed_first": 3,
     "a_busy_target_counts_as_written": 54,
+    "who_came_back_is_believed": 14,
     "repairs_respect_the_fence": 25,
     "replacements_ignore_zones": 1,
+    "any_node_of_the_id_is_changed": 38,
+    "cursors_serve_without_a_look_at_the_list": 67,
     "sent_again_without_a_definite_end": 10,
     "acknowledgements_without_receipt_stay_unstored": 4,
     "a_close_drops_what_nobody_waits_for": 66,
@@ -81,16 +84,11 @@ WORLD: Final[dict[str, str]] = {
 NIGHTLY: Final = frozenset(
     {
         "listed_before_it_is_durable",
-        "cursors_serve_without_a_look_at_the_list",
         "a_doomed_copy_that_comes_late_stays",
-        "a_zone_is_repaired_at_once",
-        "any_node_of_the_id_is_changed",
         "damage_is_no_entry",
         "late_answers_to_forces_count",
         "the_scrub_is_blind",
-        "under_way_means_no_effect",
         "trimmed_by_the_position_in_memory",
-        "who_came_back_is_believed",
     }
 )
 

@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.simulator import seeds
-from tests.simulation.worlds import CLUSTER, PROTOCOL, WORLDS, check_seed, run_seed
+from tests.simulation.worlds import (
+    CLUSTER,
+    PROTOCOL,
+    RESTORED,
+    RETURNS,
+    SURVIVORS,
+    WORLDS,
+    ZONES,
+    check_seed,
+    run_seed,
+)
 
 #: What a hundred seeds must have met, at least ten times each.
 REACHED = (
@@ -47,6 +57,12 @@ def test_cluster(seed: int) -> None:
     check_seed(CLUSTER, seed)
 
 
+@pytest.mark.parametrize("world", [ZONES, RETURNS, SURVIVORS])
+def test_worlds_of_one_kind_of_trouble(world: str) -> None:
+    for seed in range(3):
+        check_seed(world, seed)
+
+
 def test_the_seeds_meet_what_they_are_for() -> None:
     met: Counter[str] = Counter()
     for seed in range(100):
@@ -55,7 +71,7 @@ def test_the_seeds_meet_what_they_are_for() -> None:
     assert not rare
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [PROTOCOL, CLUSTER, RESTORED])
 def test_a_seed_is_the_same_run_every_time(world: str) -> None:
     """Twice in this process, and twice in others that hash texts or place objects in other ways."""
     wanted = range(40, 52)

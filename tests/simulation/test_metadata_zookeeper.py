@@ -206,8 +206,11 @@ class World:
             await self.simulator.sleep_ms(rng.expovariate(1 / 400))
             connections = self.ensemble.connections()
             fault = rng.random()
-            if fault < 0.6 and connections:
+            if fault < 0.5 and connections:
                 rng.choice(connections).break_off()
+            elif fault < 0.6 and connections:
+                # Something is heard all the time, and yet the session may be over.
+                rng.choice(connections).late_s = rng.uniform(0, 5 / 6) * SESSION_S
             elif fault < 0.75 and connections:
                 longest = 1.5 * SESSION_S
                 rng.choice(connections).stall(rng.uniform(0, longest), rng.uniform(0, longest))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TextIO, TypeAlias
+from typing import Any, Final, TextIO, TypeAlias
 
 from tests.simulation import test_ledger_protocol
 from tests.simulation.cluster.nodes import ClusterLoop
-from tests.simulation.cluster.restored import RestoredScenario
-from tests.simulation.cluster.scenario import ClusterScenario
+from tests.simulation.cluster.restored import RestoredScenario, SurvivorsScenario
+from tests.simulation.cluster.scenario import ClusterScenario, ReturnScenario, ZoneScenario
 from tests.simulation.cluster.threads import threads_as_events
-from tests.simulation.simulator import Outcome, simulate
+from tests.simulation.simulator import Outcome, Simulator, simulate
 
 RunSeed: TypeAlias = Callable[[int, TextIO | None], Outcome]
 
@@ -19,14 +19,14 @@ def _protocol(seed: int, log: TextIO | None) -> Outcome:
     return simulate(seed, lambda each: test_ledger_protocol.Scenario(each).run(), log)
 
 
-def _cluster(seed: int, log: TextIO | None) -> Outcome:
-    with threads_as_events():
-        return simulate(seed, lambda each: ClusterScenario(each).run(), log, ClusterLoop)
+def _of(scenario: Callable[[Simulator], Any]) -> RunSeed:
+    """Of a cluster of real bookies."""
 
+    def run(seed: int, log: TextIO | None) -> Outcome:
+        with threads_as_events():
+            return simulate(seed, lambda each: scenario(each).run(), log, ClusterLoop)
 
-def _restored(seed: int, log: TextIO | None) -> Outcome:
-    with threads_as_events():
-        return simulate(seed, lambda each: RestoredScenario(each).run(), log, ClusterLoop)
+    return run
 
 
 #: One ledger over model bookies: cheap, so that many schedules of the protocol are tried.
@@ -35,8 +35,17 @@ PROTOCOL: Final = "protocol"
 CLUSTER: Final = "cluster"
 #: The same bookies under a metadata store that goes back to an older state.
 RESTORED: Final = "restored"
+#: Few kinds of trouble, so that what is rare in the other worlds happens in every second seed.
+ZONES, RETURNS, SURVIVORS = "zones", "returns", "survivors"
 
-WORLDS: Final[dict[str, RunSeed]] = {PROTOCOL: _protocol, CLUSTER: _cluster, RESTORED: _restored}
+WORLDS: Final[dict[str, RunSeed]] = {
+    PROTOCOL: _protocol,
+    CLUSTER: _of(ClusterScenario),
+    RESTORED: _of(RestoredScenario),
+    ZONES: _of(ZoneScenario),
+    RETURNS: _of(ReturnScenario),
+    SURVIVORS: _of(SurvivorsScenario),
+}
 
 
 def replay_command(world: str, seed: int) -> str:

@@ -241,6 +241,7 @@ class Connection:
         self.transport = Transport(self)
         self._client_open = self._server_open = True
         self._to_server_due = self._to_client_due = self._leader_due = 0.0
+        self.late_s = 0.0  # each answer
         self._incoming = b""
         self._shaken = False
         self._requests: deque[_Request] = deque()
@@ -283,7 +284,7 @@ class Connection:
     def _to_client(self, deliver: Callable[..., None], *args: object) -> None:
         loop, rng = self.simulator.loop, self.simulator.rng
         due = self._to_client_due + _ORDER_S
-        self._to_client_due = max(due, loop.now + rng.uniform(0.0001, 0.004))
+        self._to_client_due = max(due, loop.now + self.late_s + rng.uniform(0.0001, 0.004))
         loop.call_at(self._to_client_due, deliver, *args)
 
     def stall(self, to_server_s: float, to_client_s: float) -> None:

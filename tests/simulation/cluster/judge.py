@@ -75,6 +75,7 @@ class Judge:
         self.zones: dict[str, tuple[str, str]] = {}  # bookie -> (zone, upgrade domain)
         self.disabled_ms: float | None = None  # since when auto-recovery is switched off
         self.zones_down: dict[str, float] = {}  # zone -> since when, in ms
+        self.zone_ms = ZONE_MS
         self._registered: set[str] = set()
         # When a repair's lock was taken: what the metadata said, and what was acknowledged.
         self._locked: dict[int, tuple[LedgerMetadata | None, int]] = {}
@@ -278,7 +279,7 @@ class Judge:
         """42: nothing is marked for a zone that is down as a whole."""
         named = set(orjson.loads(marker.value)["bookies"])
         now_ms = self.simulator.loop.now * 1000
-        down = {zone for zone, since in self.zones_down.items() if now_ms > since + ZONE_MS}
+        down = {zone for zone, since in self.zones_down.items() if now_ms > since + self.zone_ms}
         self.check(
             not named or not all(self.zones[host][0] in down for host in named),
             f"42: {writer} marks {name} for {sorted(named)}, zones {sorted(down)} are down",

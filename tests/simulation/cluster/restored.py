@@ -155,11 +155,15 @@ class _NamelessBookie(LinkedBookie):
 class RestoredScenario:
     """One seed."""
 
+    KNOWS = 0.75  # creators, in so many seeds
+    KILLED = 0.7  # whoever had ledgers before the restore
+    OPEN_S: tuple[float, ...] = (0.0, 0.1, 0.2, 1.5)  # how long a ledger stays open without adds
+
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
         self.rng: random.Random = simulator.rng
         self.cluster = Cluster(simulator, self.rng.choice([3, 3, 4]))
-        knows = self.rng.random() < 0.75
+        knows = self.rng.random() < self.KNOWS
         judge = self.judge = RestoredJudge(simulator, knows_creators=knows)
         cluster = self.cluster
         for machine in cluster.machines.values():
@@ -190,7 +194,7 @@ class RestoredScenario:
         # Theirs are the ids that are given out again: each process takes a block of its own.
         old += [self._start("mid", lambda member: self._write(member, 4)) for _ in range(2)]
         await asyncio.sleep(self.rng.uniform(0.2, 1.5))
-        if self.rng.random() < 0.7:  # as the note says: restart brokers after a restore
+        if self.rng.random() < self.KILLED:  # as the note says: restart brokers after a restore
             for member in self.cluster.members:
                 self.cluster.kill(member)
         self._restore(nodes)
@@ -255,7 +259,7 @@ class RestoredScenario:
                     break
                 self._append(writer, line)
                 await asyncio.sleep(rng.choice([0.0, 0.01, 0.05]))
-            await asyncio.sleep(rng.choice([0.0, 0.1, 0.2, 1.5]))
+            await asyncio.sleep(rng.choice(self.OPEN_S))
             try:
                 if isinstance(writer.error, OtherCreatorError | EntryDiffersError):
                     await member.client.delete_ledger(writer.ledger_id)  # as managed ledgers do
@@ -360,6 +364,13 @@ class RestoredScenario:
                 last >= line.kept,
                 f"ledger {ledger_id} ends at {last}, {line.kept} was acknowledged and survived",
             )
+
+
+class SurvivorsScenario(RestoredScenario):
+    """Nobody is restarted: who made a ledger before the restore goes on with it."""
+
+    KNOWS, KILLED = 1.0, 0.0
+    OPEN_S = (0.2, 1.5, 2.5)
 
 
 def _is_restored(path: str) -> bool:

@@ -34,28 +34,34 @@ HEAD_BYTES: Final = 4
 
 
 class ClusterScenario:
-    """One seed."""
+    """One seed. Subclasses know less, and that more often."""
+
+    ZONED = 0.25
+    KNOWN = 0.4  # of the kinds of trouble
+    ALWAYS: frozenset[str] = frozenset()
+    DESTROYED: tuple[str, ...] = ("", "", "disk", "journal", "bits")
+    REPAIRED = 0.6
 
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
         self.rng: random.Random = simulator.rng
         self.chaos = True
-        self.is_zoned = self.rng.random() < 0.25
+        self.is_zoned = self.rng.random() < self.ZONED
         count = 6 if self.is_zoned else self.rng.choice([4, 5, 5, 6])
         self.cluster = Cluster(simulator, count, upgrade_domains=self.rng.choice([1, 2]))
         self.histories: list[LedgerHistory] = []
         self.owners = [Owner(self, f"w{n}") for n in range(self.rng.choice([1, 2, 2, 3]))]
         self._triples = self.rng.sample(ZONED_TRIPLES if self.is_zoned else TRIPLES, 2)
         self._recovering: dict[int, int] = {}
-        self._kinds = {kind for kind in KINDS if self.rng.random() < 0.4}
+        self._kinds = {kind for kind in KINDS if self.rng.random() < self.KNOWN} | self.ALWAYS
         if self.is_zoned and self.has("zone outages"):
             # An auditor that was cut off may still mark what it saw before; here it sees all.
             self._kinds -= {"metadata outages", "lost sessions", "pauses", "bad metadata"}
             self.cluster.judge.checks_marks = True
-        self._destroyed = self.rng.choice(("", "", "disk", "journal", "bits"))
+        self._destroyed = self.rng.choice(self.DESTROYED)
         self.dead: BookieMachine | None = None  # for good
         self.repairs = Repairs(self.cluster, scrubs=self._destroyed == "bits")
-        self.has_auto_recovery = self.rng.random() < 0.6
+        self.has_auto_recovery = self.rng.random() < self.REPAIRED
         # Dice of its own: seeds without deferred adds are the runs they were before there were any.
         self.deferred_rng = random.Random(2 * simulator.seed + 1)
         self.defers = self.deferred_rng.random() < 0.3
@@ -281,3 +287,25 @@ class ClusterScenario:
         for member in cluster.members:
             member.process.paused_until = 0.0
             member.process.steps_to_crash = None
+
+
+class ZoneScenario(ClusterScenario):
+    """Whole zones are down for a while, and nothing else ever is: so no audit is under way then."""
+
+    ZONED = REPAIRED = 1.0
+    KNOWN = 0.0
+    ALWAYS = frozenset({"zone outages"})
+    DESTROYED = ("",)
+
+    def __init__(self, simulator: Simulator) -> None:
+        super().__init__(simulator)
+        self.cluster.judge.zone_ms = 100.0
+
+
+class ReturnScenario(ClusterScenario):
+    """Bookies that were given up come back to ledgers that nobody writes any more."""
+
+    ZONED = KNOWN = 0.0
+    REPAIRED = 1.0
+    ALWAYS = frozenset({"killed bookies", "crashing owners"})
+    DESTROYED = ("",)

@@ -7,6 +7,7 @@ the WAL of before it.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,22 +35,60 @@ SECTOR = 512
 WAL = f"{NAME}-wal"
 
 
+class Synced:
+    """What the log's files certainly hold after a power cut: names and contents as last synced."""
+
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
+        self._directory = directory
+        self._contents: dict[int, bytes] = {}  # by inode
+        self._names: dict[str, int] = {}
+        for path in directory.iterdir():
+            self._note(path)
+        self._note(directory)
+        for name in ("fsync", "fdatasync"):
+            self._watch(name, patch)
+
+    def _watch(self, name: str, patch: pytest.MonkeyPatch) -> None:
+        sync = getattr(os, name)
+
+        def seen(file: int) -> None:
+            sync(file)
+            self._note(Path(f"/proc/self/fd/{file}").readlink())
+
+        patch.setattr(os, name, seen)
+
+    def _note(self, path: Path) -> None:
+        if path == self._directory:
+            self._names = {each.name: each.stat().st_ino for each in path.iterdir()}
+        elif path.parent == self._directory:
+            self._contents[path.stat().st_ino] = path.read_bytes()
+
+    def log(self) -> Files:
+        return {
+            name: self._contents.get(inode, b"")
+            for name, inode in self._names.items()
+            if "-log-" in name
+        }
+
+
 @dataclass
 class Steps:
     """Images of a store, in order: before and after each write to the log, after each commit."""
 
     files: list[Files] = field(default_factory=list)
+    logs: list[Files] = field(default_factory=list)  # what of them was synced
     acknowledged: list[int] = field(default_factory=list)  # commits, when the image was taken
     contents: dict[int, Content] = field(default_factory=dict)  # by number of commits
 
     def watch(self, store: EmbeddedMetadataStore, path: Path, patch: pytest.MonkeyPatch) -> None:
         committer = store._shared.committer
         append, begin, apply = LogWriter.append, Database._begin_segment, committer.tree.apply
-        self._count = 0
+        self._count, synced = 0, Synced(path.parent, patch)
         self.contents[0] = content(store)
 
         def snap() -> None:
             self.files.append(take(path.parent))
+            self.logs.append(synced.log())
             self.acknowledged.append(self._count)
 
         def append_seen(log: LogWriter, body: bytes, digest: int) -> None:
@@ -86,8 +125,8 @@ def mix(rng: random.Random, old: bytes, new: bytes) -> bytes:
 
 def cut(steps: Steps, at: int, rng: random.Random) -> Files:
     """The files after a power cut between two images, ``at`` and the next one."""
-    before, after = steps.files[at], steps.files[at + 1]
-    files = dict(before)
+    before, after = steps.logs[at], steps.files[at + 1]
+    files = {name: data for name, data in steps.files[at].items() if "-log-" not in name} | before
     for name, data in after.items():
         if "-log-" not in name:
             continue

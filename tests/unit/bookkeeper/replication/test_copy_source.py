@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bookkeeper.packet import encode_head
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.copy_source import CopySource
 from bookkeeper.replication.errors import UnreadableEntryError
@@ -121,6 +122,25 @@ def test_whoever_has_an_entry_is_found(seed: int) -> None:
             if holes:
                 got = await counted.copied(fragment, slot, holes)
                 counted.assert_as_written(got, holes)
+
+    virtual(scenario)
+
+
+def test_no_copy_is_made_of_another_ledger_with_the_id() -> None:
+    """Its packets are intact, and the bookie that has them is the first one that is asked."""
+
+    async def scenario() -> None:
+        async with Cluster(6) as cluster:
+            counted = Counted(cluster)
+            fragment = await counted.write((3, 3, 3), 10)
+            for bookie in fragment.bookies[:2]:
+                ledger = cluster.bookies[bookie].ledgers[fragment.ledger_id]
+                ledger.creator = fragment.creator + 1
+                for entry_id in ledger.entries:
+                    head = encode_head(fragment.ledger_id, entry_id, -1, 300, b"head", b"theirs")
+                    ledger.entries[entry_id] = head + b"theirs"
+            got = await counted.copied(fragment, 2)
+            counted.assert_as_written(got, list(fragment.runs_of(2)))
 
     virtual(scenario)
 
