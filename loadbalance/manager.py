@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from loadbalance.config import BalancerConfig
@@ -204,6 +205,16 @@ class LoadManager:
 
     def _referral(self, load: BrokerLoad) -> Referral | None:
         return None if load.broker_id == self._broker_id else Referral(load, True)
+
+    def rounds(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        """What this broker does now and then, by name; more while it leads."""
+        rounds: dict[str, Callable[[], Awaitable[object]]] = {
+            "load report": partial(self.reporter.look, forced=True)
+        }
+        if self.is_leader and self._office is not None:
+            leading = self._office.rounds(self._actions)
+            rounds |= {name: work for name, (_, work) in leading.items()}
+        return rounds
 
     def _new_office(self) -> Office:
         by_epoch = self.config.load_balancer_leader_epoch_enabled

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -26,6 +27,7 @@ from loadbalance.errors import InvalidDocumentError
 from loadbalance.leader import LEADER_PATH
 from loadbalance.model import BundleLoad, Move, Split, namespace_of
 from loadbalance.moved_note import MovedNote, StoreClock
+from metadata.each_item import EachItem
 from metadata.errors import MetadataError, NotFoundError
 from metadata.recipes import update
 from metadata.store import VALUE_BYTES_MAX
@@ -225,20 +227,26 @@ class Office:
 
     async def lead(self, actions: Actions) -> None:
         """Rounds of moves and splits, until it is cancelled."""
-        stored_s = self._clock()
+        rounds = self.rounds(actions)
+        done_s = dict.fromkeys(rounds, self._clock())
+        told = EachItem("load balancing", logger, (MetadataError, InvalidDocumentError))
         await self._begin()
         while True:
             await asyncio.sleep(self.config.load_balancer_shedding_interval_minutes * 60)
-            try:
-                await self._round(actions)
-                every_s = self.config.load_balancer_resource_quota_update_interval_minutes * 60
-                if self._clock() - stored_s >= every_s:
-                    await self._store_averages()
-                    stored_s = self._clock()
-            except (MetadataError, InvalidDocumentError) as error:
-                logger.warning("no round of load balancing: %s", error)
-            except Exception:
-                logger.exception("a round of load balancing failed")
+            with told.round() as each:
+                for name, (every_minutes, work) in rounds.items():
+                    if self._clock() - done_s[name] >= every_minutes * 60:
+                        with each.item(name):
+                            await work()
+                            done_s[name] = self._clock()
+
+    def rounds(self, actions: Actions) -> dict[str, tuple[float, Callable[[], Awaitable[None]]]]:
+        """What a leader does now and then, by name; minutes between two: at least so many."""
+        averages_minutes = self.config.load_balancer_resource_quota_update_interval_minutes
+        return {
+            "moves and splits": (0, partial(self._round, actions)),
+            "averages of loads": (averages_minutes, self._store_averages),
+        }
 
     async def _begin(self) -> None:
         while True:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from bookkeeper.errors import LedgerError
@@ -97,6 +97,8 @@ class ManagedLedgerFactory:
         self._ledgers_due_s = 0.0
         self._sweeping: asyncio.Task[None] | None = None
         self._sweeps = EachItem("sweep of logs", logger, ())
+        self.rounds: Final = {"sweep of logs": self._sweep}
+        """What is done now and then, by name; gets the time."""
 
     @property
     def read_figures(self) -> ReadFigures:
@@ -236,13 +238,12 @@ class ManagedLedgerFactory:
         loop = asyncio.get_running_loop()
         if loop.time() >= self._ledgers_due_s:
             self._ledgers_due_s = loop.time() + self._config.ledger_sweep_s
-            self._sweeping = loop.create_task(self._sweep())
+            self._sweeping = loop.create_task(self._sweep(self._clock()))
             self._sweeping.add_done_callback(self._on_swept)
         else:
             self._arm()
 
-    async def _sweep(self) -> None:
-        now_ms = self._clock()
+    async def _sweep(self, now_ms: int) -> None:
         with self._sweeps.round() as each:
             for number, log in enumerate(list(self._open.values())):
                 with each.item(log.name):

@@ -17,31 +17,23 @@ import contextlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-import httpx
-from fastapi import FastAPI
-
-from bookkeeper import codes
-from bookkeeper.transport import AddRequest, LacReply, ReadReply
 from broker.errors import BrokerError
-from broker.http.app import attach, create_app
 from broker.http.openapi import operations
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import parse_entry_body
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 from broker.service.persistent_topic import PersistentTopic
-from managed_ledger.position import EARLIEST
-from metadata.errors import MetadataError, OutcomeUnknownError
+from bundles.ownership import Redirect
+from metadata.errors import MetadataError
 from metadata.store import MetadataStore
 from tests.failing_commands import command_of, commands, status_of
-from tests.simulation.simulator import Simulator, VirtualLoop, simulate
-from tests.simulation.test_bundles_ownership import commit_inline
-from tests.unit.broker_service.doubles import Broker, message
+from tests.failing_world import FAULTS, NAME, SUBSCRIPTIONS, Consuming, Fault, InlineLoop, World
+from tests.failing_world import document as http_document
+from tests.simulation.simulator import Simulator, simulate
 
 __all__ = ["FAULTS", "LACKING", "Fault", "Judge", "calls_of", "document", "way_of"]
 
@@ -49,13 +41,6 @@ T = TypeVar("T")
 
 _ACCEPTED: Final = 202
 NO_ANSWER: Final = 599
-NAME: Final = TopicName.parse("persistent://public/default/t")
-SUBSCRIPTIONS: Final = {
-    "shared": pb.CommandSubscribe.Shared,
-    "alone": pb.CommandSubscribe.Exclusive,
-}
-_STORE_READS: Final = ("get", "children", "exists")
-_STORE_WRITES: Final = ("put", "delete", "delete_recursive")
 _THERE: Final[Mapping[str, str]] = {
     "domain": "persistent",
     "tenant": "public",
@@ -92,14 +77,6 @@ _VARIANTS: Final[tuple[Mapping[str, str], ...]] = (
     {"domain": "non-persistent", "topic": "volatile"},
 )
 """What they are instead, until an operation succeeds: new things to create, idle ones to delete."""
-_SETUP: Final = (
-    ("PUT", "/admin/v2/clusters/us-west", {"serviceUrl": "http://us-west.example:8080"}),
-    ("PUT", "/admin/v2/persistent/public/default/orders", None),
-    ("PUT", "/admin/v2/clusters/other", {"serviceUrl": "http://other.example:8080"}),
-    ("PUT", "/admin/v2/tenants/idle", {"allowedClusters": ["standalone"]}),
-    ("PUT", "/admin/v2/namespaces/public/spare", None),
-    ("PUT", "/admin/v2/persistent/public/default/parted/partitions", 2),
-)
 _WANTED: Final = ("force", "unload", "group")
 """Optional parameters that are given all the same."""
 LACKING: Final = re.compile(
@@ -126,6 +103,8 @@ class Call:
     """Also the fields of a command."""
     body: Any = None
     round: str = ""
+    decides: str = ""
+    """What the leader's round decides: "move" or "split"."""
     is_alone: bool = False
     """The round finds a broker without clients."""
     command: int = 0
@@ -140,7 +119,8 @@ class Call:
                     each.client.lose()
                 await asyncio.sleep(1)
             now_ms = world.broker.cluster.now_ms = world.broker.cluster.now_ms + 3_600_000
-            await world.broker.service._sweeper.upkeep.rounds[self.round].work(now_ms)
+            with contextlib.suppress(MetadataError):  # whoever runs a round goes on
+                await world.rounds(self.decides)[self.round](now_ms)
             await asyncio.sleep(_BEGUN_S)
             return _ACCEPTED
         if self.command:
@@ -199,8 +179,14 @@ def _candidates(method: str, path: str, operation: dict[str, Any]) -> list[Call]
     return calls
 
 
-def calls_of(document: dict[str, Any], rounds: Iterable[str]) -> dict[str, list[Call]]:
-    """Every operation by name, with the ways to ask for it."""
+def calls_of(
+    document: dict[str, Any], rounds: Iterable[str], shared: Collection[str]
+) -> dict[str, list[Call]]:
+    """Every operation by name, with the ways to ask for it.
+
+    Args:
+        shared: the rounds that only a broker of several has.
+    """
     found = {
         f"{method.upper()} {path}": _candidates(method, path, operation)
         for method, path, operation in operations(document)
@@ -219,261 +205,18 @@ def calls_of(document: dict[str, Any], rounds: Iterable[str]) -> dict[str, list[
                 replace(each, before=makes[each.path]) for each in calls if each.path in makes
             ]
     for each in rounds:
-        found[f"round: {each}"] = [Call(f"round: {each}", round=each)]
-        alone = f"round: {each} without clients"
-        found[alone] = [Call(alone, round=each, is_alone=True)]
+        for name, call in (
+            (f"round: {each}", Call("", round=each)),
+            (f"round: {each} without clients", Call("", round=each, is_alone=True)),
+            (f"round: {each} of a leader that moves", Call("", round=each, decides="move")),
+            (f"round: {each} of a leader that splits", Call("", round=each, decides="split")),
+        ):
+            if bool(call.decides) is (each in shared):
+                found[name] = [replace(call, name=name)]
     return found | {
         name: [Call(name, path=str(dict(each)), query=each, command=kind) for each in ways]
         for name, kind, ways in commands(NAME.full)
     }
-
-
-@dataclass(slots=True)
-class Fault:
-    """What goes wrong, from the ``at``-th call on.
-
-    Attributes:
-        where: "metadata", or "bookies".
-        is_lost: that call has its effect, and nobody is told.
-        lasts: every later call fails too, until the operation has answered.
-    """
-
-    where: str
-    is_lost: bool
-    lasts: bool
-    at: int = -1
-    calls: int = 0
-    on: bool = False
-    met: bool = False
-
-    def meets(self) -> str:
-        """The fate of the next call: "", "fails" or "lost"."""
-        if not self.on:
-            return ""
-        self.calls += 1
-        if self.calls - 1 == self.at:
-            self.met = True
-            return "lost" if self.is_lost else "fails"
-        return "fails" if self.lasts and self.met else ""
-
-
-FAULTS: Final = tuple(
-    (where, is_lost, lasts)
-    for where in ("metadata", "bookies")
-    for is_lost in (False, True)
-    for lasts in (False, True)
-)
-
-
-class Consuming:
-    """A client with one consumer, which notes what it is told."""
-
-    def __init__(self, broker: Broker, name: str, port: int) -> None:
-        self.name, self.client = name, broker.client(port=port)
-        self.got: list[tuple[tuple[int, int], str]] = []
-        self.is_closed = False
-        self.answers: list[pb.BaseCommand] = []
-
-    async def subscribe(self) -> bool:
-        """Whether it was let in."""
-        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-        subscribe = command.subscribe
-        subscribe.topic, subscribe.subscription = NAME.full, self.name
-        subscribe.subType, subscribe.consumer_id = SUBSCRIPTIONS[self.name], 1
-        subscribe.request_id = next(self.client.request_ids)
-        subscribe.initialPosition = pb.CommandSubscribe.Earliest
-        self.client.send(command)
-        await self.wait(1)
-        if not any(x.type == pb.BaseCommand.SUCCESS for x in self.answers):
-            return False
-        command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
-        command.flow.consumer_id, command.flow.messagePermits = 1, 1000
-        self.client.send(command)
-        await self.wait(1)
-        return True
-
-    async def wait(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        if self.client.connection.closed:
-            self.is_closed = True
-        data = bytes(self.client.transport.written[self.client._seen :])
-        self.client._seen += len(data)
-        for command, body in self.client._reader.feed(data):
-            if command.type == pb.BaseCommand.MESSAGE:
-                got = command.message.message_id
-                payload = bytes(parse_entry_body(bytes(body))[1])
-                self.got.append(((got.ledgerId, got.entryId), payload.decode()))
-            elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
-                self.is_closed = True
-            else:
-                self.answers.append(command)
-
-    async def ack(self, *positions: tuple[int, int]) -> bool:
-        """Whether all of it is confirmed."""
-        command = pb.BaseCommand(type=pb.BaseCommand.ACK)
-        command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
-        for ledger_id, entry_id in positions:
-            each = command.ack.message_id.add()
-            each.ledgerId, each.entryId = ledger_id, entry_id
-        command.ack.request_id = request_id = next(self.client.request_ids)
-        self.client.send(command)
-        await self.wait(5)
-        return any(
-            x.type == pb.BaseCommand.ACK_RESPONSE
-            and x.ackResponse.request_id == request_id
-            and not x.ackResponse.HasField("error")
-            for x in self.answers
-        )
-
-
-_apps: list[FastAPI] = []
-
-
-def app_of(service: BrokerService) -> FastAPI:
-    """One for all worlds: making it takes half a second."""
-    if not _apps:
-        _apps.append(create_app(service))
-    attach(_apps[0], service)
-    return _apps[0]
-
-
-class InlineLoop(VirtualLoop):
-    """What others do on threads takes no time."""
-
-    def run_in_executor(  # type: ignore[override]  # no pool
-        self, executor: object, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        done = self.create_future()
-        try:
-            done.set_result(func(*args))
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-
-class World:
-    """A broker with a topic, two subscriptions of which each has acknowledged some, and clients."""
-
-    def __init__(self) -> None:
-        self.broker = Broker(
-            default_number_of_namespace_bundles=1,
-            force_delete_namespace_allowed=True,
-            force_delete_tenant_allowed=True,
-            ttl_duration_default_in_seconds=60,
-            subscription_expiration_time_minutes=1,
-            backlog_quota_default_limit_second=60,
-            backlog_quota_default_retention_policy="consumer_backlog_eviction",
-            broker_deduplication_enabled=True,
-        )
-        commit_inline(self.broker.cluster.store, 1)
-        self.http: httpx.AsyncClient
-        self.clients: dict[str, Consuming] = {}
-        self.fault = Fault("none", is_lost=False, lasts=False)
-        self._port = 6000
-        self._published = 0
-        self.reason = ""
-        """Of the last answer."""
-
-    def port(self) -> int:
-        self._port += 1
-        return self._port
-
-    async def start(self) -> None:
-        await self.broker.start()
-        self.broker.service._sweeper.close()  # rounds begin when they are what is tried
-        self._break()
-        transport = httpx.ASGITransport(app_of(self.broker.service), raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
-        for method, path, body in _SETUP:
-            answer = await self.http.request(method, path, json=body)
-            assert answer.status_code < 300, (path, answer.text)
-        topic = await self.broker.service.get_topic(NAME, create=True)
-        for name in SUBSCRIPTIONS:
-            await topic.create_subscription(name, EARLIEST)
-        assert await self.publish("0", "1", "2", "3")
-        for name in SUBSCRIPTIONS:
-            consuming = self.clients[name] = Consuming(self.broker, name, self.port())
-            assert await consuming.subscribe()
-            assert len(consuming.got) == 4, consuming.got
-            assert await consuming.ack(consuming.got[0][0], consuming.got[2][0])
-        self.broker.cluster.now_ms += 3_600_000
-
-    async def publish(self, *payloads: str) -> bool:
-        """Whether all of them were stored, by a producer of its own."""
-        client = self.broker.client(port=self.port())
-        await asyncio.sleep(0.1)
-        client.take()
-        client.send(client.producer_command(NAME.full))
-        await asyncio.sleep(1)
-        if not any(x.type == pb.BaseCommand.PRODUCER_SUCCESS for x in client.take()):
-            client.lose()
-            return False
-        for payload in payloads:
-            client.feed(message(self._published, payload.encode()))
-            self._published += 1
-        await asyncio.sleep(5)
-        receipts = [x for x in client.take() if x.type == pb.BaseCommand.SEND_RECEIPT]
-        client.lose()
-        await asyncio.sleep(0.1)
-        return len(receipts) == len(payloads)
-
-    async def close(self) -> None:
-        await self.http.aclose()
-        for each in self.clients.values():
-            each.client.lose()
-        await self.broker.close()
-
-    # --- faults
-
-    def _break(self) -> None:
-        session = self.broker.cluster.sessions[0]
-        for name in (*_STORE_READS, *_STORE_WRITES):
-            setattr(session, name, self._store_call(session, name))
-        link = self.broker.cluster.connections[0]
-        answer = link._answer
-        read, read_lac = link.read_entries, link.read_lac
-
-        def answer_or_not(request: AddRequest) -> None:
-            fate = self._meets("bookies")
-            if fate == "lost":
-                link.bookie.add(request)
-            if fate:
-                request.done(request, codes.UNAVAILABLE)
-            else:
-                answer(request)
-
-        async def read_or_not(ledger_id: int, first: int, *more: Any, **named: Any) -> ReadReply:
-            fate = self._meets("bookies")
-            if fate != "fails":
-                reply = await read(ledger_id, first, *more, **named)
-            return ReadReply(codes.UNAVAILABLE, first, []) if fate else reply
-
-        async def read_lac_or_not(ledger_id: int, **named: Any) -> LacReply:
-            fate = self._meets("bookies")
-            if fate != "fails":
-                reply = await read_lac(ledger_id, **named)
-            return LacReply(codes.UNAVAILABLE, None, -1) if fate else reply
-
-        link._answer = answer_or_not  # type: ignore[method-assign]  # the fault
-        link.read_entries = read_or_not  # type: ignore[method-assign]  # the fault
-        link.read_lac = read_lac_or_not  # type: ignore[method-assign]  # the fault
-
-    def _meets(self, where: str) -> str:
-        return self.fault.meets() if self.fault.where == where else ""
-
-    def _store_call(self, session: MetadataStore, name: str) -> Callable[..., Awaitable[Any]]:
-        real = getattr(session, name)
-
-        async def call(path: str, *more: Any, **named: Any) -> Any:
-            fate = self._meets("metadata")
-            if fate == "lost" and name in _STORE_WRITES:
-                await real(path, *more, **named)
-                raise OutcomeUnknownError(path)
-            if fate:
-                raise MetadataError(f"{path}: connection loss")
-            return await real(path, *more, **named)
-
-        return call
 
 
 # --- what is there
@@ -510,6 +253,20 @@ async def _exclusive(world: World, wrong: list[str]) -> None:
     await asyncio.sleep(1)
 
 
+async def _follow(world: World) -> BrokerService:
+    """The broker that serves the topic, found as clients find it."""
+    authoritative = False
+    for _ in range(10 if world.is_shared else 0):
+        bundles = world.broker.service.bundles
+        bundle = await bundles.bundle_of(NAME.full)
+        found = await bundles.lookup_bundle(bundle, authoritative=authoritative)
+        if found is None or found.broker == bundles.broker:
+            break
+        world.use(next(x for x in world.services if x.bundles.broker == found.broker))
+        authoritative = isinstance(found, Redirect) and found.authoritative
+    return world.broker.service
+
+
 async def _load(service: BrokerService, wrong: list[str]) -> PersistentTopic | None:
     """All topics; the result is the one that clients use, if it is there."""
     for full in await service.list_topics("public/default"):
@@ -534,8 +291,9 @@ async def observe(world: World) -> tuple[dict[str, object], list[str]]:
     wrong: list[str] = []
     world.fault.on = False
     await asyncio.sleep(_SETTLE_S)
-    service = world.broker.service
-    _look_at_logs(service, wrong)
+    for service in world.services:
+        _look_at_logs(service, wrong)
+    service = await _follow(world)
     topic = await _load(service, wrong)
     parts = await _values(service.store)
     parts["topic"] = topic is not None
@@ -634,17 +392,21 @@ class Outcome:
     """The status of the same operation once more."""
 
 
+def _world_of(call: Call | None) -> World:
+    return World(is_due=bool(call and call.round), is_shared=bool(call and call.decides))
+
+
 def run(call: Call | None, fault: Fault, *, looks: bool = True) -> Outcome:
     """One life of a world: the operation under a fault, and what is there afterwards."""
 
     async def scenario(_: Simulator) -> Outcome:
-        world = World()
+        world = _world_of(call)
         await world.start()
         status = 0
         if call is not None:
             if call.before is not None:
                 await call.before.perform(world)
-            world.fault, fault.on = fault, True
+            world.fault, fault.on, fault.is_ready = fault, True, True
             status = await call.perform(world)
             fault.on = False
         found = Outcome(status, world.reason, {}, [], fault.calls)
@@ -714,14 +476,18 @@ class Judge:
         return wrong
 
 
-def document() -> tuple[dict[str, Any], list[str]]:
-    """The HTTP document, and the names of the rounds."""
+def document() -> tuple[dict[str, Any], list[str], set[str]]:
+    """The HTTP document, and the names of the rounds; and of those that several brokers have."""
 
-    async def scenario(_: Simulator) -> tuple[dict[str, Any], list[str]]:
-        world = World()
-        await world.start()
-        rounds = list(world.broker.service._sweeper.upkeep.rounds)
-        await world.close()
-        return _apps[0].openapi(), rounds
+    def rounds(call: Call | None) -> list[str]:
+        async def scenario(_: Simulator) -> list[str]:
+            world = _world_of(call)
+            await world.start()
+            found = list(world.rounds(""))
+            await world.close()
+            return found
 
-    return _simulate(scenario)
+        return _simulate(scenario)
+
+    alone, all_of_them = rounds(None), rounds(Call("", round="any", decides="move"))
+    return http_document(), all_of_them, set(all_of_them) - set(alone)

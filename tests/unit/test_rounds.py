@@ -1,0 +1,61 @@
+"""What is done now and then is in a table of rounds, which ``tests/failing_operations.py`` walks.
+
+A loop with a pause that is none of those runs untested on storage that fails: put its work into a
+table (``Upkeep.rounds``, ``ManagedLedgerFactory.rounds``, ``LoadManager.rounds``), or say here what
+it waits for.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("broker/service", "managed_ledger", "bundles", "loadbalance")
+RUN_ROUNDS = {
+    "broker/service/sweeper.py Sweeper._run",
+    "loadbalance/office.py Office.lead",
+    "loadbalance/reporter.py LoadReporter.run",
+}
+WAIT = {
+    # until the store or another process answers
+    "broker/service/death_watch.py DeathWatch._follow",
+    "broker/service/death_watch.py DeathWatch._keep_note",
+    "broker/service/death_watch.py DeathWatch._watch",
+    "broker/service/dynamic_configuration.py DynamicConfiguration._follow",
+    "bundles/ownership.py OwnershipService._expect",
+    "loadbalance/office.py Office._begin",
+    "loadbalance/registry.py BrokerRegistry._register_again",
+    "loadbalance/registry.py BrokerRegistry.register",
+    # until the end of a ledger is known
+    "managed_ledger/append_path.py AppendPath._end",
+}
+
+
+def pausing_loops() -> Iterator[str]:
+    """Functions with a loop in which they sleep, or wait with a deadline."""
+    for part in PARTS:
+        for path in sorted((ROOT / part).rglob("*.py")):
+            for owner in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(owner, ast.ClassDef | ast.Module):
+                    continue
+                for function in owner.body:
+                    if isinstance(function, ast.AsyncFunctionDef) and _pauses(function):
+                        within = f"{owner.name}." if isinstance(owner, ast.ClassDef) else ""
+                        yield f"{path.relative_to(ROOT)} {within}{function.name}"
+
+
+def _pauses(function: ast.AsyncFunctionDef) -> bool:
+    return any(
+        isinstance(call, ast.Call)
+        and ast.unparse(call.func) in ("asyncio.sleep", "asyncio.timeout", "asyncio.timeout_at")
+        and ast.unparse(call.args[0]) != "0"
+        for loop in ast.walk(function)
+        if isinstance(loop, ast.While)
+        for call in ast.walk(loop)
+    )
+
+
+def test_every_loop_with_a_pause_runs_rounds_or_waits() -> None:
+    assert set(pausing_loops()) == RUN_ROUNDS | WAIT
