@@ -20,6 +20,7 @@ from managed_ledger.cursor.cursor_format import Kind, decode_record
 from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError, CursorWriteError
 from managed_ledger.errors import CursorClosedError, InvalidPositionError
 from managed_ledger.position import Position
+from metadata.errors import WriteFailedError as MetadataWriteFailedError
 from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeWriter
 from tests.unit.managed_ledger.cursor_steps import START, Answers, node_of, opened, reopened, until
 
@@ -368,6 +369,25 @@ async def test_ledgers_that_could_not_be_deleted_are_deleted_later() -> None:
     cursor.ack([(1, 3)])
     await cursor.flush()
     await until(lambda: len(log.storage.ledgers) == 1)
+
+
+async def test_what_was_not_stored_before_a_refused_delete_is_stored_later() -> None:
+    log = FakeLog({1: 100})
+    cursor = await opened(log)
+    log.storage.is_unavailable, log.faults.put_failure_rate = True, 1.0
+    cursor.ack([(1, 0), (1, 1)])
+    with pytest.raises(CursorWriteError):
+        await cursor.flush()
+
+    async def refuse(path: str, expected_version: int | None = None) -> None:
+        raise MetadataWriteFailedError(path, OSError("disk full"))
+
+    log.fake_store.delete = refuse  # type: ignore[method-assign]
+    with pytest.raises(MetadataWriteFailedError):
+        await cursor.delete()
+    log.storage.is_unavailable, log.faults.put_failure_rate = False, 0.0
+    await cursor.flush()
+    assert (await reopened(log)).mark_delete == (1, 1)
 
 
 async def test_fenced_while_closing_resetting_or_changing_properties() -> None:

@@ -271,6 +271,18 @@ async def test_delete_with_lost_replies(
         assert nodes.nodes == {}
 
 
+async def test_a_delete_that_was_given_up_has_no_effect_later(
+    store: CursorStore, fake: ScriptedStore, nodes: FakeNodes
+) -> None:
+    await store.write(NODE)
+    (_, before) = nodes.nodes[PATH]
+    fake.script = [lost] * 4
+    with pytest.raises(WriteFailedError):  # "it is there, and stays"
+        await store.delete()
+    assert nodes.nodes[PATH][1] > before  # what may still arrive asks for the version before
+    assert stored(nodes) == (NODE, "me")
+
+
 async def test_a_node_made_anew_isn_t_overwritten_though_its_version_is_the_same(
     store: CursorStore, nodes: FakeNodes, log: FakeLog
 ) -> None:

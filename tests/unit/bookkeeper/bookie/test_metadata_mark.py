@@ -82,11 +82,13 @@ async def test_it_survives_in_the_journal_and_in_the_index() -> None:
     index = MemoryStore(files)
     storage = open_storage(files, index, StorageConfig(), lambda: 7)
     follow_metadata(storage, store, "bookie")
-    store.now = CommitMark(ID, 41)
-    storage.fence(1, b"key", object())
-    group = storage.journal.take_group()
-    assert group is not None
-    storage.writer.write(group)
+    for commit in (40, 41):
+        store.now = CommitMark(ID, commit)
+        storage.fence(commit, b"key", object())
+        group = storage.journal.take_group()
+        assert group is not None
+        storage.writer.write(group)
+        storage.journal.on_durable(group)
     again = open_storage(files, index, StorageConfig(), lambda: 8)  # from the journal
     assert decode_mark(again.metadata_mark()) == CommitMark(ID, 41)
     third = open_storage(files, index, StorageConfig(), lambda: 9)  # from the index

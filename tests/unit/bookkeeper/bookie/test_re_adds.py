@@ -1,9 +1,20 @@
-"""What counts as the same entry when one is sent again."""
+"""Entries that are sent again: which of them are the same, and the line behind one looked at."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+from bookkeeper import codes
+from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.re_adds import is_same_entry
 from bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
+from bookkeeper.storage.memory_file_system import MemoryFileSystem
+from bookkeeper.storage.memory_store import MemoryStore
+from bookkeeper.transport import AddRequest
+from metadata.embedded import EmbeddedMetadataStore
+from tests.simulation.bookie_machine import CONFIG
 
 LAC, DIGEST = range(16, 24), range(32, PACKET_HEADER_BYTES)
 
@@ -19,3 +30,37 @@ def test_only_what_a_recovery_rewrites_may_differ() -> None:
             assert is_same == (at in LAC or at in DIGEST), f"byte {at}, cut at {cut}"
     assert not is_same_entry(stored, stored, b"y")
     assert not is_same_entry(stored, stored[:-1], b"")
+
+
+async def test_all_that_waits_behind_a_look_is_answered_in_its_turn() -> None:
+    """Also where what waits has to be looked at itself."""
+    store, files = EmbeddedMetadataStore.open(None), MemoryFileSystem()
+    config = BookieConfig("b0", Path("/b0"), CONFIG, disk_reserve_bytes=0)
+    bookie = await Bookie.open(config, files, store, index=MemoryStore(files))
+    answers: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+
+    def add(entry_id: int) -> None:
+        head = encode_head(1, entry_id, -1, 0, b"", b"body")
+        bookie.add_entries(
+            AddRequest(
+                *(1, bytes(20), range(entry_id, entry_id + 1), [head], [b"body"]),
+                *(len(head) + 4, False),
+                lambda _, code: answers.put_nowait((entry_id, code)),
+            )
+        )
+
+    for entry_id in range(4):
+        add(entry_id)
+    for entry_id in range(4):
+        assert await answers.get() == (entry_id, codes.OK)
+    await bookie.flush()  # only the disk can tell now
+    assert not bookie.storage.cached_ids(1)
+    sent = [0, 1, 4, 2, 3, 5]
+    for entry_id in sent:
+        add(entry_id)
+    assert bookie._re_adds.lines
+    async with asyncio.timeout(30):  # one that is forgotten is never answered
+        assert [await answers.get() for _ in sent] == [(entry_id, codes.OK) for entry_id in sent]
+    assert await bookie.list_entries(1) == [(0, 6)]
+    await bookie.close()
+    await store.close()
