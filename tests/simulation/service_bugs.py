@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from broker.dispatch import single_active
+from broker.dispatch import shared, single_active
 from broker.dispatch.delayed_index import DelayedIndex
+from broker.dispatch.key_selector import StickyRanges
 from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.position_set import PositionSet
 from broker.dispatch.shared import SharedDispatcher
@@ -47,6 +49,7 @@ def _bundles(make: Any) -> Callable[[int], None]:
 WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "shared": _run(test_dispatch.SharedWorld, test_dispatch.STEPS),
     "key shared": _run(test_dispatch.KeySharedWorld, test_dispatch.STEPS // 2),
+    "sticky": _run(test_dispatch.StickyKeySharedWorld, test_dispatch.STEPS // 2),
     "single active": _run(test_dispatch.SingleActiveWorld, test_dispatch.STEPS),
     "ownership": _bundles(test_bundles_ownership.World),
     "giving": _bundles(test_bundles_ownership.GivingWorld),
@@ -114,6 +117,68 @@ def a_slot_moves_while_it_has_entries(plant: Plant) -> None:
         old(self, *arguments, draining=False)
 
     old = plant.set(KeySharedDispatcher, "__init__", init)
+
+
+@bug("shared")
+def what_is_skipped_stays_pending(plant: Plant) -> None:
+    plant.set(SharedDispatcher, "on_mark_delete", lambda self, mark_delete: None)
+
+
+@bug("shared")
+def a_part_of_a_batch_counts_as_the_whole(plant: Plant) -> None:
+    plant.set(SharedDispatcher, "on_batch_acked", lambda self, position, remaining: None)
+
+
+@bug("shared")
+def acknowledged_parts_of_a_batch_come_again(plant: Plant) -> None:
+    plant.set(shared._Turn, "_remaining", lambda self, index, messages: messages)
+
+
+@bug("shared")
+def a_seek_goes_on_from_where_it_was(plant: Plant) -> None:
+    def rewind(self: Any) -> None:
+        position = self.read_position
+        old(self)
+        self.read_position = position
+
+    old = plant.set(SharedDispatcher, "rewind", rewind)
+
+
+@bug("shared")
+def a_read_from_before_a_seek_is_taken(plant: Plant) -> None:
+    def rewind(self: Any) -> None:
+        generation = self.generation
+        old(self)
+        self.generation = generation
+
+    old = plant.set(SharedDispatcher, "rewind", rewind)
+
+
+@bug("shared")
+def a_read_that_finds_a_later_ledger_stays_before_it(plant: Plant) -> None:
+    def on_entries(self: Any, request: Any, batch: Any, *more: Any) -> None:
+        old(self, request, batch, *more)
+        if request.position is not None and request.position[0] < batch.ledger_id:
+            self.read_position = request.position
+
+    old = plant.set(SharedDispatcher, "on_entries", on_entries)
+
+
+@bug("sticky")
+def a_sticky_range_has_no_end(plant: Plant) -> None:
+    def owner(self: Any, slot: int) -> Any:
+        at = bisect_right(self._order, (slot, 1 << 16)) - 1
+        return self._owners[at] if at >= 0 else None
+
+    plant.set(StickyRanges, "owner", owner)
+
+
+@bug("single active")
+def acknowledged_parts_of_a_batch_are_sent_in_order_again(plant: Plant) -> None:
+    def on_entries(self: Any, request: Any, batch: Any, acked: Any, sets: Any, now: int) -> None:
+        old(self, request, batch, acked, None, now)
+
+    old = plant.set(SingleActiveDispatcher, "on_entries", on_entries)
 
 
 @bug("single active")

@@ -15,7 +15,7 @@ import pytest
 
 from broker.dispatch.active_choice import choose_active
 from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.key_selector import HashRing, SplitRanges
+from broker.dispatch.key_selector import HashRing, SplitRanges, StickyRanges
 from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest, Skip
 from broker.dispatch.shared import SharedDispatcher
@@ -73,6 +73,39 @@ class World:
 
     def head_of(self, position: Position) -> bytes:
         return self.ledger.ledgers[position[0]][position[1]][0]
+
+    def messages_at(self, position: Position) -> int:
+        """Those that nobody has acknowledged."""
+        if (words := self.cursor.partly.get(position)) is not None:
+            return sum(word.bit_count() for word in words)
+        return parse_head(self.head_of(position)).message_count
+
+    def ack_in_batch(self) -> tuple[Position, bool] | None:
+        """Some messages of a batch are acknowledged; where, and whether none is left."""
+        pool = [
+            at
+            for at in self.ledger.positions()
+            if at not in self.cursor.acked and parse_head(self.head_of(at)).message_count > 1
+        ]
+        if not pool:
+            return None
+        position = self.rng.choice(pool)
+        left = self.rng.getrandbits(parse_head(self.head_of(position)).message_count)
+        return position, self.cursor.ack_batch(position, [left])
+
+    def seek(self) -> None:
+        """The cursor moves, back or ahead; REQUIRES: its consumers were sent away."""
+        if positions := self.ledger.positions():
+            target = self.rng.choice(positions)
+            self.cursor.acked = {at for at in positions if at < target}
+            self.cursor.partly.clear()
+
+    def trim(self) -> None:
+        """The first ledger goes, if all of it is acknowledged; a read of it may be under way."""
+        first = min(self.ledger.ledgers)
+        entries = range(len(self.ledger.ledgers[first]))
+        if len(self.ledger.ledgers) > 1 and all((first, x) in self.cursor.acked for x in entries):
+            del self.ledger.ledgers[first]
 
     def must_arrive(self) -> set[Position]:
         return {
@@ -138,7 +171,7 @@ class SharedWorld(World):
                     return
                 continue
             acked = self.cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
-            core.on_entries(request, batch, acked, None, self.now_ms)
+            core.on_entries(request, batch, acked, self.cursor.batch_ack_set, self.now_ms)
             self.check_effects()
         raise AssertionError("the dispatcher makes no progress")
 
@@ -156,7 +189,7 @@ class SharedWorld(World):
         assert consumer in self.permits, "delivered to a consumer that left"
         counts = effect.redelivery_counts
         messages = 0
-        for nth, (_, position) in enumerate(picked(effect)):
+        for nth, (index, position) in enumerate(picked(effect)):
             entry = parse_head(self.head_of(position))
             assert self.permits[consumer] - messages > 0, "sent without permits"
             assert position not in self.cursor.acked, "sent after its ack"
@@ -164,8 +197,9 @@ class SharedWorld(World):
             assert not entry.flags & FLAG_MARKER
             assert entry.deliver_at_ms <= self.now_ms, "sent before its time"
             assert (counts[nth] if counts else 0) == self.nacks.get(position, 0)
+            assert (effect.ack_sets or {}).get(index) == self.cursor.partly.get(position)
             self.owner[position] = consumer
-            messages += entry.message_count
+            messages += self.messages_at(position)
         assert messages == effect.messages
         self.permits[consumer] -= messages
 
@@ -174,9 +208,7 @@ class SharedWorld(World):
             held = [position for position, owner in self.owner.items() if owner is consumer]
             assert consumer.permits == permits
             assert set(consumer.pending) == set(held)
-            assert consumer.unacked == sum(
-                parse_head(self.head_of(position)).message_count for position in held
-            )
+            assert consumer.unacked == sum(map(self.messages_at, held))
         assert self.core.unacked == sum(consumer.unacked for consumer in self.permits)
         for position in self.core.replay:
             assert position not in self.owner
@@ -187,10 +219,7 @@ class SharedWorld(World):
         if kind < 0.2:
             self.append()
         elif kind < 0.27 or not consumers:
-            self.names += 1
-            joiner = ConsumerState(f"c{self.names}", rng.choice([0, 0, 0, 1]))
-            self.core.add_consumer(joiner)
-            self.permits[joiner] = 0
+            self.join()
         elif kind < 0.31:
             self.leave(rng.choice(consumers))
         elif kind < 0.5:
@@ -204,7 +233,45 @@ class SharedWorld(World):
         elif kind < 0.9:
             self.now_ms += rng.randint(1, 3000)
             self.core.on_tick(self.now_ms)
+        elif kind < 0.92:
+            self.skip()
+        elif kind < 0.93:
+            for consumer in consumers:
+                self.leave(consumer)
+            self.seek()
+        elif kind < 0.95:
+            self.trim()
+        elif (acked := self.ack_in_batch()) is not None:
+            self.on_acked_in_batch(*acked)
         self.turn(answer_reads=rng.random() < 0.5)
+
+    def join(self) -> None:
+        self.names += 1
+        joiner = ConsumerState(f"c{self.names}", self.rng.choice([0, 0, 0, 1]))
+        self.core.add_consumer(joiner)
+        self.permits[joiner] = 0
+
+    def skip(self) -> None:
+        """Expiry, or an operator: everything up to somewhere is acknowledged."""
+        if positions := self.ledger.positions():
+            upto = self.rng.choice(positions[: len(positions) // 2 + 1])
+            skipped = [at for at in positions if at <= upto]
+            self.cursor.ack(skipped)
+            self.core.on_mark_delete(upto)
+            self.forget(skipped)
+
+    def on_acked_in_batch(self, position: Position, is_whole: bool) -> None:
+        if is_whole:
+            self.core.on_acked(None, [position])
+            self.forget([position])
+        else:
+            self.core.on_batch_acked(position, self.messages_at(position))
+
+    def forget(self, acked: Iterable[Position]) -> None:
+        for position in acked:
+            self.owner.pop(position, None)
+            self.nacks.pop(position, None)
+            self.cursor.partly.pop(position, None)
 
     def leave(self, consumer: ConsumerState) -> None:
         self.core.remove_consumer(consumer)
@@ -225,9 +292,7 @@ class SharedWorld(World):
             positions.append((99_999, 2**64 - 5))  # a lying client
         self.cursor.ack(positions)
         self.core.on_acked(consumer, positions)
-        for position in positions:
-            self.owner.pop(position, None)
-            self.nacks.pop(position, None)
+        self.forget(positions)
 
     def nack(self, consumer: ConsumerState) -> None:
         rng = self.rng
@@ -246,9 +311,7 @@ class SharedWorld(World):
     def heal(self) -> None:
         """No more faults: whoever is left acknowledges all; one consumer has permits for all."""
         if not self.permits:
-            last = ConsumerState("last")
-            self.core.add_consumer(last)
-            self.permits[last] = 0
+            self.join()
         for _ in range(100 + len(self.ledger.positions())):
             self.now_ms += 2000
             self.core.on_tick(self.now_ms)
@@ -333,6 +396,37 @@ class SplitKeySharedWorld(KeySharedWorld):
     selector = SplitRanges
 
 
+QUARTERS = [(first, first + 0x3FFF) for first in range(0, 0x10000, 0x4000)]
+
+
+class StickyKeySharedWorld(KeySharedWorld):
+    """Consumers bring the ranges of slots that they want; some slots may be nobody's."""
+
+    def make_core(self) -> KeySharedDispatcher:
+        self.ranges = StickyRanges()
+        return KeySharedDispatcher(self.limits, self.ranges, key_of, draining=True)
+
+    def free(self) -> list[tuple[int, int]]:
+        return [each for each in QUARTERS if self.ranges.conflict([each]) is None]
+
+    def join(self) -> None:
+        if free := self.free():
+            self.ranges.offer(self.rng.sample(free, self.rng.randint(1, len(free))))
+            super().join()
+
+    def check_delivery(self, effect: Deliver) -> None:
+        mine = self.ranges.ranges()[effect.consumer]
+        for _, position in picked(effect):
+            slot = self.key_at(position) % 0x10000 or 1
+            assert any(first <= slot <= last for first, last in mine), "not its slot"
+        super().check_delivery(effect)
+
+    def heal(self) -> None:
+        while self.free():
+            self.join()
+        super().heal()
+
+
 class UnorderedKeySharedWorld(SharedWorld):
     """``allowOutOfOrderDelivery``: a slot moves at once, and nothing is said of the order."""
 
@@ -340,7 +434,9 @@ class UnorderedKeySharedWorld(SharedWorld):
         return KeySharedDispatcher(self.limits, HashRing(), key_of, draining=False)
 
 
-@pytest.mark.parametrize("make", [SplitKeySharedWorld, UnorderedKeySharedWorld])
+@pytest.mark.parametrize(
+    "make", [SplitKeySharedWorld, StickyKeySharedWorld, UnorderedKeySharedWorld]
+)
 @pytest.mark.parametrize("seed", SEEDS[: len(SEEDS) // 2])
 def test_the_other_modes_of_key_shared_lose_nothing(seed: int, make: type[SharedWorld]) -> None:
     world = make(seed)
@@ -392,7 +488,7 @@ class SingleActiveWorld(World):
                 core.on_nothing(request, position)
                 return
             acked = self.cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
-            core.on_entries(request, batch, acked, None, self.now_ms)
+            core.on_entries(request, batch, acked, self.cursor.batch_ack_set, self.now_ms)
             self.check_effects()
         raise AssertionError("the dispatcher makes no progress")
 
@@ -413,8 +509,9 @@ class SingleActiveWorld(World):
         assert consumer is choose_active(list(self.permits), "t", self.partition)
         assert not self.failover or self.told[consumer], "messages before ACTIVE_CONSUMER_CHANGE"
         messages, wanted = 0, self.must_arrive()
-        for _, position in picked(effect):
+        for index, position in picked(effect):
             assert self.permits[consumer] - messages > 0
+            assert (effect.ack_sets or {}).get(index) == self.cursor.partly.get(position)
             assert position not in self.cursor.acked
             assert position in wanted, "a marker was sent"
             assert not self.received or position > self.received[-1], "out of order"
@@ -425,7 +522,7 @@ class SingleActiveWorld(World):
             ]
             assert all(at in self.cursor.acked for at in between), "a gap"
             self.received.append(position)
-            messages += parse_head(self.head_of(position)).message_count
+            messages += self.messages_at(position)
         assert messages == effect.messages
         self.permits[consumer] -= messages
 
@@ -441,10 +538,7 @@ class SingleActiveWorld(World):
             self.permits[joiner] = 0
             self.core.add_consumer(joiner, self.now_ms)
         elif kind < 0.4:
-            leaver = rng.choice(consumers)
-            self.core.remove_consumer(leaver, self.now_ms)
-            del self.permits[leaver]
-            self.told.pop(leaver, None)
+            self.leave(rng.choice(consumers))
         elif kind < 0.65:
             consumer, permits = rng.choice(consumers), rng.choice([1, 5, 50])
             self.permits[consumer] += permits
@@ -466,9 +560,23 @@ class SingleActiveWorld(World):
             self.core.on_tick(self.now_ms)
             if self.core.generation != generation:
                 self.received.clear()
+        elif kind < 0.96:
+            for leaver in consumers:
+                self.leave(leaver)
+            self.seek()
+            self.received.clear()
+        elif kind < 0.98:
+            self.trim()
+        else:
+            self.ack_in_batch()
         if self.core.active is not active:
             self.received.clear()
         self.turn(answer_reads=rng.random() < 0.5)
+
+    def leave(self, consumer: ConsumerState) -> None:
+        self.core.remove_consumer(consumer, self.now_ms)
+        del self.permits[consumer]
+        self.told.pop(consumer, None)
 
     def heal(self) -> None:
         if not self.permits:
