@@ -179,6 +179,23 @@ def test_messages_without_a_delay_pass_while_there_is_room() -> None:
         assert client.got == [(1_000, NOW)]
 
 
+@TYPES
+def test_what_is_redelivered_comes_though_the_index_is_full(sub_type: int) -> None:
+    client = Client(sub_type, DispatchLimits(delayed_index_bytes=1))
+    core = client.core
+    client.ledger.append(head())
+    client.ledger.append(head(deliver_at_ms=NOW + HOUR_MS))
+    request, batch = core.next_read(), client.ledger.read_nowait((10, 0), 10, 1 << 20)
+    assert request is not None
+    assert batch is not None
+    core.on_entries(request, batch, None, None, NOW)
+    assert len(core.take_effects()) == core.delayed.count == 1
+    assert core.next_read() is None, "it is full"
+    core.redeliver(client.consumer, None)
+    client.turn()
+    assert client.got == [(0, NOW)]
+
+
 @pytest.mark.parametrize("how", ["switched off", "clock ahead"])
 def test_what_comes_due_at_once_is_handed_out_in_turns(how: str) -> None:
     client = Client(SHARED, DispatchLimits())

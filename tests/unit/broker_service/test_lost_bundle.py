@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from broker.errors import ServiceNotReadyError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from bundles.lookup import BrokerLookup
 from bundles.ownership import OWNERS_ROOT
+from metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -81,3 +83,24 @@ async def test_what_is_written_when_a_bundle_goes(broker: Broker, lost: bool) ->
     assert close.close_producer.assignedBrokerServiceUrl == HEIR.broker_url
     if lost:
         assert await bundles.owner_of(TOPIC) == HEIR
+
+
+async def test_a_bundle_that_goes_while_a_topic_is_opened(broker: Broker) -> None:
+    """The topic is another broker's then: nobody is served here, and its log is closed."""
+    service, store = broker.service, cast("EmbeddedMetadataStore", broker.service.store)
+    other = store.new_session()
+    bundles, open_log = service.bundles, service.ledgers.open
+    opened: list[Any] = []
+
+    async def open_and_lose(*args: Any) -> Any:
+        opened.append(await open_log(*args))
+        bundle = await bundles.bundle_of(TOPIC)
+        await bundles.release(bundle, HEIR)
+        await other.put(f"{OWNERS_ROOT}/{bundle}", HEIR.encode(), ephemeral=True)
+        return opened[0]
+
+    service.ledgers.open = open_and_lose  # type: ignore[method-assign,assignment]
+    with pytest.raises(ServiceNotReadyError, match="being unloaded"):
+        await service.get_topic(TopicName.parse(TOPIC), create=True)
+    assert not service.topics
+    assert not opened[0].is_open
