@@ -22,11 +22,15 @@ def new_topic() -> str:
     return f"persistent://public/default/failures-{secrets.token_hex(6)}"
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds_max: float = 30.0) -> None:
-    """Poll until ``condition`` is true."""
+def wait_until(
+    condition: Callable[[], object], what: str | Callable[[], str], seconds_max: float = 30.0
+) -> None:
+    """Poll until ``condition`` is true; ``what`` it is that didn't come is asked at the end."""
     deadline = time.monotonic() + seconds_max
     while not condition():
-        assert time.monotonic() < deadline, f"not in {seconds_max} s: {what}"
+        if time.monotonic() >= deadline:
+            told = what if isinstance(what, str) else what()
+            raise AssertionError(f"not in {seconds_max} s: {told}")
         time.sleep(0.02)
 
 

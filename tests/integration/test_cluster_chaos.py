@@ -141,16 +141,19 @@ class Chaos:
             f"{url}/admin/v2/namespaces/public/default/unload", method="PUT"
         )
 
+        answers: list[str] = []
+
         def done() -> bool:
             try:
                 with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
                     return bool(answer.status == 204)
             except urllib.error.HTTPError as error:
+                answers.append(f"{error.code} {error.read().decode()}")
                 if error.code != 503:  # ZooKeeper has just come back
                     raise
                 return False
 
-        wait_until(done, "everything is unloaded", WAIT_S)
+        wait_until(done, lambda: f"everything is unloaded: {answers[-3:]}", WAIT_S)
         return f"asked of {broker_name(self.cluster, url)}"
 
     def _leader(self) -> str:
