@@ -42,6 +42,8 @@ _READ_ENTRIES_MIN = 1_000
 """Pulsar's read batch of 100 sizes storage reads; here a read is mostly a slice of the cache, and
 what one turn sends is bounded by permits and bytes."""
 _PEEK_BYTES_MAX = 1 << 20
+_REPLICATED: Final = "pulsar.replicated.subscription"
+"""Property of the cursor's position, as Pulsar stores it; 1: it is a replicated subscription."""
 _HASHES_MAX = 1000
 """Draining hashes of a consumer that statistics list."""
 
@@ -101,6 +103,7 @@ class PersistentSubscription(Subscription):
         self._rate = SubscriptionRate(topic, name)
         self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
         self.properties = dict(cursor.cursor_properties)
+        self.replicated = _REPLICATED in cursor.properties
         self._core: SingleActiveDispatcher | SharedDispatcher | None = None
         self._dispatcher: AsyncDispatcher | None = None
         self._terminated = topic.terminated
@@ -113,6 +116,32 @@ class PersistentSubscription(Subscription):
     @property
     def cursor(self) -> Cursor:
         return self._cursor
+
+    async def set_replicated(self, replicated: bool) -> None:
+        if not self.durable or replicated == self.replicated:
+            return
+        if replicated and not any(x.replicated for x in self.topic.subscriptions.values()):
+            logger.warning(
+                "%s: subscription %s asks for replication to other clusters: that is stored and "
+                "shown, but this broker has no geo-replication",
+                self.topic.name,
+                self.name,
+            )
+        wanted = {
+            name: value for name, value in self.cursor.properties.items() if name != _REPLICATED
+        }
+        self.replicated = replicated  # what is acknowledged meanwhile must not remove it
+        try:
+            await self.cursor.set_properties(wanted | self._own_position_properties())
+        except (CursorBusyError, CursorClosedError) as error:  # being reset or deleted, or closed
+            self.replicated = not replicated
+            raise SubscriptionFencedError(f"Subscription {self.name}: {error}") from error
+        except (LedgerError, ManagedLedgerError, MetadataError) as error:
+            raise PersistenceError(f"Can't store the cursor of {self.name}: {error}") from error
+
+    def _own_position_properties(self) -> dict[str, int]:
+        """What each position of the cursor has, whatever consumers store with theirs."""
+        return {_REPLICATED: 1} if self.replicated else {}
 
     # --- consumers
 
@@ -287,6 +316,8 @@ class PersistentSubscription(Subscription):
                 on_durable(None)
             return
         self._note_ack(consumer, 1)
+        if self.replicated and properties is not None:
+            properties = {**properties, **self._own_position_properties()}
         try:
             if not any(ack_set):
                 self.cursor.ack_cumulative(position, properties, on_durable)
@@ -427,7 +458,7 @@ class PersistentSubscription(Subscription):
 
     async def _move_cursor(self, position: Position, ack_set: Sequence[int] = ()) -> None:
         try:
-            await self.cursor.reset(position, ack_set)
+            await self.cursor.reset(position, ack_set, self._own_position_properties())
         except (CursorBusyError, CursorClosedError) as error:  # being deleted, or the topic closed
             raise SubscriptionFencedError(f"Subscription {self.name}: {error}") from error
 

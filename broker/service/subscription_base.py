@@ -74,6 +74,14 @@ class Subscription(ABC):
     def now_ms(self) -> int:
         return self.topic.service.clock()
 
+    async def set_replicated(self, replicated: bool) -> None:  # noqa: B027
+        """Whether other clusters shall have the subscription, too. Only a durable subscription
+        keeps that.
+
+        Raises:
+            PersistenceError: perhaps not stored. SubscriptionFencedError: being deleted or reset.
+        """
+
     @property
     def cursor(self) -> Cursor | None:
         """What is acknowledged; None on a non-persistent topic."""

@@ -300,6 +300,8 @@ class Topic(ABC):
         if subscription.durable != request.durable and self.persistent:
             kind = "durable" if subscription.durable else "non-durable"
             raise NotAllowedError(f"Subscription {name} exists and is {kind}")
+        if request.replicate_state:
+            await subscription.set_replicated(True)
         consumer = await subscription.add_consumer(request, sink)
         self.active_ms = self.service.clock()
         return consumer

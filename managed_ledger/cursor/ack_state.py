@@ -225,12 +225,17 @@ class AckState:
             return False
         changed = False
         if properties is not None and properties != self.properties:
-            self.properties = dict(properties)
-            self._properties_changed = changed = True
+            self.set_properties(properties)
+            changed = True
         if target > self.mark_delete:
             self._move(target)
             changed = True
         return changed
+
+    def set_properties(self, properties: Mapping[str, int]) -> None:
+        """Replace the position's properties."""
+        self.properties = dict(properties)
+        self._properties_changed = True
 
     def ack_batch(self, position: Position, ack_set: Sequence[int]) -> bool:
         """Acknowledge indexes of one batch.
@@ -442,7 +447,12 @@ class AckState:
         """
         self._clear_changes()
 
-    def image_for_reset(self, position: Position, ack_set: Sequence[int] = ()) -> CursorImage:
+    def image_for_reset(
+        self,
+        position: Position,
+        ack_set: Sequence[int] = (),
+        properties: Mapping[str, int] = NO_ITEMS,
+    ) -> CursorImage:
         """The image in which ``position`` is the next entry to be delivered.
 
         A missing entry means the next existing one; before the first the first; beyond the end the
@@ -450,12 +460,13 @@ class AckState:
 
         Args:
             ack_set: non-empty: indexes of the entry at ``position`` that are left to deliver.
+            properties: of the new position.
         """
         if position > self._log.last_confirmed:
             mark_delete = self._log.last_confirmed
         else:
             mark_delete = self._log.previous_position(position)
-        image = CursorImage(mark_delete, properties={})
+        image = CursorImage(mark_delete, properties=dict(properties))
         mask = words_to_mask(ack_set)
         if mask and self._exists(position):
             image.batch_sets[position[0]] = {position[1]: mask}

@@ -102,7 +102,9 @@ class Cursor:
 
     @property
     def properties(self) -> dict[str, int]:
-        """Of the last cumulative acknowledgement that brought any."""
+        """Of the position: those of the last cumulative acknowledgement that brought any, or of
+        `set_properties`.
+        """
         return self._state.properties
 
     @property
@@ -237,7 +239,12 @@ class Cursor:
 
     # -- operations ------------------------------------------------------------------------------
 
-    async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+    async def reset(
+        self,
+        position: Position,
+        ack_set: Sequence[int] = (),
+        properties: Mapping[str, int] = NO_ITEMS,
+    ) -> None:
         """Make ``position`` the next entry to be delivered; durable when this returns.
 
         A missing entry means the next existing one, one beyond the end the end. Individual and
@@ -245,6 +252,7 @@ class Cursor:
 
         Args:
             ack_set: non-empty: the indexes of that entry which are left to deliver.
+            properties: of the new position.
 
         Raises:
             CursorBusyError: another reset is under way.
@@ -253,7 +261,7 @@ class Cursor:
         """
         if self._refusal is not None:
             raise self._refusal
-        image = self._state.image_for_reset(position, ack_set)
+        image = self._state.image_for_reset(position, ack_set, properties)
         self._refusal = CursorBusyError(f"cursor {self.name} is being reset")
         self._reset_target = image.mark_delete  # trimming must leave the target alone from now on
         try:
@@ -281,6 +289,18 @@ class Cursor:
             raise
         self._must_write = False
         self._finish(None)
+
+    async def set_properties(self, properties: Mapping[str, int]) -> None:
+        """Replace the position's properties; durable when this returns.
+
+        Raises:
+            CursorClosedError, CursorBusyError, CursorFencedError: nothing changed.
+            CursorWriteError: not stored yet; the next write stores it.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        self._state.set_properties(properties)
+        await self.flush()
 
     async def set_cursor_properties(self, properties: Mapping[str, str], now_ms: int = 0) -> None:
         """Replace the subscription's properties; a non-durable cursor has none.

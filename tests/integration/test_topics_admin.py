@@ -702,8 +702,6 @@ def test_a_partitioned_topic_in_use_stays_whole(
     [
         ("PUT", "/compaction", None),
         ("PUT", "/shadowTopics", ["persistent://public/default/shadow"]),
-        ("POST", "/subscription/s/replicatedSubscriptionStatus", True),
-        ("PUT", "/subscription/new?replicated=true", None),
     ],
 )
 def test_what_does_not_exist_is_refused(

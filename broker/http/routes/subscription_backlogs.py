@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Response
 
@@ -35,7 +34,6 @@ from broker.http.topic_access import (
 )
 from broker.protocol.topic_name import TopicName
 from broker.service import subscription_admin
-from broker.service.peers import PeerCall, topic_path
 from broker.service.persistent_subscription import PersistentSubscription
 from managed_ledger.position import format_position
 
@@ -318,12 +316,11 @@ async def replicated_status(
 @router.post(
     SUBSCRIPTION + "/replicatedSubscriptionStatus",
     status_code=204,
-    summary="`false` only: there is no replication between clusters yet",
+    summary="Whether other clusters shall have it, too: stored and shown, nothing is copied yet",
     openapi_extra=body_doc({"type": "boolean"}, False, required=True),
     responses={
         400: {"description": "No boolean in the body"},
         **OF_PARTITIONED,
-        501: {"description": "Replicated subscriptions are not supported"},
     },
 )
 async def set_replicated_status(
@@ -342,14 +339,9 @@ async def set_replicated_status(
         )
 
     async def one(name: TopicName) -> None:
-        find_subscription(await loaded(service, name), subscription)
+        found = find_subscription(await loaded(service, name), subscription)
+        await found.set_replicated(body)
 
-    # Others are only asked whether they have it.
-    asked = "/subscription/" + quote(subscription, safe="") + "/replicatedSubscriptionStatus"
-    answers = await spread.parts(
-        topic, one, call=lambda part: PeerCall("GET", topic_path(part, asked))
-    )
+    answers = await spread.parts(topic, one, body=body)
     answers.found(ApiError(404, "Topic or subscription not found"))
-    if body:
-        raise ApiError(501, "Replicated subscriptions are not supported by this broker")
     return no_content()

@@ -76,7 +76,6 @@ async def list_subscriptions(
         **NOT_FOUND,
         409: {"description": "It exists, on every partition"},
         412: {"description": "Not a valid name"},
-        501: {"description": "Replicated subscriptions are not supported"},
     },
 )
 async def create(
@@ -85,7 +84,7 @@ async def create(
     subscription: SubscriptionName,
     body: _ResetBody,
     spread: Spread,
-    replicated: Annotated[_Text, Query(description="`true` is refused")] = None,
+    replicated: Annotated[_Text, Query(description="`true`: stored and shown")] = None,
     authoritative: Authoritative = None,
 ) -> Response:
     if not topic.is_persistent:
@@ -95,8 +94,6 @@ async def create(
     await require_namespace(service, topic.namespace, "Namespace not found")
     if not subscription:
         raise ApiError(412, "Subscription name is not valid")
-    if flag(replicated):
-        raise ApiError(501, "Replicated subscriptions are not supported by this broker")
     start = _start_position(body)
     properties = check_properties(body.properties if body is not None else None)
     # Creates a partitioned topic where that is what automatic creation makes.
@@ -105,7 +102,9 @@ async def create(
     async def one(name: TopicName) -> None:
         found = await service.get_topic(name, create=True)
         try:
-            await found.create_subscription(subscription, start, properties)
+            made = await found.create_subscription(subscription, start, properties)
+            if flag(replicated):
+                await made.set_replicated(True)
         except AlreadyExistsError as error:
             raise ApiError(409, "Subscription already exists for topic") from error
 

@@ -15,10 +15,12 @@ from broker.errors import (
     TopicFencedError,
 )
 from broker.protocol.topic_name import TopicName
+from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.persistent_topic import EPOCH_PROPERTY, PersistentTopic
 from broker.service.topic_permissions import granted, names_of, of_topic
-from managed_ledger.cursor.errors import CursorBusyError
+from managed_ledger.cursor.errors import CursorBusyError, CursorWriteError
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.position import EARLIEST
 from tests.unit.broker_service.doubles import Broker
 
 PREFIX = "persistent://public/default/"
@@ -140,3 +142,57 @@ async def test_lists_show_names_as_they_are(broker: Broker) -> None:
     assert await broker.service.list_topics("public/default") == sorted(
         PREFIX + each for each in names
     )
+
+
+# --- a subscription that is replicated
+
+
+REPLICATED = {"pulsar.replicated.subscription": 1}
+
+
+async def test_a_replicated_subscription_stays_one(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await topic_of(broker)
+    plain = await topic.create_subscription("plain")
+    found = await topic.create_subscription("s")
+    assert isinstance(found, PersistentSubscription)
+    await found.set_replicated(True)
+    await found.set_replicated(True)
+    await (await topic.create_subscription("another")).set_replicated(True)
+    assert caplog.text.count("has no geo-replication") == 1  # of the topic
+    assert found.cursor.properties == REPLICATED
+    found.acknowledge_cumulative(None, found.cursor.mark_delete, {"checkpoint": 7})
+    assert found.cursor.properties == {"checkpoint": 7, **REPLICATED}
+    await found.reset(EARLIEST)
+    assert found.cursor.properties == REPLICATED
+    assert [x.replicated for x in (plain, found)] == [False, True]
+
+    await broker.service.unload_topic(topic.name)
+    topic = await topic_of(broker)
+    stats = {name: x.stats(0)["isReplicated"] for name, x in topic.subscriptions.items()}
+    assert stats == {"plain": False, "s": True, "another": True}
+    await topic.subscriptions["s"].set_replicated(False)
+    await broker.service.unload_topic(topic.name)
+    again = (await topic_of(broker)).subscriptions["s"]
+    assert isinstance(again, PersistentSubscription)
+    assert (again.replicated, again.cursor.properties) == (False, {})
+
+
+async def test_a_failed_write_of_the_mark_says_so_and_is_stored_by_the_next(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await topic_of(broker)
+    found = await topic.create_subscription("s")
+    assert isinstance(found, PersistentSubscription)
+
+    async def fail(*_: Any, whole: bool) -> None:
+        raise CursorWriteError("no")
+
+    monkeypatch.setattr(type(found.cursor._writer), "persist", fail)
+    with pytest.raises(PersistenceError, match="cursor of s"):
+        await found.set_replicated(True)
+    monkeypatch.undo()
+    await found.cursor.flush()
+    await broker.service.unload_topic(topic.name)
+    assert (await topic_of(broker)).subscriptions["s"].replicated
