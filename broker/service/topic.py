@@ -347,8 +347,13 @@ class Topic(ABC):
         if (task := self._opening.get(name)) is None:
             task = asyncio.get_running_loop().create_task(self._open_subscription(request))
             self._opening[name] = task
-            task.add_done_callback(lambda _: self._opening.pop(name, None))
+            task.add_done_callback(partial(self._on_opened, name))
         return await asyncio.shield(task)
+
+    def _on_opened(self, name: str, task: asyncio.Task[Subscription]) -> None:
+        self._opening.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # told to those who wait; they may all have gone
 
     @abstractmethod
     async def _open_subscription(self, request: SubscribeRequest) -> Subscription:

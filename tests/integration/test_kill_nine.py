@@ -18,10 +18,11 @@ from tests.history import (
     wait_for_receipts,
 )
 from tests.history_judge import Session, check_sessions, check_stored
+from tests.nightly import NIGHTLY
 from tests.raw_client import Position, RawClient
 from tests.standalone_process import StandaloneProcess
 
-KILLS = 20
+KILLS = 20 if NIGHTLY else 7
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ _UPDATE_PROPERTIES = Word(
 _REPLICATED = Word(
     "POST",
     _PATH + "/replicatedSubscriptionStatus",
-    "replicate a subscription or not",
+    "mark a subscription as replicated, or not (nothing is copied yet)",
     _T,
     (
         _SUB,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from bookkeeper.errors import EntryDigestError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.connection import Connection
 from broker.service.persistent_topic import PersistentTopic
+from managed_ledger.errors import ManagedLedgerFencedError
 from managed_ledger.managed_ledger import ManagedLedger
 from metadata.errors import WriteFailedError
 from tests.unit.broker_service.doubles import Broker, MemoryTransport, message
@@ -209,3 +211,32 @@ async def test_an_unsubscribe_that_storage_refuses_is_an_error_not_a_lost_connec
     monkeypatch.undo()
     client.send(subscribe(3, "s", durable=True))  # it is still there, and works
     assert (await client.receive_one()).type == pb.BaseCommand.SUCCESS
+
+
+async def test_a_subscription_that_can_t_be_opened_once_its_client_has_left_is_no_error_of_ours(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = broker.client()
+    await client.receive(1)
+    await client.produce()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def fail(*_: object) -> None:
+        begun.set()
+        await go_on.wait()
+        raise ManagedLedgerFencedError("another owner has taken over")
+
+    monkeypatch.setattr(ManagedLedger, "open_cursor", fail)
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    client.send(subscribe(1, "mine", durable=True))
+    await begun.wait()
+    opening = broker.service.topics[TOPIC]._opening
+    assert list(opening) == ["mine"]
+    client.lose()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    go_on.set()
+    await eventually(lambda: not opening)
+    gc.collect()
+    assert told == []

@@ -1,0 +1,8 @@
+"""Whether tests run at their full size: ``make nightly`` sets MAGNETAR_NIGHTLY, CI doesn't."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+NIGHTLY: Final = bool(os.environ.get("MAGNETAR_NIGHTLY"))
