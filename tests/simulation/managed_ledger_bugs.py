@@ -299,6 +299,18 @@ def cursors_serve_without_a_look_at_the_list(plant: Plant) -> None:
 
 
 @bug(*CURSOR_WORLDS)
+def a_lost_answer_means_the_cursor_node_is_as_it_was(plant: Plant) -> None:
+    async def put_node(self: Any, node: Any) -> None:
+        try:
+            await old(self, node)
+        except MetadataError:
+            self._store.is_uncertain = False
+            raise
+
+    old = plant.set(CursorWriter, "_put_node", put_node)
+
+
+@bug(*CURSOR_WORLDS)
 def the_cursor_node_is_not_written_by_the_next_owner(plant: Plant) -> None:
     async def claim(self: Any) -> Any:
         return await self.read()

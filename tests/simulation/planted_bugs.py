@@ -8,6 +8,7 @@ docs/simulation.md.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
@@ -609,6 +610,38 @@ def ids_in_dispute_are_collected(plant: Plant) -> None:
         return await old(self, ledger_ids)
 
     old = plant.set(GarbageCollector, "_drop", drop)
+
+
+@bug(RESTORED, "0034: ids in dispute")
+def disputes_are_told_before_they_are_durable(plant: Plant) -> None:
+    def note(self: Any, ledger_id: int, waiting: Any = None) -> bool:
+        if not old(self, ledger_id):
+            return False
+        if waiting is not None:
+            asyncio.get_running_loop().call_soon(waiting, codes.OK)
+        return True
+
+    old = plant.set(storages.LedgerStorage, "note_dispute", note)
+
+
+@bug(RESTORED, "0034: ids in dispute")
+def a_restart_forgets_disputes(plant: Plant) -> None:
+    def journal(self: Any, state: Any, waiting: Any = None) -> None:
+        disputed, state.disputed = state.disputed, False
+        old(self, state, waiting)
+        state.disputed = disputed
+
+    old = plant.set(storages.LedgerStorage, "_journal_creator", journal)
+
+
+@bug(RESTORED, "0034: what is stored stays")
+def the_last_entry_on_disk_is_not_compared(plant: Plant) -> None:
+    def init(self: Any, storage: Any, request: Any) -> None:
+        old(self, storage, request)
+        last = storage.ledgers[request.ledger_id].flushed_last
+        self._missing = [at for at in self._missing if request.entry_ids[at] != last]
+
+    old = plant.set(re_adds.Look, "__init__", init)
 
 
 @bug(SURVIVORS, "0034: handles of the first ledger")

@@ -60,6 +60,8 @@ NEAR: Final[dict[str, int]] = {
     "repairs_respect_the_fence": 25,
     "replacements_ignore_zones": 1,
     "any_node_of_the_id_is_changed": 38,
+    "disputes_are_told_before_they_are_durable": 3,
+    "the_last_entry_on_disk_is_not_compared": 69,
     "cursors_serve_without_a_look_at_the_list": 67,
     "sent_again_without_a_definite_end": 10,
     "acknowledgements_without_receipt_stay_unstored": 4,
