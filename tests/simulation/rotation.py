@@ -72,6 +72,9 @@ NEAR: Final[dict[str, int]] = {
     "a_switch_goes_on_from_where_it_was": 3,
     "a_read_of_before_is_taken": 2,
     "a_bundle_that_is_expected_is_never_given_up": 9,
+    "an_equal_value_proves": 47,
+    "reconnect_not_announced": 20,
+    "no_last_zxid": 286,
 }
 #: Where to look first, for bugs that several worlds may notice.
 WORLD: Final[dict[str, str]] = {
@@ -154,7 +157,7 @@ def search(group: str, name: str, seeds: int = 150) -> str | None:
 def _search_zookeeper(name: str, seeds: int) -> str | None:
     """In a process of its own: these bugs aren't taken out again."""
     ended = subprocess.run(
-        [sys.executable, "-m", zookeeper_bugs.__name__, str(seeds), name, "first"],
+        [sys.executable, "-m", zookeeper_bugs.__name__, str(seeds), name, str(NEAR.get(name, 0))],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -8,13 +8,17 @@ given up by the ensemble before its client knew, no new one begins while the old
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from metadata.errors import MetadataError, NotFoundError, OutcomeUnknownError
 from metadata.recipes import CachedValues, IdGenerator, ResourceLock
 from metadata.store import SessionEvent
+from metadata.zookeeper import link
 from metadata.zookeeper.settings import ZooKeeperSettings
 from metadata.zookeeper.store import ZooKeeperStore
 from tests.simulation.simulator import Simulator, run_simulation, seeds
@@ -262,8 +266,10 @@ class World:
 
 
 async def scenario(simulator: Simulator) -> Tally:
-    world = World(simulator)
-    await world.run()
+    chance = SimpleNamespace(Random=lambda: random.Random(simulator.rng.getrandbits(64)))
+    with mock.patch.object(link, "random", chance):  # a seed is one run
+        world = World(simulator)
+        await world.run()
     return world.tally
 
 

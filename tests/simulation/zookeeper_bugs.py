@@ -1,4 +1,4 @@
-"""Does the simulation bite? `python -m tests.simulation.zookeeper_bugs [SEEDS] [BUG] [first]`.
+"""Does the simulation bite? `python -m tests.simulation.zookeeper_bugs [SEEDS] [BUG] [NEAR]`.
 
 Each bug is planted into the ZooKeeper store of a process of its own, in which the scenario runs for
 so many seeds; the table says how many of them notice.
@@ -145,8 +145,9 @@ def main() -> None:
     if len(sys.argv) > 2:
         logging.disable()
         BUGS[sys.argv[2]]()
-        if sys.argv[3:] == ["first"]:  # the search ends with the first one that notices
-            found = next((seed for seed in range(count) if _notices(seed)), None)
+        if sys.argv[3:]:  # the search begins with this seed and ends with the first that notices
+            near = int(sys.argv[3])
+            found = next((seed for seed in (near, *range(count)) if _notices(seed)), None)
             print(f"{sys.argv[2]}: seed {found}")
             return
         print(f"{sys.argv[2]}: {sum(_notices(seed) for seed in range(count))} of {count}")
