@@ -50,6 +50,7 @@ from metadata.errors import OutcomeUnknownError
 from tests.simulation.plant import Plant
 from tests.simulation.worlds import (
     CLUSTER,
+    DECAY,
     PROTOCOL,
     RESTORED,
     RETURNS,
@@ -371,7 +372,7 @@ def limbo_is_not_finished(plant: Plant) -> None:
     plant.set(open_bookie, "enter_limbo", skip)
 
 
-@bug(CLUSTER, "#2908")
+@bug(DECAY, "#2908")
 def damage_is_no_entry(plant: Plant) -> None:
     async def read(self: Any, *arguments: Any) -> Any:
         code, packets = await old(self, *arguments)
@@ -532,7 +533,7 @@ def listed_before_it_is_durable(plant: Plant) -> None:
     plant.set(Bookie, "held_entries", held)
 
 
-@bug(CLUSTER, "storage.md 5.10, scrub")
+@bug(DECAY, "storage.md 5.10, scrub")
 def the_scrub_is_blind(plant: Plant) -> None:
     plant.set(scrub, "find_damage", lambda *_: [])
     plant.set(Upkeep, "on_damaged", lambda self, *_: None)

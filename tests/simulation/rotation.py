@@ -60,6 +60,7 @@ NEAR: Final[dict[str, int]] = {
     "repairs_respect_the_fence": 25,
     "replacements_ignore_zones": 1,
     "any_node_of_the_id_is_changed": 38,
+    "the_scrub_is_blind": 66,
     "disputes_are_told_before_they_are_durable": 3,
     "the_last_entry_on_disk_is_not_compared": 69,
     "cursors_serve_without_a_look_at_the_list": 67,
@@ -90,9 +91,7 @@ NIGHTLY: Final = frozenset(
     {
         "listed_before_it_is_durable",
         "a_doomed_copy_that_comes_late_stays",
-        "damage_is_no_entry",
         "late_answers_to_forces_count",
-        "the_scrub_is_blind",
         "trimmed_by_the_position_in_memory",
     }
 )

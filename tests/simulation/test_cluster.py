@@ -14,6 +14,7 @@ from tests.nightly import NIGHTLY
 from tests.simulation.simulator import seeds
 from tests.simulation.worlds import (
     CLUSTER,
+    DECAY,
     PROTOCOL,
     RESTORED,
     RETURNS,
@@ -58,7 +59,7 @@ def test_cluster(seed: int) -> None:
     check_seed(CLUSTER, seed)
 
 
-@pytest.mark.parametrize("world", [ZONES, RETURNS, SURVIVORS])
+@pytest.mark.parametrize("world", [ZONES, RETURNS, DECAY, SURVIVORS])
 def test_worlds_of_one_kind_of_trouble(world: str) -> None:
     for seed in range(3):
         check_seed(world, seed)

@@ -8,7 +8,12 @@ from typing import Any, Final, TextIO, TypeAlias
 from tests.simulation import test_ledger_protocol
 from tests.simulation.cluster.nodes import ClusterLoop
 from tests.simulation.cluster.restored import RestoredScenario, SurvivorsScenario
-from tests.simulation.cluster.scenario import ClusterScenario, ReturnScenario, ZoneScenario
+from tests.simulation.cluster.scenario import (
+    ClusterScenario,
+    DecayScenario,
+    ReturnScenario,
+    ZoneScenario,
+)
 from tests.simulation.cluster.threads import threads_as_events
 from tests.simulation.simulator import Outcome, Simulator, simulate
 
@@ -36,7 +41,7 @@ CLUSTER: Final = "cluster"
 #: The same bookies under a metadata store that goes back to an older state.
 RESTORED: Final = "restored"
 #: Few kinds of trouble, so that what is rare in the other worlds happens in every second seed.
-ZONES, RETURNS, SURVIVORS = "zones", "returns", "survivors"
+ZONES, RETURNS, DECAY, SURVIVORS = "zones", "returns", "decay", "survivors"
 
 WORLDS: Final[dict[str, RunSeed]] = {
     PROTOCOL: _protocol,
@@ -44,6 +49,7 @@ WORLDS: Final[dict[str, RunSeed]] = {
     RESTORED: _of(RestoredScenario),
     ZONES: _of(ZoneScenario),
     RETURNS: _of(ReturnScenario),
+    DECAY: _of(DecayScenario),
     SURVIVORS: _of(SurvivorsScenario),
 }
 

@@ -309,3 +309,12 @@ class ReturnScenario(ClusterScenario):
     REPAIRED = 1.0
     ALWAYS = frozenset({"killed bookies", "crashing owners"})
     DESTROYED = ("",)
+
+
+class DecayScenario(ClusterScenario):
+    """Bits flip on disks, and bookies are killed."""
+
+    ZONED = KNOWN = 0.0
+    REPAIRED = 1.0
+    ALWAYS = frozenset({"killed bookies"})
+    DESTROYED = ("bits",)
