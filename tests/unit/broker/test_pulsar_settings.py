@@ -1,7 +1,8 @@
 """Each of Apache Pulsar 4.2.4's settings is obeyed, known to mean nothing here, or ends the start.
 
 ``pulsar_settings_4_2_4.tsv``: names and defaults of the fields of its ServiceConfiguration, read by
-reflection from its jar.
+reflection from its jar. ``pulsar_files_4_2_4.tsv``: what its broker.conf and standalone.conf set to
+anything else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from broker.pulsar_settings import FEATURES, LACKING, TUNING, is_default, ledger
 
 _ROWS = (Path(__file__).parent / "pulsar_settings_4_2_4.tsv").read_text().splitlines()
 DEFAULTS = dict(line.split("\t") for line in _ROWS)
+_FILE_ROWS = (Path(__file__).parent / "pulsar_files_4_2_4.tsv").read_text().splitlines()
+FILES = ("broker.conf", "standalone.conf")
 SOURCES = ("file", "PULSAR_PREFIX_", "MAGNETAR_", "command line")
 _URI = "bookkeeperMetadataServiceUri"
 
@@ -65,8 +68,20 @@ def test_pulsars_defaults_start(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_what_pulsars_files_set_starts(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_there = dict(row.split("\t")[1:] for row in _FILE_ROWS if row.startswith(name))
+    config = load("file", DEFAULTS | set_there, tmp_path)
+    assert config.managed_ledger_default_ensemble_size == (1 if name == "standalone.conf" else 2)
+    (record,) = caplog.records  # names of bookies and of offloading that no broker has
+    assert record.getMessage().startswith("ignored ")
+    assert "athenzDomainNames" in record.getMessage()
+
+
 @pytest.mark.skipif("PULSAR_CONF" not in os.environ, reason="PULSAR_CONF: conf/ of a Pulsar 4.2.4")
-@pytest.mark.parametrize("name", ["broker.conf", "standalone.conf"])
+@pytest.mark.parametrize("name", FILES)
 def test_pulsars_own_files_start(name: str) -> None:
     BrokerConfig.load(Path(os.environ["PULSAR_CONF"]) / name, {})
 

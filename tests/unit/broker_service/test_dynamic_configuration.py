@@ -11,6 +11,7 @@ import pytest
 from broker.config import BrokerConfig, key_of
 from broker.errors import PreconditionFailedError
 from broker.protocol.topic_name import TopicName
+from broker.pulsar_settings import FEATURES, LACKING
 from broker.service.dynamic_configuration import DYNAMIC_FIELDS, PATH, DynamicConfiguration
 from broker.service.persistent_subscription import PersistentSubscription, dispatch_limits
 from broker.service.persistent_topic import PersistentTopic
@@ -180,3 +181,22 @@ def test_names_are_pulsars() -> None:
     assert len(set(names)) == len(names) == len(DYNAMIC_FIELDS)
     assert names == [key_of(field) for field in DYNAMIC_FIELDS]
     assert {"maxTenants", "maxMessagePublishBufferSizeInMB"} <= set(names)
+
+
+@pytest.mark.parametrize("key", [*LACKING, *FEATURES])
+async def test_what_is_not_kept_is_not_taken(key: str, store: EmbeddedMetadataStore) -> None:
+    broker = Broker(store, BrokerConfig())
+    with pytest.raises(PreconditionFailedError):
+        await broker.settings.set(key, "another")
+    assert await broker.settings.values() == {}
+
+
+async def test_what_is_not_kept_and_was_stored_is_told(
+    store: EmbeddedMetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.put(PATH, orjson.dumps({"maxUnackedMessagesPerBroker": "5", "maxTenants": "9"}))
+    broker = Broker(store, BrokerConfig())
+    await broker.settings.start()
+    assert broker.config.max_tenants == 9
+    (record,) = caplog.records
+    assert "ignored maxUnackedMessagesPerBroker" in record.getMessage()
