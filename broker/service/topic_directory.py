@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
 from broker.errors import (
@@ -56,6 +56,10 @@ def _check_unused(topic: Topic) -> None:
         subscription.consumers for subscription in topic.subscriptions.values()
     ):
         raise TopicBusyError("Topic has active producers/subscriptions")
+
+
+_Copied: TypeAlias = tuple[dict[str, str], bool]
+"""Of a subscription for a new partition: its properties, and whether it is replicated."""
 
 
 class TopicDirectory:
@@ -208,29 +212,25 @@ class TopicDirectory:
         """New partitions get the durable subscriptions of the old ones, from their beginning."""
         if not name.is_persistent or old_end >= end:
             return
-        wanted: dict[str, dict[str, str]] = {}
+        wanted: dict[str, _Copied] = {}
         for index in range(old_end):
             if not await self.exists(name.partition(index)):
                 continue  # deleted by itself; loading would bring it back
-            for subscription, properties in (
-                await self._durable_subscriptions(name.partition(index))
-            ).items():
-                wanted.setdefault(subscription, properties)
+            found = await self._durable_subscriptions(name.partition(index))
+            wanted = found | wanted
 
         async def copy(part: TopicName) -> None:
-            for subscription, properties in wanted.items():
-                await self._create_subscription(part, subscription, properties)
+            for subscription, copied in wanted.items():
+                await self._create_subscription(part, subscription, *copied)
 
         if wanted:
             await self._each(name, range(old_end, end), copy)
 
-    async def _durable_subscriptions(self, name: TopicName) -> dict[str, dict[str, str]]:
-        """Names and properties."""
-
-        async def here() -> dict[str, dict[str, str]]:
+    async def _durable_subscriptions(self, name: TopicName) -> dict[str, _Copied]:
+        async def here() -> dict[str, _Copied]:
             topic = await self._service.get_topic(name, create=False)
             return {
-                each.name: dict(each.properties)
+                each.name: (dict(each.properties), each.replicated)
                 for each in topic.subscriptions.values()
                 if each.durable
             }
@@ -240,24 +240,30 @@ class TopicDirectory:
         if "subscriptions" not in found or "msgRateIn" not in found:
             return found
         return {  # TopicStats of another broker
-            subscription: dict(stats.get("subscriptionProperties") or {})
+            subscription: (
+                dict(stats.get("subscriptionProperties") or {}),
+                bool(stats.get("isReplicated")),
+            )
             for subscription, stats in found["subscriptions"].items()
             if stats.get("isDurable", True)
         }
 
     async def _create_subscription(
-        self, name: TopicName, subscription: str, properties: Mapping[str, str]
+        self, name: TopicName, subscription: str, properties: Mapping[str, str], replicated: bool
     ) -> None:
         async def here() -> None:
             topic = await self._service.get_topic(name, create=True)
             with suppress(AlreadyExistsError):  # its client was faster
-                await topic.create_subscription(subscription, EARLIEST, properties)
+                made = await topic.create_subscription(subscription, EARLIEST, properties)
+                if replicated:
+                    await made.set_replicated(True)
 
         ledger_id, entry_id = EARLIEST
         body = {"ledgerId": ledger_id, "entryId": entry_id, "properties": dict(properties)}
         path = topic_path(name, "/subscription/" + quote(quote(subscription, safe=""), safe=""))
+        call = PeerCall("PUT", path, "replicated=true" if replicated else "", body)
         try:
-            await self._service.peers.on_owner(name, here, PeerCall("PUT", path, body=body))
+            await self._service.peers.on_owner(name, here, call)
         except PeerRefusedError as error:
             if error.http_status != _CONFLICT:
                 raise

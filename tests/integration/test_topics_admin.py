@@ -107,6 +107,45 @@ def test_properties_of_a_partitioned_topic_are_its_own(admin: httpx.Client, name
     assert admin.get(f"{path}/properties").json() == {"k": "v", "a": "b"}
 
 
+def test_replicated_subscriptions_are_kept_and_shown(
+    admin: httpx.Client, client: pulsar.Client, namespace: str
+) -> None:
+    path, name = f"/persistent/{namespace}/t", f"persistent://{namespace}/t"
+    assert admin.put(f"{path}/partitions", json=1).is_success
+    urls = {each: f"{path}/subscription/{each}" for each in ("rest", "client", "later", "plain")}
+    assert admin.put(f"{urls['rest']}?replicated=true", json=EARLIEST).status_code == 204
+    client.subscribe(name, "client", replicate_subscription_state_enabled=True).close()
+    for each in ("later", "plain"):
+        client.subscribe(name, each).close()
+    client.subscribe(name, "later", replicate_subscription_state_enabled=True).close()
+    assert admin.put(f"{urls['client']}/properties", json={"a": "b"}).is_success
+    assert admin.put(f"{path}/unload").is_success
+    client.subscribe(name, "client").close()  # no wish is not a wish for none
+    part = f"{name}-partition-0"
+    for each, url in urls.items():
+        status = admin.get(f"{url}/replicatedSubscriptionStatus")
+        assert (status.status_code, status.json()) == (200, {part: each != "plain"})
+    assert admin.post(f"{path}/partitions", json=2).is_success  # takes them over
+    second = admin.get(f"{path}-partition-1/stats").json()["subscriptions"]
+    assert {each: row["isReplicated"] for each, row in second.items()} == {
+        each: each != "plain" for each in urls
+    }
+    shown = admin.get(f"{path}-partition-0/stats").json()["subscriptions"]["client"]
+    assert shown["isReplicated"] is shown["replicated"] is True
+    assert shown["subscriptionProperties"] == {"a": "b"}
+    assert admin.get(f"{urls['client']}/properties").json() == {"a": "b"}
+    inside = admin.get(f"{path}-partition-0/internalStats").json()["cursors"]
+    assert inside["client"]["properties"] == {"pulsar.replicated.subscription": 1}
+    assert inside["plain"]["properties"] == {}
+    for each, wanted in (("client", False), ("plain", True)):
+        set_to = admin.post(f"{urls[each]}/replicatedSubscriptionStatus", json=wanted)
+        assert set_to.status_code == 204
+        status = admin.get(f"{urls[each]}/replicatedSubscriptionStatus").json()
+        assert status == {part: wanted, f"{name}-partition-1": wanted}
+    missing = f"{path}/subscription/missing/replicatedSubscriptionStatus"
+    assert admin.post(missing, json=True).status_code == 404
+
+
 def test_subscription_properties_are_replaced(
     admin: httpx.Client, client: pulsar.Client, namespace: str
 ) -> None:
