@@ -15,6 +15,7 @@ from bundles.errors import InvalidBundleError
 
 FULL_UPPER = 0xFFFFFFFF
 DEFAULT_BUNDLE_COUNT = 32  # Pulsar's default since 5.0
+BUNDLES_MAX = 1 << 16  # of a namespace, by requests: boundaries take 852 KB of a metadata node
 
 _RANGE = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
 _BOUNDARY = re.compile(r"0x[0-9a-fA-F]{1,8}")

@@ -35,7 +35,7 @@ from broker.service.bundle_load import (
 )
 from broker.service.peers import PeerCall
 from bundles.errors import BundleBusyError, BundleError, InvalidBundleError
-from bundles.hash_ranges import HashRange, topic_hash
+from bundles.hash_ranges import BUNDLES_MAX, HashRange, topic_hash
 from bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS
 
 if TYPE_CHECKING:
@@ -127,7 +127,10 @@ async def _give_away(service: BrokerService, bundle: str, destination: str) -> N
     responses={
         **_ABSENT,
         404: {"description": "No such namespace; `HOT`, and no bundle has traffic"},
-        412: {"description": "No such bundle, unknown algorithm, no positions where it needs them"},
+        412: {
+            "description": "No such bundle, unknown algorithm, no positions where it needs them, "
+            f"more than {BUNDLES_MAX} bundles"
+        },
     },
 )
 async def split_bundle(
@@ -163,6 +166,8 @@ async def split_bundle(
             request, service, f"{namespace}/{found}", is_chosen=flag(authoritative)
         )
         points = await split_points(service, bundles, found, algorithm, positions or ())
+        if len(bundles) + len(points) > BUNDLES_MAX:
+            raise ApiError(412, f"A namespace has at most {BUNDLES_MAX} bundles")
         names = await service.bundles.split(namespace, found, points)
         if flag(unload):
             for name in names:

@@ -35,7 +35,7 @@ from broker.policies.table import POLICIES
 from broker.policies.values import Names
 from broker.service.broker_service import BrokerService
 from bundles.errors import InvalidBundleError
-from bundles.hash_ranges import NamespaceBundles
+from bundles.hash_ranges import BUNDLES_MAX, NamespaceBundles
 
 __all__ = ["router"]
 
@@ -143,7 +143,7 @@ def _bundles(service: BrokerService, namespace: str, bundles: Any, policies: dic
     """Bundle count; explicit boundaries are put into ``policies``.
 
     Raises:
-        ApiError: 400 the boundaries don't cover the range.
+        ApiError: 400 the boundaries don't cover the range; 412 too many of them.
     """
     if bundles is None:
         return service.config.default_number_of_namespace_bundles
@@ -156,9 +156,11 @@ def _bundles(service: BrokerService, namespace: str, bundles: Any, policies: dic
         except (TypeError, InvalidBundleError) as error:
             raise ApiError(400, f"Invalid bundle boundaries: {error}") from error
         count = len(boundaries) - 1
+        if count > BUNDLES_MAX:
+            raise ApiError(412, f"A namespace has at most {BUNDLES_MAX} bundles")
         policies["bundles"] = {"boundaries": parsed.boundary_texts(), "numBundles": count}
         return count
-    if not isinstance(count, int) or not 0 <= count <= 1 << 16:
+    if not isinstance(count, int) or not 0 <= count <= BUNDLES_MAX:
         raise ApiError(400, f"Invalid number of bundles: {count!r:.50}")
     return count or service.config.default_number_of_namespace_bundles
 

@@ -114,6 +114,21 @@ async def test_a_namespace_too_large_to_be_stored_is_refused(broker: Broker) -> 
         assert (await client.get(path)).status_code == 404
 
 
+async def test_a_namespace_has_a_limited_number_of_bundles(broker: Broker) -> None:
+    limit = {"reason": "A namespace has at most 65536 bundles"}
+    most = [f"0x{number << 16:08x}" for number in range(1 << 16)] + ["0xffffffff"]
+    more = {"bundles": {"boundaries": ["0x00000000", "0x00000001", *most[1:]]}}
+    async with client_of(broker) as client:
+        path = "/admin/v2/namespaces/public/cut"
+        answer = await client.put(path, json=more)
+        assert (answer.status_code, answer.json()) == (412, limit)
+        answer = await client.put(path, json={"bundles": {"boundaries": most}})
+        assert answer.status_code == 204, answer.text
+        answer = await client.put(f"{path}/0x00000000_0x00010000/split")
+        assert (answer.status_code, answer.json()) == (412, limit)
+        assert (await client.get(f"{path}/bundles")).json()["numBundles"] == 1 << 16
+
+
 async def test_nobody_s_change_is_lost(broker: Broker) -> None:
     """Read, change, write, by many at once (http-api, trap 26)."""
     async with client_of(broker) as client:
