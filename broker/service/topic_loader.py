@@ -136,7 +136,12 @@ class TopicLoader:
                 await asyncio.wait((leaving,))
             try:
                 await (bundles.claim(full) if acquire else bundles.require(full))
-                topic = await self._open(name, create, forced, properties)
+                try:
+                    topic = await self._open(name, create, forced, properties)
+                except ManagedLedgerNotFoundError:  # a deletion that had failed is finished by now
+                    if not create:
+                        raise
+                    topic = await self._open(name, create, forced, properties)
                 try:
                     if not await self._still_owned(full) or self._closed:
                         raise ServiceNotReadyError(f"The bundle of {full} is being unloaded")

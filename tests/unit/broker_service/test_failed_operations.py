@@ -166,6 +166,21 @@ async def test_a_topic_whose_deletion_failed_is_as_it_was_or_gone(
         await broker.service.delete_topic(NAME)
 
 
+async def test_a_client_that_comes_back_creates_what_a_failed_deletion_left(
+    broker: Broker,
+) -> None:
+    client = await connected(broker)
+    await consumer(client, "a", 1)
+    await publish(broker, 0)
+    await client.receive(1)
+    fail(broker, "delete", f"{LOG}/a", MetadataError("connection loss"), times=1)
+    with pytest.raises(PersistenceError):
+        await broker.service.delete_topic(NAME, force=True)
+    await client.receive(1)
+    await consumer(client, "a", 2)  # succeeds, at once
+    assert await stored(broker) == []
+
+
 async def test_the_log_of_a_failed_creation_is_closed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
