@@ -87,7 +87,7 @@ LACKING: Final = re.compile(
 _PARTLY: Final = re.compile(r'"errorCode":-?[1-9]')
 """In the answer to messages of which some weren't stored."""
 _BEGUN_S: Final = 5.0
-"""Virtual seconds for what a round has begun and doesn't wait for."""
+"""Virtual seconds for what an operation has begun and doesn't wait for."""
 _SETTLE_S: Final = 40.0
 """Virtual seconds after the storage is well again: retries and reloads have ended."""
 
@@ -125,11 +125,14 @@ class Call:
             return _ACCEPTED
         if self.command:
             return await self._send(world)
+        body = self.body
+        if isinstance(body, dict) and "ledgerId" in body:
+            body = {**body, "ledgerId": world.clients["shared"].got[-1][0][0], "entryId": 0}
         try:
             answer = await asyncio.wait_for(
-                world.http.request(self.method, self.path, params=dict(self.query), json=self.body),
-                600,
+                world.http.request(self.method, self.path, params=dict(self.query), json=body), 600
             )
+            await asyncio.sleep(_BEGUN_S)
         except TimeoutError:
             return NO_ANSWER
         world.reason = answer.text
