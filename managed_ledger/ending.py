@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
 from managed_ledger.append_path import DRAIN_TIMEOUT_S
@@ -15,17 +17,15 @@ from managed_ledger.errors import (
     ManagedLedgerError,
     ManagedLedgerTerminatedError,
 )
+from managed_ledger.ledger_list import DELETING, ManagedLedgerInfo
 from managed_ledger.logger import logger
 from managed_ledger.position import Position
+from managed_ledger.trim_path import DOOMED_MAX
 from metadata.errors import MetadataError, NotFoundError
 
 if TYPE_CHECKING:
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
-
-
-DELETING: Final = "pulsar.deleting"
-"""Property of a log whose deletion was decided and isn't finished."""
 
 
 async def terminate(log: ManagedLedger) -> Position:
@@ -71,7 +71,14 @@ async def truncate(log: ManagedLedger) -> None:
             await cursor.reset(log.ledgers.next_position(log.last_confirmed))
         except CursorClosedError:
             log.require_open()  # else this cursor is being deleted: it holds nothing back
-    await log.trimmer.trim(ignore_retention=True)
+    left = None
+    while True:
+        await log.trimmer.trim(ignore_retention=True)
+        if not log.trimmer.is_held or log.lists.info.ledgers is left:
+            return
+        left = log.lists.info.ledgers
+        await log.trimmer.finish()
+        await log.offloads.clear()
 
 
 async def close(log: ManagedLedger) -> None:
@@ -124,9 +131,7 @@ async def delete(log: ManagedLedger) -> None:
     await log.offloads.stop()
     log.failure = error  # also if the next line fails: whoever opens it finds what is there then
     # One write decides: before it everything is there, after it nothing ever comes back.
-    await log.update_list(
-        lambda x: x.without({y.ledger_id for y in x.ledgers}).with_properties({DELETING: "true"})
-    )
+    await log.update_list(lambda x: _doom_some(x.with_properties({DELETING: "true"})))
     await finish_deletion(log)
 
 
@@ -142,9 +147,29 @@ async def finish_deletion(log: ManagedLedger) -> None:
         MetadataError, LedgerError: something is still there; repeat it.
     """
     await log.cursor_set.delete_all()
+    await _delete_doomed(log)
+    while log.lists.info.ledgers:
+        gone = {*log.lists.info.doomed}
+        copies = {x.uuid for x in log.lists.info.doomed_copies}
+        await log.update_list(partial(_doom_more, gone, copies))
+        await _delete_doomed(log)
+    await log.finish()
+    await log.lists.chunks.delete_all()
+    with contextlib.suppress(NotFoundError):
+        await log.store.delete(log.path, log.lists.version)
+
+
+async def _delete_doomed(log: ManagedLedger) -> None:
     for ledger_id in log.lists.info.doomed:
         await log.client.delete_ledger(ledger_id)
     await log.offloads.delete_copies()
-    await log.finish()
-    with contextlib.suppress(NotFoundError):
-        await log.store.delete(log.path, log.lists.version)
+
+
+def _doom_more(gone: set[int], copies: set[str], info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+    return _doom_some(info.forget(gone).forget_copies(copies))
+
+
+def _doom_some(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+    """All that is left, or as many as one list should name."""
+    room = max(0, DOOMED_MAX - len(info.doomed) - len(info.doomed_copies))
+    return info.without(list(islice(info.ledgers.ids(), room)))

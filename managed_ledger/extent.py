@@ -8,14 +8,13 @@ Meanwhile ledgers may be trimmed; ``without_trimmed`` leaves out what is gone by
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from managed_ledger.position import EARLIEST, Position
 
 if TYPE_CHECKING:
-    from managed_ledger.ledger_list import LedgerInfo
+    from managed_ledger.ledger_rows import LedgerInfo
     from managed_ledger.managed_ledger import ManagedLedger
     from managed_ledger.offload.context import OffloadContext
 
@@ -91,10 +90,8 @@ def extent_of(log: ManagedLedger, from_ledger: int = EARLIEST[0]) -> LogExtent:
         from_ledger: ledgers below aren't listed; ``first`` may be in one.
     """
     last_confirmed = log.last_confirmed
-    listed = log.lists.info.ledgers
-    start = bisect_left(listed, from_ledger, key=lambda x: x.ledger_id)
     ledgers = []
-    for x in listed[start:]:
+    for x in log.lists.info.ledgers.from_id(from_ledger):
         if x.ledger_id > last_confirmed[0]:
             break
         # None: the stored list is a step ahead of the log's, and the ledger about to go.

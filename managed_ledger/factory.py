@@ -23,6 +23,8 @@ from managed_ledger.errors import (
     OpenFailedError,
 )
 from managed_ledger.leaks import collect_leaked_ledgers
+from managed_ledger.ledger_list import LedgerList
+from managed_ledger.ledger_rows import LedgerRows
 from managed_ledger.logger import logger
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.offload.offload_path import Offloading
@@ -198,9 +200,10 @@ class ManagedLedgerFactory:
         token = f"{self._rng.getrandbits(64):016x}"
         client, store, clock = self._client, self._store, self._clock
         lists = await claim_list(client, store, path, token, config, clock)
+        ledgers = await _ledger_list(lists.info.ledgers)
         log = ManagedLedger(
             *(name, path, client, store, self.cache, self.append_budget, config, clock),
-            *(lists, self._forget, self._offloading),
+            *(lists, ledgers, self._forget, self._offloading),
         )
         if ending.is_deleted(log):
             try:
@@ -256,3 +259,13 @@ class ManagedLedgerFactory:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the sweep failed", exc_info=error)
         self._arm()
+
+
+async def _ledger_list(rows: LedgerRows) -> LedgerList:
+    """The positions of a list; gives way, as there may be a million ledgers."""
+    ledgers = LedgerList()
+    for number, block in enumerate(rows.blocks()):
+        ledgers.extend(block.ids, block.entry_counts)
+        if number % 64 == 63:
+            await asyncio.sleep(0)
+    return ledgers

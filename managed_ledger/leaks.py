@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bookkeeper.errors import LedgerError
 from managed_ledger.cursor.cursor_store import decode_node
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.ledger_list import decode_info
+from managed_ledger.ledger_list import decode_list_node
+from managed_ledger.list_chunks import ListChunks
 from managed_ledger.logger import logger
 from metadata.each_item import Item
 from metadata.errors import MetadataError
@@ -111,11 +113,20 @@ async def _is_leaked(
     stored = await store.get(path)
     if stored is None:
         return True
-    info = decode_info(stored.value, path)
-    listed = [x.ledger_id for x in info.ledgers]
-    if ledger_id in listed or ledger_id in info.doomed:
+    node = decode_list_node(stored.value, path)
+    rows = node.info.ledgers
+    if rows.has(ledger_id) or ledger_id in node.info.doomed:
         return False
-    return bool(listed) and ledger_id < listed[-1]
+    for ref in node.chunks:
+        if ref.first <= ledger_id <= ref.last:
+            chunks = ListChunks(store, path)
+            # One that isn't there: the list has just changed; another round will tell.
+            is_there = await chunks.load([ref]) is None
+            return is_there and not chunks.whole(replace(node, chunks=(ref,))).ledgers.has(
+                ledger_id
+            )
+    last = rows[-1].ledger_id if rows else max((x.last for x in node.chunks), default=-1)
+    return ledger_id < last
 
 
 async def _is_leaked_by_cursor(store: MetadataStore, root: str, metadata: LedgerMetadata) -> bool:

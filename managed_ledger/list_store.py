@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from hashlib import blake2b
 
 from managed_ledger.errors import ManagedLedgerFencedError
-from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
-from managed_ledger.logger import logger
+from managed_ledger.ledger_list import ListNode, ManagedLedgerInfo, decode_list_node
+from managed_ledger.list_chunks import ListChunks
 from metadata.errors import BadVersionError, MetadataError, ValueTooLargeError
-from metadata.store import VALUE_BYTES_MAX, MetadataStore
+from metadata.store import MetadataStore
 
 UPDATE_ATTEMPTS = 5
 RETRY_DELAY_S = 0.1
@@ -30,11 +31,12 @@ class ListStore:
     """
 
     __slots__ = (
-        "_is_warned",
         "_lock",
         "_path",
         "_store",
         "_token",
+        "_value_hash",
+        "chunks",
         "created_ms",
         "info",
         "is_lost",
@@ -50,22 +52,25 @@ class ListStore:
         info: ManagedLedgerInfo,
         version: int,
         created_ms: int = 0,
+        chunks: ListChunks | None = None,
     ) -> None:
         """Args:
         token: unique per open; ``info`` as written by the claim that bears it.
         created_ms: of the list's node, by the store's clock.
+        chunks: of ``info``, which the claim has read.
         """
         self._store = store
         self._path = path
         self._token = token
         self._lock: asyncio.Lock | None = None
-        self._is_warned = False
+        self._value_hash = b""
+        self.chunks = chunks or ListChunks(store, path, token)
         self.info = info
         self.version = version
         self.created_ms = created_ms
         self.is_lost = False
         """The log was given up: never write again."""
-        self.others: ManagedLedgerInfo | None = None
+        self.others: ListNode | None = None
         """The list of the owner that came after us, as it was first seen."""
 
     def is_unlisted(self, ledger_id: int) -> bool:
@@ -76,8 +81,10 @@ class ListStore:
         """
         if self.others is None:
             return False
-        listed = {x.ledger_id for x in self.others.ledgers}
-        return ledger_id not in listed and ledger_id not in self.others.doomed
+        if self.others.chunks and ledger_id <= self.others.chunks[-1].last:
+            return False  # it may be in one
+        info = self.others.info
+        return not info.ledgers.has(ledger_id) and ledger_id not in info.doomed
 
     async def is_ours(self) -> bool:
         """Reads whether the list still bears our token; if it doesn't it never will again.
@@ -110,11 +117,8 @@ class ListStore:
                     self._require_ours()
                     changed = change(self.info)
                     if changed != self.info:  # else an earlier attempt got through
-                        value = encode_info(changed)
-                        stored = await self._store.put(self._path, value, self.version)
-                        self.info, self.version = changed, stored.stat.version
-                        self._warn_of_size(len(value))
-                    return changed
+                        await self._write(changed)
+                    return self.info
                 except ValueTooLargeError:
                     raise  # nothing was written, and nothing would be the next time
                 except BadVersionError:
@@ -127,16 +131,12 @@ class ListStore:
             self._require_ours()
             raise MetadataError(f"{self._path}: no compare-and-set in {UPDATE_ATTEMPTS} attempts")
 
-    def _warn_of_size(self, value_bytes: int) -> None:
-        """Once for each owner."""
-        if value_bytes > VALUE_BYTES_MAX // 2 and not self._is_warned:
-            self._is_warned = True
-            logger.warning(
-                "%s: the list of its %d ledgers takes %d bytes of the %d that a node of the "
-                "metadata store holds: above them the log takes no entries; larger ledgers "
-                "(managedLedgerMinLedgerRolloverTimeMinutes) or a shorter retention help",
-                *(self._path, len(self.info.ledgers), value_bytes, VALUE_BYTES_MAX),
-            )
+    async def _write(self, changed: ManagedLedgerInfo) -> None:
+        changed, value = await self.chunks.write(changed, self.version)
+        stored = await self._store.put(self._path, value, self.version)
+        self.info, self.version = changed, stored.stat.version
+        self._value_hash = _hash(value)
+        await self.chunks.settle(self.info, self.version)
 
     def _mutex(self) -> asyncio.Lock:
         if self._lock is None:
@@ -151,16 +151,24 @@ class ListStore:
         """Is the value there ours? Takes over what an attempt whose answer was lost has left."""
         stored = await self._store.get(self._path)
         if stored is None:
-            self.others = ManagedLedgerInfo()
+            self.others = ListNode(ManagedLedgerInfo(), (), is_chunked=False)
+        elif _hash(stored.value) == self._value_hash:
+            self.version = stored.stat.version
+            return  # the value at hand stays, so that an idle log has its list once
         else:
-            info = decode_info(stored.value, self._path)
-            if info == self.info:
-                self.version = stored.stat.version
-                return  # the value at hand stays, so that an idle log has its list once
-            if info.owner == self._token:
+            node = decode_list_node(stored.value, self._path)
+            if node.info.owner == self._token:
                 # Usually what is known. If an earlier attempt got through, the change is applied to
                 # that value again: every change is idempotent.
-                self.info, self.version = info, stored.stat.version
+                if (missing := await self.chunks.load(node.chunks)) is not None:
+                    raise MetadataError(f"{self._path}: chunk {missing} isn't there")
+                info = self.chunks.whole(node)
+                self.info = self.info if info == self.info else info
+                self.version, self._value_hash = stored.stat.version, _hash(stored.value)
                 return
-            self.others = info
+            self.others = node
         self.is_lost = True
+
+
+def _hash(value: bytes) -> bytes:
+    return blake2b(value, digest_size=16).digest()

@@ -25,13 +25,14 @@ from managed_ledger.errors import (
 )
 from managed_ledger.figures import LedgerFigures
 from managed_ledger.ledger_list import LedgerList, ManagedLedgerInfo
+from managed_ledger.ledger_rows import ids_gone
 from managed_ledger.list_store import ListStore
 from managed_ledger.logger import logger
 from managed_ledger.offload.offload_path import Offloading, OffloadPath
 from managed_ledger.position import EARLIEST, LATEST, InitialPosition, Position
 from managed_ledger.reading import ReadPath
 from managed_ledger.search import Predicate, find_newest
-from managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes
+from managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes, segment_sizes
 from managed_ledger.stats import ManagedLedgerStats, stats_of
 from managed_ledger.trim_path import Trimmer
 from metadata.store import MetadataStore
@@ -71,6 +72,7 @@ class ManagedLedger:
     __slots__ = (
         "_closing",
         "_is_fenced",
+        "_listed",
         "_on_closed",
         "_reads",
         "appends",
@@ -107,6 +109,7 @@ class ManagedLedger:
         config: ManagedLedgerConfig,
         now_ms: Callable[[], int],
         lists: ListStore,
+        ledgers: LedgerList,
         on_closed: Callable[[ManagedLedger], None],
         offloading: Offloading,
     ) -> None:
@@ -119,7 +122,8 @@ class ManagedLedger:
         self.config = config
         self.now_ms = now_ms
         self.lists = lists
-        self.ledgers = LedgerList((x.ledger_id, x.entries) for x in lists.info.ledgers)
+        self.ledgers = ledgers
+        self._listed = lists.info.ledgers
         self.cursor_set = CursorSet(self)
         self.cursors: dict[str, Cursor] = self.cursor_set.loaded
         self.on_appended: Callable[[], None] | None = None
@@ -422,17 +426,33 @@ class ManagedLedger:
 
     def bytes_after(self, position: Position) -> int:
         """Bytes of the entries behind a position, by the mean entry within one ledger."""
-        return bytes_after(self._ledger_sizes(), position)
+        sizes: list[LedgerSize] = []
+        for segment in self.lists.info.ledgers.segments:
+            if segment.first_id <= position[0] <= segment.last_id:
+                sizes += segment_sizes(segment)
+            else:
+                sizes.append((segment.last_id, segment.entries, segment.size))
+        return bytes_after(sizes + self._tail_sizes(), position)
 
     def position_before_bytes(self, bytes_max: int) -> Position | None:
         """The lowest position behind which there are at most so many bytes; None: all fit."""
-        return position_before_bytes(self._ledger_sizes(), bytes_max)
+        sizes = self._tail_sizes()
+        left = bytes_max - sum(size for _, _, size in sizes)
+        for segment in reversed(self.lists.info.ledgers.segments):
+            if left < 0:
+                break
+            left -= segment.size
+            if left < 0:
+                sizes = segment_sizes(segment) + sizes
+            else:
+                sizes.insert(0, (segment.last_id, segment.entries, segment.size))
+        return position_before_bytes(sizes, bytes_max)
 
-    def _ledger_sizes(self) -> list[LedgerSize]:
-        """Of every listed ledger, appends under way included."""
+    def _tail_sizes(self) -> list[LedgerSize]:
+        """Of the newest ledgers, appends under way included."""
         sizes: list[LedgerSize] = []
         writers = {} if self.appends is None else self.appends.writers
-        for listed in self.lists.info.ledgers:
+        for listed in self.lists.info.ledgers.tail:
             writer = None if listed.closed_ms else writers.get(listed.ledger_id)
             if writer is None:
                 sizes.append((listed.ledger_id, listed.entries, listed.size))
@@ -503,8 +523,8 @@ class ManagedLedger:
 
     def on_list_changed(self, info: ManagedLedgerInfo) -> None:
         """The stored list was shortened, perhaps: let go of what isn't listed any more."""
-        listed = {x.ledger_id for x in info.ledgers}
-        gone = [x for x in self.ledgers.ledger_ids if x not in listed]
+        gone = ids_gone(self._listed, info.ledgers)
+        self._listed = info.ledgers
         if gone:
             self.ledgers.remove(gone)
             if self.log_cache is not None and info.ledgers:
@@ -553,10 +573,7 @@ class ManagedLedger:
         if self.appends is not None:
             self.appends.configure()
         retention = (config.retention_ms, config.retention_bytes)
-        if (
-            retention != (before.retention_ms, before.retention_bytes)
-            and len(self.ledgers.ledger_ids) > 1
-        ):
+        if retention != (before.retention_ms, before.retention_bytes) and len(self.ledgers) > 1:
             self.trimmer.trim_soon()
         if config.offload != before.offload:
             self.offloads.on_list_changed(self.lists.info)

@@ -24,7 +24,8 @@ from bookkeeper.errors import LedgerError, NoSuchLedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerNotFoundError, OpenFailedError
-from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.ledger_list import ManagedLedgerInfo
+from managed_ledger.list_chunks import ListChunks, read_list
 from managed_ledger.list_store import ListStore
 from metadata.errors import BadVersionError, MetadataError
 from metadata.store import CREATE_ONLY, MetadataStore
@@ -61,24 +62,27 @@ async def claim_list(
     earlier: str | None = None  # whom this open takes the log from
     ends: Ends = {}
     failures = refusals = 0
+    chunks = ListChunks(store, path, token)
     while True:
         try:
-            stored = await store.get(path)
-            if stored is None:
+            found = await read_list(store, path, chunks)
+            if found is None:
                 if not config.create_if_missing:
                     raise ManagedLedgerNotFoundError(path)
                 info, version = ManagedLedgerInfo(), CREATE_ONLY
                 earlier = earlier or NOBODY
             else:
-                info, version = decode_info(stored.value, path), stored.stat.version
+                info, stat, is_chunked = found
+                version = stat.version
                 if info.owner == token:  # an earlier attempt got through, only its answer did not
-                    stat = stored.stat
-                    return ListStore(store, path, token, info, version, stat.created_ms)
+                    return ListStore(store, path, token, info, version, stat.created_ms, chunks)
                 if info.owner != (earlier := earlier or info.owner):
                     raise OpenFailedError(f"{path}: another owner opened it meanwhile")
+                if is_chunked:
+                    await chunks.find_unnamed(info, version)
                 info = await recover_ledgers(client, info, config, now_ms, ends)
-            info = replace(info, owner=token)
-            written = await store.put(path, encode_info(info), version)
+            info, value = await chunks.write(replace(info, owner=token), version)
+            written = await store.put(path, value, version)
         except BadVersionError as error:
             refusals += 1
             if refusals == CLAIM_REFUSALS_MAX:
@@ -89,7 +93,8 @@ async def claim_list(
                 raise OpenFailedError(f"{path}: can't be claimed: {error}") from error
         else:
             stat = written.stat
-            return ListStore(store, path, token, info, stat.version, stat.created_ms)
+            await chunks.settle(info, stat.version)
+            return ListStore(store, path, token, info, stat.version, stat.created_ms, chunks)
 
 
 async def recover_ledgers(
@@ -107,7 +112,7 @@ async def recover_ledgers(
     Raises:
         OpenFailedError: a ledger can't be recovered now. It stays listed.
     """
-    for ledger in info.ledgers:
+    for ledger in info.ledgers.tail:  # no ledger is put into a chunk before it is closed
         if ledger.closed_ms:
             continue  # recorded only after its metadata said CLOSED, which is for ever
         ledger_id = ledger.ledger_id

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from managed_ledger.ledger_rows import Segment
 from managed_ledger.position import Position
 
-__all__ = ["LedgerSize", "bytes_after", "position_before_bytes"]
+__all__ = ["LedgerSize", "bytes_after", "position_before_bytes", "segment_sizes"]
 
 LedgerSize: TypeAlias = tuple[int, int, int]
-"""(ledger id, entries, bytes); a list of them has ascending ids."""
+"""(ledger id, entries, bytes); a list of them has ascending ids. Ledgers that are wholly behind or
+wholly before what is asked for may be one of them together.
+"""
 
 
 def bytes_after(ledgers: Sequence[LedgerSize], position: Position) -> int:
@@ -39,3 +42,8 @@ def position_before_bytes(ledgers: Sequence[LedgerSize], bytes_max: int) -> Posi
             return (ledger_id, entries - 1 - entries * left // size)
         left -= size
     return None
+
+
+def segment_sizes(segment: Segment) -> list[LedgerSize]:
+    """Of each of its ledgers."""
+    return [(x.ledger_id, x.entries, x.size) for x in segment]

@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass
 
 from managed_ledger.cursor.cursor_store import CursorNode, decode_node
-from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info
+from managed_ledger.ledger_list import ManagedLedgerInfo
+from managed_ledger.list_chunks import read_list
 from metadata.paths import decode_name, join
 from metadata.store import MetadataStore, Stat
 
@@ -38,7 +39,7 @@ async def read_stored(store: MetadataStore, name: str) -> StoredLedger | None:
         MetadataError, ManagedLedgerFormatError, CursorFormatError.
     """
     path = f"{ROOT}/{name}"
-    found = await store.get(path)
+    found = await read_list(store, path)
     if found is None:
         return None
     cursors: dict[str, StoredCursor] = {}
@@ -50,4 +51,4 @@ async def read_stored(store: MetadataStore, name: str) -> StoredLedger | None:
             if stored is not None:  # else deleted meanwhile
                 node, _ = decode_node(stored.value, stored.path)
                 cursors[decode_name(each)] = StoredCursor(node, stored.stat)
-    return StoredLedger(decode_info(found.value, path), found.stat, cursors)
+    return StoredLedger(found.info, found.stat, cursors)

@@ -17,6 +17,9 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from managed_ledger.managed_ledger import ManagedLedger
 
+DOOMED_MAX = 250
+"""Ledgers and copies that may wait for their deletion before trimming goes on: they are listed."""
+
 
 class Trimmer:
     """Takes ledgers from the front of one log.
@@ -25,18 +28,31 @@ class Trimmer:
     deleted leaks nothing: the next owner finds it there.
     """
 
-    __slots__ = ("_again", "_is_trimming", "_log", "_tasks", "deleted")
+    __slots__ = (
+        "_again",
+        "_is_deleting",
+        "_is_trimming",
+        "_log",
+        "_tasks",
+        "deleted",
+        "is_held",
+    )
 
     def __init__(self, log: ManagedLedger) -> None:
         self._log = log
         self.deleted: frozenset[int] = NOTHING
         """Doomed ledgers that don't exist any more; the list's next change drops them."""
+        self.is_held = False
+        """More could be trimmed once something of what is doomed is deleted."""
+        self._is_deleting = False
         self._is_trimming = False
         self._again = False
         self._tasks: frozenset[asyncio.Task[None]] = NOTHING
 
     async def trim(self, *, ignore_retention: bool) -> None:
-        """See `ManagedLedger.trim`."""
+        """See `ManagedLedger.trim`; when the list names too much that is to be deleted, the rest
+        follows by itself.
+        """
         log = self._log
         retention = Retention()
         if not ignore_retention:
@@ -44,11 +60,15 @@ class Trimmer:
 
         def shorten(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
             slowest, written = log.retained_from()
+            tidied = self.tidy(info)
+            room = _room(tidied)
             trimmed = ledgers_to_trim(
-                *(info.ledgers, slowest, written, retention, log.now_ms()),
+                *(tidied.ledgers, slowest, written, retention, log.now_ms()),
                 written_bytes=log.written_bytes,
+                count_max=room,
             )
-            return self.tidy(info.without(trimmed)) if trimmed else info
+            self.is_held = len(trimmed) == room
+            return tidied.without(trimmed) if trimmed else info
 
         try:
             info = await log.lists.update(shorten)
@@ -88,8 +108,11 @@ class Trimmer:
     def on_list_changed(self, info: ManagedLedgerInfo) -> None:
         """Deletes what is doomed."""
         self.deleted = self.deleted.intersection(info.doomed) or NOTHING
-        if not self.deleted.issuperset(info.doomed):
-            self._start(self._delete(info.doomed))
+        if not self.deleted.issuperset(info.doomed) and not self._is_deleting:
+            self._is_deleting = True
+            self._start(self._delete())
+        elif self.is_held and _room(info) > DOOMED_MAX // 2:
+            self.trim_soon()
 
     async def _trim(self) -> None:
         try:
@@ -103,10 +126,20 @@ class Trimmer:
         finally:
             self._is_trimming = False
 
-    async def _delete(self, ledger_ids: Collection[int]) -> None:
+    async def _delete(self) -> None:
+        tried: set[int] = set()
+        before = self.deleted
+        try:
+            while todo := {*self._log.lists.info.doomed} - self.deleted - tried:
+                tried |= todo
+                await self._delete_ledgers(sorted(todo))
+        finally:
+            self._is_deleting = False
+        if self.is_held and self.deleted != before:
+            self.trim_soon()
+
+    async def _delete_ledgers(self, ledger_ids: Collection[int]) -> None:
         for ledger_id in ledger_ids:
-            if ledger_id in self.deleted:
-                continue
             try:
                 await self._log.client.delete_ledger(ledger_id)
             except (LedgerError, MetadataError) as error:
@@ -124,3 +157,7 @@ class Trimmer:
         self._tasks = (self._tasks - {task}) or NOTHING
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s: trimming failed", self._log.name, exc_info=error)
+
+
+def _room(info: ManagedLedgerInfo) -> int:
+    return max(0, DOOMED_MAX - len(info.doomed) - len(info.doomed_copies))

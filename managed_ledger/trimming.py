@@ -5,10 +5,10 @@ Source: storage.md 8.8. The answer is always a prefix of the list and never hold
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from managed_ledger.ledger_list import LedgerInfo
+from managed_ledger.ledger_rows import LedgerRows
 from managed_ledger.position import Position
 
 
@@ -21,14 +21,15 @@ class Retention:
 
 
 def ledgers_to_trim(
-    ledgers: Sequence[LedgerInfo],
+    ledgers: LedgerRows,
     slowest: Position | None,
     keep_from: int,
     retention: Retention,
     now_ms: int,
     written_bytes: int = 0,
+    count_max: int = 1000,
 ) -> list[int]:
-    """Ids of the ledgers to delete, oldest first.
+    """Ids of the ledgers to delete, oldest first, and not more than ``count_max``.
 
     Args:
         ledgers: the stored list; an unclosed ledger ends the search.
@@ -40,8 +41,8 @@ def ledgers_to_trim(
         written_bytes: of the log, beside those of ``ledgers``: what is written has no size yet.
     """
     trimmed: list[int] = []
-    size = sum(x.size for x in ledgers) + written_bytes
-    for ledger in ledgers[:-1]:
+    size = ledgers.size + written_bytes
+    for ledger in islice(ledgers, min(count_max, max(0, len(ledgers) - 1))):
         if ledger.ledger_id >= keep_from or not ledger.closed_ms:
             break
         if slowest is not None and (ledger.ledger_id, ledger.entries - 1) > slowest:

@@ -8,18 +8,19 @@ it is deleted. So a crash leaves at most a copy that the list names, which the n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bookkeeper.errors import LedgerError
 from managed_ledger.errors import InvalidPositionError, ManagedLedgerError, ManagedLedgerFencedError
-from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info
+from managed_ledger.ledger_list import ManagedLedgerInfo
+from managed_ledger.ledger_rows import LedgerInfo, Segment
+from managed_ledger.list_chunks import read_list
 from managed_ledger.logger import logger
 from managed_ledger.nothing import NOTHING
 from managed_ledger.offload.choosing import (
-    is_offloaded,
     ledgers_before,
     ledgers_to_copy,
     ledgers_to_release,
@@ -109,7 +110,7 @@ class OffloadPath:
     @property
     def copied_bytes(self) -> int:
         """Of all entries that have a complete copy."""
-        return sum(x.size for x in self._log.lists.info.ledgers if is_offloaded(x))
+        return sum(x.copied_size for x in self._log.lists.info.ledgers.blocks())
 
     # For the log
 
@@ -117,17 +118,14 @@ class OffloadPath:
         """For every change of the list: what is known to be gone."""
         if self._deleted:
             info = info.forget_copies(self._deleted)
-        for ledger_id in self._gone:
-            info = info.with_copy_state(ledger_id, CopyState.SETTLED)
-        return info
+        return info.with_copy_state(self._gone, CopyState.SETTLED) if self._gone else info
 
     def on_list_changed(self, info: ManagedLedgerInfo) -> None:
         """Does in the background what is due, if anything is."""
         if self._deleted:
             self._deleted &= {x.uuid for x in info.doomed_copies}
         if self._gone:
-            only = (x.ledger_id for x in info.ledgers if _is(x.offload, CopyState.ONLY))
-            self._gone = self._gone.intersection(only)
+            self._gone = self._gone.intersection(_only(info)) or NOTHING
         if self._is_passing or self._is_stopped or not self._log.is_open:
             return
         if self._is_due(info):
@@ -163,10 +161,21 @@ class OffloadPath:
         Raises:
             OffloadError: some are left; the list has them.
         """
+        self._deleted &= {x.uuid for x in self._log.lists.info.doomed_copies}
         for copy in self._log.lists.info.doomed_copies:
             if copy.uuid not in self._deleted:
                 await self._offloader(copy.driver).delete(copy)
                 self._deleted |= {copy.uuid}
+
+    async def clear(self) -> None:
+        """Deletes every doomed copy now.
+
+        Raises:
+            OffloadError, MetadataError, ManagedLedgerError: some are left; the list has them.
+        """
+        if any(x.uuid not in self._deleted for x in self._log.lists.info.doomed_copies):
+            async with self._exclusive():
+                await self._clear()
 
     # By hand
 
@@ -204,10 +213,13 @@ class OffloadPath:
         at_end = bool(ledgers) and position == (ledgers[-1].ledger_id, 0)
         if not log.is_valid(position) and not at_end:
             raise InvalidPositionError("Invalid position for offload")
-        chosen, first_kept = ledgers_before(ledgers, log.retained_from()[1], position)
-        for ledger_id in chosen:
-            await self._copy(ledger_id)
-        return first_kept
+        while True:
+            written = log.retained_from()[1]
+            chosen, first_kept = ledgers_before(log.lists.info.ledgers, written, position)
+            if not chosen:
+                return first_kept
+            for ledger_id in chosen:
+                await self._copy(ledger_id)
 
     # By itself
 
@@ -215,12 +227,10 @@ class OffloadPath:
         log = self._log
         if any(x.uuid not in self._deleted for x in info.doomed_copies):
             return True
-        for ledger in info.ledgers:
-            context = ledger.offload
-            if _is(context, CopyState.STARTED) and not self._is_copying(context):
-                return True
-            if _is(context, CopyState.ONLY) and ledger.ledger_id not in self._gone:
-                return True
+        if any(x.offload is None or not self._is_copying(x.offload) for x in _started(info)):
+            return True
+        if not self._gone.issuperset(_only(info)):
+            return True
         config, now_ms = log.config.offload, log.now_ms()
         if ledgers_to_release(info.ledgers, config, now_ms):
             return True
@@ -254,9 +264,8 @@ class OffloadPath:
         log = self._log
 
         def doom(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
-            for ledger in info.ledgers:
-                if _is(ledger.offload, CopyState.STARTED):
-                    info = info.without_copy_started(ledger.ledger_id)
+            for ledger in _started(info):
+                info = info.without_copy_started(ledger.ledger_id)
             return info
 
         info = await self._update(doom)
@@ -312,10 +321,9 @@ class OffloadPath:
         it may have deleted before the copy was there.
         """
         log = self._log
-        stored = await log.store.get(log.path)
+        stored = await read_list(log.store, log.path)
         if stored is not None:
-            info = decode_info(stored.value, log.path)
-            ledger = info.find(copy.ledger_id)
+            ledger = stored.info.find(copy.ledger_id)
             if ledger is not None and ledger.offload is not None and ledger.offload.copy == copy:
                 return
         for pause_s in _TAKE_BACK_PAUSES_S:
@@ -336,15 +344,15 @@ class OffloadPath:
         # Not without seeing that it is still there, and reachable with today's settings.
         reader = await self._open_copy(ledger.offload.copy)
         await reader.read(ledger.entries - 1, ledger.entries - 1, 1, 0)
-        await self._update(lambda x: x.with_copy_state(ledger_id, CopyState.ONLY))
+        await self._update(lambda x: x.with_copy_state([ledger_id], CopyState.ONLY))
         log.on_ledger_ended(ledger_id)
 
     async def _forget_in_bookies(self) -> None:
         log = self._log
-        for ledger in log.lists.info.ledgers:
-            if _is(ledger.offload, CopyState.ONLY) and ledger.ledger_id not in self._gone:
-                await log.client.delete_ledger(ledger.ledger_id)
-                self._gone |= {ledger.ledger_id}
+        for ledger_id in _only(log.lists.info):
+            if ledger_id not in self._gone:
+                await log.client.delete_ledger(ledger_id)
+                self._gone |= {ledger_id}
         if self._gone or self._deleted:
             await self._update(lambda x: x)
 
@@ -405,5 +413,17 @@ class OffloadPath:
             logger.error("%s: offloading failed", self._log.name, exc_info=error)
 
 
-def _is(context: OffloadContext | None, state: CopyState) -> bool:
-    return context is not None and context.state is state
+def _started(info: ManagedLedgerInfo) -> list[LedgerInfo]:
+    return list(_in_state(info, CopyState.STARTED, lambda block: block.started))
+
+
+def _only(info: ManagedLedgerInfo) -> list[int]:
+    return [x.ledger_id for x in _in_state(info, CopyState.ONLY, lambda block: block.only)]
+
+
+def _in_state(
+    info: ManagedLedgerInfo, state: CopyState, count: Callable[[Segment], int]
+) -> Iterator[LedgerInfo]:
+    for block in info.ledgers.blocks():
+        if count(block):
+            yield from (x for x in block if x.offload is not None and x.offload.state is state)

@@ -31,6 +31,7 @@ from managed_ledger.cursor_set import CursorSet
 from managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
 from managed_ledger.leaks import custom_metadata
 from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.list_chunks import ListChunks, read_list
 from managed_ledger.list_store import ListStore
 from managed_ledger.offload.context import LedgerCopy
 from managed_ledger.offload.offload_path import OffloadPath
@@ -38,6 +39,7 @@ from metadata.errors import MetadataError
 from tests.simulation import test_cursor, test_managed_ledger, test_managed_ledger_offload
 from tests.simulation.plant import Plant
 from tests.simulation.simulator import run_simulation
+from tests.simulation.test_managed_ledger_chunks import tiny_chunks
 from tests.simulation.test_managed_ledger_openers import open_together
 from tests.simulation.test_managed_ledger_takeover import takeover_of
 
@@ -91,6 +93,20 @@ def _sliced(seed: int) -> None:
         limits.undo()
 
 
+def _in_chunks(world: Callable[[int], None]) -> Callable[[int], None]:
+    """A world whose list of ledgers is in many tiny chunks."""
+
+    def run(seed: int) -> None:
+        limits = Plant()
+        try:
+            tiny_chunks(limits.set)
+            world(seed)
+        finally:
+            limits.undo()
+
+    return run
+
+
 #: One seed each; AssertionError tells what is violated.
 WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "log": _log,
@@ -102,6 +118,7 @@ WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "sliced": _sliced,
     "offload": _offload,
     "offload crash": _offload_crash,
+    "chunks takeover": _in_chunks(_takeover),
 }
 
 LEDGER_WORLDS: Final = ("log", "race", "rotation", "takeover")
@@ -445,6 +462,19 @@ def trimmed_by_the_position_in_memory(plant: Plant) -> None:
     plant.set(Cursor, "durable_mark_delete", property(lambda self: self.mark_delete))
 
 
+# Chunks of the list
+
+
+@bug("chunks takeover")
+def a_chunk_is_deleted_before_the_node_lets_go_of_it(plant: Plant) -> None:
+    async def write(self: Any, info: Any, version: int) -> Any:
+        found = await old(self, info, version)
+        await self.settle(found[0], version)
+        return found
+
+    old = plant.set(ListChunks, "write", write)
+
+
 # Copies elsewhere
 
 
@@ -475,8 +505,8 @@ def a_doomed_copy_that_comes_late_stays(plant: Plant) -> None:
     take_back: Any = None
 
     async def trust_the_next_owner(self: Any, copy: LedgerCopy) -> None:
-        stored = await self._log.store.get(self._log.path)
-        if stored is None or copy not in decode_info(stored.value, self._log.path).doomed_copies:
+        stored = await read_list(self._log.store, self._log.path)
+        if stored is None or copy not in stored.info.doomed_copies:
             await take_back(self, copy)
 
     take_back = plant.set(OffloadPath, "_take_back", trust_the_next_owner)

@@ -29,6 +29,7 @@ FOUND_IN = {
     "acknowledgements_without_receipt_stay_unstored": "log",
     "a_close_drops_what_nobody_waits_for": "cursor",
     "what_is_acknowledged_between_slices_is_in_no_increment": "sliced",
+    "a_chunk_is_deleted_before_the_node_lets_go_of_it": "chunks takeover",
     "bookies_forget_before_the_list_says_so": "offload",
     "a_copy_is_called_complete_when_it_begins": "offload",
 }

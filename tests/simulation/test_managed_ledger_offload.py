@@ -23,7 +23,8 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info
+from managed_ledger.ledger_list import ManagedLedgerInfo
+from managed_ledger.ledger_rows import LedgerRows
 from managed_ledger.offload.block_offloader import BlockOffloader
 from managed_ledger.offload.config import OffloadConfig
 from managed_ledger.offload.context import CopyState
@@ -147,7 +148,7 @@ class OffloadWorld(LogWorld):
             before = self.stored() if path == PATH else None
             version = put(node, path, value, expected)
             if path == PATH:
-                self._on_list(before or ManagedLedgerInfo(), decode_info(value, path))
+                self._on_list(before or ManagedLedgerInfo(), self.list_in(value))
             return version
 
         registry.put = judged  # type: ignore[method-assign]
@@ -194,10 +195,10 @@ class OffloadWorld(LogWorld):
 
     def check_list(self) -> None:
         """As before, for the ledgers that bookies have."""
-        stored = self.registry.nodes[PATH]
-        info = decode_info(stored[0], PATH)
+        info = self.stored()
+        assert info is not None
         kept = [x for x in info.ledgers if x.offload is None or not x.offload.is_only]
-        bare = replace(info, ledgers=tuple(replace(x, offload=None) for x in kept))
+        bare = replace(info, ledgers=LedgerRows(replace(x, offload=None) for x in kept))
         original = self.stored
         self.stored = lambda: bare  # type: ignore[method-assign]
         super().check_list()

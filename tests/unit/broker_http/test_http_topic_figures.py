@@ -13,7 +13,8 @@ from broker.http.topic_internals import format_ranges, ledger_info
 from broker.protocol.topic_name import TopicName
 from broker.service.topic_stats import empty_topic_stats
 from managed_ledger.cursor.cursor_store import CursorNode
-from managed_ledger.ledger_list import LedgerInfo, ManagedLedgerInfo
+from managed_ledger.ledger_list import ManagedLedgerInfo
+from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from managed_ledger.stored_info import StoredCursor, StoredLedger
 from metadata.store import Stat
 
@@ -117,7 +118,7 @@ def test_ranges_are_open_below_and_closed_above() -> None:
 def test_stored_ledgers_and_cursors() -> None:
     stat = Stat(4, 1_700_000_000_000, 1_700_000_000_500, False, False)
     info = ManagedLedgerInfo(
-        ledgers=(LedgerInfo(3, 10, 100, 1_700_000_000_100), LedgerInfo(5)),
+        ledgers=LedgerRows((LedgerInfo(3, 10, 100, 1_700_000_000_100), LedgerInfo(5))),
         properties={"a": "b"},
         terminated=(5, 2),
     )

@@ -8,18 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from managed_ledger.errors import ManagedLedgerFormatError
-from managed_ledger.ledger_list import (
-    LedgerInfo,
-    LedgerList,
-    ManagedLedgerInfo,
-    decode_info,
-    encode_info,
-)
+from managed_ledger.ledger_list import LedgerList, ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 INFO = ManagedLedgerInfo(
     owner="me",
-    ledgers=(LedgerInfo(3, 10, 100, 5), LedgerInfo(7, 0, 0, 6), LedgerInfo(9)),
+    ledgers=LedgerRows((LedgerInfo(3, 10, 100, 5), LedgerInfo(7, 0, 0, 6), LedgerInfo(9))),
     properties={"a": "b"},
     terminated=(9, -1),
     doomed=(1, 2),
@@ -40,7 +35,7 @@ def test_encoding_round_trips() -> None:
         b"{",
         b"[]",
         b"{}",
-        b'{"format":3,"owner":"","ledgers":[]}',
+        b'{"format":4,"owner":"","ledgers":[]}',
         b'{"format":1,"owner":1,"ledgers":[]}',
         b'{"format":1,"owner":"","ledgers":[[1,2,3]]}',
         b'{"format":1,"owner":"","ledgers":[[1,2,3,"4"]]}',
@@ -70,7 +65,7 @@ def test_changes() -> None:
     assert [x.ledger_id for x in INFO.forget([1, 7]).ledgers] == [3, 9]
     assert [x.ledger_id for x in INFO.without_empty().ledgers] == [3, 9]
     assert INFO.without_empty().without_empty().doomed == (1, 2, 7)
-    last = ManagedLedgerInfo(ledgers=(LedgerInfo(1, 0, 0, 1),))
+    last = ManagedLedgerInfo(ledgers=LedgerRows([LedgerInfo(1, 0, 0, 1)]))
     assert last.without_empty() is last  # its id is the proof that later ones are greater
     assert INFO.size == 100
     assert INFO.with_properties({"c": "d"}).properties == {"c": "d"}

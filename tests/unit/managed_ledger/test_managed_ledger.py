@@ -482,9 +482,7 @@ async def test_ids_that_other_ledgers_have_are_passed_over(cluster: Cluster, cod
     assert all(held[ledger_id].entries == {0: packet} for ledger_id in range(20_000))
 
 
-async def test_a_list_at_its_end_is_refused_once_and_keeps_no_ledger(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_list_at_its_end_is_refused_once_and_keeps_no_ledger(cluster: Cluster) -> None:
     """Before, each attempt was taken for a failure that passes, and kept a ledger more."""
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=1))
     await log.open_cursor("keep", EARLIEST)
@@ -493,8 +491,7 @@ async def test_a_list_at_its_end_is_refused_once_and_keeps_no_ledger(
     await appends.settle()
     await eventually(lambda: log.lists.info.ledgers[0].closed_ms > 0)
     room = VALUE_BYTES_MAX - len(encode_info(log.lists.info)) - 30
-    await log.set_properties({"x": "y" * room})  # stands for rows of ledgers
-    assert "larger ledgers" in caplog.text
+    await log.set_properties({"x": "y" * room})  # more than requests may
     for _ in range(3):
         appends.send(b"1", b"2")
         await appends.settle()

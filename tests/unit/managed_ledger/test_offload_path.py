@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bookkeeper.errors import LedgerError, NoSuchLedgerError
-from managed_ledger.ledger_list import LedgerInfo, ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.offload.choosing import ledgers_before, ledgers_to_copy, ledgers_to_release
 from managed_ledger.offload.config import OffloadConfig
@@ -291,11 +292,13 @@ async def test_closing_ends_a_copy_under_way(cluster: Cluster) -> None:
 COPY = LedgerCopy(1, "u1", "d", {"a": "b"})
 INFO = ManagedLedgerInfo(
     owner="o",
-    ledgers=(
-        LedgerInfo(1, 10, 100, 1000),
-        LedgerInfo(2, 10, 100, 2000),
-        LedgerInfo(3, 10, 100, 3000),
-        LedgerInfo(4),
+    ledgers=LedgerRows(
+        (
+            LedgerInfo(1, 10, 100, 1000),
+            LedgerInfo(2, 10, 100, 2000),
+            LedgerInfo(3, 10, 100, 3000),
+            LedgerInfo(4),
+        )
     ),
 )
 
@@ -314,12 +317,12 @@ def test_a_copy_s_way_through_the_list() -> None:
     assert complete.with_copy_started(replace(COPY, uuid="u2")) == complete
     assert complete.without_copy_started(1) == complete
     assert complete.with_closed(1, 10, 100, 1000) == complete
-    only = complete.with_copy_state(1, CopyState.ONLY)
-    assert only.with_copy_state(1, CopyState.ONLY) == only
-    assert started.with_copy_state(1, CopyState.ONLY) == started, "it isn't proved"
+    only = complete.with_copy_state([1], CopyState.ONLY)
+    assert only.with_copy_state([1], CopyState.ONLY) == only
+    assert started.with_copy_state([1], CopyState.ONLY) == started, "it isn't proved"
     assert (only.without([1]).doomed, only.without([1]).doomed_copies) == ((1,), (COPY,))
-    settled = only.with_copy_state(1, CopyState.SETTLED)
-    assert settled.with_copy_state(1, CopyState.ONLY) == settled
+    settled = only.with_copy_state([1], CopyState.SETTLED)
+    assert settled.with_copy_state([1], CopyState.ONLY) == settled
     assert (settled.without([1]).doomed, settled.without([1]).doomed_copies) == ((), (COPY,))
     assert settled.without([1]).forget_copies(["u1"]).doomed_copies == ()
     for ledger_id in (4, 5):  # open; not listed

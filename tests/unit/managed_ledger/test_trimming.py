@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from managed_ledger.ledger_list import LedgerInfo
+from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from managed_ledger.position import Position
 from managed_ledger.trimming import Retention, ledgers_to_trim
 
-LEDGERS = [
-    LedgerInfo(1, 10, 100, 1000),
-    LedgerInfo(2, 10, 100, 2000),
-    LedgerInfo(3, 10, 100, 3000),
-    LedgerInfo(4),
-]
+LEDGERS = LedgerRows(
+    [
+        LedgerInfo(1, 10, 100, 1000),
+        LedgerInfo(2, 10, 100, 2000),
+        LedgerInfo(3, 10, 100, 3000),
+        LedgerInfo(4),
+    ]
+)
 ALL = 2**63
 
 
@@ -47,8 +49,8 @@ def test_trim(
 
 
 def test_the_last_ledger_and_unclosed_ones_stay() -> None:
-    closed = [LedgerInfo(1, 1, 1, 1), LedgerInfo(2, 1, 1, 1)]
+    closed = LedgerRows([LedgerInfo(1, 1, 1, 1), LedgerInfo(2, 1, 1, 1)])
     assert ledgers_to_trim(closed, None, ALL, Retention(), 9) == [1]
-    unclosed = [LedgerInfo(1), LedgerInfo(2), LedgerInfo(3)]
+    unclosed = LedgerRows([LedgerInfo(1), LedgerInfo(2), LedgerInfo(3)])
     assert ledgers_to_trim(unclosed, None, ALL, Retention(), 9) == []
-    assert ledgers_to_trim([], None, ALL, Retention(), 9) == []
+    assert ledgers_to_trim(LedgerRows(), None, ALL, Retention(), 9) == []
