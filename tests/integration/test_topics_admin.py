@@ -787,24 +787,3 @@ def test_offline_figures_are_told_of_loaded_topics_too(
     assert figures["topicName"] == f"{namespace}/persistent/t"
     assert figures["cursorDetails"]["s"]["cursorBacklog"] == 3
     assert figures["storageSize"] > 0
-
-
-def test_a_replicated_subscription_is_shown(
-    admin: httpx.Client, client: pulsar.Client, namespace: str
-) -> None:
-    topic = f"/persistent/{namespace}/t"
-    status = "subscription/{}/replicatedSubscriptionStatus"
-    assert admin.put(topic).is_success
-    for name, replicated in (("plain", False), ("mine", True)):
-        client.subscribe(
-            f"persistent://{namespace}/t", name, replicate_subscription_state_enabled=replicated
-        ).close()
-    assert admin.put(f"{topic}/subscription/made?replicated=true").is_success
-    assert admin.post(f"{topic}/{status.format('plain')}", json=True).status_code == 204
-    assert admin.post(f"{topic}/{status.format('made')}", json=False).status_code == 204
-    found = admin.get(f"{topic}/stats").json()["subscriptions"]
-    shown = {name: stats["isReplicated"] for name, stats in found.items()}
-    assert shown == {"plain": True, "mine": True, "made": False}
-    for name, replicated in shown.items():
-        answer = admin.get(f"{topic}/{status.format(name)}").json()
-        assert answer == {f"persistent://{namespace}/t": replicated}
