@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,7 +15,11 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 
 READY_S_MAX = 60.0
+STALL_MS = 50
+"""Of a turn of an event loop, above which a test fails (``loopStallThresholdMillis``)."""
 _STOPPED_S_MAX = 30.0
+_STALL = re.compile(r"loop stall: .* computed for (\d+) ms, cause: .*")
+_ALWAYS = bool(os.environ.get("MAGNETAR_STALLS_FAIL"))
 ROOT = Path(__file__).parent.parent
 
 
@@ -24,6 +29,7 @@ class ChildProcess:
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
+        self._stalls_from = 0
 
     def start(self) -> None:
         """Start and wait until it serves."""
@@ -114,6 +120,7 @@ class ChildProcess:
         process = self.take()
         process.kill()
         process.wait()
+        self._check_at_end()
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nobody answers from here on."""
@@ -129,11 +136,37 @@ class ChildProcess:
         process = self.take()
         process.send_signal(signal.SIGTERM)
         try:
-            return process.wait(seconds_max)
+            code = process.wait(seconds_max)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             raise
+        self._check_at_end()
+        return code
+
+    def _check_at_end(self) -> None:
+        if _ALWAYS:
+            self.check_stalls()
+
+    def skip_stalls(self) -> None:
+        """What the process has said so far of its loop's turns was expected."""
+        self._stalls_from = self._log_path.stat().st_size
+
+    def check_stalls(self) -> None:
+        """Fails for each turn since the last check or `skip_stalls` in which a loop's thread
+        computed for more than 50 ms.
+
+        Not for those in which it was only held up: a thread that waits for the GIL of another one,
+        which waits for a processor, can't be told from one in a system call, and test machines are
+        busy.
+        """
+        with self._log_path.open("rb") as log:
+            log.seek(self._stalls_from)
+            said = log.read()
+        self._stalls_from += len(said)
+        found = _STALL.finditer(said.decode(errors="replace"))
+        stalls = [each[0] for each in found if int(each[1]) > STALL_MS]
+        assert stalls == [], "\n".join(stalls)
 
     def resident_bytes(self) -> int:
         """Memory that the process holds now, shared libraries included."""

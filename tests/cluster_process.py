@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.child_process import ChildProcess
+from tests.child_process import STALL_MS, ChildProcess
 
 _READY = re.compile(r"^magnetar cluster: (\S+) (\S+) ready$", re.MULTILINE)
 _STARTING = re.compile(r"^(\S+) starting, pid (\d+)$", re.MULTILINE)
@@ -37,7 +37,8 @@ class ClusterProcess(ChildProcess):
                 *(sys.executable, "-m", "broker.cli.main", "cluster"),
                 *("--data", str(self.data), "--port", "0"),
                 # All brokers are on one machine: its processors say nothing about any of them.
-                *("--broker-set", "loadBalancerCPUResourceWeight=0", *self._options),
+                *("--broker-set", "loadBalancerCPUResourceWeight=0"),
+                *("--broker-set", f"loopStallThresholdMillis={STALL_MS}", *self._options),
             ]
         )
 

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.child_process import ROOT, ChildProcess
+from tests.child_process import ROOT, STALL_MS, ChildProcess
 from tests.free_port import free_port
 
 MAGNETAR = ("broker.cli.main",)
-_STALLS = {"MAGNETAR_loopStallThresholdMillis": "50"}
+_STALLS = {"MAGNETAR_loopStallThresholdMillis": str(STALL_MS)}
 
 
 class StandaloneProcess(ChildProcess):
@@ -98,20 +98,6 @@ class StandaloneProcess(ChildProcess):
             limits = (self._files_max, self._files_max)
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
         return process
-
-    def check_stalls(self, offset: int = 0) -> None:
-        """Fails for each turn above 50 ms, behind this offset of the log, in which the loop's
-        thread computed or collected garbage.
-
-        Not for ``blocked`` ones: a thread that waits for the GIL of another one, which waits for a
-        processor, can't be told from one in a system call, and test machines are busy.
-        """
-        stalls = [
-            line
-            for line in self.log[offset:].splitlines()
-            if "loop stall: " in line and "cause: blocked" not in line
-        ]
-        assert stalls == [], "\n".join(stalls)
 
     def wait_for_end(self, seconds_max: float = 60.0) -> int:
         """The exit code of a process that ends by itself."""

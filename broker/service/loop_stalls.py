@@ -109,9 +109,10 @@ class LoopStalls:
         stall_s = late_s - (self._thread.waited_s() - self._waited_s)
         if stall_s <= self.threshold_s:
             return
+        computed_s = time.thread_time() - self._computed_s
         if self._collected_s > stall_s / 2:
             cause = "gc"
-        elif time.thread_time() - self._computed_s > stall_s / 2:
+        elif computed_s > stall_s / 2:
             cause = "running"
         else:
             cause = "blocked"
@@ -119,8 +120,8 @@ class LoopStalls:
         self.counts[cause] += 1
         self.longest_s[cause] = max(self.longest_s[cause], stall_s)
         logger.warning(
-            "loop stall: %.0f ms, cause: %s, at: %s",
-            *(stall_s * 1000, cause, " < ".join(self._stack) or "not seen"),
+            "loop stall: %.0f ms, computed for %.0f ms, cause: %s, at: %s",
+            *(stall_s * 1000, computed_s * 1000, cause, " < ".join(self._stack) or "not seen"),
         )
 
     def _watch(self) -> None:
