@@ -32,6 +32,7 @@ from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.ending import PLAIN, end_after, run_server
 from bookkeeper.errors import BookkeeperError
+from bookkeeper.loop_stalls import LoopStalls
 from bookkeeper.storage.os_file_system import OsFileSystem
 from broker.bookie_choice import check_placement
 from broker.bookie_port import BookiePort
@@ -41,7 +42,6 @@ from broker.ledger_client import client_config
 from broker.logs import set_up_logging
 from broker.service.broker_service import BrokerService, wall_clock_ms
 from broker.service.file_limit import raise_file_limit
-from broker.service.loop_stalls import LoopStalls
 from broker.starting_door import StartingDoor
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory

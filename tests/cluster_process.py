@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.child_process import STALL_MS, ChildProcess
+from tests.child_process import ChildProcess
 
 _READY = re.compile(r"^magnetar cluster: (\S+) (\S+) ready$", re.MULTILINE)
 _STARTING = re.compile(r"^(\S+) starting, pid (\d+)$", re.MULTILINE)
@@ -29,6 +29,9 @@ class ClusterProcess(ChildProcess):
         self.service_urls: list[str] = []
         self.web_urls: list[str] = []
 
+    def log_paths(self) -> list[Path]:
+        return [self._log_path, *sorted((self.data / "logs").glob("*.log"))]
+
     def launch(self) -> None:
         """Start without waiting."""
         self._offset = len(self.log)
@@ -37,8 +40,7 @@ class ClusterProcess(ChildProcess):
                 *(sys.executable, "-m", "broker.cli.main", "cluster"),
                 *("--data", str(self.data), "--port", "0"),
                 # All brokers are on one machine: its processors say nothing about any of them.
-                *("--broker-set", "loadBalancerCPUResourceWeight=0"),
-                *("--broker-set", f"loopStallThresholdMillis={STALL_MS}", *self._options),
+                *("--broker-set", "loadBalancerCPUResourceWeight=0", *self._options),
             ]
         )
 

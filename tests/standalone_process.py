@@ -10,11 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.child_process import ROOT, STALL_MS, ChildProcess
+from tests.child_process import ROOT, ChildProcess
 from tests.free_port import free_port
 
 MAGNETAR = ("broker.cli.main",)
-_STALLS = {"MAGNETAR_loopStallThresholdMillis": str(STALL_MS)}
 
 
 class StandaloneProcess(ChildProcess):
@@ -91,8 +90,6 @@ class StandaloneProcess(ChildProcess):
                 *self._options,
             ],
             folder=self._tree,
-            # Another version doesn't know the setting.
-            environment=_STALLS if self._tree == ROOT else {},
         )
         if self._files_max is not None:
             limits = (self._files_max, self._files_max)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bookkeeper.bookie.compaction import Compaction
     from bookkeeper.bookie.journal import JournalGroup
     from bookkeeper.bookie.ledger_storage import FlushJob
+    from bookkeeper.loop_stalls import LoopStalls
 
 __all__ = ["BookieFigures"]
 
@@ -41,6 +42,7 @@ class BookieFigures:
         "journal_sync",
         "last_compaction",
         "last_compaction_at_s",
+        "loop_stalls",
         "read_bytes",
         "read_entries",
         "reads",
@@ -49,6 +51,8 @@ class BookieFigures:
     )
 
     def __init__(self) -> None:
+        self.loop_stalls: LoopStalls | None = None
+        """Long turns of this process's loop, if they are looked at."""
         # Adds: entries, and bytes of their records, that became durable; requests refused
         self.added_entries = 0
         self.added_bytes = 0

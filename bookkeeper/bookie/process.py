@@ -43,6 +43,7 @@ from bookkeeper.ending import PLAIN, end_after, run_server
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.http_sites import pages_check
 from bookkeeper.ledger_metadata import LedgerMetadata
+from bookkeeper.loop_stalls import LoopStalls
 from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.replication.process import AutoRecoveryPart
 from bookkeeper.replication.under_replication import UnderReplicationStore
@@ -271,12 +272,18 @@ async def _serve(
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
+    stalls: LoopStalls | None = None
+    if threshold_ms := settings.loop_stall_threshold_millis:
+        stalls = process.bookie.figures.loop_stalls = LoopStalls(threshold_ms / 1000)
+        stalls.start()
     host, port = process.address
     if process.web_url:
         print(f"magnetar bookie: {process.web_url} probes and metrics")
     print(f"magnetar bookie: {process.bookie.bookie_id} at {host}:{port} ready", flush=True)
     process.failed.add_done_callback(lambda _: stop.set())
     await stopping
+    if stalls is not None:
+        stalls.close()
     process.bookie.give_up_waiting()
     if process.failed.done():
         _log.error("magnetar: storage failed: %s", process.failed.result(), extra=PLAIN)

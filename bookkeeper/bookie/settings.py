@@ -129,6 +129,7 @@ class BookieSettings(GateKeys):
     auto_recovery_daemon_enabled: bool = False
 
     # --- HTTP: probes and metrics
+    loop_stall_threshold_millis: int = 0  # own key: longer turns of the loop are told; 0: none
     http_server_enabled: bool = False
     http_server_host: str = ""  # "": bindAddress
     http_server_allowed_hosts: str = ""  # own key: names, *.suffix, *; docs/http.md, "Browsers"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from broker.http.loop_metrics import add_stalls
 from broker.http.metrics_page import MetricsPage
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def add_bookie_metrics(
     _add_storage(page, bookie, period_s)
     _add_collections(page, bookie, period_s)
     _add_upkeep(page, bookie)
+    if bookie.figures.loop_stalls is not None:
+        add_stalls(page, bookie.figures.loop_stalls)
 
 
 def _summary(

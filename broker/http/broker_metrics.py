@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from broker.http.loop_metrics import add_stalls
 from broker.http.metrics_page import MetricsPage, label
 from broker.service.figures import QUOTA_CHECK_LIMITS_S
 from broker.service.file_limit import file_limit
-from broker.service.loop_stalls import CAUSES
 from broker.service.rates import RateSampler
 from broker.service.schemas.figures import OPERATIONS
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from broker.http.topic_metrics import TopicMetrics
     from broker.service.broker_service import BrokerService
     from broker.service.figures import Durations
-    from broker.service.loop_stalls import LoopStalls
     from broker.service.waiting_room import WaitingRoom
 
 __all__ = ["CacheRates", "ProcessFigures", "add_broker_metrics", "add_schemas", "process_figures"]
@@ -107,7 +106,7 @@ def add_broker_metrics(
     _add_http(page, http)
     _add_process(page, process)
     if service.loop_stalls is not None:
-        _add_stalls(page, service.loop_stalls)
+        add_stalls(page, service.loop_stalls)
 
 
 def _add_connections(page: MetricsPage, service: BrokerService) -> None:
@@ -261,15 +260,6 @@ def _add_http(page: MetricsPage, http: HttpFigures) -> None:
         if number:  # 0: left before there was an answer
             page.add("jetty_responses_total", f'{base},code="{number}xx"', count, "counter")
     page.add("jetty_request_time_seconds_total", base, http.seconds, "counter")
-
-
-def _add_stalls(page: MetricsPage, stalls: LoopStalls) -> None:
-    for cause in CAUSES:
-        labels = f"{page.base},{label('cause', cause)}"
-        name = "magnetar_loop_stall_seconds"
-        page.add(f"{name}_sum", labels, stalls.seconds[cause], "counter")
-        page.add(f"{name}_count", labels, stalls.counts[cause], "counter")
-        page.add(f"{name}_max", labels, stalls.longest_s[cause])
 
 
 def _add_process(page: MetricsPage, process: ProcessFigures) -> None:

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from bookkeeper.bookie.bookie import Bookie
+    from bookkeeper.loop_stalls import LoopStalls
     from broker.auth.authenticator import Authenticator
     from broker.config import BrokerConfig
     from broker.http.local_producer import LocalProducer
     from broker.protocol.topic_name import TopicName
     from broker.service.bookie_access import BookieDirectory
     from broker.service.load_sharing import LoadSharing
-    from broker.service.loop_stalls import LoopStalls
     from broker.service.topic import Topic
     from managed_ledger.factory import ManagedLedgerFactory
     from metadata.store import MetadataStore

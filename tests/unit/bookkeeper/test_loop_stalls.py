@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from broker.service import loop_stalls
-from broker.service.loop_stalls import CAUSES, LoopStalls
+from bookkeeper import loop_stalls
+from bookkeeper.loop_stalls import CAUSES, LoopStalls
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_waiting_for_a_processor_is_not_the_turn_s_time(
         told[0] = 60.0
 
     await hold(watch, turn)
-    assert sum(watch.counts.values()) == 0
+    assert watch.counts["running"] == 0  # real waits of this machine, now not known, are "blocked"
 
 
 async def test_it_leaves_nothing_behind(watch: LoopStalls) -> None:
