@@ -54,6 +54,9 @@ _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 
 # Why reading is paused; it resumes when no reason is left. 32: command_gate.py
 PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING, PAUSED_TASKS, PAUSED_RATE = 1, 2, 4, 8, 16
+PAUSED_TURN: Final = 64
+_COMMANDS_PER_TURN = 64
+"""Of those that aren't SEND, ACK or FLOW; the rest of their read waits for the loop's next turn."""
 _TASKS_MAX = 5_000
 """Requests of one connection under way at which its next ones wait."""
 _COMMAND_BYTES_MAX = 1024 * 1024
@@ -118,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         self._bulk_bytes = 0  # of them, since the last flush
         self._flush_scheduled = False
         self._paused = 0
+        self._rest = b""  # of a read with more commands than one turn takes
         self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
         self._read_max = 0  # bytes of one read while publish limits hold here; 0: what comes
         self._heard = True  # any byte since the last keep-alive tick
@@ -156,8 +160,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._liveness:
             self._alive()
         view, end = self._buffer.received(nbytes)
-        if self.closed:
-            return
+        if self._rest:  # a transport may hand over what it had read before it was paused
+            self._rest += view[:end]
+            self._buffer.keep(view, 0, 0)
+        elif not self.closed:
+            self._take(view, end, nbytes)
+
+    def _go_on(self) -> None:
+        rest, self._rest = self._rest, b""
+        if not self.closed:
+            self._take(memoryview(rest), len(rest), 0)
+            if not self._rest:
+                self.resume_reading(PAUSED_TURN)
+
+    def _take(self, view: memoryview, end: int, nbytes: int) -> None:
+        """Handle ``view[0:end]``, of which ``nbytes`` were read just now, and keep what is left."""
         try:
             start = self._take_frames(view, end)
         except (MalformedFrameError, DecodeError, ValueError) as error:
@@ -177,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self, view: memoryview, end: int) -> int:
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""
         start, unpack, frame_bytes_max = 0, _TWO_U32.unpack_from, self._frame_bytes_max
-        sends = self.sends
+        sends, commands = self.sends, 0
         while end - start >= 8:
             total, size = unpack(view, start)
             if total > frame_bytes_max:
@@ -204,6 +221,12 @@ class Connection(asyncio.BufferedProtocol):
                     HANDLERS[view[command_from + 1]](self, command)
                     start = frame_end
                     continue
+            if commands == _COMMANDS_PER_TURN:
+                self._rest = bytes(view[start:end])
+                self.pause_reading(PAUSED_TURN)
+                self._loop.call_soon(self._go_on)
+                return end
+            commands += 1
             self._take_command(view, command_from, body_from, frame_end)
             if self.closed:
                 return end
