@@ -344,6 +344,9 @@ class Segment:
     __hash__ = None  # type: ignore[assignment]  # equal ones may have other names
 
 
+_LONG_TAIL: Final = 16
+
+
 class LedgerRows(Sequence[LedgerInfo]):
     """All rows of one list, ids ascending; never changed."""
 
@@ -363,10 +366,12 @@ class LedgerRows(Sequence[LedgerInfo]):
     def blocks(self) -> Iterator[Segment]:
         """All rows, in order, by segment; the last one is the tail."""
         yield from self.segments
-        if self._tail_block is None:
-            self._tail_block = Segment.of(self.tail)
-        if self.tail:
-            yield self._tail_block
+        if not self.tail:
+            return
+        block = self._tail_block or Segment.of(self.tail)
+        if len(self.tail) > _LONG_TAIL:  # an idle log has no need of it
+            self._tail_block = block
+        yield block
 
     @property
     def size(self) -> int:

@@ -23,6 +23,7 @@ from managed_ledger.errors import ManagedLedgerFormatError
 from managed_ledger.ledger_list import ListNode, ManagedLedgerInfo, decode_list_node, encode_info
 from managed_ledger.ledger_rows import ChunkRef, Segment
 from managed_ledger.logger import logger
+from managed_ledger.nothing import NOTHING
 from metadata.errors import MetadataError, NotFoundError
 from metadata.paths import encode_name, join
 from metadata.store import CREATE_ONLY, MetadataStore, Stat
@@ -84,7 +85,7 @@ class ListChunks:
         self._path = path
         self._token = token
         self._known: dict[str, Segment] = {}
-        self._doubtful: frozenset[str] = frozenset()
+        self._doubtful: frozenset[str] = NOTHING
         self._count = 0
 
     def path_of(self, name: str) -> str:
@@ -194,7 +195,7 @@ class ListChunks:
             except MetadataError as error:
                 logger.warning("%s: chunk %s not deleted: %s", self._path, name, error)
                 left.add(name)
-        self._doubtful = frozenset(left)
+        self._doubtful = frozenset(left) if left else NOTHING
 
     async def delete_all(self) -> None:
         """For a log whose list is empty and will stay so."""

@@ -17,8 +17,9 @@ from typing import Self
 READY_S_MAX = 60.0
 STALL_MS = 50
 """Of a turn of an event loop, above which a test fails (``loopStallThresholdMillis``)."""
+STALLS = {"MAGNETAR_loopStallThresholdMillis": str(STALL_MS)}
+"""Variables of brokers and bookies that look at it."""
 _STOPPED_S_MAX = 30.0
-_STALLS = {"MAGNETAR_loopStallThresholdMillis": str(STALL_MS)}  # of brokers and bookies
 _STALL = re.compile(r"loop stall: .* computed for (\d+) ms, cause: .*")
 _STALLS_FAIL = bool(os.environ.get("MAGNETAR_STALLS_FAIL"))  # each test, not only those of stalls
 ROOT = Path(__file__).parent.parent
@@ -78,7 +79,8 @@ class ChildProcess:
     ) -> subprocess.Popen[bytes]:
         """A process that writes to the log."""
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        stalls = _STALLS if folder == ROOT else {}  # another version doesn't know the setting
+        # Another version doesn't know the setting.
+        stalls = STALLS if _STALLS_FAIL and folder == ROOT else {}
         with self._log_path.open("ab") as log:
             return subprocess.Popen(
                 command,

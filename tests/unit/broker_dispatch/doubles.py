@@ -8,6 +8,7 @@ from struct import Struct
 
 from managed_ledger.entry_batch import Buffer, EntryBatch
 from managed_ledger.errors import InvalidPositionError
+from managed_ledger.nothing import NO_ITEMS
 from managed_ledger.position import Position
 
 _HEAD = Struct(">BBHIQQII")
@@ -163,7 +164,7 @@ class MemoryCursor:
         self.acked: set[Position] = set()
         self.partly: dict[Position, list[int]] = {}
         self.cursor_properties: dict[str, str] = {}
-        self.cumulative_properties: dict[str, int] = {}
+        self.properties: dict[str, int] = {}
 
     def _position_list(self) -> list[Position]:
         return self.ledger.positions()
@@ -207,7 +208,7 @@ class MemoryCursor:
     ) -> None:
         if position > self.ledger.last_confirmed:
             raise InvalidPositionError(f"{position} is beyond the end")
-        self.cumulative_properties = dict(properties or {})
+        self.properties = dict(properties or {})
         self.ack([each for each in self._position_list() if each <= position], on_durable)
 
     def ack_cumulative_batch(
@@ -249,8 +250,14 @@ class MemoryCursor:
     def first_unacked(self) -> Position:
         return self.ledger.next_position(self.mark_delete)
 
-    async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+    async def reset(
+        self,
+        position: Position,
+        ack_set: Sequence[int] = (),
+        properties: Mapping[str, int] = NO_ITEMS,
+    ) -> None:
         await asyncio.sleep(0)
+        self.properties = dict(properties)
         self.acked = {each for each in self._position_list() if each < position}
         self.partly.clear()
         if ack_set:

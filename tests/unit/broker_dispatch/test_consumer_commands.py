@@ -265,7 +265,7 @@ async def test_seek_closes_first_and_answers_last() -> None:
 async def test_a_seek_that_the_log_refuses_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     connection, bench, _ = await connected([4])
 
-    async def refuse(position: object, ack_set: object = ()) -> None:
+    async def refuse(*_: object) -> None:
         raise InvalidPositionError("an ack set of 5000 words")
 
     monkeypatch.setattr(bench.cursor, "reset", refuse)

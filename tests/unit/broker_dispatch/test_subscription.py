@@ -233,7 +233,7 @@ async def test_cumulative_ack_with_an_ack_set_without_batch_index_acks() -> None
     consumer, _ = await bench.consumer(EXCLUSIVE, permits=10)
     bench.subscription.acknowledge_cumulative(consumer, (10, 2), {"a": 1}, ack_set=[0b11000])
     assert bench.cursor.acked == {(10, 0), (10, 1)}
-    assert bench.cursor.cumulative_properties == {"a": 1}
+    assert bench.cursor.properties == {"a": 1}
     assert bench.cursor.partly == {}
 
 
