@@ -16,6 +16,7 @@ import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from broker.http.counted_lines import CountedLines
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 from broker.service.file_limit import AddressQuota, SocketQuota
 from broker.service.tls import client_certificate
@@ -60,6 +61,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
     """Of all HTTP and WebSocket connections of the process; set by ``protocol_with``."""
     addresses: AddressQuota
     """The same by address."""
+    lines: CountedLines
     _address = ""
     limits: ConnectionLimits
     _declined = False  # the request being parsed offers another protocol than WebSocket
@@ -100,6 +102,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
         protocol = self.transport.get_protocol()
         if isinstance(protocol, CorkedWebSocketProtocol):
             protocol.on_lost = partial(self.addresses.leave, self._address)
+            protocol.on_garbage = partial(self.lines.count, "Not WebSocket, or over its limits")
 
     # --- what arrives
 
@@ -305,6 +308,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
         """Answer, and close when the client has read it."""
         self._stop_timers()
         self._lingering, self._discarded_bytes = True, 0
+        self.lines.count(reason)
         self.transport.write(_answer(status, reason))
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -326,5 +330,5 @@ def protocol_with(
     quota: SocketQuota, addresses: AddressQuota, limits: ConnectionLimits
 ) -> type[LenientHttpProtocol]:
     """The protocol class of one server."""
-    shared = {"quota": quota, "addresses": addresses, "limits": limits}
+    shared = {"quota": quota, "addresses": addresses, "limits": limits, "lines": CountedLines()}
     return type("HttpProtocol", (LenientHttpProtocol,), shared)

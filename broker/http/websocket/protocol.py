@@ -104,6 +104,8 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     on_lost: Callable[[], None] | None = None
     """Called when the connection is gone."""
+    on_garbage: Callable[[], None] | None = None
+    """Called once when the client's bytes end the connection."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -138,6 +140,9 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def handle_parser_exception(self) -> None:
+        if self.on_garbage is not None:
+            self.on_garbage()
+            self.on_garbage = None
         if self.conn.close_sent is not None:
             if not self.transport.is_closing():
                 super().handle_parser_exception()
