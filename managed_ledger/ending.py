@@ -154,7 +154,10 @@ async def finish_deletion(log: ManagedLedger) -> None:
         await log.update_list(partial(_doom_more, gone, copies))
         await _delete_doomed(log)
     await log.finish()
-    await log.lists.chunks.delete_all()
+    chunks = await log.lists.chunks.stored_names()
+    if not await log.lists.is_ours():
+        return  # who took the log over has finished this, and may have made it anew
+    await log.lists.chunks.delete(chunks)
     with contextlib.suppress(NotFoundError):
         await log.store.delete(log.path, log.lists.version)
 

@@ -22,7 +22,7 @@ from managed_ledger.errors import (
     ManagedLedgerNotFoundError,
     OpenFailedError,
 )
-from managed_ledger.leaks import collect_leaked_ledgers
+from managed_ledger.leaks import collect_leaked_chunks, collect_leaked_ledgers
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.ledger_rows import LedgerRows
 from managed_ledger.logger import logger
@@ -178,6 +178,10 @@ class ManagedLedgerFactory:
             Their ids.
         """
         return await collect_leaked_ledgers(self._client, self._store, ROOT, item)
+
+    async def collect_leaked_chunks(self, item: Item = nullcontext) -> list[str]:
+        """Deletes chunks of lists that crashed owners left; see `leaks`."""
+        return await collect_leaked_chunks(self._store, ROOT, item)
 
     async def close(self) -> None:
         """Closes every log."""

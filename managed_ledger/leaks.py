@@ -7,6 +7,8 @@ its log lists a later ledger (ids only grow), or its log doesn't exist (it is ol
 A cursor ledger bears the token of the only one that may ever name it in the cursor's node. It is
 leaked when the node is another's by now, who refuses every later write of that one, and names
 another ledger; or when there is no node, which is older than the ledgers of its cursor.
+
+A chunk of a list says in its name who may name it: see `managed_ledger.list_chunks`.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from bookkeeper.errors import LedgerError
 from managed_ledger.cursor.cursor_store import decode_node
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger_list import decode_list_node
-from managed_ledger.list_chunks import ListChunks
+from managed_ledger.list_chunks import CHUNKS_ROOT, ListChunks, delete_leaked_chunks
 from managed_ledger.logger import logger
 from metadata.each_item import Item
 from metadata.errors import MetadataError
-from metadata.paths import encode_name, join
+from metadata.paths import decode_name, encode_name, join
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
@@ -94,6 +96,24 @@ async def collect_leaked_ledgers(
             except (LedgerError, ManagedLedgerError) as error:
                 logger.warning("ledger %d: can't tell whether it is leaked: %s", ledger_id, error)
             await asyncio.sleep(0)
+    return deleted
+
+
+async def collect_leaked_chunks(
+    store: MetadataStore, root: str, item: Item = nullcontext
+) -> list[str]:
+    """Deletes chunks of lists below ``root`` that crashed owners left; their names.
+
+    Args:
+        item: entered for each log that has chunks.
+
+    Raises:
+        MetadataError: the logs that have chunks can't be listed.
+    """
+    deleted: list[str] = []
+    for name in await store.children(CHUNKS_ROOT):
+        with item(f"chunks of {decode_name(name)}"):
+            deleted += await delete_leaked_chunks(store, join(root, decode_name(name)))
     return deleted
 
 

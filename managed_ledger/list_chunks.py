@@ -6,14 +6,15 @@ node that can be the first to name it: once the node has that version and doesn'
 The owner's token and a number make the name unique, so nobody writes another's chunk, and an owner
 whose write may have got through doesn't write the same one again.
 
-So whoever has the node at hand and misses a chunk looks at the node again: either it has changed,
-or the chunk is lost.
+So whoever has the node at hand and misses a chunk looks at the node again: if that still names the
+chunk, it is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -24,11 +25,18 @@ from managed_ledger.ledger_list import ListNode, ManagedLedgerInfo, decode_list_
 from managed_ledger.ledger_rows import ChunkRef, Segment
 from managed_ledger.logger import logger
 from managed_ledger.nothing import NOTHING
-from metadata.errors import MetadataError, NotFoundError
+from metadata.errors import MetadataError, NotEmptyError, NotFoundError
 from metadata.paths import encode_name, join
 from metadata.store import CREATE_ONLY, MetadataStore, Stat
 
-__all__ = ["CHUNKS_ROOT", "ListChunks", "StoredList", "chunks_path", "read_list"]
+__all__ = [
+    "CHUNKS_ROOT",
+    "ListChunks",
+    "StoredList",
+    "chunks_path",
+    "delete_leaked_chunks",
+    "read_list",
+]
 
 CHUNKS_ROOT: Final = "/managed-ledger-chunks"
 NODE_BYTES: Final = 600_000
@@ -67,9 +75,28 @@ async def read_list(
         if missing is None:
             return StoredList(chunks.whole(node), stored.stat, node.is_chunked)
         again = await store.get(path)
-        if again == stored:
+        if again is not None and missing in _names(decode_list_node(again.value, path)):
             raise ManagedLedgerFormatError(f"{path}: chunk {chunks.path_of(missing)} is lost")
     return None
+
+
+async def delete_leaked_chunks(store: MetadataStore, path: str) -> list[str]:
+    """Deletes what no list can name any more, whoever has written it; the names.
+
+    Raises:
+        MetadataError, ManagedLedgerFormatError.
+    """
+    chunks = ListChunks(store, path)
+    names = await chunks.stored_names()
+    stored = await store.get(path)
+    if stored is None:  # a list made from now on has other chunks than these
+        await chunks.delete(names)
+        return names
+    named, version = _names(decode_list_node(stored.value, path)), stored.stat.version
+    leaked = [x for x in names if x not in named and _version_of(x) <= version]
+    for name in leaked:
+        await _delete(store, chunks.path_of(name))
+    return leaked
 
 
 class ListChunks:
@@ -135,7 +162,8 @@ class ListChunks:
             version: of the node, as the caller's compare-and-set will expect it.
 
         Raises:
-            MetadataError: nothing has changed.
+            MetadataError: the list hasn't changed; chunks that were stored are used next time, or
+                deleted by `settle`.
         """
         info = await self._with_chunks(info, version)
         cut = info.ledgers.cut(ledger_rows.TAIL_ROWS_MAX)  # one for each write: it isn't held up
@@ -160,6 +188,10 @@ class ListChunks:
 
     async def _put(self, segment: Segment, version: int) -> Segment:
         segment = Segment.of(list(segment)) if segment.trimmed else segment
+        for name in self._doubtful:
+            earlier = self._known.get(name)
+            if earlier is not None and _version_of(name) == version + 1 and earlier == segment:
+                return earlier  # the compare-and-set after it failed
         value = segment.encode()
         self._count += 1
         name = f"{version + 1:010d}-{self._token}-{self._count}"
@@ -175,7 +207,7 @@ class ListChunks:
             info: the list in its node's ``version``.
         """
         named = {x.name for x in info.ledgers.segments}
-        names = await self._store.children(chunks_path(self._path))
+        names = await self.stored_names()
         self._doubtful |= {x for x in names if x not in named and _version_of(x) <= version}
 
     async def settle(self, info: ManagedLedgerInfo, version: int) -> None:
@@ -183,26 +215,30 @@ class ListChunks:
         unnamed = self._unnamed(info)
         for name in unnamed:
             self._known.pop(name, None)
-        left: set[str] = set()
-        for name in unnamed:
-            try:
-                if _version_of(name) <= version:
-                    await self._store.delete(self.path_of(name))
+        left = {*unnamed}
+        try:
+            for name in unnamed:
+                if _version_of(name) > version:
+                    continue
+                try:
+                    await _delete(self._store, self.path_of(name))
+                except MetadataError as error:
+                    logger.warning("%s: chunk %s not deleted: %s", self._path, name, error)
                 else:
-                    left.add(name)
-            except NotFoundError:
-                pass
-            except MetadataError as error:
-                logger.warning("%s: chunk %s not deleted: %s", self._path, name, error)
-                left.add(name)
-        self._doubtful = frozenset(left) if left else NOTHING
+                    left.discard(name)
+        finally:  # also if this is cancelled
+            self._doubtful = frozenset(left) if left else NOTHING
 
-    async def delete_all(self) -> None:
-        """For a log whose list is empty and will stay so."""
-        parent = chunks_path(self._path)
-        for name in await self._store.children(parent):
-            await _delete(self._store, join(parent, name))
-        await _delete(self._store, parent)
+    async def stored_names(self) -> list[str]:
+        """All that are stored, of whoever."""
+        return await self._store.children(chunks_path(self._path))
+
+    async def delete(self, names: list[str]) -> None:
+        """Deletes them, and the node above them."""
+        for name in names:
+            await _delete(self._store, self.path_of(name))
+        with contextlib.suppress(NotEmptyError):
+            await _delete(self._store, chunks_path(self._path))
 
     def _unnamed(self, info: ManagedLedgerInfo) -> list[str]:
         if not self._doubtful and not self._known:
@@ -216,5 +252,11 @@ async def _delete(store: MetadataStore, path: str) -> None:
         await store.delete(path)
 
 
+def _names(node: ListNode) -> set[str]:
+    return {x.name for x in node.chunks}
+
+
 def _version_of(name: str) -> int:
-    return int(name.partition("-")[0])
+    """Of the node that may name it first; of what isn't a chunk's name, one that never comes."""
+    digits = name.partition("-")[0]
+    return int(digits) if digits.isdecimal() else sys.maxsize

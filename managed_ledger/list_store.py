@@ -104,7 +104,7 @@ class ListStore:
 
         Raises:
             ManagedLedgerFencedError: the list belongs to another owner.
-            ValueTooLargeError: the list is more than a node holds; nothing was written.
+            ValueTooLargeError: the list is more than a node holds; it is as it was.
             MetadataError: the outcome may be unknown; the next update looks before it writes.
         """
         async with self._mutex():
@@ -120,7 +120,7 @@ class ListStore:
                         await self._write(changed)
                     return self.info
                 except ValueTooLargeError:
-                    raise  # nothing was written, and nothing would be the next time
+                    raise  # it would be the next time, too
                 except BadVersionError:
                     continue  # the next attempt looks who it was
                 except MetadataError:
@@ -132,9 +132,15 @@ class ListStore:
             raise MetadataError(f"{self._path}: no compare-and-set in {UPDATE_ATTEMPTS} attempts")
 
     async def _write(self, changed: ManagedLedgerInfo) -> None:
-        changed, value = await self.chunks.write(changed, self.version)
+        version = self.version
+        with_names, value = await self.chunks.write(changed, version)
+        if with_names is not changed:  # chunks were stored, which took a while
+            await self._look()
+            self._require_ours()
+            if self.version != version:
+                raise BadVersionError(self._path, version, self.version)
         stored = await self._store.put(self._path, value, self.version)
-        self.info, self.version = changed, stored.stat.version
+        self.info, self.version = with_names, stored.stat.version
         self._value_hash = _hash(value)
         await self.chunks.settle(self.info, self.version)
 

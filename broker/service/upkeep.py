@@ -216,12 +216,19 @@ class Upkeep:
                     logger.info("%s: deleted, nobody used it for %d s", topic.full_name, seconds)
 
     async def collect_leaks(self, _now_ms: int = 0) -> None:
-        """Delete the ledgers that crashed owners created and never listed."""
+        """Delete the ledgers that crashed owners created and never listed, and chunks of lists."""
         deleted: list[int] = []
-        with self._leaks.round() as each, each.item("the rest of them"):
-            deleted = await self._service.ledgers.collect_leaked_ledgers(each.item)
+        chunks: list[str] = []
+        ledgers = self._service.ledgers
+        with self._leaks.round() as each:
+            with each.item("the rest of them"):
+                deleted = await ledgers.collect_leaked_ledgers(each.item)
+            with each.item("chunks of lists"):
+                chunks = await ledgers.collect_leaked_chunks(each.item)
         if deleted:
             logger.info("deleted %d leaked ledgers: %s", len(deleted), deleted[:100])
+        if chunks:
+            logger.info("deleted %d leaked chunks of lists: %s", len(chunks), chunks[:100])
 
     async def end_orphans(self, now_ms: int) -> None:
         """End readers' subscriptions whose reader went before it was there, or during a seek."""

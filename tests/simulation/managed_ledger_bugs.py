@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
+from zlib import crc32
 
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.errors import LedgerError
-from managed_ledger import append_path, factory, recovery
+from managed_ledger import append_path, factory, list_chunks, recovery
 from managed_ledger.append_core import AppendCore, AppendState, CloseLedger, PendingBatch
 from managed_ledger.append_path import AppendPath
 from managed_ledger.cursor import cursor_recovery, cursor_writer
@@ -39,7 +40,7 @@ from metadata.errors import MetadataError
 from tests.simulation import test_cursor, test_managed_ledger, test_managed_ledger_offload
 from tests.simulation.plant import Plant
 from tests.simulation.simulator import run_simulation
-from tests.simulation.test_managed_ledger_chunks import tiny_chunks
+from tests.simulation.test_managed_ledger_chunks import takeover_beside_a_collector, tiny_chunks
 from tests.simulation.test_managed_ledger_openers import open_together
 from tests.simulation.test_managed_ledger_takeover import takeover_of
 
@@ -93,18 +94,13 @@ def _sliced(seed: int) -> None:
         limits.undo()
 
 
-def _in_chunks(world: Callable[[int], None]) -> Callable[[int], None]:
-    """A world whose list of ledgers is in many tiny chunks."""
-
-    def run(seed: int) -> None:
-        limits = Plant()
-        try:
-            tiny_chunks(limits.set)
-            world(seed)
-        finally:
-            limits.undo()
-
-    return run
+def _chunks_takeover(seed: int) -> None:
+    limits = Plant()
+    try:
+        tiny_chunks(limits.set)
+        run_simulation(seed, takeover_beside_a_collector)
+    finally:
+        limits.undo()
 
 
 #: One seed each; AssertionError tells what is violated.
@@ -118,7 +114,7 @@ WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "sliced": _sliced,
     "offload": _offload,
     "offload crash": _offload_crash,
-    "chunks takeover": _in_chunks(_takeover),
+    "chunks takeover": _chunks_takeover,
 }
 
 LEDGER_WORLDS: Final = ("log", "race", "rotation", "takeover")
@@ -473,6 +469,36 @@ def a_chunk_is_deleted_before_the_node_lets_go_of_it(plant: Plant) -> None:
         return found
 
     old = plant.set(ListChunks, "write", write)
+
+
+@bug("chunks takeover")
+def the_node_is_written_before_its_chunk_is_stored(plant: Plant) -> None:
+    kept = set[asyncio.Task[Any]]()
+
+    async def put(store: Any, path: str, value: bytes) -> None:
+        await asyncio.sleep(0.02)
+        with contextlib.suppress(MetadataError):
+            await store.put(path, value)
+
+    async def put_later(self: Any, segment: Any, version: int) -> Any:
+        value = segment.encode()
+        self._count += 1
+        name = f"{version + 1:010d}-{self._token}-{self._count}"
+        kept.add(asyncio.ensure_future(put(self._store, self.path_of(name), value)))
+        self._known[name] = segment.stored_as(name, crc32(value))
+        return self._known[name]
+
+    plant.set(ListChunks, "_put", put_later)
+
+
+@bug("chunks takeover")
+def a_chunk_that_may_yet_be_named_is_collected(plant: Plant) -> None:
+    plant.set(list_chunks, "_version_of", lambda name: 0)
+
+
+@bug("chunks takeover")
+def chunks_of_crashed_owners_stay(plant: Plant) -> None:
+    plant.set(list_chunks, "_version_of", lambda name: sys.maxsize)
 
 
 # Copies elsewhere

@@ -30,6 +30,8 @@ from tests.simulation.simulator import Node, Simulator
 NAME = "t/n/persistent/log"
 PATH = f"{ROOT}/{NAME}"
 HEAD = b"head"
+OPENS_MAX = 1000
+"""Far more than any run needs in which nothing is broken."""
 
 
 class LogWorld(LedgerWorld):
@@ -191,12 +193,18 @@ class Broker:
         self.is_fenced = False
 
     async def open(self) -> ManagedLedger:
-        """Retries until it owns the log, as a broker does for its clients."""
-        while True:
+        """Retries until it owns the log, as a broker does for its clients.
+
+        Raises:
+            AssertionError: it never does.
+        """
+        for _ in range(OPENS_MAX):
             try:
                 return await self.open_once()
-            except (ManagedLedgerError, LedgerError, MetadataError):
+            except (ManagedLedgerError, LedgerError, MetadataError) as error:
+                last = error
                 await self.simulator.sleep_ms(100)
+        raise AssertionError(f"liveness: the log can't be opened: {last!r}") from last
 
     async def open_once(self) -> ManagedLedger:
         """Raises what the factory, and the log when it is asked for its cursor, do."""

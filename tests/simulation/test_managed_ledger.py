@@ -141,7 +141,8 @@ class Scenario:
 
 
 async def judge(world: LogWorld, brokers: list[Broker]) -> None:
-    """A fresh owner reads the log, and can write it."""
+    """A fresh owner reads the log, and can write it; nothing fails any more."""
+    world.simulator.network.faults = FaultRates()
     config = ManagedLedgerConfig(head_bytes=len(HEAD), retention_ms=-1, retention_bytes=-1)
     last = Broker(world, config)
     log = await last.open()

@@ -30,6 +30,9 @@ FOUND_IN = {
     "a_close_drops_what_nobody_waits_for": "cursor",
     "what_is_acknowledged_between_slices_is_in_no_increment": "sliced",
     "a_chunk_is_deleted_before_the_node_lets_go_of_it": "chunks takeover",
+    "the_node_is_written_before_its_chunk_is_stored": "chunks takeover",
+    "a_chunk_that_may_yet_be_named_is_collected": "chunks takeover",
+    "chunks_of_crashed_owners_stay": "chunks takeover",
     "bookies_forget_before_the_list_says_so": "offload",
     "a_copy_is_called_complete_when_it_begins": "offload",
 }

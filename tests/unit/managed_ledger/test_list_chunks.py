@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from zlib import crc32
 
+import cramjam
 import orjson
 import pytest
 
 from managed_ledger import ledger_rows
-from managed_ledger.errors import ManagedLedgerFormatError
+from managed_ledger.errors import ManagedLedgerFencedError, ManagedLedgerFormatError
+from managed_ledger.factory import ROOT
+from managed_ledger.leaks import collect_leaked_chunks
 from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
 from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, Segment, ids_gone
-from managed_ledger.list_chunks import ListChunks, chunks_path, read_list
+from managed_ledger.list_chunks import CHUNKS_ROOT, ListChunks, chunks_path, read_list
 from managed_ledger.list_store import ListStore
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import MetadataError
-from tests.unit.managed_ledger.cluster import NAME
+from metadata.store import Versioned
+from tests.unit.managed_ledger.cluster import CONFIG, NAME, Cluster
 
 PATH = f"/managed-ledgers/{NAME}"
 CHUNKS = chunks_path(PATH)
@@ -220,12 +225,153 @@ async def test_a_lost_answer_to_a_chunk_is_no_second_chunk_of_that_name(
     assert (await owner(store)).info == lists.info
 
 
+async def test_a_refused_node_leaves_no_second_chunk_of_the_same_rows(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(store, plain(8))
+    lists = await owner(store)
+    before, put = await names(store), store.put
+
+    async def refusing(path: str, value: bytes, version: int | None = None) -> object:
+        if path == PATH:
+            raise MetadataError("not written")
+        return await put(path, value, version)
+
+    monkeypatch.setattr("managed_ledger.list_store.RETRY_DELAY_S", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", refusing)
+        for _ in range(2):
+            with pytest.raises(MetadataError, match="not written"):
+                await lists.update(lambda x: x.with_copy_started(LedgerCopy(2, "u", "d")))
+    assert len(await names(store)) == len(before) + 1
+    await lists.update(lambda x: x.with_copy_started(LedgerCopy(2, "u", "d")))
+    assert len(await names(store)) == len(before)
+    assert (await owner(store)).info == lists.info
+
+
+async def test_the_list_is_looked_at_again_after_a_chunk(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is deleted and made anew may have the old one's version."""
+    await write(store, plain(8))
+    lists = await owner(store)
+    put = store.put
+
+    async def made_anew(path: str, value: bytes, version: int | None = None) -> object:
+        stored = await put(path, value, version)
+        if path != PATH:
+            await store.delete(PATH)
+            other = encode_info(ManagedLedgerInfo(owner="other"))
+            while (await put(PATH, other)).stat.version < lists.version:
+                pass
+        return stored
+
+    monkeypatch.setattr(store, "put", made_anew)
+    with pytest.raises(ManagedLedgerFencedError):
+        await lists.update(lambda x: x.with_copy_started(LedgerCopy(2, "u", "d")))
+    found = await read_list(store, PATH)
+    assert found is not None
+    assert (found.info.owner, found.stat.version) == ("other", lists.version)
+
+
+async def test_a_settlement_that_is_cancelled_is_made_up_for(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(store, plain(15))
+    lists = await owner(store)
+    gone = range(1, 13)
+
+    async def cancelled(path: str, version: int | None = None) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await lists.update(lambda x: x.without(gone).forget(gone))
+    assert await names(store) != []
+    await lists.update(lambda x: x.with_properties({"a": "b"}))
+    assert await names(store) == []
+
+
+async def test_leaked_chunks_are_collected(store: EmbeddedMetadataStore) -> None:
+    await write(store, plain(9))
+    named = await names(store)
+    found = await read_list(store, PATH)
+    assert found is not None
+    late = f"{found.stat.version + 1:010d}-gone-1"
+    for name in ("0000000000-gone-1", late, "what is it?"):
+        await store.put(f"{CHUNKS}/{name}", b"x")
+    assert await collect_leaked_chunks(store, ROOT) == ["0000000000-gone-1"]
+    assert {*await names(store)} == {*named, late, "what is it?"}
+    assert await read_list(store, PATH) == found
+    assert (await owner(store)).info == found.info, "a claim meets them, too"
+    await store.delete(PATH)
+    assert {*await collect_leaked_chunks(store, ROOT)} == {*named, late, "what is it?"}
+    assert await store.children(CHUNKS_ROOT) == []
+
+
+async def test_a_deletion_leaves_the_chunks_of_a_log_made_anew(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    store, new = log.store, f"{CHUNKS}/0000000001-other-1"
+    children = store.children
+
+    async def made_anew(path: str) -> list[str]:
+        if path == CHUNKS:
+            await store.delete(PATH)
+            await store.put(PATH, encode_info(ManagedLedgerInfo(owner="other")))
+            await store.put(new, b"x")
+        return await children(path)
+
+    store.children = made_anew  # type: ignore[method-assign]
+    await log.delete()
+    assert await store.exists(new)
+    found = await read_list(store, PATH)
+    assert found is not None
+    assert found.info.owner == "other"
+
+
+async def test_a_reader_of_a_list_that_changes_all_the_time_tells_a_lost_chunk(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(store, plain(9))
+    lost = f"{CHUNKS}/{(await names(store))[0]}"
+    await store.delete(lost)
+    get = store.get
+
+    async def changing(path: str) -> Versioned | None:
+        found = await get(path)
+        if path == PATH and found is not None:
+            await store.put(path, found.value)
+        return found
+
+    monkeypatch.setattr(store, "get", changing)
+    with pytest.raises(ManagedLedgerFormatError, match=f"chunk {lost} is lost"):
+        await read_list(store, PATH)
+
+
+async def test_a_log_with_a_damaged_chunk_is_not_opened(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.close()
+    found = await read_list(cluster.store, PATH)
+    assert found is not None
+    info = replace(plain(9), owner=found.info.owner)
+    written = await write(cluster.store, info, found.stat.version)
+    path = f"{CHUNKS}/{written.ledgers.segments[0].name}"
+    await cluster.store.put(path, b"?")
+    before = await cluster.store.get(PATH)
+    with pytest.raises(ManagedLedgerFormatError, match=f"^{PATH}: chunk {path} is damaged"):
+        await cluster.factory().open(NAME, CONFIG)
+    assert await cluster.store.get(PATH) == before
+
+
 async def test_a_lost_or_damaged_chunk_is_named(store: EmbeddedMetadataStore) -> None:
     await write(store, plain(9))
     path = f"{CHUNKS}/{(await names(store))[0]}"
     stored = await store.get(path)
     assert stored is not None
-    for damaged in (stored.value[:-1], b"", stored.value[:9] + b"\0" + stored.value[10:]):
+    other_frame = bytes(cramjam.zstd.compress(cramjam.zstd.decompress(stored.value), 1))
+    assert other_frame != stored.value, "the same rows: only the checksum tells"
+    for damaged in (stored.value[:-1], b"", stored.value[:9] + b"\0", other_frame):
         await store.put(path, damaged)
         with pytest.raises(ManagedLedgerFormatError, match=f"^{PATH}: chunk {path} is damaged"):
             await read_list(store, PATH)
