@@ -8,6 +8,8 @@ be collected. A copy of the whole data directory has both, so it fits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bookkeeper.bookie import index_format, journal_format
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.errors import StaleMetadataError
@@ -62,7 +64,20 @@ def follow_metadata(storage: LedgerStorage, store: MetadataStore, directory: obj
             f"the metadata ({store.place}) are at commit {now.commit}, and the bookie in "
             f"{directory} has seen {noted.commit}: they are older, {_REMEDY}"
         )
-    storage.note_metadata(lambda: encode_mark(store.commit_mark))
+    storage.note_metadata(_encoded(store))
+
+
+def _encoded(store: MetadataStore) -> Callable[[], bytes]:
+    """The store's mark; each group of the journal asks, and it is the same nearly always."""
+    known, body = store.commit_mark, encode_mark(store.commit_mark)
+
+    def encoded() -> bytes:
+        nonlocal known, body
+        if (mark := store.commit_mark) is not known:
+            known, body = mark, encode_mark(mark)
+        return body
+
+    return encoded
 
 
 _REMEDY = (
