@@ -23,7 +23,15 @@ from bookkeeper.environment import PREFIXES, settings_among, squeeze
 from bookkeeper.http_sites import host_names
 from bookkeeper.place import ZONE_LABEL, check_place
 from broker.advertised_listeners import parse_listeners
-from broker.pulsar_settings import FEATURES, LACKING, TUNING, is_default, ledgers_uri_error
+from broker.pulsar_settings import (
+    BOOKKEEPER,
+    FEATURES,
+    LACKING,
+    TUNING,
+    is_default,
+    lacking_error,
+    ledgers_uri_error,
+)
 from loadbalance.config import BalancerConfig
 from loadbalance.errors import InvalidSettingError
 from managed_ledger.offload.places import FILESYSTEM, path_of_uri
@@ -222,6 +230,8 @@ class BrokerConfig(BalancerConfig):
     # --- subscriptions and dispatch
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
+    max_unacked_messages_per_broker: int = 0  # of all Shared and Key_Shared ones; 0: no limit
+    max_unacked_messages_per_subscription_on_broker_blocked: float = 0.16  # of that; more waits
     acknowledgment_at_batch_index_level_enabled: bool = True  # as Pulsar 4.2
     active_consumer_failover_delay_time_millis: int = 1_000
     subscription_key_shared_enable: bool = True
@@ -236,6 +246,7 @@ class BrokerConfig(BalancerConfig):
     is_delayed_delivery_deliver_at_time_strict: bool = False
     delayed_delivery_max_delay_in_millis: int = 0  # 0: no limit
     delayed_delivery_max_index_size_in_bytes: int = 32 * 1024 * 1024  # a subscription; 0: no limit
+    enable_replicated_subscriptions: bool = True  # False: who asks for one gets a plain one
 
     # --- messages that are sent again
     broker_deduplication_enabled: bool = False
@@ -656,18 +667,14 @@ class _OtherSettings:
             if name == "bookkeeperMetadataServiceUri":
                 if (error := ledgers_uri_error(text, metadata_store_url)) is not None:
                     raise ConfigError(f"{key}={text} ({source}): {error}")
-            elif name in LACKING:
-                if not is_default(text, LACKING[name].default):
+            elif name in _RESTRICTIONS:
+                if (error := lacking_error(name, text)) is not None:
                     shown = "******" if "password" in name.lower() else text
-                    row = LACKING[name]
-                    raise ConfigError(
-                        f"{key}={shown} ({source}): not in this version: {row.instead};"
-                        f" only {row.default or 'empty'} is taken"
-                    )
+                    raise ConfigError(f"{key}={shown} ({source}): {error}")
             elif name in FEATURES:
                 if not is_default(text, FEATURES[name]):
                     features.append(f"{key}={text}")
-            elif name in TUNING:
+            elif name in _WITHOUT_A_MEANING:
                 tuning.append(key)
             else:
                 unknown.append(key)
@@ -684,7 +691,10 @@ def _list(texts: Iterable[str]) -> str:
 
 
 _PULSAR_PREFIX = PREFIXES[0]
-_PULSARS = {squeeze(name): name for name in (*LACKING, *FEATURES, *TUNING)}
+_RESTRICTIONS = LACKING.keys() | BOOKKEEPER.keys()
+# The last one: names in bookies' certificates are always verified.
+_WITHOUT_A_MEANING = TUNING | {"bookkeeper_tlsHostnameVerificationEnabled"}
+_PULSARS = {squeeze(name): name for name in (*_RESTRICTIONS, *FEATURES, *_WITHOUT_A_MEANING)}
 _FIELDS = dataclasses.fields(BrokerConfig)
 _TYPES: dict[str, type] = get_type_hints(BrokerConfig)
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}

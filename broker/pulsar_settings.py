@@ -2,6 +2,8 @@
 
 Pulsar has 568 names (fields of its ServiceConfiguration). Those that ``BrokerConfig`` has a field
 for are obeyed; each of the others is in one of three tables. Defaults are Pulsar's.
+
+Beside them Pulsar hands each ``bookkeeper_NAME`` to BookKeeper's client, whatever the name.
 """
 
 from __future__ import annotations
@@ -9,7 +11,10 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-__all__ = ["FEATURES", "LACKING", "TUNING", "Lacking", "is_default", "ledgers_uri_error"]
+__all__ = [
+    *("BOOKKEEPER", "FEATURES", "LACKING", "TUNING"),
+    *("Lacking", "is_default", "lacking_error", "ledgers_uri_error"),
+]
 
 
 class Lacking(NamedTuple):
@@ -71,9 +76,6 @@ LACKING: Final[dict[str, Lacking]] = {
     "maxConsumerMetadataSize": Lacking("1024", "the limit is 1024 bytes"),
     "maxSameAddressConsumersPerTopic": Lacking("0", "consumers are not counted by address"),
     "maxSameAddressProducersPerTopic": Lacking("0", "producers are not counted by address"),
-    "maxUnackedMessagesPerBroker": Lacking(
-        "0", "there are limits of a consumer and of a subscription only"
-    ),
     "metadataSyncEventTopic": Lacking("", "metadata are not synchronized between clusters"),
     "resourceUsageTransportClassName": Lacking("", "resource groups limit nothing"),
     "schemaRegistryCompatibilityCheckers": Lacking(
@@ -102,6 +104,39 @@ LACKING: Final[dict[str, Lacking]] = {
 }
 """What restricts or guarantees something that isn't restricted or guaranteed here: any other value
 than the default ends the start."""
+
+_PEM_FILES: Final = "certificates are PEM files (bookkeeperTLSTrustCertsFilePath)"
+_TLS: Final = "what OpenSSL's defaults allow"
+
+BOOKKEEPER: Final[dict[str, Lacking]] = {
+    "bookkeeper_clientAuthProviderFactoryClass": Lacking(
+        "", "bookies are shown a token (bookkeeperClientAuthenticationPlugin)"
+    ),
+    "bookkeeper_enforceMinNumRacksPerWriteQuorum": Lacking(
+        "false", "bookkeeperClientEnforceMinNumRacksPerWriteQuorum says it"
+    ),
+    "bookkeeper_maxNumEnsembleChanges": Lacking(
+        "2147483647", "bookkeeper_maxAllowedEnsembleChanges says it"
+    ),
+    "bookkeeper_minNumRacksPerWriteQuorum": Lacking(
+        "2", "bookkeeperClientMinNumRacksPerWriteQuorum says it"
+    ),
+    "bookkeeper_networkTopologyScriptFileName": Lacking("", "bookies and racks-info name racks"),
+    "bookkeeper_reppDnsResolverClass": Lacking(
+        "org.apache.pulsar.bookie.rackawareness.BookieRackAffinityMapping",
+        "bookies and racks-info name racks",
+    ),
+    "bookkeeper_tlsCertificatePath": Lacking(
+        "", "bookkeeperTLSCertificateFilePath names the broker's certificate"
+    ),
+    "bookkeeper_tlsEnabledCipherSuites": Lacking("", _TLS),
+    "bookkeeper_tlsEnabledProtocols": Lacking("", _TLS),
+    "bookkeeper_tlsKeyStore": Lacking("", _PEM_FILES),
+    "bookkeeper_tlsTrustStore": Lacking("", _PEM_FILES),
+    "bookkeeper_zkEnableSecurity": Lacking("false", "metadata have no access lists"),
+}
+"""As ``LACKING``, of settings of BookKeeper's client (4.17); defaults are those of Pulsar's broker.
+Not here: ``bookkeeper_tlsHostnameVerificationEnabled``, for names are always verified."""
 
 FEATURES: Final[dict[str, str]] = {
     "activeConsumerFailoverConsistentHashing": "false",
@@ -165,7 +200,7 @@ dispatcherEntryFilterRescheduledMessageDelay dispatcherMaxReadSizeBytes dispatch
 dispatcherPauseOnAckStatePersistentEnabled dispatcherReadFailureBackoffInitialTimeInMs
 dispatcherReadFailureBackoffMandatoryStopTimeInMs dispatcherReadFailureBackoffMaxTimeInMs
 dispatcherRetryBackoffInitialTimeInMs dispatcherRetryBackoffMaxTimeInMs enableBusyWait
-enableNamespaceIsolationUpdateOnTime enableReplicatedSubscriptions entryFiltersDirectory
+enableNamespaceIsolationUpdateOnTime entryFiltersDirectory
 exposeBundlesMetricsInPrometheus exposeCustomTopicMetricLabelsEnabled
 exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus
 exposePreciseBacklogInPrometheus exposePublisherStats exposeSubscriptionBacklogSizeInPrometheus
@@ -212,7 +247,7 @@ maxTopicListInFlightDirectMemSizeMB maxTopicListInFlightDirectMemSizePermitsAcqu
 maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis maxTopicListInFlightHeapMemSizeMB
 maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize
 maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis
-maxUnackedMessagesPerSubscriptionOnBrokerBlocked metadataStoreAllowReadOnlyOperations
+metadataStoreAllowReadOnlyOperations
 metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
 metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreCacheExpirySeconds
 metadataStoreSerDesThreads metricsBufferResponse metricsServletTimeoutMs
@@ -260,6 +295,14 @@ zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis
 )
 """Threads, buffers, caches, intervals of parts that are made otherwise or don't exist, and what
 only counts beside a switch of the other tables: nothing is lost by ignoring them."""
+
+
+def lacking_error(name: str, text: str) -> str | None:
+    """Why a value can't be taken; None: it can, or no table of restrictions has its name."""
+    row = LACKING.get(name) or BOOKKEEPER.get(name)
+    if row is None or is_default(text, row.default):
+        return None
+    return f"not in this version: {row.instead}; only {row.default or 'empty'} is taken"
 
 
 def is_default(text: str, default: str) -> bool:

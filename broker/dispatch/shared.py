@@ -11,6 +11,7 @@ Rules: wire-protocol 6.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
@@ -31,6 +32,9 @@ from broker.protocol.entry_head import (
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
 
+if TYPE_CHECKING:
+    from broker.dispatch.unacked_budget import UnackedBudget
+
 __all__ = ["SharedDispatcher"]
 
 _FOR_EVER_MS = 2**64
@@ -50,6 +54,8 @@ class SharedDispatcher:
         self.delayed = DelayedIndex(limits.delay_tick_ms, strict=limits.delay_strict)
         self.unacked = 0  # messages pending at all consumers
         self.blocked = False  # too many of them
+        self.budget: UnackedBudget | None = None  # of the broker; None: it has no limit
+        self.waits_for_broker = False  # the budget is used up, and too much of it here
         self.unblocked = False  # since the shell looked last, somebody may take entries again
         self._limits = limits
         self._rounds = RoundRobin()
@@ -109,7 +115,8 @@ class SharedDispatcher:
         self.delayed.clear()
         self._pins.clear()
         self._sizes.clear()
-        self.unacked, self.blocked = 0, False
+        self._lower_unacked(self.unacked)
+        self.blocked = False
         self.read_position = None
         self.generation += 1
 
@@ -290,6 +297,8 @@ class SharedDispatcher:
 
     def _lower_unacked(self, messages: int) -> None:
         self.unacked -= messages
+        if self.budget is not None:
+            self.budget.changed(self, -messages)
         if self.blocked and self.unacked < self._limits.unacked_per_subscription // 2:
             self.blocked = False
             self.unblocked = True
@@ -317,7 +326,7 @@ class SharedDispatcher:
         While the delayed index is full no new entry is read, for it might have to wait there. The
         index exceeds its limit by the entries of one read at most.
         """
-        if self.blocked:
+        if self.blocked or self.waits_for_broker:
             return None
         permits = self._rounds.available_permits()
         if permits <= 0:
@@ -445,6 +454,8 @@ class SharedDispatcher:
             if not any(redelivered):
                 redelivered = None
         self.unacked += messages
+        if self.budget is not None:
+            self.budget.changed(self, messages)
         limit = self._limits.unacked_per_subscription
         if limit and self.unacked >= limit:
             self.blocked = True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.advertised_listeners import address_of, parse_listeners
 from broker.auth.without_effect import without_effect
+from broker.dispatch.unacked_budget import UnackedBudget
 from broker.service.access_control import AccessControl
 from broker.service.cluster_documents import ClusterDocuments
 from broker.service.cluster_members import ClusterMembers
@@ -79,6 +80,12 @@ def _authenticator_of(config: BrokerConfig) -> Authenticator | None:
     from broker.auth.authenticator import Authenticator
 
     return Authenticator.of_config(config)
+
+
+def _unacked_budget(config: BrokerConfig) -> UnackedBudget | None:
+    limit = config.max_unacked_messages_per_broker
+    share = config.max_unacked_messages_per_subscription_on_broker_blocked
+    return UnackedBudget(limit, share) if limit > 0 and share > 0 else None
 
 
 def _access_of(service: BrokerService) -> tuple[AccessControl | None, CommandGate | None]:
@@ -157,7 +164,10 @@ class BrokerService:
         )
         self.publish_throttle = broker_publish_throttle(config, self.loop)
         """Of everything that is published here; None: no limit."""
-        self.dispatch_throttle = broker_dispatch_throttle(config, self.loop)
+        self.dispatch_throttle, self.unacked_budget = (
+            broker_dispatch_throttle(config, self.loop),
+            _unacked_budget(config),  # None: no limit
+        )
         self.lookups = 0
         """LOOKUP-class requests under way."""
         self.connections: set[Connection] = set()

@@ -16,6 +16,7 @@ import orjson
 
 from broker.config import ConfigError, key_of
 from broker.errors import BrokerMetadataError, PreconditionFailedError
+from broker.pulsar_settings import lacking_error
 from loadbalance.config import BalancerConfig
 from metadata.errors import MetadataError
 from metadata.recipes import update
@@ -97,6 +98,7 @@ class DynamicConfiguration:
         """
         self._store, self._base, self._apply = store, base, apply
         self._current = base
+        self._told: set[tuple[str, str]] = set()  # stored values that can't be used
         self._reading = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._stale = False
@@ -132,7 +134,10 @@ class DynamicConfiguration:
             PreconditionFailedError: not dynamic, or not a value of its type and limits.
         """
         if key not in _FIELD_OF_KEY:
-            raise PreconditionFailedError("Can't update non-dynamic configuration")
+            reason = "Can't update non-dynamic configuration"
+            if (error := lacking_error(key, text)) is not None:
+                reason += f": {key}: {error}"
+            raise PreconditionFailedError(reason)
         try:
             _with(self._base, {key: text})
         except ConfigError as error:
@@ -198,20 +203,26 @@ class DynamicConfiguration:
                 self._current = config  # only now: what failed is tried with the next news
 
     def _effective(self, values: Mapping[str, str]) -> BrokerConfig:
-        """Values that another version of the broker stored and this one can't use are left out."""
+        """Without stored values that this broker can't use; each is told once.
+
+        They never end a start: they are the cluster's, and would end all of its brokers at once
+        (docs/decisions/0042).
+        """
         config = self._base
         for key, text in values.items():
             try:
                 config = _with(config, {key: text})
             except ConfigError as error:
-                logger.warning("dynamic configuration: ignored %s: %s", key, error)
+                if (key, text) not in self._told:
+                    logger.warning("dynamic configuration: ignored %s: %s", key, error)
+                self._told.add((key, text))
         return config
 
 
 def _with(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
     for key in values:
         if key not in _FIELD_OF_KEY:
-            raise ConfigError(f"{key}: not a dynamic setting")
+            raise ConfigError(lacking_error(key, values[key]) or "not a dynamic setting")
     changed = config.with_keys(values)
     for key in values:
         field = _FIELD_OF_KEY[key]

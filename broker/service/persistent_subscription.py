@@ -103,7 +103,7 @@ class PersistentSubscription(Subscription):
         self._rate = SubscriptionRate(topic, name)
         self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
         self.properties = dict(cursor.cursor_properties)
-        self.replicated = _REPLICATED in cursor.properties
+        self.marked_replicated = _REPLICATED in cursor.properties
         self._core: SingleActiveDispatcher | SharedDispatcher | None = None
         self._dispatcher: AsyncDispatcher | None = None
         self._terminated = topic.terminated
@@ -118,7 +118,14 @@ class PersistentSubscription(Subscription):
         return self._cursor
 
     async def set_replicated(self, replicated: bool) -> None:
-        if not self.durable or replicated == self.replicated:
+        if not self.durable or replicated == self.marked_replicated:
+            return
+        if replicated and not self.topic.service.config.enable_replicated_subscriptions:
+            logger.info(
+                "%s: subscription %s is not replicated: enableReplicatedSubscriptions=false",
+                self.topic.name,
+                self.name,
+            )
             return
         if replicated and not any(x.replicated for x in self.topic.subscriptions.values()):
             logger.warning(
@@ -130,18 +137,18 @@ class PersistentSubscription(Subscription):
         wanted = {
             name: value for name, value in self.cursor.properties.items() if name != _REPLICATED
         }
-        self.replicated = replicated  # what is acknowledged meanwhile must not remove it
+        self.marked_replicated = replicated  # what is acknowledged meanwhile must not remove it
         try:
             await self.cursor.set_properties(wanted | self._own_position_properties())
         except (CursorBusyError, CursorClosedError) as error:  # being reset or deleted, or closed
-            self.replicated = not replicated
+            self.marked_replicated = not replicated
             raise SubscriptionFencedError(f"Subscription {self.name}: {error}") from error
         except (LedgerError, ManagedLedgerError, MetadataError) as error:
             raise PersistenceError(f"Can't store the cursor of {self.name}: {error}") from error
 
     def _own_position_properties(self) -> dict[str, int]:
         """What each position of the cursor has, whatever consumers store with theirs."""
-        return {_REPLICATED: 1} if self.replicated else {}
+        return {_REPLICATED: 1} if self.marked_replicated else {}
 
     # --- consumers
 
@@ -180,6 +187,9 @@ class PersistentSubscription(Subscription):
             ack_sets=self._batch_acks,
             gate=self._rate.gate(self._entries_from),
         )
+        budget = self.topic.service.unacked_budget
+        if budget is not None and isinstance(core, SharedDispatcher):
+            budget.join(core, self._dispatcher.wake)
 
     def _entries_from(self, position: Position) -> int:
         ledger = self.ledger
@@ -200,6 +210,9 @@ class PersistentSubscription(Subscription):
     def _stop(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.close()
+        core = self._core
+        if isinstance(core, SharedDispatcher) and core.budget is not None:
+            core.budget.leave(core)
         self._dispatcher = self._core = None
 
     def _join(self, consumer: Consumer) -> None:
@@ -316,7 +329,7 @@ class PersistentSubscription(Subscription):
                 on_durable(None)
             return
         self._note_ack(consumer, 1)
-        if self.replicated and properties is not None:
+        if self.marked_replicated and properties is not None:
             properties = {**properties, **self._own_position_properties()}
         try:
             if not any(ack_set):
@@ -564,7 +577,7 @@ class PersistentSubscription(Subscription):
         delayed = 0
         if isinstance(core, SharedDispatcher):
             delayed = core.delayed.count
-            stats["blockedSubscriptionOnUnackedMsgs"] = core.blocked
+            stats["blockedSubscriptionOnUnackedMsgs"] = core.blocked or core.waits_for_broker
             stats["unackedMessages"] = core.unacked
             stats["msgInReplay"] = core.replayed_later
             stats["delayedMessageIndexSizeInBytes"] = core.delayed.memory_bytes

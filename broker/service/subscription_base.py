@@ -61,7 +61,7 @@ class Subscription(ABC):
         self.key_policy: KeySharedPolicy | None = None  # Key_Shared: what its consumers agree on
         self.selector: KeySelector | None = None
         self.properties: dict[str, str] = {}
-        self.replicated = False
+        self.marked_replicated = False  # stored; whether that counts is ``replicated``
         self.rates = RateSampler()
         self.fenced = False  # being closed or deleted, for good
         self._opened: asyncio.Future[None] | None = None  # set while a reset is under way
@@ -74,9 +74,15 @@ class Subscription(ABC):
     def now_ms(self) -> int:
         return self.topic.service.clock()
 
+    @property
+    def replicated(self) -> bool:
+        """Whether other clusters shall have the subscription, too."""
+        enabled = self.topic.service.config.enable_replicated_subscriptions
+        return self.marked_replicated and enabled
+
     async def set_replicated(self, replicated: bool) -> None:  # noqa: B027
         """Whether other clusters shall have the subscription, too. Only a durable subscription
-        keeps that.
+        keeps that, and a wish for it only while ``enableReplicatedSubscriptions`` is true.
 
         Raises:
             PersistenceError: perhaps not stored. SubscriptionFencedError: being deleted or reset.

@@ -6,6 +6,7 @@ Safety is checked at every delivery; at the end the faults stop and everything m
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import zlib
@@ -20,6 +21,7 @@ from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest, Skip
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher
+from broker.dispatch.unacked_budget import UnackedBudget
 from broker.protocol.entry_head import (
     FLAG_CHUNK,
     FLAG_FIRST_CHUNK,
@@ -605,3 +607,38 @@ def test_single_active_keeps_the_order_and_loses_nothing(seed: int) -> None:
     for _ in range(STEPS):
         world.step()
     world.heal()
+
+
+@pytest.mark.parametrize("seed", SEEDS[: len(SEEDS) // 2])
+def test_dispatchers_that_share_a_budget(seed: int) -> None:
+    """The sum is exact, the right ones wait and read nothing, whoever may go on is woken."""
+    rng = random.Random(seed)
+    budget = UnackedBudget(rng.choice([1, 30, 120]), rng.choice([0.05, 0.16, 0.5]))
+    worlds = [rng.choice([SharedWorld, KeySharedWorld])(3 * seed + nth) for nth in range(3)]
+    woken: set[SharedDispatcher] = set()
+    for world in worlds:
+        budget.join(world.core, functools.partial(woken.add, world.core))
+    for step in range(STEPS):
+        waited = {world.core for world in worlds if world.core.waits_for_broker}
+        woken.clear()
+        rng.choice(worlds).step()
+        assert budget.total == sum(world.core.unacked for world in worlds)
+        if budget.is_exceeded:
+            assert 2 * budget.total >= budget.limit
+        else:
+            assert budget.total < budget.limit
+        for core in (world.core for world in worlds):
+            if core.waits_for_broker:
+                assert budget.is_exceeded
+                assert core.unacked > budget.limit_of_each // 2
+                assert core.next_read() is None
+            else:
+                assert not budget.is_exceeded or core.unacked <= budget.limit_of_each
+                assert core not in waited or core in woken
+        if step % 8 == 0:
+            for world in worlds:
+                world.check_books()
+    for world in worlds:
+        world.heal()
+    assert budget.total == 0
+    assert not budget.is_exceeded

@@ -320,6 +320,7 @@ async def replicated_status(
     openapi_extra=body_doc({"type": "boolean"}, False, required=True),
     responses={
         400: {"description": "No boolean in the body"},
+        412: {"description": "`true` while `enableReplicatedSubscriptions` is false"},
         **OF_PARTITIONED,
     },
 )
@@ -337,6 +338,9 @@ async def set_replicated_status(
         raise ApiError(
             405, "Cannot enable/disable replicated subscriptions on non-persistent topics"
         )
+
+    if body and not service.config.enable_replicated_subscriptions:
+        raise ApiError(412, "Replicated subscriptions are disabled by the broker")
 
     async def one(name: TopicName) -> None:
         found = find_subscription(await loaded(service, name), subscription)

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from bookkeeper.environment import squeeze
 from broker.config import _FIELD_OF_KEY, _FORMER_KEYS, BrokerConfig, ConfigError
-from broker.pulsar_settings import FEATURES, LACKING, TUNING, is_default, ledgers_uri_error
+from broker.pulsar_settings import (
+    BOOKKEEPER,
+    FEATURES,
+    LACKING,
+    TUNING,
+    is_default,
+    ledgers_uri_error,
+)
 
 _ROWS = (Path(__file__).parent / "pulsar_settings_4_2_4.tsv").read_text().splitlines()
 DEFAULTS = dict(line.split("\t") for line in _ROWS)
@@ -50,6 +58,8 @@ def test_each_name_has_one_meaning() -> None:
     assert set().union(*tables) == DEFAULTS.keys()
     for name, default in FEATURES.items() | {(name, row.default) for name, row in LACKING.items()}:
         assert default == DEFAULTS[name]
+    of_others = _FIELD_OF_KEY.keys() | {squeeze(name) for name in DEFAULTS}
+    assert not {squeeze(name) for name in BOOKKEEPER} & of_others
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -64,7 +74,8 @@ def test_pulsars_defaults_start(
     assert all(name in record.getMessage() for name in TUNING)
     # As Pulsar's files have what they leave to the program
     caplog.clear()
-    load(source, dict.fromkeys(LACKING.keys() | FEATURES.keys(), ""), tmp_path)
+    load(source, dict.fromkeys(LACKING.keys() | FEATURES.keys() | BOOKKEEPER.keys(), ""), tmp_path)
+    load(source, {name: row.default for name, row in BOOKKEEPER.items()}, tmp_path)
     assert not caplog.records
 
 
@@ -87,10 +98,21 @@ def test_pulsars_own_files_start(name: str) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("name", sorted(LACKING))
+@pytest.mark.parametrize("name", sorted(LACKING | BOOKKEEPER))
 def test_a_promise_that_is_not_kept_ends_the_start(name: str, source: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"^{name}="):
-        load(source, {name: another(LACKING[name].default)}, tmp_path)
+    row = (LACKING | BOOKKEEPER)[name]
+    reason = "" if name == _URI else re.escape(row.instead)  # which says what is wrong with it
+    with pytest.raises(ConfigError, match=rf"^{name}=.*{reason}"):
+        load(source, {name: another(row.default)}, tmp_path)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("text", ["true", "false"])
+def test_names_of_bookies_are_verified_whatever_is_set(
+    text: str, source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(source, {"bookkeeper_tlsHostnameVerificationEnabled": text}, tmp_path)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("name", sorted(FEATURES))

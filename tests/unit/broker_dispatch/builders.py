@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from broker.config import BrokerConfig
+from broker.dispatch.unacked_budget import UnackedBudget
 from broker.policies.effective import Policies
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import Consumer, SubscribeRequest
@@ -26,6 +27,7 @@ class FakeService:
         self.config = BrokerConfig(**settings)
         self.now_ms = 1_800_000_000_000
         self.dispatch_throttle = None
+        self.unacked_budget: UnackedBudget | None = None
 
     def clock(self) -> int:
         return self.now_ms

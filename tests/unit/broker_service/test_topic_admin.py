@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
+import httpx
 import pytest
 
 from broker.errors import (
@@ -14,6 +16,7 @@ from broker.errors import (
     TopicBusyError,
     TopicFencedError,
 )
+from broker.http.app import create_app
 from broker.protocol.topic_name import TopicName
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.persistent_topic import EPOCH_PROPERTY, PersistentTopic
@@ -179,6 +182,29 @@ async def test_a_replicated_subscription_stays_one(
     assert (again.replicated, again.cursor.properties) == (False, {})
 
 
+async def test_without_replicated_subscriptions_there_are_none(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = broker.service
+    topic = await topic_of(broker)
+    await (await topic.create_subscription("before")).set_replicated(True)
+    off = dataclasses.replace(service.config, enable_replicated_subscriptions=False)
+    monkeypatch.setattr(service, "config", off)
+    await service.unload_topic(topic.name)
+    topic = await topic_of(broker)
+    await (await topic.create_subscription("later")).set_replicated(True)
+    await topic.subscriptions["before"].reset(EARLIEST)
+    stats = [topic.subscriptions[name].stats(0) for name in ("before", "later")]
+    assert [(x["isReplicated"], x["replicated"]) for x in stats] == [(False, False)] * 2
+
+    on = dataclasses.replace(off, enable_replicated_subscriptions=True)
+    monkeypatch.setattr(service, "config", on)
+    await service.unload_topic(topic.name)
+    topic = await topic_of(broker)
+    assert topic.subscriptions["before"].replicated, "its mark is kept"
+    assert not topic.subscriptions["later"].replicated
+
+
 async def test_a_failed_write_of_the_mark_says_so_and_is_stored_by_the_next(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,3 +222,15 @@ async def test_a_failed_write_of_the_mark_says_so_and_is_stored_by_the_next(
     await found.cursor.flush()
     await broker.service.unload_topic(topic.name)
     assert (await topic_of(broker)).subscriptions["s"].replicated
+
+
+async def test_rest_refuses_replication_that_is_switched_off() -> None:
+    broker = await Broker(enable_replicated_subscriptions=False).start()
+    topic = await topic_of(broker)
+    await topic.create_subscription("s")
+    url = "/admin/v2/persistent/public/default/t/subscription/s/replicatedSubscriptionStatus"
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        codes = [(await client.post(url, json=wanted)).status_code for wanted in (True, False)]
+    assert codes == [412, 204]
+    await broker.close()
