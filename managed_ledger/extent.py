@@ -3,22 +3,24 @@
 Taken without a pause, so all of it is of the same moment. What such a reader needs beside it, the
 metadata of the ledgers, is read afterwards: then they name the bookies of every entry up to
 ``last_confirmed``, as a writer stores a change of bookies before it confirms what they hold.
-Meanwhile ledgers may be trimmed; ``without_trimmed`` leaves out what is gone by then.
+Meanwhile ledgers may be trimmed; ``left_of`` leaves out what is gone by then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from managed_ledger.ledger_rows import CHUNK_ROWS
 from managed_ledger.position import EARLIEST, Position
 
 if TYPE_CHECKING:
-    from managed_ledger.ledger_rows import LedgerInfo
+    from managed_ledger.ledger_rows import LedgerInfo, Segment
     from managed_ledger.managed_ledger import ManagedLedger
     from managed_ledger.offload.context import OffloadContext
 
-__all__ = ["LogExtent", "ReadableLedger", "extent_of"]
+__all__ = ["LogExtent", "ReadableLedger", "extent_of", "left_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,49 +60,63 @@ class LogExtent:
         first: the first existing entry; there is none: the next to be written.
         last_confirmed: see `LedgerList.last_confirmed`.
         terminated: there will never be another entry.
+        from_ledger: ledgers below aren't listed.
+        packed: the older ledgers, which are closed, and some below ``from_ledger``.
+        newest: those behind them.
     """
 
     first: Position
     last_confirmed: Position
     terminated: bool
-    ledgers: tuple[ReadableLedger, ...]
+    from_ledger: int
+    packed: tuple[Segment, ...]
+    newest: tuple[ReadableLedger, ...]
 
-    def without_trimmed(self, now: LogExtent) -> LogExtent:
-        """The same moment, without what is gone by a later one; copies are those of the later one.
+    def pieces(self) -> Iterator[Sequence[ReadableLedger]]:
+        """All ledgers, in order, so many at a time as a turn of the loop can bear."""
+        for segment in self.packed:
+            yield [
+                ReadableLedger(x.ledger_id, x.entries, x.size, x.closed_ms, x.offload)
+                for x in segment
+                if x.ledger_id >= self.from_ledger
+            ]
+        for start in range(0, len(self.newest), CHUNK_ROWS):
+            yield self.newest[start : start + CHUNK_ROWS]
 
-        Args:
-            now: of the same log, with ledgers from the same id on.
-        """
-        left = {x.ledger_id: x.offload for x in now.ledgers}
+    def first_left(self, log: ManagedLedger) -> Position:
+        """The first of its entries that is there now; there is none: the one behind the last."""
         ledger_id, entry_id = self.last_confirmed
-        return replace(
-            self,
-            # All of it may be gone, and more written since.
-            first=min(now.first, (ledger_id, entry_id + 1)),
-            ledgers=tuple(
-                replace(x, offload=left[x.ledger_id]) for x in self.ledgers if x.ledger_id in left
-            ),
-        )
+        # All of it may be gone, and more written since.
+        return min(log.first_position(), (ledger_id, entry_id + 1))
 
 
 def extent_of(log: ManagedLedger, from_ledger: int = EARLIEST[0]) -> LogExtent:
-    """The log as it is now; what it costs grows with the ledgers from ``from_ledger`` on only.
+    """The log as it is now; costs no more for a million ledgers than for some thousand.
 
     Args:
         from_ledger: ledgers below aren't listed; ``first`` may be in one.
     """
-    last_confirmed = log.last_confirmed
-    ledgers = []
-    for x in log.lists.info.ledgers.from_id(from_ledger):
+    last_confirmed, rows = log.last_confirmed, log.lists.info.ledgers
+    newest = []
+    for x in rows.tail:
         if x.ledger_id > last_confirmed[0]:
             break
         # None: the stored list is a step ahead of the log's, and the ledger about to go.
-        if (entries := log.ledger_entries(x.ledger_id)) is not None:
+        entries = log.ledger_entries(x.ledger_id) if x.ledger_id >= from_ledger else None
+        if entries is not None:
             size = _size(log, x, entries)
-            ledgers.append(ReadableLedger(x.ledger_id, entries, size, x.closed_ms, x.offload))
+            newest.append(ReadableLedger(x.ledger_id, entries, size, x.closed_ms, x.offload))
     return LogExtent(
-        log.first_position(), last_confirmed, log.terminated is not None, tuple(ledgers)
+        *(log.first_position(), last_confirmed, log.terminated is not None, from_ledger),
+        *(rows.segments_from(from_ledger), tuple(newest)),
     )
+
+
+def left_of(ledgers: Sequence[ReadableLedger], log: ManagedLedger) -> list[ReadableLedger]:
+    """Those of an earlier moment that are listed now; copies are those of now."""
+    rows = log.lists.info.ledgers.select([x.ledger_id for x in ledgers])
+    offloads = {x.ledger_id: x.offload for x in rows}
+    return [replace(x, offload=offloads[x.ledger_id]) for x in ledgers if x.ledger_id in offloads]
 
 
 def _size(log: ManagedLedger, ledger: LedgerInfo, entries: int) -> int:

@@ -303,6 +303,11 @@ class Segment:
         """A copy of the rows' entries."""
         return self._entries[self.trimmed :]
 
+    @property
+    def sizes(self) -> _Numbers:
+        """A copy of the rows' sizes."""
+        return self._sizes[self.trimmed :]
+
     def slot_of(self, ledger_id: int) -> int | None:
         """Index of a row; None: there is no such row."""
         slot = bisect_left(self._ids, ledger_id, self.trimmed)
@@ -373,6 +378,12 @@ class LedgerRows(Sequence[LedgerInfo]):
             self._tail_block = block
         yield block
 
+    def pieces(self) -> Iterator[Sequence[LedgerInfo]]:
+        """All rows, in order, so many at a time as a turn of the loop can bear."""
+        yield from map(list, self.segments)
+        for start in range(0, len(self.tail), CHUNK_ROWS):
+            yield self.tail[start : start + CHUNK_ROWS]
+
     @property
     def size(self) -> int:
         """Bytes of all closed ledgers."""
@@ -411,9 +422,13 @@ class LedgerRows(Sequence[LedgerInfo]):
             yield from segment.ids
         yield from (x.ledger_id for x in self.tail)
 
+    def segments_from(self, ledger_id: int) -> tuple[Segment, ...]:
+        """All but those whose rows are below an id."""
+        return self.segments[bisect_left(self.segments, ledger_id, key=_last_id_of) :]
+
     def from_id(self, ledger_id: int) -> Iterator[LedgerInfo]:
         """The rows from an id on."""
-        for segment in self.segments[bisect_left(self.segments, ledger_id, key=_last_id_of) :]:
+        for segment in self.segments_from(ledger_id):
             yield from (x for x in segment if x.ledger_id >= ledger_id)
         yield from self.tail[bisect_left(self.tail, ledger_id, key=_id_of) :]
 

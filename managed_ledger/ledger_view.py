@@ -6,7 +6,7 @@ synchronous and cheap (O(log n) in the number of ledgers).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from managed_ledger.config import ManagedLedgerConfig
@@ -62,9 +62,6 @@ class LedgerView(Protocol):
         Raises:
             MetadataError: it can't be read now.
         """
-
-    def ledger_counts(self) -> Sequence[tuple[int, int]]:
-        """(ledger id, confirmed entries) of every listed ledger, in order."""
 
     def ledger_entries(self, ledger_id: int) -> int | None:
         """Confirmed entries of a listed ledger; None when it isn't listed (any more)."""

@@ -46,4 +46,4 @@ def position_before_bytes(ledgers: Sequence[LedgerSize], bytes_max: int) -> Posi
 
 def segment_sizes(segment: Segment) -> list[LedgerSize]:
     """Of each of its ledgers."""
-    return [(x.ledger_id, x.entries, x.size) for x in segment]
+    return list(zip(segment.ids, segment.entry_counts, segment.sizes, strict=True))

@@ -5,23 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from managed_ledger.offload.choosing import is_offloaded
 from managed_ledger.position import Position
 
 if TYPE_CHECKING:
+    from managed_ledger.ledger_rows import LedgerRows
     from managed_ledger.managed_ledger import ManagedLedger
-
-
-@dataclass(slots=True)
-class LedgerStats:
-    """One listed ledger; an open one shows zeros, as Pulsar's does."""
-
-    ledger_id: int
-    entries: int
-    size: int
-    closed_ms: int
-    is_offloaded: bool = False
-    """Whether there is a complete copy elsewhere."""
 
 
 @dataclass(slots=True)
@@ -40,7 +28,8 @@ class ManagedLedgerStats:
     pending_append_bytes: int
     last_confirmed: Position
     state: str
-    ledgers: list[LedgerStats]
+    ledgers: LedgerRows
+    """An open one shows zeros, as Pulsar's does. There may be a million: `LedgerRows.pieces`."""
     terminated: Position | None
     properties: dict[str, str]
     cached_bytes: int
@@ -68,10 +57,7 @@ def stats_of(log: ManagedLedger) -> ManagedLedgerStats:
         pending_append_bytes=log.pending_bytes,
         last_confirmed=log.last_confirmed,
         state=log.state,
-        ledgers=[
-            LedgerStats(x.ledger_id, x.entries, x.size, x.closed_ms, is_offloaded(x))
-            for x in log.lists.info.ledgers
-        ],
+        ledgers=log.lists.info.ledgers,
         terminated=log.terminated,
         properties=log.properties,
         cached_bytes=0 if log.log_cache is None else sum(x.size for x in log.log_cache.chunks),

@@ -5,8 +5,12 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, LedgerState
 from bookkeeper.replication.under_replication import UnderReplicationStore
+from broker.http.long_answers import long_array
+from broker.http.topic_access import each, stored
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.rates import iso_time
 from managed_ledger.cursor.ack_state import runs_of
@@ -14,10 +18,13 @@ from managed_ledger.offload.choosing import is_offloaded
 from managed_ledger.position import Position, format_position
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
     from broker.service.persistent_topic import PersistentTopic
     from broker.service.subscription import Subscription
     from broker.service.topic import Topic
     from managed_ledger.cursor.cursor import Cursor
+    from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
     from managed_ledger.managed_ledger import ManagedLedger
     from managed_ledger.stored_info import StoredCursor, StoredLedger
     from metadata.store import Stat
@@ -28,7 +35,6 @@ __all__ = [
     "ledger_info",
     "offline_stats",
     "volatile_internal_stats",
-    "with_ledger_metadata",
 ]
 
 _RANGES_MAX: Final = 1000
@@ -66,8 +72,13 @@ def volatile_internal_stats(topic: Topic) -> dict[str, Any]:
     }
 
 
-def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
-    """PersistentTopicInternalStats."""
+def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIterator[bytes]:
+    """PersistentTopicInternalStats as of now.
+
+    Args:
+        metadata: also what the metadata store says of each ledger, when its turn comes. Only
+            reading that raises a BrokerError.
+    """
     ledger = topic.ledger
     stats = ledger.stats()
     cursors = {
@@ -81,20 +92,10 @@ def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
         "currentLedgerEntries": stats.current_ledger_entries,
         "currentLedgerSize": stats.current_ledger_size,
         "lastLedgerCreatedTimestamp": iso_time(stats.last_ledger_created_ms),
-        "waitingCursorsCount": sum(each["waitingReadOp"] for each in cursors.values()),
+        "waitingCursorsCount": sum(x["waitingReadOp"] for x in cursors.values()),
         "pendingAddEntriesCount": stats.pending_append_entries,
         "lastConfirmedEntry": format_position(stats.last_confirmed),
         "state": stats.state,
-        "ledgers": [
-            {
-                "ledgerId": each.ledger_id,
-                "entries": each.entries,
-                "size": each.size,
-                "offloaded": each.is_offloaded,
-                "underReplicated": False,
-            }
-            for each in stats.ledgers
-        ],
         "cursors": cursors,
         "properties": dict(stats.properties),
         "schemaLedgers": [],
@@ -110,7 +111,8 @@ def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
         answer["lastLedgerCreationFailureTimestamp"] = iso_time(
             stats.last_ledger_creation_failure_ms
         )
-    return answer
+    of = ledger if metadata else None
+    return long_array(answer, "ledgers", _pieces(stats.ledgers, _ledger_row, of))
 
 
 def _cursor(
@@ -171,27 +173,32 @@ def format_ranges(ranges: list[tuple[Position, Position]], count: int) -> str:
     return f"[{','.join(texts)}]"
 
 
-async def with_ledger_metadata(ledger: ManagedLedger, answer: dict[str, Any]) -> None:
-    """Add to each ledger of internal statistics what the metadata store says of it; also whether
-    auto-recovery has marked it.
+def _ledger_row(ledger: LedgerInfo) -> dict[str, Any]:
+    return {
+        "ledgerId": ledger.ledger_id,
+        "entries": ledger.entries,
+        "size": ledger.size,
+        "offloaded": is_offloaded(ledger),
+        "underReplicated": False,
+    }
 
-    Raises:
-        LedgerError, MetadataError.
-    """
+
+async def _add_metadata(ledger: ManagedLedger, rows: list[dict[str, Any]]) -> None:
+    """Also whether auto-recovery has marked it."""
     markers = UnderReplicationStore(ledger.store, ledger.now_ms)
-    for row in answer["ledgers"]:
+
+    async def add(row: dict[str, Any]) -> None:
         found = await ledger.client.read_ledger_metadata(row["ledgerId"])
-        if found is None:
-            continue  # trimmed meanwhile
-        row["underReplicated"] = await markers.read(row["ledgerId"]) is not None
-        row["metadata"] = _metadata_text(found)
+        if found is not None:  # else trimmed meanwhile
+            row["underReplicated"] = await markers.read(row["ledgerId"]) is not None
+            row["metadata"] = _metadata_text(found)
+
+    await each(rows, add)
 
 
 def _metadata_text(found: LedgerMetadata) -> str:
     """As BookKeeper's LedgerMetadataImpl.toString has it: people's tools read it."""
-    segments = ", ".join(
-        f"{each.first_entry}=[{', '.join(each.bookies)}]" for each in found.segments
-    )
+    segments = ", ".join(f"{x.first_entry}=[{', '.join(x.bookies)}]" for x in found.segments)
     custom = ", ".join(
         f"{name}=base64:{b64encode(value).decode()}"
         for name, value in found.custom_metadata.items()
@@ -207,27 +214,42 @@ def _metadata_text(found: LedgerMetadata) -> str:
     )
 
 
-def ledger_info(stored: StoredLedger) -> dict[str, Any]:
+def ledger_info(found: StoredLedger) -> AsyncIterator[bytes]:
     """ManagedLedgerInfo."""
-    info = stored.info
-    ledgers: list[dict[str, Any]] = []
-    for each in info.ledgers:
-        row: dict[str, Any] = {"ledgerId": each.ledger_id, "isOffloaded": is_offloaded(each)}
-        if each.offload is not None:
-            row["offloadedContextUuid"] = each.offload.copy.uuid
-        if each.closed_ms:
-            row |= {"entries": each.entries, "size": each.size, "timestamp": each.closed_ms}
-        ledgers.append(row)
+    info = found.info
     answer: dict[str, Any] = {
-        **_dates(stored.stat),
-        "ledgers": ledgers,
-        "cursors": {name: _stored_cursor(cursor) for name, cursor in stored.cursors.items()},
+        **_dates(found.stat),
+        "cursors": {name: _stored_cursor(cursor) for name, cursor in found.cursors.items()},
     }
     if info.terminated is not None:
         answer["terminatedPosition"] = _position(info.terminated)
     if info.properties:
         answer["properties"] = dict(info.properties)
-    return answer
+    return long_array(answer, "ledgers", _pieces(info.ledgers, _stored_row))
+
+
+def _stored_row(ledger: LedgerInfo) -> dict[str, Any]:
+    row: dict[str, Any] = {"ledgerId": ledger.ledger_id, "isOffloaded": is_offloaded(ledger)}
+    if ledger.offload is not None:
+        row["offloadedContextUuid"] = ledger.offload.copy.uuid
+    if ledger.closed_ms:
+        row |= {"entries": ledger.entries, "size": ledger.size, "timestamp": ledger.closed_ms}
+    return row
+
+
+async def _pieces(
+    ledgers: LedgerRows,
+    row: Callable[[LedgerInfo], dict[str, Any]],
+    of: ManagedLedger | None = None,
+) -> AsyncIterator[bytes]:
+    """Args:
+    of: their log, if what the metadata store says of each is to be told, too.
+    """
+    for piece in ledgers.pieces():
+        rows = [row(ledger) for ledger in piece]
+        if of is not None:
+            await stored(_add_metadata(of, rows), "Reading ledger metadata")
+        yield orjson.dumps(rows)
 
 
 def _stored_cursor(cursor: StoredCursor) -> dict[str, Any]:
@@ -259,7 +281,7 @@ def _position(position: Position) -> dict[str, int]:
     return {"ledgerId": position[0], "entryId": position[1]}
 
 
-def offline_stats(topic: PersistentTopic, now_ms: int) -> dict[str, Any]:
+def offline_stats(topic: PersistentTopic, now_ms: int) -> AsyncIterator[bytes]:
     """PersistentOfflineTopicStats, of a topic that is loaded all the same: so it is exact."""
     ledger, name = topic.ledger, topic.name
     cursors = {
@@ -267,21 +289,23 @@ def offline_stats(topic: PersistentTopic, now_ms: int) -> dict[str, Any]:
         for cursor in ledger.cursors.values()
         if cursor.durable
     }
-    return {
+    answer = {
         "storageSize": ledger.total_bytes,
         "totalMessages": ledger.entry_count,
-        "messageBacklog": sum(each["cursorBacklog"] for each in cursors.values()),
+        "messageBacklog": sum(x["cursorBacklog"] for x in cursors.values()),
         "brokerName": topic.service.config.advertised_host,
         "topicName": f"{name.namespace}/{name.domain}/{name.local}",
-        "dataLedgerDetails": [
-            {
-                "ledgerId": each.ledger_id,
-                "entries": each.entries,
-                "size": each.size,
-                "timestamp": each.closed_ms,
-            }
-            for each in ledger.stats().ledgers
-        ],
         "cursorDetails": cursors,
         "statGeneratedAt": now_ms,
+    }
+    details = _pieces(ledger.stats().ledgers, _detail)
+    return long_array(answer, "dataLedgerDetails", details)
+
+
+def _detail(ledger: LedgerInfo) -> dict[str, Any]:
+    return {
+        "ledgerId": ledger.ledger_id,
+        "entries": ledger.entries,
+        "size": ledger.size,
+        "timestamp": ledger.closed_ms,
     }

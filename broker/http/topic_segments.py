@@ -6,15 +6,18 @@ For readers that take entries from bookies and copies themselves, past the broke
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from broker.errors import TopicFencedError
+from broker.http.long_answers import long_array
 from broker.http.topic_access import each, stored
 from broker.service.bookie_access import BookieAccess
-from managed_ledger.extent import LogExtent, ReadableLedger, extent_of
+from managed_ledger.extent import LogExtent, ReadableLedger, extent_of, left_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Iterable
 
     from bookkeeper.ledger_metadata import LedgerMetadata
     from broker.service.bookie_access import BookieDirectory
@@ -25,12 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["access_fields", "ledger_row", "named_bookies", "segments_head", "topic_segments"]
 
-_ROWS_AT_ONCE: Final = 500
-
 
 async def topic_segments(
     topic: PersistentTopic, directory: BookieDirectory | None, from_ledger: int, *, locations: bool
-) -> dict[str, Any]:
+) -> AsyncIterator[bytes]:
     """The answer about one topic, as of one moment.
 
     Args:
@@ -42,22 +43,33 @@ async def topic_segments(
     """
     log = topic.ledger
     extent = extent_of(log, from_ledger)
-    wanted = [x for x in extent.ledgers if x.is_in_bookies and (locations or x.size < 0)]
-    found = await _read_metadata(log, wanted)
-    extent = extent.without_trimmed(extent_of(log, from_ledger))
+    names: set[str] = set()
+    pieces: list[tuple[int, bytes]] = []
+    for ledgers in extent.pieces():
+        wanted = [x for x in ledgers if x.is_in_bookies and (locations or x.size < 0)]
+        found = await _read_metadata(log, wanted)
+        names |= named_bookies(x for x in found.values() if x is not None)
+        if left := left_of(ledgers, log):
+            rows = [ledger_row(x, found.get(x.ledger_id), locations=locations) for x in left]
+            pieces.append((left[-1].ledger_id, orjson.dumps(rows)))
+        await asyncio.sleep(0)  # others' turn: a topic may have very many
     if not log.is_open:
         raise TopicFencedError(f"Topic {topic.name} is being closed")
+    first = extent.first_left(log)
     access = BookieAccess({})
     if locations and directory is not None:
-        names = named_bookies(x for x in found.values() if x is not None)
         access = await stored(directory.find(names, log.name), "Finding bookies")
-    rows: list[dict[str, Any]] = []
-    for number, ledger in enumerate(extent.ledgers, 1):
-        rows.append(ledger_row(ledger, found.get(ledger.ledger_id), locations=locations))
-        if number % _ROWS_AT_ONCE == 0:
-            await asyncio.sleep(0)  # others' turn: a topic may have very many
-    answer = segments_head(str(topic.name), log.config.head_bytes, extent)
-    return {**answer, "ledgers": rows, **(access_fields(access) if locations else {})}
+    head = segments_head(str(topic.name), log.config.head_bytes, extent, first)
+    if locations:
+        head |= access_fields(access)
+    return long_array(head, "ledgers", _from(first[0], pieces))
+
+
+async def _from(ledger_id: int, pieces: list[tuple[int, bytes]]) -> AsyncIterator[bytes]:
+    """Without those that were trimmed since they were made."""
+    for last, piece in pieces:
+        if last >= ledger_id:
+            yield piece
 
 
 async def _read_metadata(
@@ -87,13 +99,13 @@ def named_bookies(found: Iterable[LedgerMetadata]) -> set[str]:
     return {bookie for x in found for segment in x.segments for bookie in segment.bookies}
 
 
-def segments_head(name: str, head_bytes: int, extent: LogExtent) -> dict[str, Any]:
+def segments_head(name: str, head_bytes: int, extent: LogExtent, first: Position) -> dict[str, Any]:
     """What the answer says of the topic as a whole."""
     return {
         "topic": name,
         "headBytes": head_bytes,
         "terminated": extent.terminated,
-        "first": _position(extent.first),
+        "first": _position(first),
         "lastConfirmed": _position(extent.last_confirmed),
     }
 

@@ -104,6 +104,8 @@ class PeerCall:
     path: str  # percent-encoded, from the root
     query: str = ""  # encoded
     body: Any = None  # to be sent as JSON; None: none
+    wants_text: bool = False
+    """The JSON of its answer is wanted as it comes: it may be too long for a turn of the loop."""
 
     def about(self, path: str) -> PeerCall:
         return replace(self, path=path)
@@ -290,7 +292,7 @@ class Peers:
         raise ServiceNotReadyError(f"{what} is just changing its broker: ask again") from moved
 
     async def ask(self, peer: Peer, call: PeerCall, *, until_s: float | None = None) -> Any:
-        """The JSON that another broker answers with; None for an empty answer.
+        """The JSON that another broker answers with, see `PeerCall`; None for an empty answer.
 
         Raises:
             PeerRefusedError: an answer of 400 and above.
@@ -324,6 +326,9 @@ class Peers:
             raise PeerUnreachableError(
                 f"Broker {peer.name} has not answered: {what}; it may have done it"
             ) from error
+        is_json = answer.headers.get("content-type", "").startswith("application/json")
+        if call.wants_text and is_json and answer.is_success:
+            return answer.content
         return self._value_of(peer, answer)
 
     def _value_of(self, peer: Peer, answer: httpx.Response) -> Any:

@@ -8,6 +8,7 @@ has the oldest `AT_ONCE` at most: who acts on it asks again.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
 from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, Segment
 from managed_ledger.offload.config import OffloadConfig
@@ -81,21 +82,23 @@ def ledgers_before(ledgers: LedgerRows, written: int, position: Position) -> tup
 
 def ledgers_to_release(ledgers: LedgerRows, config: OffloadConfig, now_ms: int) -> list[int]:
     """Ids of the ledgers that bookies have kept beside a complete copy for long enough."""
+    if config.deletion_lag_ms < 0:
+        return []
     # A clock that went back makes a copy younger: it stays longer.
     before_ms = now_ms - config.deletion_lag_ms
-    chosen: list[int] = []
-    for block in ledgers.blocks() if config.deletion_lag_ms >= 0 else ():
-        if block.oldest_complete_ms is not None and block.oldest_complete_ms <= before_ms:
-            chosen += [
-                x.ledger_id
-                for x in block
-                if x.offload is not None
-                and x.offload.state is CopyState.COMPLETE
-                and x.offload.completed_ms <= before_ms
-            ]
-        if len(chosen) >= AT_ONCE:
-            break
-    return chosen[:AT_ONCE]
+    packed = chain.from_iterable(
+        x
+        for x in ledgers.segments
+        if x.oldest_complete_ms is not None and x.oldest_complete_ms <= before_ms
+    )
+    chosen = (
+        x.ledger_id
+        for x in chain(packed, ledgers.tail)
+        if x.offload is not None
+        and x.offload.state is CopyState.COMPLETE
+        and x.offload.completed_ms <= before_ms
+    )
+    return list(islice(chosen, AT_ONCE))
 
 
 def _closed(ledgers: Segment | Iterator[LedgerInfo], end: int) -> Iterator[LedgerInfo]:

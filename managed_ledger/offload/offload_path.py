@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bookkeeper.errors import LedgerError
@@ -21,6 +22,7 @@ from managed_ledger.list_chunks import read_list
 from managed_ledger.logger import logger
 from managed_ledger.nothing import NOTHING
 from managed_ledger.offload.choosing import (
+    is_offloaded,
     ledgers_before,
     ledgers_to_copy,
     ledgers_to_release,
@@ -110,7 +112,9 @@ class OffloadPath:
     @property
     def copied_bytes(self) -> int:
         """Of all entries that have a complete copy."""
-        return sum(x.copied_size for x in self._log.lists.info.ledgers.blocks())
+        rows = self._log.lists.info.ledgers
+        newest = sum(x.size for x in rows.tail if is_offloaded(x))
+        return newest + sum(x.copied_size for x in rows.segments)
 
     # For the log
 
@@ -424,6 +428,7 @@ def _only(info: ManagedLedgerInfo) -> list[int]:
 def _in_state(
     info: ManagedLedgerInfo, state: CopyState, count: Callable[[Segment], int]
 ) -> Iterator[LedgerInfo]:
-    for block in info.ledgers.blocks():
-        if count(block):
-            yield from (x for x in block if x.offload is not None and x.offload.state is state)
+    packed = chain.from_iterable(x for x in info.ledgers.segments if count(x))
+    for ledger in chain(packed, info.ledgers.tail):
+        if ledger.offload is not None and ledger.offload.state is state:
+            yield ledger

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from broker.http.dependencies import Authoritative, Flag, Service, Topic, flag
-from broker.http.responses import JsonResponse
+from broker.http.long_answers import in_pieces
 from broker.http.topic_access import OF_PARTITIONED, TOPIC, persistent
 from broker.http.topic_segments import topic_segments
 
@@ -74,6 +74,7 @@ _EXAMPLE: dict[str, Any] = {
     },
 )
 async def segments(
+    request: Request,
     service: Service,
     topic: Topic,
     fromLedger: Annotated[int, Query(ge=-1, lt=2**63, description="Leave out ledgers below")] = -1,
@@ -83,11 +84,7 @@ async def segments(
     authoritative: Authoritative = None,
 ) -> Response:
     found = await persistent(service, topic, "Listing segments")
-    return JsonResponse(
-        await topic_segments(
-            found,
-            service.bookie_directory,
-            fromLedger,
-            locations=flag(locations, default=True),
-        )
+    pieces = await topic_segments(
+        found, service.bookie_directory, fromLedger, locations=flag(locations, default=True)
     )
+    return await in_pieces(request, pieces)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from broker.http.dependencies import Authoritative, Service, Topic, flag, json_body
 from broker.http.errors import ApiError
 from broker.http.fan_out import Spread
+from broker.http.long_answers import in_pieces, long_object
 from broker.http.partitioned_stats import sum_topic_stats
 from broker.http.responses import JsonResponse
 from broker.http.topic_access import (
@@ -32,7 +35,6 @@ from broker.http.topic_internals import (
     ledger_info,
     offline_stats,
     volatile_internal_stats,
-    with_ledger_metadata,
 )
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
@@ -226,24 +228,23 @@ async def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
     },
 )
 async def get_internal_stats(
+    request: Request,
     service: Service,
     topic: Topic,
     metadata: Annotated[_Text, Query(description="Also each ledger's own metadata")] = None,
     authoritative: Authoritative = None,
 ) -> Response:
-    return JsonResponse(await _internal_stats(service, topic, metadata=flag(metadata)))
+    found = await loaded(service, topic)
+    if not isinstance(found, PersistentTopic):
+        return JsonResponse(volatile_internal_stats(found))
+    return await in_pieces(request, internal_stats(found, metadata=flag(metadata)))
 
 
-async def _internal_stats(
-    service: BrokerService, name: TopicName, *, metadata: bool = False
-) -> dict[str, Any]:
+async def _internal_stats(service: BrokerService, name: TopicName) -> AsyncIterator[bytes] | bytes:
     topic = await loaded(service, name)
-    if not isinstance(topic, PersistentTopic):
-        return volatile_internal_stats(topic)
-    answer = internal_stats(topic)
-    if metadata:
-        await stored(with_ledger_metadata(topic.ledger, answer), "Reading ledger metadata")
-    return answer
+    if isinstance(topic, PersistentTopic):
+        return internal_stats(topic)
+    return orjson.dumps(volatile_internal_stats(topic))
 
 
 @router.get(
@@ -269,7 +270,11 @@ async def _internal_stats(
     },
 )
 async def partitioned_internal_stats(
-    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
+    request: Request,
+    service: Service,
+    topic: Topic,
+    spread: Spread,
+    authoritative: Authoritative = None,
 ) -> Response:
     record = await service.resources.partitioned(topic)
     if record is None:
@@ -279,10 +284,11 @@ async def partitioned_internal_stats(
         topic,
         lambda name: _internal_stats(service, name),
         count=record.get("partitions", 0),
-        call=lambda part: PeerCall("GET", topic_path(part, "/internalStats")),
+        call=lambda part: PeerCall("GET", topic_path(part, "/internalStats"), wants_text=True),
     )
     parts = answers.without(404).check().by_name()
-    return JsonResponse({"metadata": partitioned_metadata(record), "partitions": parts})
+    metadata = {"metadata": partitioned_metadata(record)}
+    return await in_pieces(request, long_object(metadata, "partitions", parts))
 
 
 @router.get(
@@ -306,7 +312,7 @@ async def partitioned_internal_stats(
     },
 )
 async def internal_info(
-    service: Service, topic: Topic, authoritative: Authoritative = None
+    request: Request, service: Service, topic: Topic, authoritative: Authoritative = None
 ) -> Response:
     if not topic.is_persistent:
         raise ApiError(405, "Internal info of a non-persistent topic is not available")
@@ -315,17 +321,17 @@ async def internal_info(
         answer = await _stored_info(service, topic)
         if answer is None:  # deleted in between
             raise not_found(topic)
-        return JsonResponse(answer)
+        return await in_pieces(request, answer)
     answers = await each(range(count), lambda n: _stored_info(service, topic.partition(n)))
     parts = {
         str(topic.partition(index)): answer
         for index, answer in enumerate(answers)
         if answer is not None
     }
-    return JsonResponse({"version": 0, "partitions": parts})
+    return await in_pieces(request, long_object({"version": 0}, "partitions", parts))
 
 
-async def _stored_info(service: BrokerService, name: TopicName) -> dict[str, Any] | None:
+async def _stored_info(service: BrokerService, name: TopicName) -> AsyncIterator[bytes] | None:
     found = await stored(read_stored(service.store, name.ml_name), f"Reading {name}")
     return None if found is None else ledger_info(found)
 
@@ -344,9 +350,11 @@ async def _stored_info(service: BrokerService, name: TopicName) -> dict[str, Any
         **OF_PARTITIONED,
     },
 )
-async def backlog(service: Service, topic: Topic, authoritative: Authoritative = None) -> Response:
+async def backlog(
+    request: Request, service: Service, topic: Topic, authoritative: Authoritative = None
+) -> Response:
     found = await persistent(service, topic, "Backlog statistics")
-    return JsonResponse(offline_stats(found, service.clock()))
+    return await in_pieces(request, offline_stats(found, service.clock()))
 
 
 @router.put(

@@ -17,6 +17,7 @@ from managed_ledger.ledger_list import ManagedLedgerInfo
 from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from managed_ledger.stored_info import StoredCursor, StoredLedger
 from metadata.store import Stat
+from tests.unit.broker_http.long_answer import whole
 
 
 @st.composite
@@ -115,7 +116,7 @@ def test_ranges_are_open_below_and_closed_above() -> None:
     assert format_ranges(ranges, 9) == "[(3:4..3:6],(3:7..3:8],and 7 more]"
 
 
-def test_stored_ledgers_and_cursors() -> None:
+async def test_stored_ledgers_and_cursors() -> None:
     stat = Stat(4, 1_700_000_000_000, 1_700_000_000_500, False, False)
     info = ManagedLedgerInfo(
         ledgers=LedgerRows((LedgerInfo(3, 10, 100, 1_700_000_000_100), LedgerInfo(5))),
@@ -123,7 +124,7 @@ def test_stored_ledgers_and_cursors() -> None:
         terminated=(5, 2),
     )
     cursor = StoredCursor(CursorNode((3, 4), 7, {"p": 1}), stat)
-    answer = ledger_info(StoredLedger(info, stat, {"s": cursor}))
+    answer = await whole(ledger_info(StoredLedger(info, stat, {"s": cursor})))
     assert answer["version"] == 4
     assert answer["creationDate"] == "2023-11-14T22:13:20.000Z"
     assert answer["modificationDate"] == "2023-11-14T22:13:20.500Z"

@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from bookkeeper.replication.under_replication import UnderReplicationStore
-from broker.http.topic_internals import internal_stats, ledger_info, with_ledger_metadata
+from broker.http.topic_internals import internal_stats, ledger_info
 from broker.service.persistent_topic import PersistentTopic
 from managed_ledger.position import EARLIEST
 from managed_ledger.stored_info import read_stored
+from tests.unit.broker_http.long_answer import whole
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster
 
 TOPIC = """entriesAddedCounter numberOfEntries totalSize currentLedgerEntries currentLedgerSize
@@ -55,7 +56,7 @@ async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
     await cursor.flush()
     topic = cast(PersistentTopic, SimpleNamespace(ledger=log, subscriptions={}))
 
-    found: dict[str, Any] = internal_stats(topic)
+    found: dict[str, Any] = await whole(internal_stats(topic))
     assert found.keys() == set(TOPIC.split())
     assert [found["entriesAddedCounter"], found["numberOfEntries"]] == [5, 5]
     assert found["totalSize"] == sum(4 + len(payload) for _, payload in appends.acked)
@@ -80,14 +81,14 @@ async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
 
     markers = UnderReplicationStore(cluster.store, lambda: 0)
     await markers.mark(first, ["b9"])
-    await with_ledger_metadata(log, found)
+    found = await whole(internal_stats(topic, metadata=True))
     assert [row["underReplicated"] for row in found["ledgers"]] == [True, False]
     _check_metadata([row["metadata"] for row in found["ledgers"]])
 
     await log.close()
     stored = await read_stored(cluster.store, NAME)
     assert stored is not None
-    info = ledger_info(stored)
+    info = await whole(ledger_info(stored))
     assert info.keys() == set(STORED.split())
     assert [row["entries"] for row in info["ledgers"]] == [3, 2]
     kept = info["cursors"]["sub"]
@@ -110,18 +111,21 @@ async def test_what_is_read_next_counts_whether_it_is_there_or_not(cluster: Clus
     topic = cast(PersistentTopic, SimpleNamespace(ledger=log, subscriptions={}))
     cursor = await log.open_cursor("sub", EARLIEST)
 
-    def counted(name: str = "sub") -> int:
-        shown = internal_stats(topic)["cursors"][name]
-        count: int = shown["numberOfEntriesSinceFirstNotAckedMessage"]
+    async def shown(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await whole(internal_stats(topic)))["cursors"][name]
+        return found
+
+    async def counted() -> int:
+        count: int = (await shown("sub"))["numberOfEntriesSinceFirstNotAckedMessage"]
         return count
 
-    assert counted() == 1
+    assert await counted() == 1
     appends = Appends(log)
     appends.send(b"one", b"two", b"three")
     await appends.settle()
-    assert counted() == 1
+    assert await counted() == 1
     cursor.ack([position for position, _ in appends.acked])
-    assert counted() == 1
+    assert await counted() == 1
     log.new_non_durable_cursor(appends.acked[1][0], "reader")
-    shown = internal_stats(topic)["cursors"]["reader"]
-    assert (shown["state"], shown["cursorLedger"]) == ("Open", -1)
+    reader = await shown("reader")
+    assert (reader["state"], reader["cursorLedger"]) == ("Open", -1)

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from bookkeeper.ledger_metadata import LedgerMetadata, Segment
+from bookkeeper.ledger_metadata import LedgerMetadata
+from bookkeeper.ledger_metadata import Segment as EnsembleSegment
 from broker.errors import PersistenceError, TopicFencedError
 from broker.http.topic_segments import (
     access_fields,
@@ -20,11 +21,14 @@ from broker.http.topic_segments import (
 )
 from broker.service.bookie_access import BookieAccess
 from broker.service.persistent_topic import PersistentTopic
-from managed_ledger.extent import LogExtent, ReadableLedger
+from managed_ledger.extent import LogExtent, ReadableLedger, left_of
+from managed_ledger.ledger_list import LedgerList
+from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, Segment
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from managed_ledger.position import EARLIEST
 from metadata.errors import StoreUnreachableError
+from tests.unit.broker_http.long_answer import whole
 from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
 
 COPY = LedgerCopy(5, "u-1", "filesystem", {"fileSystemURI": "file:///copies"})
@@ -32,7 +36,7 @@ COMPLETE = OffloadContext(COPY, CopyState.COMPLETE, 17, 1234)
 LISTED = ReadableLedger(5, 10, 990, 1_700_000_000_500)
 METADATA = LedgerMetadata(
     *(5, 3, 2, 2),
-    segments=(Segment(0, ("b1", "b2", "b3")), Segment(4, ("b1", "b4", "b3"))),
+    segments=(EnsembleSegment(0, ("b1", "b2", "b3")), EnsembleSegment(4, ("b1", "b4", "b3"))),
     length=995,
     password=b"secret",
     created_ms=1_700_000_000_000,
@@ -103,8 +107,8 @@ def test_a_size_that_only_the_metadata_know() -> None:
 
 
 def test_head_and_access() -> None:
-    extent = LogExtent((5, 2), (9, 41), True, (LISTED,))
-    assert segments_head("persistent://t/n/x", 32, extent) == {
+    extent = LogExtent((5, 0), (9, 41), True, -1, (), (LISTED,))
+    assert segments_head("persistent://t/n/x", 32, extent, (5, 2)) == {
         "topic": "persistent://t/n/x",
         "headBytes": 32,
         "terminated": True,
@@ -151,7 +155,10 @@ def asked_about(log: ManagedLedger) -> PersistentTopic:
 async def ask(
     log: ManagedLedger, from_ledger: int = -1, *, locations: bool = True
 ) -> dict[str, Any]:
-    return await topic_segments(asked_about(log), Directory(), from_ledger, locations=locations)
+    found: dict[str, Any] = await whole(
+        await topic_segments(asked_about(log), Directory(), from_ledger, locations=locations)
+    )
+    return found
 
 
 async def send(appends: Appends, *payloads: bytes) -> None:
@@ -181,7 +188,7 @@ async def test_all_ledgers_are_told_with_their_bookies(log: ManagedLedger) -> No
     appends = Appends(log)
     await send(appends, b"1", b"2", b"3")
     directory = Directory()
-    answer = await topic_segments(asked_about(log), directory, -1, locations=True)
+    answer = await whole(await topic_segments(asked_about(log), directory, -1, locations=True))
     first, second = (x["ledgerId"] for x in answer["ledgers"])
     assert answer["first"] == {"ledgerId": first, "entryId": 0}
     assert answer["lastConfirmed"] == {"ledgerId": second, "entryId": 0}
@@ -292,15 +299,36 @@ async def test_an_outage_of_the_store(log: ManagedLedger, monkeypatch: pytest.Mo
 
 async def test_without_a_directory_nobody_is_reached(log: ManagedLedger) -> None:
     await send(Appends(log), b"1")
-    answer = await topic_segments(asked_about(log), None, -1, locations=True)
+    answer = await whole(await topic_segments(asked_about(log), None, -1, locations=True))
     assert answer["bookies"] == {}
     assert "metadata" in answer["ledgers"][0]
 
 
-async def test_very_many_ledgers(log: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_very_many_ledgers_some_of_which_are_trimmed_meanwhile(
+    log: ManagedLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """None is lost where others get their turn."""
-    many = tuple(ReadableLedger(n, 1, 7, 1) for n in range(1234))
-    extent = LogExtent((0, 0), (1233, 0), False, many)
-    monkeypatch.setattr("broker.http.topic_segments.extent_of", lambda *_: extent)
+    rows = [LedgerInfo(n, 1, 7, 1) for n in range(3456)]
+    packed = LedgerRows(rows[2500:], (Segment.of(rows[:1000]), Segment.of(rows[1000:2500])))
+    monkeypatch.setattr(log.lists, "info", log.lists.info.with_rows(packed))
+    monkeypatch.setattr(log, "ledgers", LedgerList((x.ledger_id, 1) for x in rows))
     answer = await ask(log, locations=False)
-    assert [x["ledgerId"] for x in answer["ledgers"]] == list(range(1234))
+    assert [x["ledgerId"] for x in answer["ledgers"]] == list(range(3456))
+    assert answer["lastConfirmed"] == {"ledgerId": 3455, "entryId": 0}
+    answer = await ask(log, 1234, locations=False)
+    assert [x["ledgerId"] for x in answer["ledgers"]] == list(range(1234, 3456))
+    assert answer["first"] == {"ledgerId": 0, "entryId": 0}
+
+    made: list[int] = []
+
+    def trim_then_look(ledgers: Any, log: ManagedLedger) -> Any:
+        made.append(len(ledgers))
+        if len(made) == 3:  # two pieces are ready by now
+            log.ledgers.remove(range(1000))
+        return left_of(ledgers, log)
+
+    monkeypatch.setattr("broker.http.topic_segments.left_of", trim_then_look)
+    answer = await ask(log, locations=False)
+    assert made == [1000, 1500, 956]
+    assert [x["ledgerId"] for x in answer["ledgers"]] == list(range(1000, 3456))
+    assert answer["first"] == {"ledgerId": 1000, "entryId": 0}

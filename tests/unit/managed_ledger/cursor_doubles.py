@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,9 +43,6 @@ class Positions:
             if entries:
                 return (ledger_id, entries - 1)
         return (max(self.ledgers), -1) if self.ledgers else (-1, -1)
-
-    def ledger_counts(self) -> Sequence[tuple[int, int]]:
-        return list(self.ledgers.items())
 
     def ledger_entries(self, ledger_id: int) -> int | None:
         return self.ledgers.get(ledger_id)

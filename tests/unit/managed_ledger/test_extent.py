@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from managed_ledger.extent import LogExtent, ReadableLedger, extent_of
+from managed_ledger.extent import LogExtent, ReadableLedger, extent_of, left_of
+from managed_ledger.ledger_list import LedgerList
+from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, Segment
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from managed_ledger.position import EARLIEST
 from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
@@ -20,13 +22,17 @@ async def cluster() -> AsyncIterator[Cluster]:
     await made.close()
 
 
+def ledgers(extent: LogExtent) -> list[ReadableLedger]:
+    return [x for piece in extent.pieces() for x in piece]
+
+
 def rows(extent: LogExtent) -> list[tuple[int, int]]:
-    return [(x.entries, x.size) for x in extent.ledgers]
+    return [(x.entries, x.size) for x in ledgers(extent)]
 
 
 async def test_nothing_was_ever_written(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
-    assert extent_of(log) == LogExtent((-1, 0), EARLIEST, False, ())
+    assert extent_of(log) == LogExtent((-1, 0), EARLIEST, False, -1, (), ())
 
 
 async def test_closed_ledgers_and_the_one_that_is_written(cluster: Cluster) -> None:
@@ -36,19 +42,17 @@ async def test_closed_ledgers_and_the_one_that_is_written(cluster: Cluster) -> N
     for payload in (b"one", b"two", b"three", b"four", b"five"):
         appends.send(payload)
         await appends.settle()
-    await eventually(lambda: [bool(x.closed_ms) for x in extent_of(log).ledgers] == [1, 1, 0])
+    await eventually(lambda: [bool(x.closed_ms) for x in ledgers(extent_of(log))] == [1, 1, 0])
     extent = extent_of(log)
     at = [position for position, _ in appends.acked]
     assert (extent.first, extent.last_confirmed) == (at[0], at[-1])
     assert rows(extent) == [(2, 6 + 2 * len(HEAD)), (2, 9 + 2 * len(HEAD)), (1, 4 + len(HEAD))]
-    assert extent.ledgers == tuple(
-        replace(x, closed_ms=y.closed_ms)
-        for x, y in zip(extent.ledgers, log.lists.info.ledgers, strict=True)
-    )
+    assert [x.closed_ms for x in ledgers(extent)] == [x.closed_ms for x in log.lists.info.ledgers]
     # From some ledger on: nothing else changes.
     for ledger_id, left in ((at[2][0], 2), (at[-1][0], 1), (at[-1][0] + 1, 0), (at[0][0] - 1, 3)):
         some = extent_of(log, ledger_id)
-        assert some == replace(extent, ledgers=extent.ledgers[3 - left :])
+        assert ledgers(some) == ledgers(extent)[3 - left :]
+        assert (some.first, some.last_confirmed) == (extent.first, extent.last_confirmed)
 
 
 async def test_only_what_is_confirmed_counts(cluster: Cluster) -> None:
@@ -79,10 +83,10 @@ async def test_a_new_ledger_without_entries_is_not_listed(cluster: Cluster) -> N
     appends.send(b"three")
     await eventually(lambda: len(log.ledgers.ledger_ids) == 2)
     extent = extent_of(log)
-    assert [x.ledger_id for x in extent.ledgers] == [extent.last_confirmed[0]]
+    assert [x.ledger_id for x in ledgers(extent)] == [extent.last_confirmed[0]]
     connection.release()
     await appends.settle()
-    assert len(extent_of(log).ledgers) == 2
+    assert len(ledgers(extent_of(log))) == 2
 
 
 async def test_the_size_of_a_ledger_whose_close_is_being_recorded_is_not_known(
@@ -120,13 +124,13 @@ async def test_what_is_trimmed_meanwhile_is_left_out(cluster: Cluster) -> None:
         appends.send(payload)
         await appends.settle()
     before = extent_of(log)
-    assert len(before.ledgers) == 3
+    listed = ledgers(before)
+    assert len(listed) == 3
     at = [position for position, _ in appends.acked]
     cursor.ack(at[:2])
     await eventually(lambda: len(log.ledgers.ledger_ids) == 2)
-    left = before.without_trimmed(extent_of(log))
-    assert (left.first, left.last_confirmed) == (at[2], at[4])
-    assert left.ledgers == before.ledgers[1:]
+    assert before.first_left(log) == at[2]
+    assert left_of(listed, log) == listed[1:]
 
     appends.send(b"6")
     await appends.settle()
@@ -134,24 +138,38 @@ async def test_what_is_trimmed_meanwhile_is_left_out(cluster: Cluster) -> None:
     appends.send(b"7")
     await appends.settle()
     await eventually(lambda: len(log.ledgers.ledger_ids) == 1)
-    gone = before.without_trimmed(extent_of(log))
-    assert gone.ledgers == ()
-    assert gone.last_confirmed == at[4]
+    assert left_of(listed, log) == []
     # Behind the moment's own end, though there is more by now.
-    assert gone.first == (at[4][0], at[4][1] + 1) < extent_of(log).first
+    assert before.first_left(log) == (at[4][0], at[4][1] + 1) < extent_of(log).first
 
 
-def test_copies_are_those_of_the_later_moment() -> None:
+async def test_copies_are_those_of_the_later_moment(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = LedgerCopy(5, "u", "filesystem", {"fileSystemURI": "file:///c"})
     complete = OffloadContext(copy, CopyState.COMPLETE, 7, 100)
     only = replace(complete, state=CopyState.ONLY)
     listed = ReadableLedger(5, 10, 99, 3, complete)
-    extent = LogExtent((5, 0), (5, 9), False, (listed,))
-    later = replace(extent, ledgers=(replace(listed, offload=only),))
-    assert extent.without_trimmed(later).ledgers == (replace(listed, offload=only),)
+    log = await cluster.factory().open(NAME, CONFIG)
+    later = LedgerRows([LedgerInfo(5, 10, 99, 3, only)])
+    monkeypatch.setattr(log.lists, "info", log.lists.info.with_rows(later))
+    assert left_of([listed], log) == [replace(listed, offload=only)]
     assert listed.is_in_bookies
     assert not replace(listed, offload=only).is_in_bookies
     assert listed.copy == complete
     started = replace(listed, offload=OffloadContext(copy))
     assert started.copy is None
     assert started.is_in_bookies
+
+
+async def test_packed_and_newest_ledgers_are_told_in_order(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    closed = [LedgerInfo(n, 2, 10 * n, n) for n in range(1, 10)]
+    packed = LedgerRows(closed[6:], (Segment.of(closed[:3]), Segment.of(closed[3:6])))
+    monkeypatch.setattr(log.lists, "info", log.lists.info.with_rows(packed))
+    monkeypatch.setattr(log, "ledgers", LedgerList((x.ledger_id, 2) for x in closed))
+    told = [ReadableLedger(x.ledger_id, 2, x.size, x.closed_ms) for x in closed]
+    for first in range(11):
+        assert ledgers(extent_of(log, first)) == told[max(0, first - 1) :]
