@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import orjson
+
 from bookkeeper.errors import LedgerError
 from managed_ledger import ending
 from managed_ledger.append_budget import AppendBudget
@@ -35,12 +37,17 @@ from managed_ledger.search import Predicate, find_newest
 from managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes, segment_sizes
 from managed_ledger.stats import ManagedLedgerStats, stats_of
 from managed_ledger.trim_path import Trimmer
+from metadata.errors import ValueTooLargeError
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from bookkeeper.client.client import BookKeeperClient
     from bookkeeper.client.ledger_reader import LedgerReader
 
+PROPERTIES_BYTES_MAX = 128 << 10
+"""As JSON: they are in the list's node, whose other growth needs the room. Requests of users may
+bring half of it (`docs/stored-values.md`).
+"""
 _STATE_NAMES = {
     AppendState.NO_LEDGER: "ClosedLedger",
     AppendState.CREATING: "CreatingLedger",
@@ -589,9 +596,20 @@ class ManagedLedger:
         """Applies a pure change to the stored properties, so that concurrent ones don't get lost.
 
         What ``change`` raises goes to the caller; nothing is stored then.
+
+        Raises:
+            ValueTooLargeError: they need more than `PROPERTIES_BYTES_MAX`.
         """
         self.require_open()
-        await self.update_list(lambda x: x.with_properties(change(x.properties)))
+
+        def changed(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+            properties = change(info.properties)
+            size = len(orjson.dumps(dict(properties)))
+            if size > PROPERTIES_BYTES_MAX:
+                raise ValueTooLargeError(self.path, size, PROPERTIES_BYTES_MAX)
+            return info.with_properties(properties)
+
+        await self.update_list(changed)
 
     async def terminate(self) -> Position:
         """Seals the log: appends fail from now on, readers reach an end.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import Convertor, register_url_convertor
 
@@ -245,11 +246,11 @@ def check_properties(properties: dict[str, str] | None) -> dict[str, str]:
     """
     found = properties or {}
     try:
-        size = sum(len(key.encode()) + len(value.encode()) for key, value in found.items())
-    except UnicodeEncodeError as error:
+        size = len(orjson.dumps(found))
+    except TypeError as error:
         raise ApiError(400, "Properties must be texts that UTF-8 can write") from error
     if size > _PROPERTIES_BYTES_MAX:
-        raise ApiError(412, f"Properties of {size} bytes exceed {_PROPERTIES_BYTES_MAX}")
+        raise ApiError(412, f"Properties of {size} bytes of JSON exceed {_PROPERTIES_BYTES_MAX}")
     return found
 
 

@@ -33,7 +33,7 @@ from managed_ledger.errors import (
     ManagedLedgerTerminatedError,
 )
 from managed_ledger.position import LATEST, Position
-from metadata.errors import MetadataError
+from metadata.errors import MetadataError, ValueTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -365,7 +365,7 @@ class PersistentTopic(Topic):
         """Apply a pure change, perhaps more than once, to the users' properties.
 
         Raises:
-            PreconditionFailedError: the change adds a name that is the broker's.
+            PreconditionFailedError: the change adds a name that is the broker's, or too many bytes.
             PersistenceError.
         """
 
@@ -378,6 +378,8 @@ class PersistentTopic(Topic):
 
         try:
             await self.ledger.update_properties(apply)
+        except ValueTooLargeError as error:
+            raise PreconditionFailedError(f"Properties of {self.name}: {error}") from error
         except STORAGE_ERRORS as error:
             raise PersistenceError(f"Can't store the properties: {error}") from error
 

@@ -115,7 +115,7 @@ async def test_rotation_under_load_with_a_tail_reader(site: Site) -> None:
     appends = await load(log, 200, 100)
     await asyncio.wait_for(consumer, 60)
     assert received == [x for _, x in appends.acked]
-    assert [n for _, n in log.ledgers.counts() if n] == [1000] * 20
+    assert [n for _, n in log.ledger_counts() if n] == [1000] * 20
     assert log.cache.misses < 10  # the tail is served from memory
 
 

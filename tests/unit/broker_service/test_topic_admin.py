@@ -23,6 +23,7 @@ from broker.service.persistent_topic import EPOCH_PROPERTY, PersistentTopic
 from broker.service.topic_permissions import granted, names_of, of_topic
 from managed_ledger.cursor.errors import CursorBusyError, CursorWriteError
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.managed_ledger import PROPERTIES_BYTES_MAX
 from managed_ledger.position import EARLIEST
 from tests.unit.broker_service.doubles import Broker
 
@@ -48,6 +49,8 @@ async def test_users_properties_and_the_epoch_don_t_meet(broker: Broker) -> None
     assert topic.ledger.properties == {"a": "b", EPOCH_PROPERTY: "7"}
     with pytest.raises(PreconditionFailedError, match="reserved"):
         await topic.update_properties(lambda before: {**before, EPOCH_PROPERTY: "1"})
+    with pytest.raises(PreconditionFailedError, match=f"at most {PROPERTIES_BYTES_MAX}"):
+        await topic.update_properties(lambda before: {**before, "x": "y" * PROPERTIES_BYTES_MAX})
     await topic.update_properties(lambda _: {})
     assert topic.ledger.properties == {EPOCH_PROPERTY: "7"}
     await broker.service.unload_topic(topic.name)

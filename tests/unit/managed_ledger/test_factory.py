@@ -79,7 +79,7 @@ async def test_a_listed_ledger_without_metadata_is_dropped(cluster: Cluster) -> 
     await appends.settle()
     await log.client.delete_ledger(appends.acked[0][0][0])
     second = await cluster.factory().open(NAME, CONFIG)
-    assert second.ledgers.counts() == []
+    assert second.ledger_counts() == []
     assert await read_all(second) == []
 
 

@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import time
 from dataclasses import replace
-from types import TracebackType
 from typing import cast
 from uuid import UUID
 
 import pytest
 
 from managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, Segment
-from managed_ledger.list_chunks import ListChunks, chunks_path, read_list
+from managed_ledger.list_chunks import NODE_BYTES, ListChunks, chunks_path, read_list
+from managed_ledger.managed_ledger import PROPERTIES_BYTES_MAX
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from managed_ledger.offload.ports import LedgerOffloader
 from managed_ledger.position import EARLIEST
+from metadata.errors import ValueTooLargeError
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually
+from tests.unit.managed_ledger.turns import Turns
 
 PATH = f"/managed-ledgers/{NAME}"
 LEDGERS = 30_000
 FIRST = 1_000_000
-TURN_MAX_S = 0.05
-
-
-class Turns:
-    """Fails if a turn of the loop has the processor for longer than `TURN_MAX_S`.
-
-    Without full collections: what they look at is all that the tests of this process have made.
-    """
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-
-    def __enter__(self) -> Turns:
-        gc.disable()
-        self._task = asyncio.get_running_loop().create_task(self._watch())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._task.cancel()
-        gc.enable()
-        if error is None:
-            assert self.longest_s < TURN_MAX_S
-
-    async def _watch(self) -> None:
-        while True:
-            before = time.thread_time()
-            await asyncio.sleep(0)
-            self.longest_s = max(self.longest_s, time.thread_time() - before)
 
 
 class Forgetful:
@@ -81,8 +48,12 @@ def segment_of(first: int, is_copied: bool) -> Segment:
     return Segment.of([LedgerInfo(n, 10, 100, 1000, copy) for n, copy in rows])
 
 
-async def lengthen(cluster: Cluster, is_copied: bool) -> None:
-    """Lists many closed ledgers, which don't exist, behind the one that does."""
+async def lengthen(cluster: Cluster, is_copied: bool, newest: int = 1) -> None:
+    """Lists many closed ledgers, which don't exist, behind the one that does.
+
+    Args:
+        newest: how many of them aren't packed.
+    """
     found = await read_list(cluster.store, PATH)
     assert found is not None
     starts = range(FIRST, FIRST + LEDGERS, CHUNK_ROWS)
@@ -90,7 +61,11 @@ async def lengthen(cluster: Cluster, is_copied: bool) -> None:
         Segment.of(found.info.ledgers),
         *(segment_of(first, is_copied) for first in starts),
     )
-    rows = LedgerRows([LedgerInfo(FIRST + LEDGERS, 1, 10, 1000)], segments)
+    last = list(segment_of(FIRST + LEDGERS, is_copied)) + list(
+        segment_of(FIRST + LEDGERS + CHUNK_ROWS, is_copied)
+    )
+    tail = [*last[: newest - 1], LedgerInfo(last[newest - 1].ledger_id, 1, 10, 1000)]
+    rows = LedgerRows(tail, segments)
     info = replace(found.info, ledgers=rows)
     chunks = ListChunks(cluster.store, PATH, "former")
     _, value = await chunks.write(info, found.stat.version)
@@ -135,3 +110,44 @@ async def test_it_opens_appends_trims_is_read_and_deleted(
     assert offloader.deleted == (LEDGERS if is_copied else 0)
     assert await cluster.store.get(PATH) is None
     assert await cluster.store.children(chunks_path(PATH)) == []
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+async def test_the_largest_properties_leave_a_long_list_its_room(
+    cluster: Cluster, is_copied: bool
+) -> None:
+    """Larger ones were stored, and then there was no room for a ledger, a trim or a claim."""
+    cluster.offloaders = [cast("LedgerOffloader", Forgetful())]
+    config = replace(CONFIG, ledger_entries_max=1)
+    log = await cluster.factory().open(NAME, config)
+    await log.open_cursor("sub", EARLIEST)
+    appends = Appends(log)
+    appends.send(b"first")
+    await appends.settle()
+    await log.close()
+    await lengthen(cluster, is_copied, newest=2 * CHUNK_ROWS)
+    log = await cluster.factory().open(NAME, config)
+    before = await cluster.store.get(PATH)
+    assert before is not None
+    room = PROPERTIES_BYTES_MAX - len('{"x":""}')
+    for size in (room + 1, 500_000, 999_000, 2_000_000):
+        with pytest.raises(ValueTooLargeError, match=f"at most {PROPERTIES_BYTES_MAX}"):
+            await log.set_properties({"x": "y" * size})
+    assert await cluster.store.get(PATH) == before
+    await log.set_properties({"x": "y" * room})
+    appends = Appends(log)
+    for n in range(5):
+        appends.send(b"%d" % n)
+        await appends.settle()
+        stored = await cluster.store.get(PATH)
+        assert stored is not None
+        assert len(stored.value) <= NODE_BYTES
+    assert appends.failed == 0
+    await log.close()
+    log = await cluster.factory().open(NAME, config)
+    assert log.properties == {"x": "y" * room}
+    upto = FIRST + CHUNK_ROWS + 1
+    log.cursors["sub"].ack_cumulative((upto, 9))
+    await eventually(lambda: log.lists.info.ledgers[0].ledger_id == upto + 1)
+    await log.delete()
+    assert await cluster.store.get(PATH) is None

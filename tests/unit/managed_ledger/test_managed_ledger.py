@@ -77,7 +77,7 @@ async def test_a_new_log_costs_one_put_and_no_ledger(cluster: Cluster) -> None:
     stored = await cluster.store.get(log.path)
     assert stored is not None
     assert stored.stat.version == 0
-    assert log.ledgers.counts() == []
+    assert log.ledger_counts() == []
 
 
 async def test_reopen_without_close_recovers_everything(cluster: Cluster) -> None:
@@ -130,7 +130,7 @@ async def test_rotation_by_entries_splits_batches(cluster: Cluster) -> None:
     await appends.settle()
     assert [x for _, x in appends.acked] == payloads(0, 23)
     assert [x for x, _ in appends.acked] == sorted(x for x, _ in appends.acked)
-    assert [n for _, n in log.ledgers.counts()] == [4, 4, 4, 4, 4, 3]
+    assert [n for _, n in log.ledger_counts()] == [4, 4, 4, 4, 4, 3]
     assert await read_all(log) == appends.acked
     await eventually(lambda: all(x.closed_ms for x in log.lists.info.ledgers[:-1]))
     assert [x.entries for x in log.lists.info.ledgers] == [4, 4, 4, 4, 4, 0]
@@ -141,8 +141,8 @@ async def test_rotation_creates_the_next_ledger_ahead(cluster: Cluster) -> None:
     appends = Appends(log)
     appends.send(*payloads(0, 14))
     await appends.settle()
-    await eventually(lambda: len(log.ledgers.counts()) == 2)
-    assert [n for _, n in log.ledgers.counts()] == [14, 0]
+    await eventually(lambda: len(log.ledger_counts()) == 2)
+    assert [n for _, n in log.ledger_counts()] == [14, 0]
 
 
 async def test_trim_behind_the_slowest_cursor(cluster: Cluster) -> None:
@@ -381,7 +381,7 @@ async def test_a_ledger_that_the_next_owner_has_is_not_deleted(cluster: Cluster)
     await appends.settle()
     assert isinstance(appends.errors[0], ManagedLedgerFencedError)
     assert second is not None
-    [(ledger_id, entries)] = second.ledgers.counts()
+    [(ledger_id, entries)] = second.ledger_counts()
     assert entries == 0
     await log.close()
     assert await second.client.read_ledger_metadata(ledger_id) is not None
