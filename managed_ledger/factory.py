@@ -23,7 +23,12 @@ from managed_ledger.errors import (
     OpenFailedError,
 )
 from managed_ledger.leaks import collect_leaked_chunks, collect_leaked_ledgers
-from managed_ledger.ledger_list import LedgerList
+from managed_ledger.ledger_list import (
+    LedgerList,
+    ManagedLedgerInfo,
+    decode_list_node,
+    encode_info,
+)
 from managed_ledger.ledger_rows import LedgerRows
 from managed_ledger.logger import logger
 from managed_ledger.managed_ledger import ManagedLedger
@@ -31,8 +36,8 @@ from managed_ledger.offload.offload_path import Offloading
 from managed_ledger.offload.ports import LedgerOffloader
 from managed_ledger.recovery import claim_list
 from metadata.each_item import EachItem, Item
-from metadata.errors import MetadataError
-from metadata.store import MetadataStore
+from metadata.errors import BadVersionError, MetadataError
+from metadata.store import CREATE_ONLY, MetadataStore
 
 if TYPE_CHECKING:
     from bookkeeper.client.client import BookKeeperClient
@@ -147,6 +152,23 @@ class ManagedLedgerFactory:
         if not is_ours:
             log.fence(ManagedLedgerFencedError(f"{log.path}: another owner has taken over"))
         return is_ours
+
+    async def create(self, name: str) -> bool:
+        """Stores an empty log for whoever opens it first; one that exists stays as it is.
+
+        Returns:
+            False: one is being deleted, which the next open makes up for.
+
+        Raises:
+            MetadataError; ManagedLedgerFormatError: what is stored is damaged.
+        """
+        path = f"{ROOT}/{name}"
+        try:
+            await self._store.put(path, encode_info(ManagedLedgerInfo()), CREATE_ONLY)
+        except BadVersionError:
+            stored = await self._store.get(path)
+            return stored is not None and not decode_list_node(stored.value, path).is_deleted
+        return True
 
     async def exists(self, name: str) -> bool:
         """Whether such a log is stored."""

@@ -244,6 +244,11 @@ class ListNode:
     is_chunked: bool
     """There may be chunks, named or not."""
 
+    @property
+    def is_deleted(self) -> bool:
+        """The log's deletion was decided."""
+        return DELETING in self.info.properties
+
     def with_segments(self, segments: Iterable[Segment]) -> ManagedLedgerInfo:
         """The whole list. REQUIRES: these are the chunks, in order."""
         return replace(self.info, ledgers=LedgerRows(self.info.ledgers, tuple(segments)))

@@ -34,7 +34,7 @@ CLAIM_FAILURES_MAX = 5
 CLAIM_REFUSALS_MAX = 30
 """An owner that doesn't know yet that it is fenced may go on trimming its list for a while."""
 NOBODY = "nobody"
-"""In the place of a token: there was no list."""
+"""In the place of a token: there was no list, or nobody has ever opened it."""
 
 Ends: TypeAlias = dict[int, LedgerMetadata]
 """Ledgers that were found closed, which is for ever; by id."""
@@ -76,7 +76,8 @@ async def claim_list(
                 version = stat.version
                 if info.owner == token:  # an earlier attempt got through, only its answer did not
                     return ListStore(store, path, token, info, version, stat.created_ms, chunks)
-                if info.owner != (earlier := earlier or info.owner):
+                owner = info.owner or NOBODY  # "": created and never opened
+                if owner != (earlier := earlier or owner):
                     raise OpenFailedError(f"{path}: another owner opened it meanwhile")
                 if is_chunked:
                     await chunks.find_unnamed(info, version)

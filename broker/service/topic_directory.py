@@ -12,6 +12,8 @@ from broker.errors import (
     BrokerMetadataError,
     InvalidTopicError,
     NamespaceNotFoundError,
+    NotAllowedError,
+    PersistenceError,
     PreconditionFailedError,
     TopicBusyError,
     TopicNotFoundError,
@@ -19,6 +21,7 @@ from broker.errors import (
 from broker.protocol.topic_name import TopicName
 from broker.service import topic_permissions
 from broker.service.peers import Peer, PeerCall, PeerRefusedError, topic_path
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import EARLIEST
 from metadata.errors import MetadataError
 
@@ -32,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["PARTITIONS_MAX", "TopicDirectory", "partitions_max"]
 
 PARTITIONS_MAX: Final = 10_000
-"""Of one topic, when the configuration sets no limit: all are loaded when they are created, and one
-mistyped request must not take the process's memory.
+"""Of one topic, when the configuration sets no limit: one mistyped request must not fill the
+metadata store.
 """
 _AT_ONCE: Final = 256
 _NOT_FOUND, _CONFLICT = 404, 409  # what brokers answer
@@ -183,7 +186,16 @@ class TopicDirectory:
             await self._each(name, range(first, end), self.create_partition)
 
     async def create_partition(self, name: TopicName) -> None:
-        """Make sure that a partition exists, by the broker that is to serve it."""
+        """Make sure that a partition exists. Its broker loads it when it is used first."""
+        if not self._service.config.enable_persistent_topics:
+            raise NotAllowedError("Persistent topics are disabled on this broker")
+        try:
+            if await self._service.ledgers.create(name.ml_name):
+                return
+        except MetadataError as error:
+            raise BrokerMetadataError(str(error)) from error
+        except ManagedLedgerError as error:
+            raise PersistenceError(str(error)) from error
 
         async def here() -> None:
             await self._service.loader.load(name, create=True, forced=True)

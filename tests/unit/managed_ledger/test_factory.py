@@ -30,6 +30,47 @@ from tests.unit.managed_ledger.cluster import (
 )
 
 
+async def test_a_log_is_created_for_whoever_opens_it_first(cluster: Cluster) -> None:
+    assert await cluster.factory().create(NAME)
+    path = f"{ROOT}/{NAME}"
+    created = await cluster.store.get(path)
+    assert created is not None
+    assert await cluster.factory().create(NAME)
+    assert await cluster.store.get(path) == created
+    log = await cluster.factory().open(NAME, replace(CONFIG, create_if_missing=False))
+    appends = Appends(log)
+    appends.send(b"a")
+    await appends.settle()
+    assert await cluster.factory().create(NAME)
+    assert await read_all(log) == appends.acked != []
+
+
+async def test_a_log_that_is_created_while_it_is_opened(cluster: Cluster) -> None:
+    factory, opener = cluster.factory(), cluster.factory()
+    put, created = cluster.sessions[1].put, list[bool]()
+
+    async def late(path: str, value: bytes, version: int | None = None) -> Versioned:
+        if not created:
+            created.append(await factory.create(NAME))
+        return await put(path, value, version)
+
+    cluster.sessions[1].put = late  # type: ignore[method-assign,assignment]
+    assert (await opener.open(NAME, CONFIG)).is_open
+    assert created == [True]
+
+
+async def test_a_log_that_is_being_deleted_is_not_created(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    cluster.sessions[0].delete = _refuse  # type: ignore[method-assign,assignment]
+    with pytest.raises(WriteFailedError):
+        await log.delete()
+    assert not await cluster.factory().create(NAME)
+
+
+async def _refuse(path: str, version: int | None = None) -> None:
+    raise WriteFailedError(path, OSError())
+
+
 async def test_an_open_log_is_shared_and_a_closed_one_replaced(cluster: Cluster) -> None:
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
