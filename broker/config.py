@@ -111,6 +111,9 @@ _FORMER_KEYS = {
     "zookeeperservers": "metadata_store_url",
     "configurationstoreservers": "configuration_metadata_store_url",
     "globalzookeeperservers": "configuration_metadata_store_url",
+    # Above 0 they count, not the new ones, as in Pulsar.
+    "zookeepersessiontimeoutmillis": "metadata_store_session_timeout_millis",
+    "zookeeperoperationtimeoutseconds": "metadata_store_operation_timeout_seconds",
 }
 
 
@@ -521,7 +524,7 @@ class BrokerConfig(BalancerConfig):
             ConfigError: a value doesn't fit its key, or the file can't be read or parsed.
         """
         values: dict[str, Any] = {}
-        former: dict[str, str] = {}
+        former: dict[str, Any] = {}
         others = _OtherSettings()
         for source, pairs in (
             ("defaults", defaults),
@@ -531,12 +534,16 @@ class BrokerConfig(BalancerConfig):
         ):
             for key, text in pairs.items():
                 if (name := _FORMER_KEYS.get(squeeze(key))) is not None:
-                    former[name] = f"zk:{text.removeprefix('zk:')}" if text else ""
+                    former[name] = _parse_former(name, text, source)
                 elif (name := _FIELD_OF_KEY.get(squeeze(key))) is None:
                     others.add(key, text, source)
                 else:
                     values[name] = _parse(name, text, source)
-        values |= {name: url for name, url in former.items() if not values.get(name)}
+        values |= {
+            name: value
+            for name, value in former.items()
+            if (value > 0 if _TYPES[name] is int else not values.get(name))
+        }
         others.end(values.get("metadata_store_url", ""))
         return cls(**values)
 
@@ -637,6 +644,12 @@ def _parse(name: str, text: str, source: str) -> object:
         return _DEFAULTS[name] if text == "" and never_empty else kind(text)
     except ValueError as error:
         raise ConfigError(f"{key_of(name)}={text!r} ({source}): {error}") from error
+
+
+def _parse_former(name: str, text: str, source: str) -> object:
+    if _TYPES[name] is int:
+        return _parse(name, text or "-1", source)
+    return f"zk:{text.removeprefix('zk:')}" if text else ""
 
 
 def _text(value: object) -> str:

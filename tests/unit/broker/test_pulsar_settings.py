@@ -132,6 +132,23 @@ def test_the_later_source_counts(tmp_path: Path) -> None:
         BrokerConfig.load(file, environment, {"transaction_coordinator_enabled": "true"})
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_former_names_of_timeouts_count(source: str, tmp_path: Path) -> None:
+    settings = {
+        "zooKeeperSessionTimeoutMillis": "9000",
+        "metadataStoreSessionTimeoutMillis": "12000",
+        "zooKeeperOperationTimeoutSeconds": "-1",
+        "metadataStoreOperationTimeoutSeconds": "7",
+    }
+    config = load(source, settings, tmp_path)
+    assert config.metadata_store_session_timeout_millis == 9000
+    assert config.metadata_store_operation_timeout_seconds == 7
+    unset = load(source, settings | {"zooKeeperSessionTimeoutMillis": ""}, tmp_path)
+    assert unset.metadata_store_session_timeout_millis == 12000
+    with pytest.raises(ConfigError, match="metadataStoreSessionTimeoutMillis='soon'"):
+        load(source, {"zooKeeperSessionTimeoutMillis": "soon"}, tmp_path)
+
+
 def test_secrets_are_not_repeated() -> None:
     name = "bookkeeperTLSKeyStorePasswordPath"
     with pytest.raises(ConfigError) as caught:
