@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from bookkeeper.errors import LedgerError
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 DOOMED_MAX = 250
 """Ledgers and copies that may wait for their deletion before trimming goes on: they are listed."""
+
+DELETED_AT_ONCE = 64
+"""Of a log that is trimmed far: each deletion alone waits for a write of the store."""
 
 
 class Trimmer:
@@ -132,21 +135,23 @@ class Trimmer:
         try:
             while todo := {*self._log.lists.info.doomed} - self.deleted - tried:
                 tried |= todo
-                await self._delete_ledgers(sorted(todo))
+                ids = sorted(todo)
+                for start in range(0, len(ids), DELETED_AT_ONCE):
+                    some = ids[start : start + DELETED_AT_ONCE]
+                    await asyncio.gather(*map(self._delete_ledger, some))
         finally:
             self._is_deleting = False
         if self.is_held and self.deleted != before:
             self.trim_soon()
 
-    async def _delete_ledgers(self, ledger_ids: Collection[int]) -> None:
-        for ledger_id in ledger_ids:
-            try:
-                await self._log.client.delete_ledger(ledger_id)
-            except (LedgerError, MetadataError) as error:
-                # It stays doomed: the next change of the list, or the next open, tries again.
-                logger.warning("%s: ledger %d not deleted: %s", self._log.name, ledger_id, error)
-            else:
-                self.deleted |= {ledger_id}
+    async def _delete_ledger(self, ledger_id: int) -> None:
+        try:
+            await self._log.client.delete_ledger(ledger_id)
+        except (LedgerError, MetadataError) as error:
+            # It stays doomed: the next change of the list, or the next open, tries again.
+            logger.warning("%s: ledger %d not deleted: %s", self._log.name, ledger_id, error)
+        else:
+            self.deleted |= {ledger_id}
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

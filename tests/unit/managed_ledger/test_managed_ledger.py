@@ -22,6 +22,7 @@ from managed_ledger.ledger_list import encode_info
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.stored_info import read_stored
+from managed_ledger.trim_path import DELETED_AT_ONCE
 from metadata.errors import OutcomeUnknownError
 from metadata.store import VALUE_BYTES_MAX, Versioned
 from tests.simulation.model_bookie import ModelLedger
@@ -161,6 +162,32 @@ async def test_trim_behind_the_slowest_cursor(cluster: Cluster) -> None:
     gone = appends.acked[0][0][0]
     await eventually(lambda: gone in log.trimmer.deleted)
     assert await log.client.read_ledger_metadata(gone) is None
+
+
+async def test_ledgers_that_are_trimmed_together_are_deleted_together(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, each waited for a write of the store: a far trim took half an hour."""
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=1))
+    cursor = await log.open_cursor("sub", EARLIEST)
+    appends = Appends(log)
+    for n in range(DELETED_AT_ONCE + 10):
+        appends.send(b"%d" % n)
+        await appends.settle()
+    under_way, most, delete = 0, 0, log.client.ledgers.delete
+
+    async def counted(ledger_id: int) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        await delete(ledger_id)
+        under_way -= 1
+
+    monkeypatch.setattr(log.client.ledgers, "delete", counted)
+    cursor.ack_cumulative(log.last_confirmed)
+    await eventually(lambda: len(log.trimmer.deleted) >= DELETED_AT_ONCE + 5)
+    assert most == DELETED_AT_ONCE
 
 
 async def test_without_cursors_everything_old_goes(cluster: Cluster) -> None:
