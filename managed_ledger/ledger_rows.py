@@ -166,6 +166,7 @@ class Segment:
         "_copies",
         "_entries",
         "_ids",
+        "_ref",
         "_sizes",
         "copied_size",
         "crc",
@@ -189,6 +190,7 @@ class Segment:
         crc: int = 0,
     ) -> None:
         self._ids, self._entries, self._sizes, self._closed_ms = columns
+        self._ref: ChunkRef | None = None
         self._copies, self.trimmed, self.name, self.crc = copies, trimmed, name, crc
         entries, sizes = self._entries[trimmed:], self._sizes[trimmed:]
         self.size, self.entries = sum(sizes), sum(entries)
@@ -268,10 +270,12 @@ class Segment:
 
     def ref(self) -> ChunkRef:
         """For the list's node. REQUIRES: it is stored."""
-        return ChunkRef(
-            *(self.name, self.first_id, self.last_id, len(self._ids), self.trimmed),
-            *(self.entries, self.size, self.crc),
-        )
+        if self._ref is None:  # each change of the list writes all of them
+            self._ref = ChunkRef(
+                *(self.name, self.first_id, self.last_id, len(self._ids), self.trimmed),
+                *(self.entries, self.size, self.crc),
+            )
+        return self._ref
 
     def stored_as(self, name: str, crc: int) -> Segment:
         """The same rows, in a chunk."""
@@ -550,12 +554,13 @@ class LedgerRows(Sequence[LedgerInfo]):
 
 def ids_gone(before: LedgerRows, after: LedgerRows) -> list[int]:
     """Ids that one list has and a later one hasn't; segments that both have cost nothing."""
-    kept = {x.last_id: x for x in after.segments}
     gone: list[int] = []
-    for segment in before.segments:
-        there = kept.get(segment.last_id)
-        if there is None or not there.has_rows_of(segment):
-            gone += [x for x in segment.ids if not after.has(x)]
+    if before.segments is not after.segments:
+        kept = {x.last_id: x for x in after.segments}
+        for segment in before.segments:
+            there = kept.get(segment.last_id)
+            if there is None or not there.has_rows_of(segment):
+                gone += [x for x in segment.ids if not after.has(x)]
     if before.tail != after.tail:
         left = {x.ledger_id for x in after.tail}
         ids = (x.ledger_id for x in before.tail)
