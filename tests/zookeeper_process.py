@@ -15,7 +15,7 @@ from tests.free_port import free_port
 _PORT_ATTEMPTS = 5
 _JVM = (
     # Starts in half the time, and leaves the cores to the tests.
-    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m"),
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.jmx.log4j.disable=true",
     # What a killed process wrote survives in the page cache; no test cuts the power.
@@ -34,16 +34,19 @@ class ZooKeeperProcess(ChildProcess):
         tick_ms: int = 100,
         properties: Mapping[str, str] | None = None,
         secure: bool = False,
+        heap: str = "256m",
     ) -> None:
         """
         Args:
             tick_ms: sessions end with a granularity of it, and live at least two.
             properties: further lines of zoo.cfg.
             secure: only over TLS; ``properties`` say with which files.
+            heap: of its JVM at most; 100,000 nodes need the usual one.
         """
         super().__init__(folder / "zookeeper.log")
         self.folder, self._secure = folder, secure
         self._tick_ms, self._properties = tick_ms, dict(properties or {})
+        self._heap = heap
         self.port = 0
 
     def stop(self, seconds_max: float = 60.0) -> int:
@@ -82,7 +85,7 @@ class ZooKeeperProcess(ChildProcess):
         config = self.folder / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        command = ["java", *_JVM, "-cp", f"{_jars()}/*", main, str(config)]
+        command = ["java", *_JVM, f"-Xmx{self._heap}", "-cp", f"{_jars()}/*", main, str(config)]
         return self.popen(command, folder=self.folder)
 
     def _wait_until_ready(self, port: int) -> bool:
