@@ -93,7 +93,8 @@ def create_app(service: BrokerService) -> FastAPI:
         description=_DESCRIPTION,
         default_response_class=JsonResponse,
         redirect_slashes=False,
-        docs_url=None,  # routes/documentation.py, without assets from elsewhere
+        openapi_url=None,  # routes/documentation.py, made in a thread
+        docs_url=None,  # the same, without assets from elsewhere
         redoc_url=None,
         dependencies=[Depends(authorize), Depends(send_to_owner)],
         # Else every request asks whether somebody listens; metrics.py is what we tell.

@@ -6,6 +6,7 @@ script is a file too, so that the content security policy can forbid scripts in 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import zlib
 from importlib import resources
@@ -15,6 +16,7 @@ from fastapi import APIRouter, Request, Response
 
 from broker.http.compression import accepts_gzip
 from broker.http.errors import ApiError
+from broker.http.responses import JsonResponse
 
 __all__ = ["router"]
 
@@ -61,6 +63,11 @@ _POLICY: Final = (
 )
 
 
+@router.get("/openapi.json")
+async def description(request: Request) -> Response:
+    return await asyncio.to_thread(lambda: JsonResponse(request.app.openapi()))
+
+
 @router.get("/docs")
 async def page() -> Response:
     return _text(_PAGE, "text/html; charset=utf-8")
@@ -80,7 +87,8 @@ async def asset(name: str, request: Request) -> Response:
     packed = accepts_gzip(request.headers.get("accept-encoding", "").encode("latin-1"))
     if packed and not name.endswith(".png"):
         headers["Content-Encoding"] = "gzip"
-        return Response(_packed(name), media_type=_ASSETS[name], headers=headers)
+        data = await asyncio.to_thread(_packed, name)
+        return Response(data, media_type=_ASSETS[name], headers=headers)
     return Response(_read(name), media_type=_ASSETS[name], headers=headers)
 
 
