@@ -88,16 +88,17 @@ FULL_SIZE := tests/integration/test_kill_nine.py tests/pipeline/test_cluster_pip
 nightly: $(STAMP)  ## make nightly [SEED=N] [ROUNDS=60] [EXAMPLES=300]: all planted bugs, many seeds, chaos, fuzz; hours
 	failed=; seed=$(or $(SEED),$$(date +%s)); \
 	$(BIN)/python -m tests.simulation.rotation --all || failed="$$failed planted-bugs"; \
-	MAGNETAR_NIGHTLY=1 MAGNETAR_STALLS_FAIL=1 $(BIN)/python -m pytest $(FULL_SIZE) || failed="$$failed full-size"; \
+	MAGNETAR_NIGHTLY=1 $(BIN)/python -m pytest $(FULL_SIZE) || failed="$$failed full-size"; \
 	for part in "simulate SEEDS=$(SEEDS)" "chaos ROUNDS=$(or $(ROUNDS),60)" \
 			"fuzz EXAMPLES=$(or $(EXAMPLES),300)" "fuzz-login ROUNDS=200"; do \
 		$(PART) $$part SEED=$$seed || failed="$$failed $${part%% *}"; \
 	done; \
 	echo "seed $$seed; failed:$${failed:- nothing}"; [ -z "$$failed" ]
 
-fuzz: $(STAMP)  ## make fuzz [EXAMPLES=N] [SEED=N] [ONLY=part of a path]: random HTTP requests
-	MAGNETAR_STALLS_FAIL=1 MAGNETAR_FUZZ_EXAMPLES=$(or $(EXAMPLES),100) MAGNETAR_FUZZ_SEED=$(or $(SEED),$$(date +%s)) \
-		MAGNETAR_FUZZ_ONLY=$(ONLY) $(BIN)/python -m pytest tests/integration/test_http_fuzz.py -s
+fuzz: $(STAMP)  ## make fuzz [EXAMPLES=N] [SEED=N] [ONLY=part of a path]: random HTTP requests, heavy inputs everywhere
+	MAGNETAR_NIGHTLY=1 MAGNETAR_FUZZ_EXAMPLES=$(or $(EXAMPLES),100) MAGNETAR_FUZZ_SEED=$(or $(SEED),$$(date +%s)) \
+		MAGNETAR_FUZZ_ONLY=$(ONLY) $(BIN)/python -m pytest -s \
+		tests/integration/test_http_fuzz.py $(if $(ONLY),,tests/integration/test_heavy_inputs.py)
 
 fuzz-login: $(STAMP)  ## make fuzz-login [ROUNDS=N] [SEED=first]: random first words at every port
 	MAGNETAR_LOGIN_SEEDS=$(or $(ROUNDS),50) MAGNETAR_LOGIN_SEED=$(or $(SEED),$$(date +%s)) \

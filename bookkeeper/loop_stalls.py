@@ -120,8 +120,9 @@ class LoopStalls:
         self.counts[cause] += 1
         self.longest_s[cause] = max(self.longest_s[cause], stall_s)
         logger.warning(
-            "loop stall: %.0f ms, computed for %.0f ms, cause: %s, at: %s",
-            *(stall_s * 1000, computed_s * 1000, cause, " < ".join(self._stack) or "not seen"),
+            "loop stall: %.0f ms, computed for %.0f ms, collections: %.0f ms, cause: %s, at: %s",
+            *(stall_s * 1000, computed_s * 1000, self._collected_s * 1000, cause),
+            " < ".join(self._stack) or "not seen",
         )
 
     def _watch(self) -> None:

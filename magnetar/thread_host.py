@@ -80,6 +80,7 @@ class ThreadHost:
         try:
             standalone = Standalone(self._config)
             await standalone.start()
+            standalone.watch_loop()
             standalone.failed.add_done_callback(lambda _: stop.set())
             self.ready.set_result(
                 Addresses(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -14,14 +13,10 @@ from re import Match, Pattern
 from types import MappingProxyType, TracebackType
 from typing import Self
 
+from tests import stalls
+
 READY_S_MAX = 60.0
-STALL_MS = 50
-"""Of a turn of an event loop, above which a test fails (``loopStallThresholdMillis``)."""
-STALLS = {"MAGNETAR_loopStallThresholdMillis": str(STALL_MS)}
-"""Variables of brokers and bookies that look at it."""
 _STOPPED_S_MAX = 30.0
-_STALL = re.compile(r"loop stall: .* computed for (\d+) ms, cause: .*")
-_STALLS_FAIL = bool(os.environ.get("MAGNETAR_STALLS_FAIL"))  # each test, not only those of stalls
 ROOT = Path(__file__).parent.parent
 
 
@@ -31,7 +26,7 @@ class ChildProcess:
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
-        self._looked_at: dict[Path, int] = {}  # bytes of logs, by `check_stalls`
+        self._looked_at: dict[Path, int] = {}  # bytes of logs, by `new_stalls`
 
     def start(self) -> None:
         """Start and wait until it serves."""
@@ -79,8 +74,10 @@ class ChildProcess:
     ) -> subprocess.Popen[bytes]:
         """A process that writes to the log."""
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        # Another version doesn't know the setting.
-        stalls = STALLS if _STALLS_FAIL and folder == ROOT else {}
+        own = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        if folder != ROOT:
+            own.pop(stalls.VARIABLE, None)  # another version doesn't know it
+        stalls.watch(self)
         with self._log_path.open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -88,7 +85,7 @@ class ChildProcess:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=folder,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **stalls, **environment},
+                env={**own, **environment},
             )
 
     def wait_for_line(self, said: Pattern[str], name: str, offset: int) -> Match[str]:
@@ -128,7 +125,6 @@ class ChildProcess:
         process = self.take()
         process.kill()
         process.wait()
-        self._check_at_end()
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nobody answers from here on."""
@@ -149,34 +145,24 @@ class ChildProcess:
             process.kill()
             process.wait()
             raise
-        self._check_at_end()
         return code
 
-    def _check_at_end(self) -> None:
-        if _STALLS_FAIL:
-            self.check_stalls()
+    def skip_stalls(self, reason: str) -> None:
+        """What it has said so far of its loop's turns was expected: readers are told why."""
+        self.new_stalls()
 
-    def skip_stalls(self) -> None:
-        """What the process has said so far of its loop's turns was expected."""
-        self._looked_at = {path: path.stat().st_size for path in self.log_paths()}
-
-    def check_stalls(self) -> None:
-        """Fails for each turn since the last check or `skip_stalls` in which a loop's thread
-        computed for more than 50 ms.
-
-        Not for those in which it was only held up: a thread that waits for the GIL of another one,
-        which waits for a processor, can't be told from one in a system call, and test machines are
-        busy.
-        """
-        stalls = []
+    def new_stalls(self) -> list[str]:
+        """Long turns that its logs tell of (`stalls.found_in`) and that nobody has asked for."""
+        found = []
         for path in self.log_paths():
+            if not path.exists():
+                continue
             with path.open("rb") as log:
                 log.seek(self._looked_at.get(path, 0))
                 said = log.read()
                 self._looked_at[path] = log.tell()
-            found = _STALL.finditer(said.decode(errors="replace"))
-            stalls += [f"{path.stem}: {x[0]}" for x in found if int(x[1]) > STALL_MS]
-        assert stalls == [], "\n".join(stalls)
+            found += [f"{path.stem}: {x}" for x in stalls.found_in(said.decode(errors="replace"))]
+        return found
 
     def resident_bytes(self) -> int:
         """Memory that the process holds now, shared libraries included."""

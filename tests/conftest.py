@@ -7,18 +7,63 @@ runs the same tests against Apache Pulsar, the oracle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from broker.config import BrokerConfig
+from magnetar import embedding
+from magnetar.process_host import ProcessHost
+from tests import stalls
 from tests.standalone_process import StandaloneProcess
 from tests.zookeeper_process import ZooKeeperProcess
 
 # What takes long on a busy machine isn't wrong.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+os.environ[stalls.VARIABLE] = str(stalls.STALL_MS)  # of all processes of tests
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_long_turns_at_all() -> Iterator[None]:
+    """Embedded brokers look at their loops, too; see stalls.py."""
+    settings_of, join = embedding._settings, ProcessHost.join
+
+    def watched(config: BrokerConfig | None, given: Mapping[str, object]) -> BrokerConfig:
+        return settings_of(config, {stalls.SETTING: stalls.STALL_MS, **given})
+
+    def note_and_join(host: ProcessHost) -> None:
+        stalls.note(host.log())
+        join(host)
+
+    handler, logger = stalls.Handler(), logging.getLogger("bookkeeper.loop_stalls")
+    logger.addHandler(handler)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedding, "_settings", watched)
+        patch.setattr(ProcessHost, "join", note_and_join)
+        yield
+    logger.removeHandler(handler)
+    stalls.check()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_long_turns_of_a_module() -> Iterator[None]:
+    """Until the processes of its tests have ended."""
+    yield
+    stalls.check()
+
+
+@pytest.fixture(autouse=True)
+def no_long_turns() -> Iterator[None]:
+    """In any process or thread with a loop that serves."""
+    yield
+    stalls.check()
 
 
 # Files that take minutes come first and those of milliseconds last, so that no worker of a run in

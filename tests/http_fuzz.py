@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from broker.config import BrokerConfig
 from broker.standalone import Standalone
 from metadata.store import MetadataStore
+from tests.stalls import STALL_MS
 
 ANSWER_S_MAX = 30.0
 _ROOTS = ("/admin", "/schemas", "/managed-ledgers")
@@ -73,6 +74,7 @@ class FuzzedBroker:
             broker_service_port=0,
             web_service_port=0,
             broker_delete_inactive_topics_enabled=False,  # changes come from requests alone
+            loop_stall_threshold_millis=STALL_MS,
         )
         self._ready: Future[Standalone] = Future()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -103,6 +105,7 @@ class FuzzedBroker:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         standalone = Standalone(self._config)
         await standalone.start()
+        standalone.watch_loop()
         store = standalone.service.store
         for root in _ROOTS:
             store.watch(root, lambda _: self._changed())

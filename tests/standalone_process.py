@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.child_process import ROOT, STALLS, ChildProcess
+from tests.child_process import ROOT, ChildProcess
 from tests.free_port import free_port
 
 MAGNETAR = ("broker.cli.main",)
@@ -90,8 +90,6 @@ class StandaloneProcess(ChildProcess):
                 *self._options,
             ],
             folder=self._tree,
-            # Another version doesn't know the setting.
-            environment=STALLS if self._tree == ROOT else {},
         )
         if self._files_max is not None:
             limits = (self._files_max, self._files_max)

@@ -271,7 +271,7 @@ async def _serve(
     # What is alive now stays alive: never walk it again in a collection.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 20, 50)
+    gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 5, 200)
     stalls: LoopStalls | None = None
     if threshold_ms := settings.loop_stall_threshold_millis:
         stalls = process.bookie.figures.loop_stalls = LoopStalls(threshold_ms / 1000)
