@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import orjson
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from broker.http.errors import ApiError
+from broker.http.messages import HEAVY_BYTES
 from broker.http.raw_path import form_decode
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName, valid_namespace_part
 from broker.service.broker_service import BrokerService
@@ -31,10 +32,13 @@ __all__ = [
     "json_body",
     "make_namespace",
     "make_topic_name",
+    "off_loop",
     "parse_json",
     "read_body",
     "read_json",
 ]
+
+T = TypeVar("T")
 
 _LARGE_BODY = 64 * 1024
 """Bytes; smaller bodies are bounded by the number of connections."""
@@ -130,7 +134,16 @@ async def read_json(request: Request) -> Any:
     Raises:
         ApiError: as ``parse_json``; 400 larger than ``httpMaxRequestSize``; 503 see ``_charge``.
     """
-    return parse_json(request, await read_body(request))
+    body = await read_body(request)
+    return await off_loop(request, len(body), lambda: parse_json(request, body))
+
+
+async def off_loop(request: Request, size_bytes: int, work: Callable[[], T]) -> T:
+    """``work`` on so many bytes of a client's, in a thread if it could be felt on the loop."""
+    if size_bytes <= HEAVY_BYTES:
+        return work()
+    service: BrokerService = request.app.state.service
+    return await service.schemas.in_value_thread(work)
 
 
 def parse_json(request: Request, body: bytes, *, scalars_as_text: bool = True) -> Any:
@@ -219,11 +232,13 @@ def json_body(kind: Any) -> Callable[[Request], Awaitable[Any]]:
         body = await read_body(request)
         if len(body) > _DOCUMENT_BYTES_MAX:
             raise ApiError(413, f"A body of {len(body)} bytes, {_DOCUMENT_BYTES_MAX} at most")
-        value = parse_json(request, body)
-        if value is None:
-            return None
+
+        def read() -> Any:
+            value = parse_json(request, body)
+            return None if value is None else adapter.validate_python(value)
+
         try:
-            return adapter.validate_python(value)
+            return await off_loop(request, len(body), read)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])

@@ -20,6 +20,7 @@ from broker.errors import BrokerError
 from broker.http.chunks import EXPIRE_MS, ChunkAssembler
 from broker.http.messages import (
     BATCH_MESSAGES_MAX,
+    INFLATE_BYTES_MAX,
     Message,
     UndecodableEntryError,
     is_chunk,
@@ -224,6 +225,7 @@ class Feed:
         self._payload_bytes_max = 4 * service.config.max_message_size
         self._chunk_timer: asyncio.TimerHandle | None = None
         self._unpacker: Unpacker | None = None  # while entries wait to be taken apart
+        self._inflated_bytes = 0  # in this turn of the loop
 
     async def open(
         self, name: TopicName, request: SubscribeRequest, *, remote: str, client_version: str
@@ -369,7 +371,7 @@ class Feed:
                     return
                 entry.first_chunk, payload = positions[0], memoryview(joined)
                 source.keep_chunked(entry.position, positions)
-            if self._unpacker is not None or is_large(metadata):
+            if self._unpacker is not None or is_large(metadata) or self._inflates_much(metadata):
                 self._unpack_later(entry, metadata, payload)
                 return
             messages = messages_of(metadata, payload, self._payload_bytes_max)
@@ -378,6 +380,18 @@ class Feed:
             return
         if not self.add_messages(entry, messages):
             self.skip(entry)
+
+    def _inflates_much(self, metadata: pb.MessageMetadata) -> bool:
+        """Whether small entries together are as much as a large one, in this turn of the loop."""
+        if not metadata.HasField("compression"):
+            return False
+        if not self._inflated_bytes:
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+        self._inflated_bytes += metadata.uncompressed_size
+        return self._inflated_bytes > INFLATE_BYTES_MAX
+
+    def _turn_ended(self) -> None:
+        self._inflated_bytes = 0
 
     def _unpack_later(
         self, entry: Entry, metadata: pb.MessageMetadata, payload: memoryview
@@ -427,7 +441,7 @@ class Feed:
                 continue
             if skip is not None and index >= 0 and (ledger_id, entry_id, index) <= skip:
                 continue
-            self.buffered_bytes += len(message.payload) + 64
+            self.buffered_bytes += message.held_bytes
             if self.ready is _NOTHING:
                 self.ready = deque()
             self.ready.append(
@@ -536,7 +550,7 @@ class Feed:
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """These were handed to the client's socket: their bytes are free again."""
-        self.buffered_bytes -= sum(len(d.message.payload) + 64 for d in deliveries)
+        self.buffered_bytes -= sum(d.message.held_bytes for d in deliveries)
         if self._unpacker is not None and self.buffered_bytes < self.buffer_bytes_max:
             self._unpacker.on_room()
         if self._paused and self.buffered_bytes <= self.buffer_bytes_max // 2:

@@ -20,6 +20,7 @@ from broker.errors import (
     ServiceNotReadyError,
 )
 from broker.protocol.entry_head import make_head
+from broker.protocol.framing import METADATA_BYTES_MAX, METADATA_TOO_LARGE
 from broker.service.producer import SHARED, TOO_LARGE, Producer, ProducerRequest, PublishBatch
 from broker.service.schemas.admission import admit_producer
 
@@ -64,9 +65,12 @@ class _PartTicket:
 def _refusal(
     producer: Producer, metadata: pb.MessageMetadata, body: bytes, now_ms: int
 ) -> BrokerError | None:
-    """Why a policy forbids an entry, as for those that come by the binary protocol."""
+    """Why a policy or a limit forbids an entry, as for those that come by the binary protocol."""
     if producer.encryption_required and not metadata.encryption_keys:
         return BrokerMetadataError("Messages must be encrypted")
+    # Magic and checksum are in front of its size: framing.py.
+    if int.from_bytes(body[6:10]) > METADATA_BYTES_MAX:
+        return NotAllowedError(METADATA_TOO_LARGE)
     if 0 < producer.message_bytes_max < len(body):
         return NotAllowedError(TOO_LARGE)
     if 0 < producer.delay_max_ms < metadata.deliver_at_time - now_ms:
@@ -193,7 +197,7 @@ class LocalProducer:
         if self.closed or topic is None or producer is None:
             ticket.failed(0, len(entries), ServiceNotReadyError("The topic was closed or moved"))
             return
-        if producer.checked:
+        if producer.checked or any(len(body) > METADATA_BYTES_MAX for _, body in entries):
             self._publish_checked(topic, producer, entries, ticket)
         else:
             self._publish(topic, producer, entries, ticket)

@@ -8,12 +8,14 @@ when the loop has read everything there is and a head or a body is still incompl
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 
 import httptools
 import orjson
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from broker.http.counted_lines import CountedLines
@@ -27,6 +29,9 @@ _OFFER = frozenset((b"upgrade", b"http2-settings"))
 """Headers, and options of the Connection header, of an offer to change the protocol."""
 _IDLE, _HEAD, _BODY = range(3)
 _BODY_CHECK_S = 5.0
+_SLICE_BYTES = 16 * 1024
+_TURN_S = 0.01
+"""Of the loop, for what one read brought: a chunk of a body takes 6 bytes, a request twenty."""
 _LINGER_S = 2.0
 _LINGER_BYTES_MAX = 16 * 1024 * 1024
 """How long, and for how many bytes, a refused client is listened to: closing at once while it is
@@ -42,6 +47,16 @@ class ConnectionLimits:
     head_s: float = 10.0  # from the first byte (or the connection) to the end of the head
     body_bytes_per_s: int = 256  # while a body is incomplete and we are reading; 0: any
     stall_s: float = 300.0  # an answer of which the client takes nothing; 0: forever
+
+
+class _Flow(FlowControl):
+    """uvicorn's; reading stays paused while something that was read isn't parsed yet."""
+
+    held = False
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
 
 
 class LenientHttpProtocol(HttpToolsProtocol):
@@ -77,9 +92,12 @@ class LenientHttpProtocol(HttpToolsProtocol):
     _discarded_bytes = 0  # of a body that the answer didn't need, or after a refusal
     _refusal: tuple[int, str] | None = None
     _lingering = False
+    flow: _Flow
+    _rest = b""  # read, and to be parsed when it is its turn
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn's own narrowing
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         if (certificate := client_certificate(transport)) is not None:
             self.app_state = {**self.app_state, "client_certificate": certificate}
         peer = transport.get_extra_info("peername")
@@ -107,6 +125,46 @@ class LenientHttpProtocol(HttpToolsProtocol):
     # --- what arrives
 
     def data_received(self, data: bytes) -> None:
+        if self._rest or self.pipeline:
+            self._hold(self._rest + data)
+        elif len(data) <= _SLICE_BYTES:
+            self._parse(data)
+        else:
+            self._parse_some(data)
+
+    def _hold(self, rest: bytes) -> None:
+        self._rest = rest
+        self.flow.held = True
+        self.flow.pause_reading()
+
+    def _parse_some(self, data: bytes) -> None:
+        """As much as a turn of the loop has time for; nothing behind a request that waits."""
+        end_s = time.perf_counter() + _TURN_S
+        for start in range(0, len(data), _SLICE_BYTES):
+            if self.pipeline or time.perf_counter() > end_s:
+                self._hold(data[start:])
+                self.loop.call_soon(self._go_on)  # or once the pipeline is empty
+                return
+            self._parse(data[start : start + _SLICE_BYTES])
+            if self._refusal or self.transport.get_protocol() is not self:
+                return  # nobody reads what follows
+
+    def _go_on(self) -> None:
+        if not self._rest or self.pipeline or self.transport.is_closing():
+            return
+        rest, self._rest = self._rest, b""
+        self.flow.held = False
+        self._parse_some(rest)
+        waits = self._rest or self.pipeline or self._refusal
+        if not waits and (self.cycle is None or len(self.cycle.body) <= HIGH_WATER_LIMIT):
+            self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._rest:
+            self.loop.call_soon(self._go_on)
+
+    def _parse(self, data: bytes) -> None:
         if self._lingering:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _LINGER_BYTES_MAX:
@@ -206,7 +264,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
                 head += (name, b": ", value, b"\r\n")
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.data_received(b"".join(head) + b"\r\n" + rest)
+        self._parse(b"".join(head) + b"\r\n" + rest)
 
     # --- what doesn't arrive in time, or isn't taken
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from base64 import b64encode
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import (
@@ -13,7 +14,7 @@ from broker.errors import (
     ServiceNotReadyError,
 )
 from broker.http.errors import ApiError
-from broker.http.messages import OutgoingMessage, encode_single
+from broker.http.messages import HEAVY_BYTES, OutgoingMessage, encode_single
 from broker.http.publisher import Publisher
 from broker.http.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
 from broker.protocol.framing import FRAME_PADDING_BYTES
@@ -152,9 +153,12 @@ class RestPublishers:
         messages: list[OutgoingMessage],
         schema: ProduceSchema,
         now_ms: int,
+        body_bytes: int = 0,
     ) -> tuple[list[dict[str, Any]], int]:
         """Publish and wait; results in request order, and the schema's version (-1: raw bytes).
 
+        Args:
+            body_bytes: of the request: messages of a large one are made into entries in a thread.
         Raises:
             BrokerError: nothing could be published at all (no such topic, name taken ...).
         """
@@ -167,7 +171,7 @@ class RestPublishers:
             shared.users += 1
             try:
                 publisher = await asyncio.shield(shared.publisher)
-                return await self._produce(publisher, messages, schema, now_ms)
+                return await self._produce(publisher, messages, schema, now_ms, body_bytes)
             except IncompatibleSchemaError:
                 # Another call's schema may have been refused when the publisher was opened.
                 if own or not shared.closed:
@@ -203,6 +207,7 @@ class RestPublishers:
         messages: list[OutgoingMessage],
         schema: ProduceSchema,
         now_ms: int,
+        body_bytes: int,
     ) -> tuple[list[dict[str, Any]], int]:
         version = await publisher.schema_version(schema.definition)
         wrong = await self._encode(schema.codec, messages)
@@ -210,7 +215,15 @@ class RestPublishers:
         stamp = version_bytes(version)
         for message in messages:
             message.schema_version = stamp
-        return await self._publish(publisher, messages, call, wrong, now_ms), call.schema_version
+        self._number(publisher, messages, wrong, now_ms)
+        make = partial(self._entries, publisher, messages, wrong, now_ms)
+        if body_bytes > HEAVY_BYTES:
+            split = await self._service.schemas.in_value_thread(make)
+        else:
+            split = make()
+        for slot, error in wrong.items():
+            call.fail(slot, error)
+        return await self._publish(publisher, call, split), call.schema_version
 
     async def _encode(
         self, codec: Codec | None, messages: list[OutgoingMessage]
@@ -233,24 +246,21 @@ class RestPublishers:
         )
         return {index: error for index, error in enumerate(found) if error is not None}
 
-    async def _publish(
+    def _number(
         self,
         publisher: Publisher,
         messages: list[OutgoingMessage],
-        call: _Call,
         wrong: dict[int, Exception],
         now_ms: int,
-    ) -> list[dict[str, Any]]:
-        split: dict[int, tuple[list[int], list[Entry]]] = {}
+    ) -> None:
+        """Give ids and times to messages of a size that can be stored."""
         size_max = self._service.config.max_message_size
-        entry_max = size_max + FRAME_PADDING_BYTES  # with metadata; what the binary port takes
         for slot, message in enumerate(messages):
             if len(message.payload) > size_max:
                 wrong[slot] = ValueError(
                     f"Payload of {len(message.payload)} bytes, limit {size_max}"
                 )
             if wrong and slot in wrong:
-                call.fail(slot, wrong[slot])
                 continue
             if message.sequence_id < 0:
                 message.sequence_id = max(next(self._sequence), publisher.next_sequence_id)
@@ -258,13 +268,36 @@ class RestPublishers:
             if message.deliver_after_ms:
                 # http-api 5: relative to the event time; without one only now makes sense
                 message.deliver_at_ms = message.deliver_after_ms + (message.event_time_ms or now_ms)
+
+    def _entries(
+        self,
+        publisher: Publisher,
+        messages: list[OutgoingMessage],
+        wrong: dict[int, Exception],
+        now_ms: int,
+    ) -> dict[int, tuple[list[int], list[Entry]]]:
+        """Of what isn't wrong, by producer, with the slots of the call; may run in a thread."""
+        split: dict[int, tuple[list[int], list[Entry]]] = {}
+        # With metadata: what the binary port takes.
+        entry_max = self._service.config.max_message_size + FRAME_PADDING_BYTES
+        for slot, message in enumerate(messages):
+            if wrong and slot in wrong:
+                continue
             entry = encode_single(publisher.producer_name, message, now_ms)
             if len(entry[1]) > entry_max:
-                call.fail(slot, ValueError(f"Message of {len(entry[1])} bytes, limit {entry_max}"))
+                wrong[slot] = ValueError(f"Message of {len(entry[1])} bytes, limit {entry_max}")
                 continue
             slots, entries = split.setdefault(publisher.route(message), ([], []))
             slots.append(slot)
             entries.append(entry)
+        return split
+
+    async def _publish(
+        self,
+        publisher: Publisher,
+        call: _Call,
+        split: dict[int, tuple[list[int], list[Entry]]],
+    ) -> list[dict[str, Any]]:
         for index, (slots, entries) in split.items():
             ticket = _PartitionTicket(call, slots, publisher.partition_of(index))
             producer = publisher.producers[index]

@@ -1,4 +1,4 @@
-"""Entries that take long to be taken apart: decompressed in a thread, unpacked in slices.
+"""Entries that take long to be taken apart: decompressed and unpacked in a thread, in slices.
 
 The entry's bytes don't tell what it holds: some hundred may be 20 MiB of a million messages.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker.http.messages import (
+    INFLATE_BYTES_MAX,
     MESSAGES_AT_ONCE,
     Message,
     UndecodableEntryError,
@@ -20,7 +20,7 @@ from broker.http.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from broker.http.feed import Feed
     from broker.protocol import pulsar_api_pb2 as pb
@@ -93,16 +93,16 @@ class Unpacker:
             )
             messages, found = messages_in(metadata, data), 0
             while not feed.closed and not source.gone:
-                run: list[Message | None] = []
-                try:
-                    run.extend(islice(messages, MESSAGES_AT_ONCE))  # as many as aren't broken
-                finally:
-                    at += len(run)
-                    found += feed.add_messages(entry, [each for each in run if each is not None])
+                run, error = await self._registry.in_value_thread(lambda: _next_of(messages))
+                if feed.closed or source.gone:
+                    return
+                at += len(run)
+                found += feed.add_messages(entry, [each for each in run if each is not None])
+                if error is not None:
+                    raise error
                 if not run:
                     break
                 feed.announce()
-                await asyncio.sleep(0)  # others' turn
                 await self._wait_for_room()
             if not found and not source.gone:
                 feed.skip(entry)
@@ -113,3 +113,20 @@ class Unpacker:
         while self._feed.buffered_bytes >= self._feed.buffer_bytes_max and self._feed.ready:
             self._room.clear()
             await self._room.wait()
+
+
+def _next_of(
+    messages: Iterator[Message | None],
+) -> tuple[list[Message | None], UndecodableEntryError | None]:
+    """A slice, and what is wrong with the message behind it."""
+    run: list[Message | None] = []
+    size = 0
+    try:
+        for message in messages:
+            run.append(message)
+            size += 0 if message is None else message.held_bytes
+            if len(run) == MESSAGES_AT_ONCE or size > INFLATE_BYTES_MAX:
+                break
+    except UndecodableEntryError as error:
+        return run, error
+    return run, None

@@ -27,6 +27,8 @@ __all__ = [
     "CHECKSUM_MAGIC",
     "FRAME_PADDING_BYTES",
     "MAX_MESSAGE_BYTES",
+    "METADATA_BYTES_MAX",
+    "METADATA_TOO_LARGE",
     "Body",
     "FrameReader",
     "FrameTooLargeError",
@@ -47,6 +49,9 @@ CHECKSUM_MAGIC = 0x0E01
 BROKER_ENTRY_MAGIC = 0x0E02
 CHECKSUM_HEADER_BYTES = 6
 """Magic and CRC in front of the metadata size."""
+METADATA_BYTES_MAX = 1024 * 1024
+"""Of a message: a field may take two bytes, and to parse 5 MB of them takes 60 ms."""
+METADATA_TOO_LARGE = f"Message metadata of more than {METADATA_BYTES_MAX} bytes"
 
 _U32 = Struct(">I")
 _TWO_U32 = Struct(">II")

@@ -24,7 +24,7 @@ from broker.protocol.entry_head import (
     FLAG_TRANSACTION,
     make_head,
 )
-from broker.protocol.framing import MalformedFrameError
+from broker.protocol.framing import METADATA_BYTES_MAX, METADATA_TOO_LARGE, MalformedFrameError
 from broker.service.assigned_broker import assign_broker
 from broker.service.producer import TOO_LARGE, Producer, PublishBatch
 from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
@@ -96,6 +96,9 @@ class SendPath:
         payload_from = metadata_from + metadata_size
         if payload_from > end:
             raise MalformedFrameError(f"metadata size {metadata_size} exceeds the frame")
+        if metadata_size > METADATA_BYTES_MAX:
+            self._fault(batch, pb.NotAllowedError, METADATA_TOO_LARGE)
+            return
         parse_metadata(view[metadata_from:payload_from])
         if not complete():
             raise MalformedFrameError("message metadata lacks a required field")

@@ -13,7 +13,15 @@ from starlette.responses import StreamingResponse
 
 from broker.errors import SubscriptionNotFoundError
 from broker.http.access import right_of
-from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, read_json
+from broker.http.dependencies import (
+    Service,
+    SubscriptionName,
+    Topic,
+    body_doc,
+    off_loop,
+    parse_json,
+    read_body,
+)
 from broker.http.errors import ApiError
 from broker.http.feed import MessageKey
 from broker.http.responses import JsonResponse, no_content
@@ -230,9 +238,12 @@ async def take_messages(
         session.give_back(deliveries)
         return no_content()
     shown = _Shown(request, topic, payload == "base64", decode)
-    return JsonResponse(
-        {"session": session.session_id, "messages": await shown.messages(deliveries)}
+    lines = [line for _, line in await shown.lines(deliveries)]
+    content = b'{"session":"%b","messages":[%b]}' % (
+        session.session_id.encode(),  # of a base64 alphabet
+        b",".join(lines),
     )
+    return Response(content, media_type="application/json")
 
 
 @router.get(
@@ -289,10 +300,9 @@ async def _lines(
                 yield b":\n\n" if events else b"\n"
                 continue
             parts: list[bytes] = []
-            for item in await shown.messages(deliveries):
-                line = orjson.dumps(item)
+            for token, line in await shown.lines(deliveries):
                 if events:
-                    parts += (b"id: ", item["token"].encode(), b"\ndata: ", line, b"\n\n")
+                    parts += (b"id: ", token.encode(), b"\ndata: ", line, b"\n\n")
                 else:
                     parts += (line, b"\n")
             yield b"".join(parts)
@@ -302,19 +312,27 @@ class _Shown:
     """How one call wants its messages."""
 
     def __init__(self, request: Request, topic: TopicName, as_base64: bool, decode: bool) -> None:
+        self._request = request
         self._schemas: ValueSchemas = request.app.state.rest_publishers.schemas
         self._topic, self._as_base64, self._decode = topic, as_base64, decode
 
-    async def messages(self, deliveries: list[Delivery]) -> list[dict[str, Any]]:
+    async def lines(self, deliveries: list[Delivery]) -> list[tuple[str, bytes]]:
+        """Token and JSON of each."""
         values: list[Decoded | None] = [None] * len(deliveries)
         if self._decode:
             values = await self._schemas.decode(
                 self._topic, [delivery.message for delivery in deliveries]
             )
-        return [
-            message_of(delivery, as_base64=self._as_base64, decoded=value)
-            for delivery, value in zip(deliveries, values, strict=True)
-        ]
+
+        def write() -> list[tuple[str, bytes]]:
+            items = (
+                message_of(delivery, as_base64=self._as_base64, decoded=value)
+                for delivery, value in zip(deliveries, values, strict=True)
+            )
+            return [(item["token"], orjson.dumps(item)) for item in items]
+
+        size_bytes = sum(delivery.message.held_bytes for delivery in deliveries)
+        return await off_loop(self._request, size_bytes, write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +347,11 @@ class _Named:
 
 
 async def _named(request: Request) -> _Named:
-    body = await read_json(request)
+    data = await read_body(request)
+    return await off_loop(request, len(data), lambda: _names_of(parse_json(request, data)))
+
+
+def _names_of(body: Any) -> _Named:
     if not isinstance(body, dict):
         raise ApiError(400, "The body must be an object with tokens or messageIds")
     tokens, ids = body.get("tokens") or [], body.get("messageIds") or []

@@ -6,8 +6,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from broker.http.dependencies import Authoritative, Topic, body_doc, read_json
+from broker.http.dependencies import (
+    Authoritative,
+    Topic,
+    body_doc,
+    off_loop,
+    parse_json,
+    read_body,
+)
 from broker.http.errors import ApiError
+from broker.http.messages import OutgoingMessage
 from broker.http.responses import JsonResponse
 from broker.http.rest_produce import MESSAGES_MAX, RestPublishers, parse_messages
 from broker.http.value_schemas import STRING
@@ -127,13 +135,18 @@ async def produce_to_partition(
 
 async def _produce(request: Request, topic: TopicName) -> Response:
     state = request.app.state
-    body = await read_json(request)
-    producer_name, messages = parse_messages(body)
+    data = await read_body(request)
+
+    def read() -> tuple[Any, str, list[OutgoingMessage]]:
+        body = parse_json(request, data)
+        return body, *parse_messages(body)
+
+    body, producer_name, messages = await off_loop(request, len(data), read)
     schema = STRING
     if body.keys() & _SCHEMA_FIELDS:
         schema = await state.rest_publishers.schemas.of_body(topic, body)
     publishers: RestPublishers = state.rest_publishers
     results, version = await publishers.produce(
-        topic, producer_name, messages, schema, state.service.clock()
+        topic, producer_name, messages, schema, state.service.clock(), len(data)
     )
     return JsonResponse({"messagePublishResults": results, "schemaVersion": version})

@@ -8,6 +8,7 @@ import secrets
 from base64 import b64encode
 from collections import OrderedDict
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,6 +16,7 @@ import orjson
 from broker.errors import BrokerError
 from broker.http.feed import Delivery, Feed, MessageKey
 from broker.http.messages import (
+    HEAVY_BYTES,
     MessageIdError,
     OutgoingMessage,
     encode_message_id,
@@ -116,6 +118,17 @@ def key_of(message_id: pb.MessageIdData) -> MessageKey:
     )
 
 
+def _light(ready: Iterable[Delivery]) -> int:
+    """How many of the next ones can be written in a turn of the loop; 0: the first one can't."""
+    count = size = 0
+    for delivery in islice(ready, _PUSH_AT_ONCE):
+        size += delivery.message.held_bytes
+        if size > HEAVY_BYTES:
+            break
+        count += 1
+    return count
+
+
 class _Session:
     """What consumers and readers share: pushing under credit, and the socket's words."""
 
@@ -123,6 +136,7 @@ class _Session:
         self._service = service
         self._channel: Channel | None = None
         self._pushing = False
+        self._long_push: asyncio.Task[None] | None = None
         self._shows_topic = False
         self.feed = Feed(
             service, self._push_soon, self._on_lost, service.config.web_socket_buffer_bytes
@@ -153,6 +167,8 @@ class _Session:
         return ()
 
     def close(self) -> None:
+        if self._long_push is not None:
+            self._long_push.cancel()
         self.feed.close()
 
     async def _on_word(self, item: dict[str, Any]) -> None:
@@ -171,17 +187,36 @@ class _Session:
     def _push(self) -> None:
         self._pushing = False
         channel, feed = self._channel, self.feed
-        if channel is None or feed.closed:
+        if channel is None or feed.closed or not feed.ready or feed.credit <= 0:
             return
-        deliveries = self._admit(feed.take(_PUSH_AT_ONCE))
-        for delivery in deliveries:
-            item = message_json(delivery)
-            if self._shows_topic:
-                item["topic"] = delivery.topic
-            text = orjson.dumps(item).decode()
-            channel.send(text, lambda d=delivery: feed.release((d,)))  # type: ignore[misc]
+        count = _PUSH_AT_ONCE
+        if feed.buffered_bytes > HEAVY_BYTES and (count := _light(feed.ready)) == 0:
+            self._pushing = True
+            push = self._push_long(channel, self._admit(feed.take(1)))
+            self._long_push = asyncio.get_running_loop().create_task(push)
+            return
+        for delivery in self._admit(feed.take(count)):
+            channel.send(
+                self._text_of(delivery),
+                lambda d=delivery: feed.release((d,)),  # type: ignore[misc]
+            )
         if feed.ready and feed.credit > 0:
             self._push_soon()
+
+    async def _push_long(self, channel: Channel, deliveries: list[Delivery]) -> None:
+        """A large message, written as JSON in a thread; the next ones wait for it."""
+        for delivery in deliveries:
+            text = await self._service.schemas.in_value_thread(lambda d=delivery: self._text_of(d))  # type: ignore[misc]
+            channel.send(text, lambda d=delivery: self.feed.release((d,)))  # type: ignore[misc]
+        self._pushing = False
+        if self.feed.ready and self.feed.credit > 0:
+            self._push_soon()
+
+    def _text_of(self, delivery: Delivery) -> str:
+        item = message_json(delivery)
+        if self._shows_topic:
+            item["topic"] = delivery.topic
+        return orjson.dumps(item).decode()
 
     def _admit(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Which of the deliveries the client is to see."""

@@ -16,6 +16,7 @@ import orjson
 
 from broker.http.messages import (
     COMPRESSIONS,
+    HEAVY_BYTES,
     OutgoingMessage,
     encode_batch,
     encode_message_id,
@@ -111,6 +112,7 @@ class ProducerSession:
         self._publisher: Publisher | None = None
         self._channel: Channel | None = None
         self._collected: list[tuple[OutgoingMessage, str | None]] = []
+        self._turn_characters = 0  # of frames, since others had a turn
         self._flush_scheduled = False
         self._pending = 0  # messages taken and not answered
         self._watch: asyncio.TimerHandle | None = None
@@ -150,7 +152,23 @@ class ProducerSession:
         while (frame := await channel.receive()) is not None:
             if not 0 < len(self._collected) < _LIMITED_MESSAGES:
                 await self._keep_rate()
-            self._on_text(frame)
+            if len(frame) > HEAVY_BYTES:
+                await self._take_long(frame)
+                continue
+            self._turn_characters += len(frame)
+            self._take(*self._read(frame))
+            if self._turn_characters > HEAVY_BYTES:
+                await asyncio.sleep(0)
+                self._turn_characters = 0
+
+    async def _take_long(self, frame: str) -> None:
+        """In a thread, after what came before."""
+        self._flush()
+        in_thread = self._service.schemas.in_value_thread
+        self._take(*await in_thread(lambda: self._read(frame)))
+        collected, self._collected = self._collected, []
+        if collected and (publisher := self._publisher) is not None:
+            self._publish(publisher, await in_thread(lambda: self._encoded(publisher, collected)))
 
     async def _keep_rate(self) -> None:
         """Leave messages unread, with the client, while a publish limit is exceeded."""
@@ -171,7 +189,11 @@ class ProducerSession:
 
     # --- messages
 
-    def _on_text(self, frame: str) -> None:
+    def _read(self, frame: str) -> tuple[OutgoingMessage | _RefusedError, str | None]:
+        """The message of a frame, or what is wrong with it, and its context.
+
+        May run in a thread while nothing else is read.
+        """
         context: str | None = None
         try:
             try:
@@ -184,12 +206,15 @@ class ProducerSession:
                 context = text(given, "context")
             if self._pending >= self._parameters.pending_max:
                 raise _RefusedError(_UNKNOWN, "Producer send queue is full")
-            message = self._parse(item)
+            return self._parse(item), context
         except _RefusedError as error:
-            self.refuse(error.code, str(error), context)
-            return
+            return error, context
         except FieldError as error:
-            self.refuse(_BAD_JSON, str(error), context)
+            return _RefusedError(_BAD_JSON, str(error)), context
+
+    def _take(self, message: OutgoingMessage | _RefusedError, context: str | None) -> None:
+        if isinstance(message, _RefusedError):
+            self.refuse(message.code, str(message), context)
             return
         self._pending += 1
         self._collected.append((message, context))
@@ -219,19 +244,27 @@ class ProducerSession:
     def _flush(self) -> None:
         self._flush_scheduled = False
         collected, self._collected = self._collected, []
-        publisher = self._publisher
-        if not collected or publisher is None:
-            return
+        if collected and (publisher := self._publisher) is not None:
+            self._publish(publisher, self._encoded(publisher, collected))
+
+    def _encoded(
+        self, publisher: Publisher, collected: Sequence[tuple[OutgoingMessage, str | None]]
+    ) -> list[tuple[int, list[Entry], list[list[str | None]]]]:
+        """Entries and the contexts of their messages, by the index of their producer."""
+        name = publisher.producer_name
+        if len(publisher.producers) == 1:
+            return [(0, *self._encode(name, collected))]
+        routed: dict[int, list[tuple[OutgoingMessage, str | None]]] = {}
+        for pair in collected:
+            routed.setdefault(publisher.route(pair[0]), []).append(pair)
+        return [(index, *self._encode(name, pairs)) for index, pairs in routed.items()]
+
+    def _publish(
+        self, publisher: Publisher, parts: list[tuple[int, list[Entry], list[list[str | None]]]]
+    ) -> None:
         timeout_ms = self._parameters.send_timeout_ms
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
-        if len(publisher.producers) == 1:
-            routed = {0: collected}
-        else:
-            routed = {}
-            for pair in collected:
-                routed.setdefault(publisher.route(pair[0]), []).append(pair)
-        for index, pairs in routed.items():
-            entries, contexts = self._encode(publisher.producer_name, pairs)
+        for index, entries, contexts in parts:
             sent = _Sent(self, publisher.partition_of(index), contexts, deadline_s)
             if timeout_ms:
                 self._sent.append(sent)

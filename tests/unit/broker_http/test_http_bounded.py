@@ -15,7 +15,11 @@ from broker.http.messages import (
     OutgoingMessage,
     UndecodableEntryError,
     encode_batch,
+    encode_single,
+    is_large,
+    messages_in,
     messages_of,
+    open_entry,
 )
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import compress
@@ -105,6 +109,41 @@ async def test_a_large_batch_comes_in_slices_and_in_order(opened: Opened) -> Non
         while feed.buffered_bytes:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.001)
     feed.close()
+
+
+async def test_small_entries_that_are_much_together_are_inflated_elsewhere(opened: Opened) -> None:
+    feed = opened.feed
+    await opened.open()
+    payload = bytes(300_000)
+    message = OutgoingMessage(payload, 0)
+    for entry_id in range(10):
+        body = encode_single("p", message, 1, pb.ZLIB)[1]
+        feed.add_entry(feed._sources[0], 1, entry_id, body, 0, None)
+    assert len(opened.taken) + len(feed.ready) == 3  # within 1 MiB
+    feed.announce()
+    await opened.until(10)
+    assert {data for _, data in opened.taken} == {payload}
+    while feed._unpacker is not None:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(0.001)
+    feed.add_entry(feed._sources[0], 1, 10, body, 0, None)  # in another turn
+    assert feed._unpacker is None
+    feed.close()
+
+
+async def test_a_slice_is_bounded_by_what_it_takes_in_memory(opened: Opened) -> None:
+    await opened.open()
+    properties = {f"{n}": "" for n in range(2_000)}
+    messages = [OutgoingMessage(b"", n, properties=properties) for n in range(100)]
+    body = encode_batch("p", messages, 1)[1]
+    metadata = pb.MessageMetadata(num_messages_in_batch=1_001)
+    assert is_large(metadata)
+    found, error = unpacker._next_of(messages_in(*_opened(body)))
+    assert (len(found), error) == (9, None)  # 128 KB each
+
+
+def _opened(body: bytes) -> tuple[pb.MessageMetadata, bytes]:
+    metadata, payload = open_entry(body)
+    return metadata, bytes(payload)
 
 
 async def test_unpacking_waits_for_room(opened: Opened) -> None:

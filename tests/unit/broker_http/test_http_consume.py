@@ -377,3 +377,11 @@ async def test_bad_acknowledgements(http: httpx.AsyncClient, body: Any) -> None:
     path = "/topics/persistent/public/default/orders/subscription/s/ack"
     answer = await http.post(path, json=body)
     assert answer.status_code == 400, answer.text
+
+
+def test_long_texts_are_written_in_pieces() -> None:
+    text = '\0"\\\u20ac' * 600_000
+    delivery = Delivery(-1, 1, 2, Message(-1, 0, text.encode(), None, {}, 1, 0, 0, "p"), 0)
+    shown = message_of(delivery, as_base64=False)
+    assert isinstance(shown["payload"], orjson.Fragment)
+    assert orjson.loads(orjson.dumps(shown))["payload"] == text
