@@ -239,7 +239,8 @@ class Measured:
         finally:
             stalls.close()
         longest_s = max(stalls.longest_s.values())
-        self.figures[what] = Figure(seconds, count, longest_s, resident_bytes())
+        self.figures[what] = found = Figure(seconds, count, longest_s, resident_bytes())
+        print(f"{what}: {found}", flush=True)  # the table comes when all is done
 
 
 async def measure(place: Place, *, is_offloaded: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from managed_ledger.ledger_rows import CHUNK_ROWS
@@ -113,8 +114,15 @@ def extent_of(log: ManagedLedger, from_ledger: int = EARLIEST[0]) -> LogExtent:
 
 
 def left_of(ledgers: Sequence[ReadableLedger], log: ManagedLedger) -> list[ReadableLedger]:
-    """Those of an earlier moment that are listed now; copies are those of now."""
-    rows = log.lists.info.ledgers.select([x.ledger_id for x in ledgers])
+    """Those of an earlier moment that are listed now; copies are those of now.
+
+    Args:
+        ledgers: one of its pieces.
+    """
+    if not ledgers:
+        return []
+    first, last = ledgers[0].ledger_id, ledgers[-1].ledger_id
+    rows = takewhile(lambda x: x.ledger_id <= last, log.lists.info.ledgers.from_id(first))
     offloads = {x.ledger_id: x.offload for x in rows}
     return [replace(x, offload=offloads[x.ledger_id]) for x in ledgers if x.ledger_id in offloads]
 

@@ -8,7 +8,7 @@ it is deleted. So a crash leaves at most a copy that the list names, which the n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 _TAKE_BACK_PAUSES_S: Final = (0.1, 0.5, 2.0)
 """Between attempts to delete a copy that nobody else knows of: the end of the log waits for it."""
+_DELETED_AT_ONCE: Final = 16
+"""Copies of a log that is trimmed far: a distant store takes its time for each."""
 _ERRORS: Final = (LedgerError, MetadataError, ManagedLedgerError)
 
 
@@ -166,10 +168,7 @@ class OffloadPath:
             OffloadError: some are left; the list has them.
         """
         self._deleted &= {x.uuid for x in self._log.lists.info.doomed_copies}
-        for copy in self._log.lists.info.doomed_copies:
-            if copy.uuid not in self._deleted:
-                await self._offloader(copy.driver).delete(copy)
-                self._deleted |= {copy.uuid}
+        await self._delete_copies(self._log.lists.info.doomed_copies)
 
     async def clear(self) -> None:
         """Deletes every doomed copy now.
@@ -265,7 +264,6 @@ class OffloadPath:
 
     async def _clear(self) -> None:
         """Deletes copies that nobody needs, and those that an earlier owner left unfinished."""
-        log = self._log
 
         def doom(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
             for ledger in _started(info):
@@ -273,19 +271,26 @@ class OffloadPath:
             return info
 
         info = await self._update(doom)
-        failure: OffloadError | None = None
-        for copy in info.doomed_copies:
-            if copy.uuid in self._deleted:
-                continue
+        await self._delete_copies(info.doomed_copies)
+
+    async def _delete_copies(self, copies: Iterable[LedgerCopy]) -> None:
+        """Those that are there still; tries all before it raises OffloadError."""
+        failures: list[OffloadError] = []
+
+        async def delete(copy: LedgerCopy) -> None:
             try:
                 await self._offloader(copy.driver).delete(copy)
             except OffloadError as error:
-                logger.warning("%s: copy %s not deleted: %s", log.name, copy.name, error)
-                failure = error
+                logger.warning("%s: copy %s not deleted: %s", self._log.name, copy.name, error)
+                failures.append(error)
             else:
                 self._deleted |= {copy.uuid}
-        if failure is not None:
-            raise failure
+
+        left = [x for x in copies if x.uuid not in self._deleted]
+        for start in range(0, len(left), _DELETED_AT_ONCE):
+            await asyncio.gather(*map(delete, left[start : start + _DELETED_AT_ONCE]))
+        if failures:
+            raise failures[0]
 
     async def _copy(self, ledger_id: int) -> None:
         """Copies one ledger. REQUIRES: exclusive."""

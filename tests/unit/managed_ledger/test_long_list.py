@@ -30,10 +30,13 @@ class Forgetful:
     driver = "none"
 
     def __init__(self) -> None:
-        self.deleted = 0
+        self.deleted = self.most_at_once = self._under_way = 0
 
     async def delete(self, copy: LedgerCopy) -> None:
+        self._under_way += 1
+        self.most_at_once = max(self.most_at_once, self._under_way)
         await asyncio.sleep(0)
+        self._under_way -= 1
         self.deleted += 1
 
 
@@ -103,6 +106,7 @@ async def test_it_opens_appends_trims_is_read_and_deleted(
         cursor.ack_cumulative((upto, 9))
         await eventually(lambda: log.lists.info.ledgers[0].ledger_id == upto + 1)
         await eventually(lambda: not log.trimmer.is_held)
+        assert offloader.most_at_once == (16 if is_copied else 0)
         left = 10 * (LEDGERS - 3 * CHUNK_ROWS - 2) + 6
         await eventually(lambda: log.entry_count == left)
         assert log.bytes_after((upto, 9)) == log.total_bytes
