@@ -5,22 +5,27 @@ don't use are kept as they are. Boundaries are written once, create-only, and af
 with the version they were read with, so that no stale view overwrites newer ones.
 """
 
+import asyncio
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from bundles.errors import InvalidBundleError
 from bundles.hash_ranges import HashRange, NamespaceBundles
-from metadata.errors import BadVersionError
+from metadata.errors import BadVersionError, MetadataError, ValueTooLargeError
 from metadata.recipes import CachedValues, update
-from metadata.store import CREATE_ONLY, MetadataStore
+from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore
+
+_log = logging.getLogger(__name__)
 
 LOCAL_POLICIES_ROOT = "/admin/local-policies"
 POLICIES_ROOT = "/admin/policies"
 ANTI_AFFINITY_GROUP = "namespaceAntiAffinityGroup"  # Pulsar's name of the field
+_COPY_RETRY_S: Final = 1.0
 _HEARTBEAT = re.compile(r"pulsar/[^/]+:\d+")
 
 
@@ -84,6 +89,19 @@ def _document(namespace: str, value: bytes) -> dict[str, Any]:
     return document
 
 
+def _with_bundles(namespace: str, policies: bytes, local: LocalPolicies) -> bytes:
+    """
+    Raises:
+        InvalidBundleError: the policies can't be read.
+        ValueTooLargeError
+    """
+    document = _document(namespace, policies)
+    value = orjson.dumps({**document, "bundles": local.encode_bundles()})
+    if len(value) > VALUE_BYTES_MAX:
+        raise ValueTooLargeError(f"{POLICIES_ROOT}/{namespace}", len(value), VALUE_BYTES_MAX)
+    return value
+
+
 class BundleFactory:
     """The bundles of every namespace that was ever asked for here; repaired by events."""
 
@@ -91,6 +109,7 @@ class BundleFactory:
         self._store, self._default_count = store, default_count
         self._local = CachedValues(store, LOCAL_POLICIES_ROOT, _decode_local_policies)
         self._policies = CachedValues(store, POLICIES_ROOT, _decode_policies)
+        self._copying: set[asyncio.Task[None]] = set()  # boundaries that policies don't name yet
 
     async def bundles(self, namespace: str) -> NamespaceBundles:
         """Reads the boundaries; at the first use of a namespace writes them, create-only.
@@ -160,15 +179,18 @@ class BundleFactory:
     ) -> NamespaceBundles:
         """Stores the boundaries with ``bundle`` cut at ``points``; durable when it returns.
 
-        Repeated while others change the same document; their cuts stay.
+        Repeated while others change the same document; their cuts stay. The namespace's policies
+        hold a copy, which only tools read: written next, or as soon as the store takes it.
 
         Args:
             check: called before each attempt to write; what it raises ends the split.
         Raises:
             InvalidBundleError: there is no such bundle (any more), or the points aren't inside.
+            ValueTooLargeError: no room for the boundaries, or for their copy; nothing has changed.
         """
         await self.bundles(namespace)  # so that there is a document to change
         path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
+        policies = await self._store.get(f"{POLICIES_ROOT}/{namespace}")
 
         def cut(value: bytes | None) -> bytes:
             check()
@@ -177,21 +199,46 @@ class BundleFactory:
             local = LocalPolicies.decode(namespace, value)
             if not already_cut(local.bundles, bundle, points):
                 local = LocalPolicies(local.bundles.split(bundle, points), local.other_fields)
+            if policies is not None:
+                _with_bundles(namespace, policies.value, local)
             return local.encode()
-
-        def copy(value: bytes | None) -> bytes | None:
-            if value is None:
-                return None
-            document = _document(namespace, value)
-            return orjson.dumps({**document, "bundles": written.encode_bundles()})
 
         found = await update(self._store, path, cut)
         assert found is not None
-        written = LocalPolicies.decode(namespace, found.value)
-        # Not atomic with the first write; only what reads policies alone sees the older cut.
-        await update(self._store, f"{POLICIES_ROOT}/{namespace}", copy)
         self._local.invalidate(path)
-        return await self.bundles(namespace)
+        try:
+            await self._copy(namespace)
+        except MetadataError as error:
+            _log.warning("%s: its policies have no copy of its bundles yet: %s", namespace, error)
+            task = asyncio.get_running_loop().create_task(self._copy_later(namespace))
+            self._copying.add(task)
+            task.add_done_callback(self._copying.discard)
+        return LocalPolicies.decode(namespace, found.value).bundles
+
+    async def _copy(self, namespace: str) -> None:
+        """The policies name the boundaries that are stored."""
+        path = f"{POLICIES_ROOT}/{namespace}"
+        while True:
+            policies = await self._store.get(path)
+            # Read after the policies: of a namespace that was made anew meanwhile, never older.
+            local = await self._store.get(f"{LOCAL_POLICIES_ROOT}/{namespace}")
+            if policies is None or local is None:
+                return
+            stored = LocalPolicies.decode(namespace, local.value)
+            try:
+                value = _with_bundles(namespace, policies.value, stored)
+                await self._store.put(path, value, policies.stat.version)
+                return
+            except BadVersionError:
+                continue  # somebody else changed them
+
+    async def _copy_later(self, namespace: str) -> None:
+        while True:
+            await asyncio.sleep(_COPY_RETRY_S)
+            try:
+                return await self._copy(namespace)
+            except MetadataError as error:
+                _log.debug("%s: no copy of its bundles yet: %s", namespace, error)
 
     def bundles_nowait(self, namespace: str) -> NamespaceBundles | None:
         """From memory; None when they have to be read or aren't stored."""
@@ -201,6 +248,8 @@ class BundleFactory:
         return None if local is None else local.value.bundles
 
     def close(self) -> None:
+        for task in self._copying:
+            task.cancel()
         self._local.close()
         self._policies.close()
 

@@ -24,6 +24,7 @@ WAIT = {
     "broker/service/death_watch.py DeathWatch._keep_note",
     "broker/service/death_watch.py DeathWatch._watch",
     "broker/service/dynamic_configuration.py DynamicConfiguration._follow",
+    "bundles/local_policies.py BundleFactory._copy_later",
     "bundles/ownership.py OwnershipService._expect",
     "loadbalance/office.py Office._begin",
     "loadbalance/registry.py BrokerRegistry._register_again",

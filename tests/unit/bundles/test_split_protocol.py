@@ -1,18 +1,25 @@
 """A split by its owner: boundaries, nodes, races with lookups and with other splits."""
 
 import asyncio
+import logging
+from typing import Any
 
 import orjson
 import pytest
 
+from bundles import local_policies
 from bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
 from bundles.hash_ranges import HashRange
 from bundles.local_policies import LocalPolicies
 from bundles.splitting import halve_range
 from metadata.embedded import EmbeddedMetadataStore
+from metadata.errors import MetadataError, ValueTooLargeError
+from metadata.store import VALUE_BYTES_MAX
 from tests.unit.bundles.test_ownership import TOPIC, Broker
+from tests.unit.metadata.event_log import eventually_equal
 
 NAMESPACE = "t/n"
+POLICIES = "/admin/policies/t/n"
 FIRST = HashRange(0, 0x40000000)
 TWO = ["t/n/0x00000000_0x20000000", "t/n/0x20000000_0x40000000"]
 
@@ -50,6 +57,61 @@ async def test_a_split_stores_both_documents_and_owns_the_parts(
     assert sorted(a.service.owned_bundles) == names
     assert await base.children("/namespace/t/n") == [name.rpartition("/")[2] for name in names]
     assert a.unloaded.events == [], "the topics stay open"
+
+
+_FULL = orjson.dumps({"bundles": {"numBundles": 4}, "kept": "x" * (VALUE_BYTES_MAX - 50)})
+
+
+@pytest.mark.parametrize(
+    ("policies", "error"), [(_FULL, ValueTooLargeError), (b"{", InvalidBundleError)]
+)
+async def test_a_split_whose_copy_cannot_be_written_changes_nothing(
+    base: EmbeddedMetadataStore, policies: bytes, error: type[Exception]
+) -> None:
+    """Found by reading: the cut was stored, the copy refused, and so the call."""
+    await base.put(POLICIES, policies)
+    a = Broker(base, "a")
+    with pytest.raises(error):
+        await a.service.split(NAMESPACE, FIRST, halve_range(FIRST))
+    assert len((await stored(base)).bundles) == 4
+    found = await base.get(POLICIES)
+    assert found is not None
+    assert found.value == policies
+    assert a.service.owned_bundles == [f"t/n/{FIRST}"]
+    assert await base.children("/namespace/t/n") == [str(FIRST)]
+
+
+async def test_a_copy_that_the_store_does_not_take_is_written_later(
+    base: EmbeddedMetadataStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The cut is stored, so the split has happened: who is told that it failed would repeat it."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(local_policies, "_COPY_RETRY_S", 0.001)
+    a, refusals = Broker(base, "a"), iter(range(3))
+    put = a.store.put
+
+    async def put_but_no_policies(path: str, *more: Any, **named: Any) -> Any:
+        if path == POLICIES and next(refusals, None) is not None:
+            raise MetadataError(f"{path}: connection loss")
+        return await put(path, *more, **named)
+
+    monkeypatch.setattr(a.store, "put", put_but_no_policies)
+    assert await a.service.split(NAMESPACE, FIRST, halve_range(FIRST)) == TWO
+
+    async def bundles() -> Any:
+        found = await base.get(POLICIES)
+        assert found is not None
+        return orjson.loads(found.value)["bundles"]
+
+    assert await bundles() == {"numBundles": 4}
+    await eventually_equal(bundles, (await stored(base)).encode_bundles())
+    told = [each for each in caplog.messages if "no copy" in each]
+    assert told == [
+        f"t/n: its policies have no copy of its bundles yet: {POLICIES}: connection loss"
+    ]
+    await a.service.close()
 
 
 async def test_nothing_to_cut_is_no_change(base: EmbeddedMetadataStore) -> None:
