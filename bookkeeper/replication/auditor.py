@@ -24,6 +24,7 @@ from bookkeeper.replication.auditor_core import (
     Audit,
     AuditorConfig,
     AuditorCore,
+    ClusterView,
     DelayCancelled,
     DelayStarted,
     Disable,
@@ -48,6 +49,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 1.0
+_UNREAD_S: Final = 10.0  # until single nodes that couldn't be read are tried again
 _SWITCH, _DELAY, _BOOKIES, _ZONES = "switch", "delay", "bookies", "zones"
 
 
@@ -77,6 +79,8 @@ class Auditor:
         self._zone_store = ZoneStore(ports.store, ports.root)
         self._core: AuditorCore | None = None
         self._cluster = ClusterWatch(ports.store, lambda: self._on_news(_BOOKIES))
+        self._places = EachItem("places of bookies", _log, (MetadataError,))
+        self._read_again: asyncio.TimerHandle | None = None
         self._delay_path = f"{ports.root}/lostBookieRecoveryDelay"
         self._delay_writes = self._delay_writes_taken = 0
         self._watches = (
@@ -105,6 +109,8 @@ class Auditor:
     def stop(self) -> None:
         """From now on nothing is marked or switched; what is under way is cut off."""
         self._cluster.close()
+        if self._read_again is not None:
+            self._read_again.cancel()
         for watch in self._watches:
             watch.close()
         for task in self._tasks:
@@ -239,7 +245,7 @@ class Auditor:
                 written, self._delay_writes_taken = writes > self._delay_writes_taken, writes
                 core.on_delay(_now_ms(), round(delay_s * 1000), written=written)
             if _BOOKIES in self._news:
-                core.on_bookies(_now_ms(), await self._read(_BOOKIES, self._cluster.read))
+                core.on_bookies(_now_ms(), await self._read(_BOOKIES, self._read_bookies))
             core.on_tick(_now_ms())
             self._effects += core.take_effects()
             self._show(core)
@@ -252,6 +258,17 @@ class Auditor:
         except BaseException:
             self._news.add(what)
             raise
+
+    async def _read_bookies(self) -> ClusterView:
+        with self._places.round() as each:
+            view = await self._cluster.read(each)
+        if self._read_again is not None:
+            self._read_again.cancel()
+            self._read_again = None
+        if each.failed:
+            loop = asyncio.get_running_loop()
+            self._read_again = loop.call_later(_UNREAD_S, self._on_news, _BOOKIES)
+        return view
 
     async def _make_core(self) -> AuditorCore:
         stored = await self._stored_zones()

@@ -13,6 +13,7 @@ _HELD = (ZonePhase.DOWN, ZonePhase.HELD)
 
 async def read_held_bookies(store: MetadataStore) -> frozenset[str]:
     """Of all zones that are held, as an auditor stored it; one small read while there is none.
+    Those whose zone can't be read may be in one.
 
     Raises:
         MetadataError: the store can't tell.
@@ -25,4 +26,4 @@ async def read_held_bookies(store: MetadataStore) -> frozenset[str]:
     if not held:
         return frozenset()
     zones = await read_zones(store)
-    return frozenset(bookie for bookie, zone in zones.items() if zone in held)
+    return frozenset(bookie for bookie, zone in zones.items() if zone in held or not zone)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from bookkeeper.replication import auditor as auditor_module
 from bookkeeper.replication.audit_pass import AuditPass
 from bookkeeper.replication.auditor import Auditor
 from bookkeeper.replication.auditor_checks import ChecksConfig
+from bookkeeper.replication.cluster_watch import ClusterWatch, read_zones
+from bookkeeper.replication.held_bookies import read_held_bookies
+from bookkeeper.replication.zone_store import ZoneStore
+from bookkeeper.replication.zones import ZonePhase
+from bookkeeper.service_info import RACKS_PATH
 from metadata.each_item import ItemRound
 from metadata.errors import MetadataError
 from metadata.store import MetadataStore
+from tests.unit.bookkeeper.replication.audited_cluster import eventually
 from tests.unit.bookkeeper.replication.cluster import Cluster as RepairedCluster
 from tests.unit.bookkeeper.replication.cluster import until, virtual
 from tests.unit.bookkeeper.replication.test_auditor_checks import Checked
@@ -105,6 +113,89 @@ async def test_what_keeps_failing_in_audits_is_told_once(
         "/ledgers/00/0001: /ledgers/00/0001: connection loss"
     ]
     await auditor.close()
+
+
+async def test_a_node_of_a_bookie_that_cannot_be_read_hides_no_bookie(cluster: Checked) -> None:
+    """Each read of a node fails once: its bookie is where its other node says."""
+    whole = await ClusterWatch(cluster.store, lambda: None).read()
+    store = cluster.store.new_session()
+    faults, failed, at = Faults(store), list[str](), 0
+
+    def fails(number: int, path: str) -> bool:
+        if number == at and path.endswith(tuple(cluster.bookies)):
+            failed.append(path)
+            return True
+        return False
+
+    faults.fails = fails
+    while at == 0 or at <= faults.calls:
+        at += 1
+        faults.calls, already = 0, len(failed)
+        each = ItemRound()
+        assert await ClusterWatch(store, lambda: None).read(each) == whole
+        assert list(each.failed) == failed[already:]
+    assert len(failed) == 2 * len(cluster.bookies)
+
+
+async def test_a_bookie_of_which_nothing_can_be_read_is_where_it_was(cluster: Checked) -> None:
+    whole = await ClusterWatch(cluster.store, lambda: None).read()
+    store = cluster.store.new_session()
+    faults, news = Faults(store), asyncio.Event()
+    watch = ClusterWatch(store, news.set)
+    faults.fails = lambda number, path: path == RACKS_PATH
+    with pytest.raises(MetadataError):
+        await watch.read()  # what operators say of places must be known once
+    watch.close()
+    watch = ClusterWatch(store, news.set)
+    faults.fails = lambda number, path: path.endswith("/a1")
+    guessed = await watch.read()
+    assert guessed.available == {**whole.available, "a1": "default-zone"}
+    assert watch.unplaced == {"a1"}
+    assert (await read_zones(store))["a1"] == "", "it may be in any zone"
+    await ZoneStore(cluster.store).write({"b": ZonePhase.HELD})
+    assert await read_held_bookies(store) == {"b0", "b1", "b2", "a1"}
+    faults.fails = lambda number, path: False
+    assert await watch.read() == whole
+    assert not watch.unplaced
+    news.clear()
+    await cluster.go("a1")
+    await cluster.come("a1")  # its nodes are written anew
+    await news.wait()
+    faults.fails = lambda number, path: path.endswith("/a1") or path == RACKS_PATH
+    assert await watch.read() == whole
+    # Most of them: that is the store.
+    faults.fails = lambda number, path: path.endswith(tuple(cluster.bookies))
+    with pytest.raises(MetadataError):
+        await ClusterWatch(store, lambda: None).read()
+    watch.close()
+
+
+async def test_a_place_that_keeps_failing_is_told_once_and_read_again(
+    cluster: Checked, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(auditor_module, "_UNREAD_S", 0.001)
+    made = cluster.auditor()
+    path, reads = "/ledgers/available/a1", 0
+
+    def fails(number: int, each: str) -> bool:
+        nonlocal reads
+        reads += each == path
+        return each == path and reads < 4
+
+    Faults(made.ports.store).fails = fails
+    made.start()
+
+    async def is_over() -> bool:
+        return f"places of bookies: fails no longer for 1; {path}" in caplog.messages
+
+    await eventually(is_over)
+    assert made.available == set(cluster.bookies)
+    assert [each for each in caplog.messages if "places of bookies: failed" in each] == [
+        f"places of bookies: failed for 1, from now on tried in silence; {path}: "
+        f"{path}: connection loss"
+    ]
+    await made.close()
 
 
 async def test_a_store_that_is_away_ends_the_walk(cluster: Checked, auditor: Auditor) -> None:
