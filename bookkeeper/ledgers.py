@@ -230,6 +230,7 @@ class Ledgers:
         Raises:
             ValueError: not E >= Qw >= Qa >= 1.
             NotEnoughBookiesError: fewer bookies accept writes.
+            ValueTooLargeError: more than about 700,000 bytes of custom metadata.
             MetadataError: the store failed.
         """
         config = LedgerConfig(ensemble_size, write_quorum, ack_quorum, password)

@@ -64,6 +64,7 @@ class BookKeeperClient:
             above: the new ledger's id shall exceed this one's, so that positions in both ascend.
         Raises:
             NotEnoughBookiesError: fewer bookies accept writes than the ensemble needs.
+            ValueTooLargeError: too much custom metadata; there is no ledger.
             MetadataError: the store failed.
         """
         ensemble = self._placement.new_ensemble(

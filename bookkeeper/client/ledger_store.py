@@ -13,18 +13,21 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from bookkeeper.errors import LedgerError, LedgerMetadataError, NoSuchLedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata, decode, encode
+from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, encode
 from metadata.each_item import Item
 from metadata.errors import (
     BadVersionError,
     NotFoundError,
     OutcomeUnknownError,
+    ValueTooLargeError,
 )
 from metadata.recipes import IdGenerator
-from metadata.store import CREATE_ONLY, MetadataStore, Versioned, Watch
+from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore, Versioned, Watch
 
 LEDGERS_ROOT: Final = "/ledgers"
 ID_BLOCK: Final = 1000  # ids reserved by one metadata write; a crash skips the rest of a block
+OPEN_BYTES_MAX: Final = VALUE_BYTES_MAX - 64 * 1024
+"""Metadata of an open ledger: what ends it must fit as well, with a recovery's own segments."""
 ATTEMPTS_MAX: Final = 100  # compare-and-set rounds before we call it a bug of somebody's
 _SHORT_IDS_END: Final = 2**31 - 1
 _SKIP_MAX: Final = 1 << 20
@@ -79,13 +82,15 @@ class LedgerStore:
         Args:
             above: an existing ledger whose id the new one's shall exceed.
         Raises:
+            ValueTooLargeError: more than ``OPEN_BYTES_MAX``; there is no ledger.
             MetadataError: the store failed; the ledger may exist, and nobody will use it.
         """
         for _ in range(ATTEMPTS_MAX):
             metadata = build(await self._ids.next_id(above))
             path = ledger_path(metadata.ledger_id, self._root)
+            value = _encode(metadata, path)
             try:
-                stored = await self._store.put(path, encode(metadata), CREATE_ONLY)
+                stored = await self._store.put(path, value, CREATE_ONLY)
             except (BadVersionError, OutcomeUnknownError) as error:
                 found = await self._store.get(path)
                 if found is None and isinstance(error, OutcomeUnknownError):
@@ -144,6 +149,7 @@ class LedgerStore:
         Raises:
             NoSuchLedgerError: the ledger was deleted; OtherCreatorError: its id is another's now.
             LedgerError: whatever ``change`` raised.
+            ValueTooLargeError: an open ledger's would have more than ``OPEN_BYTES_MAX``.
             MetadataError: the store failed.
         """
         path = ledger_path(ledger_id, self._root)
@@ -152,8 +158,9 @@ class LedgerStore:
             metadata = change(current.metadata)
             if metadata is None:
                 return current
+            value = _encode(metadata, path)
             try:
-                stored = await self._store.put(path, encode(metadata), current.version)
+                stored = await self._store.put(path, value, current.version)
             except (BadVersionError, OutcomeUnknownError, NotFoundError):
                 # A lost answer: our own value may be there, then this is a success.
                 current = await self._require_same(ledger_id, known)
@@ -226,6 +233,13 @@ class LedgerStore:
         with item(path):
             names = await self._store.children(path)
         return names
+
+
+def _encode(metadata: LedgerMetadata, path: str) -> bytes:
+    value = encode(metadata)
+    if metadata.state is LedgerState.OPEN and len(value) > OPEN_BYTES_MAX:
+        raise ValueTooLargeError(path, len(value), OPEN_BYTES_MAX)
+    return value
 
 
 def _versioned(ledger_id: int, found: Versioned) -> VersionedLedger:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper.client.ledger_store import LedgerStore, ledger_path
-from bookkeeper.errors import NoSuchLedgerError
+from bookkeeper.client.config import LedgerConfig
+from bookkeeper.client.ledger_store import OPEN_BYTES_MAX, LedgerStore, ledger_path
+from bookkeeper.errors import NoSuchLedgerError, WriteFailedError
 from bookkeeper.ledger_metadata import (
     LedgerMetadata,
     LedgerState,
@@ -18,8 +19,11 @@ from bookkeeper.ledger_metadata import (
     replace_members,
 )
 from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import OutcomeUnknownError
-from metadata.store import MetadataStore, Versioned
+from metadata.errors import OutcomeUnknownError, ValueTooLargeError
+from metadata.store import VALUE_BYTES_MAX, MetadataStore, Versioned
+from tests.unit.bookkeeper.client.conftest import Cluster, cluster, eventually
+
+__all__ = ["cluster"]  # the fixture
 
 
 class LossyStore:
@@ -149,3 +153,53 @@ async def test_ranges_are_ascending_and_complete(ledgers: LedgerStore, lossy: Lo
     assert [ledger_id for part in found for ledger_id in part.ledger_ids] == ids
     assert [part.first for part in found] == sorted(part.first for part in found)
     assert all(part.first <= i < part.end for part in found for i in part.ledger_ids)
+
+
+# The end of what a node holds
+
+
+def filling(cluster: Cluster, room: int) -> dict[str, bytes]:
+    """Custom metadata that leave so many bytes of what an open ledger may have."""
+    metadata = LedgerMetadata(
+        1 << 30, 3, 3, 2, (Segment(0, ("b0", "b1", "b2")),), custom_metadata={"x": b""}
+    )
+    return {"x": bytes((OPEN_BYTES_MAX - len(encode(metadata)) - room) * 3 // 4)}  # base64
+
+
+async def test_custom_metadata_too_large_for_a_node_make_no_ledger(cluster: Cluster) -> None:
+    cluster.add_bookies(3)
+    with pytest.raises(ValueTooLargeError, match=f"at most {OPEN_BYTES_MAX}"):
+        await cluster.client.create_ledger(LedgerConfig(3, 3, 2), filling(cluster, -100))
+    assert await cluster.store.children("/ledgers") == ["idgen"]
+
+
+@pytest.mark.parametrize("end", ["close", "recover"])
+async def test_a_ledger_whose_metadata_are_full_can_still_be_ended(
+    cluster: Cluster, end: str
+) -> None:
+    """One more change of the ensemble is refused, which ends the writer; all that it has confirmed
+    is there, for its owner and for whoever recovers it."""
+    cluster.add_bookies(4)
+    config = LedgerConfig(3, 3, 2)
+    writer = await cluster.client.create_ledger(config, filling(cluster, 200))
+
+    async def append_with_a_change() -> None:
+        for bookie in cluster.bookies.values():
+            bookie.up = True
+        cluster.bookies[writer.metadata.last_segment.bookies[0]].up = False
+        wanted = writer.append([b"head"], [b"body"])
+        await eventually(lambda: writer.error is not None or writer.last_confirmed == wanted)
+
+    while writer.error is None:
+        await append_with_a_change()
+    appended = writer.next_entry
+    assert appended > 1
+    assert isinstance(writer.error, WriteFailedError)
+    assert isinstance(writer.error.__cause__, ValueTooLargeError)
+    if end == "close":
+        await writer.close()
+    reader = await cluster.client.open_ledger(writer.ledger_id, recover=True)
+    assert reader.last_confirmed >= appended - 2
+    stored = await cluster.client.ledgers.require(writer.ledger_id)
+    assert stored.metadata.state is LedgerState.CLOSED
+    assert OPEN_BYTES_MAX - 500 < len(encode(stored.metadata)) < VALUE_BYTES_MAX
