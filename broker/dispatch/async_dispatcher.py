@@ -71,6 +71,7 @@ class AsyncDispatcher:
         """What is being read from storage; what the cache holds is read at once."""
         self.is_waiting = False
         """Whether consumers could take more than there is: the next entry goes to them."""
+        self._was_held_back = False
         self._retry_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
@@ -135,7 +136,20 @@ class AsyncDispatcher:
             else:
                 self.reading = request
                 self._reading = self._loop.create_task(self._read(request, position, bytes_max))
+        if core.is_held_back is not self._was_held_back:
+            self._tell_held_back()
         self._arm_timer()
+
+    def _tell_held_back(self) -> None:
+        self._was_held_back = self._core.is_held_back
+        if self._was_held_back:
+            text = (
+                "%s: more delayed messages wait than delayedDeliveryMaxIndexSizeInBytes allows: "
+                "nothing behind them is delivered until some are due"
+            )
+        else:
+            text = "%s: few enough delayed messages wait: delivery goes on"
+        logger.warning(text, self._label)
 
     def _dispatch(self, request: ReadRequest, batch: EntryBatch) -> int:
         acked = self._cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))

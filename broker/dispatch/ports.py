@@ -136,6 +136,8 @@ class DispatchCore(Protocol):
     generation: int
     per_entry: float
     """Messages an entry holds, a moving average."""
+    is_held_back: bool
+    """No new entry is read, as the index of delayed ones is full."""
 
     def next_read(self) -> ReadRequest | None:
         """What to read next; None: nobody can take an entry."""

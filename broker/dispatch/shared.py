@@ -56,6 +56,7 @@ class SharedDispatcher:
         self.blocked = False  # too many of them
         self.budget: UnackedBudget | None = None  # of the broker; None: it has no limit
         self.waits_for_broker = False  # the budget is used up, and too much of it here
+        self.is_held_back = False  # the delayed index is full; until half of it is free
         self.unblocked = False  # since the shell looked last, somebody may take entries again
         self._limits = limits
         self._rounds = RoundRobin()
@@ -326,6 +327,9 @@ class SharedDispatcher:
         While the delayed index is full no new entry is read, for it might have to wait there. The
         index exceeds its limit by the entries of one read at most.
         """
+        limit = self._limits.delayed_index_bytes
+        if self.is_held_back and (not limit or 2 * self.delayed.memory_bytes <= limit):
+            self.is_held_back = False  # not at each entry that makes room: this is for the log
         if self.blocked or self.waits_for_broker:
             return None
         permits = self._rounds.available_permits()
@@ -335,8 +339,8 @@ class SharedDispatcher:
         if self.replay:
             position, span = self._replay_span(wanted)
             return ReadRequest(position, span, True, self.generation)
-        limit = self._limits.delayed_index_bytes
         if 0 < limit <= self.delayed.memory_bytes:
+            self.is_held_back = True
             return None  # until entries come due or are acknowledged
         return ReadRequest(self.read_position, wanted, False, self.generation)
 

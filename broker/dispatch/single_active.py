@@ -34,6 +34,8 @@ class SingleActiveDispatcher:
     unacknowledged entry on.
     """
 
+    is_held_back = False
+
     def __init__(
         self, limits: DispatchLimits, *, failover: bool, topic: str, partition_index: int
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import tracemalloc
 from itertools import pairwise
@@ -246,6 +247,51 @@ async def test_dead_entries_make_room(sub_type: int, how: str) -> None:
             subscription.acknowledge(None, [(10, entry)])
         await until(lambda: bool(sink.got) and delayed() == 0, 60)
     assert sink.got == [last]
+
+
+def test_it_is_held_back_until_half_of_the_index_is_free() -> None:
+    client = Client(SHARED, DispatchLimits(delayed_index_bytes=2_000))
+    core = client.core
+    for entry in range(300):
+        client.ledger.append(head(deliver_at_ms=NOW + HOUR_MS + entry))
+    client.turn()
+    assert core.is_held_back
+    for dead, is_held_back in ((20, True), (70, False)):
+        core.on_acked(None, [(10, entry) for entry in range(dead)])
+        while core.next_deadline_ms() == 0:
+            core.on_tick(NOW)
+        assert core.next_read() is not None, "there is room"
+        assert core.is_held_back is is_held_back
+
+
+async def test_a_full_index_is_told_when_it_begins_and_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(delayed_delivery_max_index_size_in_bytes=2_000)
+    await bench.consumer(SHARED, permits=10)
+    for entry in range(300):
+        due = bench.service.now_ms + HOUR_MS + entry * 1_000
+        bench.ledger.append(head(deliver_at_ms=due))
+    bench.ledger.append(head())
+    bench.subscription.on_appended()
+
+    def delayed() -> int:
+        return int(bench.subscription.stats(NOW)["msgDelayed"])
+
+    await until(lambda: bool(caplog.messages), 60)
+    name = f"{bench.subscription.topic.name} {bench.subscription.name}"
+    begin = (
+        f"{name}: more delayed messages wait than delayedDeliveryMaxIndexSizeInBytes allows: "
+        "nothing behind them is delivered until some are due"
+    )
+    assert caplog.messages == [begin]
+    for entry in range(301):  # room is made one by one, and filled at once
+        bench.subscription.acknowledge(None, [(10, entry)])
+        for _ in range(4):
+            await asyncio.sleep(0)
+    end = f"{name}: few enough delayed messages wait: delivery goes on"
+    await until(lambda: caplog.messages[-1] == end and not delayed(), 60)
+    assert caplog.messages == [begin, end]
 
 
 def test_ten_thousand_dead_entries_leave_in_turns() -> None:
