@@ -47,10 +47,6 @@ _log = logging.getLogger(__name__)
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def _log_fatal(error: BaseException) -> None:
-    _log.critical("the bookie ended: %s", error)
-
-
 class Bookie(HeadsFromEntries):
     """A storage node. Open one with ``Bookie.open``.
 
@@ -63,13 +59,15 @@ class Bookie(HeadsFromEntries):
     pending_requests = 0  # and nobody else to ask
 
     def __init__(self, config: BookieConfig, storage: LedgerStorage, lock: DirectoryLock) -> None:
-        self.on_fatal: Callable[[BaseException], None] = _log_fatal
+        self.on_fatal: Callable[[BaseException], None] = functools.partial(
+            _log.critical, "the bookie ended: %s"
+        )
         self.on_low_space: Callable[[], None] | None = None  # told again at each look at the disk
         self.config = config
         self.storage = storage
         self.figures = BookieFigures()
         self.keeper: Keeper | None = None  # nobody: damage is answered and not looked after
-        self.read_only = self._ordered_read_only = False
+        self.read_only = self._ordered_read_only = self._is_flush_stalled = False
         self.error: BaseException | None = None
         self._lock = lock
         self._loop = asyncio.get_running_loop()
@@ -356,9 +354,8 @@ class Bookie(HeadsFromEntries):
         self.on_fatal(error)
 
     def _fail_flush_waiters(self, error: BaseException) -> None:
-        waiters, self._flush_waiters = self._flush_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
+        while self._flush_waiters:
+            if not (waiter := self._flush_waiters.pop()).done():
                 waiter.set_exception(BookieClosedError(f"the bookie ended: {error}"))
 
     # ---- flush
@@ -413,7 +410,7 @@ class Bookie(HeadsFromEntries):
         if (job := self._job) is not None:
             self.figures.count_flush(job, (perf_counter() - self._job_began_s) * 1000)
         self.storage.end_flush()
-        self._job = None
+        self._job, self._is_flush_stalled = None, False
         waiters, self._flush_waiters = self._flush_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -463,8 +460,10 @@ class Bookie(HeadsFromEntries):
     # ---- disk space
 
     def _on_disk_full(self, error: OSError) -> None:
-        """Entry log or index ran out of space: the journal still has everything; wait for space."""
-        _log.error("no space to flush, read-only: %s: %s", self.config.data_dir, error)
+        """Entry log or index has no room, maybe on a disk that has: the journal has everything."""
+        if not self._is_flush_stalled:  # said once, tried again and again
+            _log.error("no space to flush, read-only: %s: %s", self.config.data_dir, error)
+        self._is_flush_stalled = True
         self._set_read_only(True)
         if self._closing:  # nobody will try again
             self._fail_flush_waiters(error)
@@ -486,7 +485,7 @@ class Bookie(HeadsFromEntries):
     def _check_disk(self) -> None:
         """Turn read-only above the high threshold, and back below the low one."""
         look = self._space.look(read_only=self.read_only)
-        full = look.full or self.is_stalled or self._ordered_read_only
+        full = look.full or self.is_stalled or self._is_flush_stalled or self._ordered_read_only
         if full != self.read_only:
             _log.warning(
                 "%s: disk usage %.1f %%, %d MiB free: the bookie %s",
@@ -763,6 +762,7 @@ class Bookie(HeadsFromEntries):
                 await self.flush()
             except BookieClosedError as error:
                 _log.error("%s", error)  # the journal has it
+        self._fail_flush_waiters(BookieClosedError("closed before there was space to flush"))
         for timer in (self._flush_timer, self._disk_timer):
             if timer is not None:
                 timer.cancel()

@@ -79,6 +79,7 @@ class LedgerStorage:
         self.writers = writers  # of each journal
         self.journals: list[Journal] = []
         self.ledgers: dict[int, LedgerState] = {}
+        self.disputed: set[int] = set()  # of these, the ids that two ledgers share
         self.deleted: dict[int, int] = {}  # ledger id -> when it was dropped, seconds
         self.deleted_creators: dict[int, int] = {}  # of these, where it is known
         # Data was lost: what the index says of it, and the highest ledger id that may have lived
@@ -319,10 +320,15 @@ class LedgerStorage:
         state = self.ledgers.get(ledger_id)
         if state is None:
             return False
-        state.disputed = True
+        self.set_disputed(state)
         self._dirty[ledger_id] = state
         self._journal_creator(state, waiting)
         return True
+
+    def set_disputed(self, state: LedgerState) -> None:
+        """Not durable by itself."""
+        state.disputed = True
+        self.disputed.add(state.ledger_id)
 
     def _chunk_entries(self, count: int, total_bytes: int) -> int:
         """Entries per chunk, so that a chunk never exceeds what a run may hold."""
@@ -405,6 +411,7 @@ class LedgerStorage:
         self.deleted[ledger_id] = deleted_at_s
         if (state := self.ledgers.pop(ledger_id, None)) is not None and state.creator:
             self.deleted_creators[ledger_id] = state.creator
+        self.disputed.discard(ledger_id)
         self._dirty.pop(ledger_id, None)
         self.active.drop(ledger_id)
         # The flushing half is being walked by the maintenance thread, which drops the ledger from

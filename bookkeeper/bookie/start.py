@@ -134,7 +134,9 @@ def _load(file_system: FileSystem, index: OrderedStore, config: StorageConfig) -
     for key, value in iterate(index, *index_format.CREATORS):
         ledger_id, creator, disputed = index_format.decode_creator(key, value)
         if (state := storage.ledgers.get(ledger_id)) is not None:
-            state.creator, state.disputed, state.creator_stored = creator, disputed, disputed
+            state.creator, state.creator_stored = creator, disputed
+            if disputed:
+                storage.set_disputed(state)
         elif ledger_id in storage.deleted:
             storage.deleted_creators[ledger_id] = creator
     return storage
@@ -184,7 +186,8 @@ class _Replay:
             ledger_id, creator, flags = journal_format.CREATOR_BODY.unpack(body)
             if (state := self._state(ledger_id)) is not None:
                 state.creator = state.creator or creator
-                state.disputed |= bool(flags & journal_format.CREATOR_DISPUTED)
+                if flags & journal_format.CREATOR_DISPUTED:
+                    self._storage.set_disputed(state)
 
     def finish(self) -> None:
         """Put the pending chunk into the cache."""

@@ -13,7 +13,7 @@ from bookkeeper.bookie.peers import Peers
 from bookkeeper.bookie.scrub_repairer import Repairer
 from bookkeeper.bookie.scrubber import Scrubber, ScrubConfig
 
-_DAMAGES_SHOWN = 100
+_DAMAGES_SHOWN = _DISPUTES_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class Upkeep:
         return {
             "inLimbo": storage.limbo_phase != 0,
             "ledgersInLimbo": len(storage.limbo_ledgers()),
+            "ledgersInDispute": len(storage.disputed),
+            "disputes": sorted(storage.disputed)[:_DISPUTES_SHOWN],
             "integrityCheck": None if self.integrity is None else self.integrity.status(),
             "scrub": self.scrubber.status(),
             "damagedEntries": self.damaged_now,

@@ -106,7 +106,11 @@ class LmdbStore(OrderedStore):
     def commit(self, changes: Changes, sync_point: str | None) -> None:
         try:
             self._commit(changes)
-        except (lmdb.DiskError, lmdb.MapFullError) as error:
+        except lmdb.MapFullError as error:
+            size = self._environment.info()["map_size"]
+            text = f"index: its map of {size} bytes is full; a restart makes it larger"
+            raise OSError(errno.ENOSPC, text) from error
+        except lmdb.DiskError as error:
             raise OSError(errno.ENOSPC, f"index: {error}") from error
         except lmdb.Error as error:
             code = errno.ENOSPC if "No space" in str(error) else errno.EIO

@@ -159,6 +159,7 @@ def _add_upkeep(page: MetricsPage, bookie: Bookie) -> None:
     in_limbo = storage.limbo_phase != 0
     page.add("bookie_LIMBO", base, int(in_limbo))
     page.add("bookie_LIMBO_LEDGERS", base, len(storage.limbo_ledgers()) if in_limbo else 0)
+    page.add("bookie_DISPUTED_LEDGERS", base, len(storage.disputed))
     if keeper is None:
         return
     figures = keeper.figures

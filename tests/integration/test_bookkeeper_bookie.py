@@ -25,6 +25,7 @@ from bookkeeper.errors import (
     UnknownLedgerStateError,
 )
 from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
+from bookkeeper.storage.lmdb_store import LmdbStore
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.storage.os_file_system import OsFileSystem
@@ -348,6 +349,40 @@ async def test_a_flush_without_space_is_retried_when_there_is_some(
     await flushed
     assert not bookie.read_only
     assert len((await bookie.read_entries(1, 0, 10, 1 << 20)).packets) == 10
+    await bookie.close()
+
+
+async def test_a_full_index_on_a_disk_with_space_ends_with_a_restart(
+    tmp_path: Path, store: MetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LMDB's map has one size as long as a process lives."""
+    node = Node(tmp_path / "b1", store)
+    index = LmdbStore(node.config.data_dir / "index", map_bytes=1 << 17)
+    bookie = await Bookie.open(node.config, OsFileSystem(node.path), store, index=index)
+    ledgers = range(1, 600)
+    for ledger_id in ledgers:
+        assert await add(bookie, ledger_id, [0], lambda _: bytes(600)) == codes.OK
+    flushed = asyncio.ensure_future(bookie.flush())
+    await wait_for(lambda: bookie.read_only)
+    for _ in range(3):  # tried again, and the disk has space
+        bookie._on_disk_timer()
+        await wait_for(lambda: not bookie._job_running)
+        assert bookie.read_only
+    assert not [each for each in caplog.messages if "takes writes again" in each]
+    assert await add(bookie, 1, [1]) == codes.READ_ONLY
+    assert not flushed.done()
+    told = [each for each in caplog.messages if "no space to flush" in each]
+    assert len(told) == 1
+    assert "its map of 131072 bytes is full; a restart makes it larger" in told[0]
+    assert len((await bookie.read_entries(1, 0, 9, 1 << 20)).packets) == 1
+    await bookie.close()
+    with pytest.raises(BookieClosedError):
+        await flushed
+    bookie = await node.start()
+    await bookie.flush()
+    for ledger_id in ledgers:
+        assert len((await bookie.read_entries(ledger_id, 0, 9, 1 << 20)).packets) == 1
+    assert await add(bookie, 1, [1]) == codes.OK
     await bookie.close()
 
 

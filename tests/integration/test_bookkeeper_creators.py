@@ -14,10 +14,13 @@ from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.re_adds import Look
+from bookkeeper.bookie.upkeep import Upkeep, UpkeepConfig
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import OtherCreatorError
 from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, encode_head
 from bookkeeper.transport import AddRequest
+from broker.http.bookie_metrics import add_bookie_metrics
+from broker.http.metrics_page import MetricsPage
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, request
@@ -281,12 +284,18 @@ async def test_an_id_in_dispute_is_not_collected(tmp_path: Path, store: Metadata
         await collector.collect()
         assert await payloads(bookie, 9, OLD) == [ours(0)]
         await collector.close()
+        page = MetricsPage("test")
+        add_bookie_metrics(page, bookie, (1, 2), 60)
+        assert b'bookie_DISPUTED_LEDGERS{cluster="test"} 1\n' in b"".join(page.pieces())
+        status = Upkeep(bookie, None, UpkeepConfig()).status()
+        assert (status["ledgersInDispute"], status["disputes"]) == (1, [LEDGER])
         await bookie.close()
     # One that nobody disputes is.
     bookie = await node.start()
     bookie.storage.ledgers[LEDGER].disputed = False
     await GarbageCollector(bookie, Registry(7)).collect()
     assert LEDGER not in bookie.storage.ledgers
+    assert not bookie.storage.disputed
     await bookie.close()
 
 
