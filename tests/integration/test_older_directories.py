@@ -3,6 +3,7 @@ is written in their histories, goes on with them, and finds that again."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import tarfile
@@ -117,10 +118,13 @@ class Directory:
 
 @pytest.fixture
 def copies() -> Iterator[None]:
-    """The place of copies is written in the metadata, and therefore a fixed one."""
-    shutil.rmtree(make.COPIES, ignore_errors=True)
-    yield
-    shutil.rmtree(make.COPIES, ignore_errors=True)
+    """The place of copies is written in the metadata, and therefore a fixed one: of one run at a
+    time."""
+    with make.COPIES.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(make.COPIES, ignore_errors=True)
+        yield
+        shutil.rmtree(make.COPIES, ignore_errors=True)
 
 
 @pytest.mark.usefixtures("copies")

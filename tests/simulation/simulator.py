@@ -54,16 +54,24 @@ class FaultRates:
 
 
 class Stuck(AssertionError):
-    """Nothing can happen any more, and the scenario isn't over."""
+    """Nothing can happen any more, or far too much has, and the scenario isn't over."""
+
+
+_TURNS_MAX = 3_000_000
+"""Of a loop: a planted bug may keep a run going for ever. The longest of ours takes a tenth."""
 
 
 class _NoSelector:
     """Where a real loop would wait for sockets, time passes at once."""
 
     def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
+        self._loop, self._turns = loop, 0
 
     def select(self, timeout: float | None) -> list[Any]:
+        self._turns += 1
+        if self._turns > _TURNS_MAX:
+            self._turns = 0  # for what is left to end
+            raise Stuck(f"not over after {_TURNS_MAX} turns of the loop")
         if timeout is None:
             raise Stuck("no timer, no message: everybody waits for somebody")
         self._loop.now += max(timeout, 0.0)
