@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
 from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation import rotation
+from tests.simulation import rotation, simulator
 
 TURN = rotation.turn()
 
@@ -37,3 +39,14 @@ def test_what_is_noted_about_bugs_is_about_bugs() -> None:
     names = {name for _, name in rotation.ALL}
     assert len(names) == len(rotation.ALL)
     assert {*rotation.NEAR, *rotation.WORLD, *rotation.NIGHTLY} <= names
+
+
+def test_a_run_that_goes_on_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulator, "_TURNS_MAX", 1_000)
+
+    async def go_on(_: simulator.Simulator) -> None:
+        for second in itertools.count():
+            await asyncio.sleep(second)
+
+    with pytest.raises(AssertionError, match="not over after 1000 turns"):
+        simulator.run_simulation(0, go_on)
