@@ -58,7 +58,7 @@ class Stuck(AssertionError):
 
 
 _TURNS_MAX = 3_000_000
-"""Of a loop: a planted bug may keep a run going for ever. The longest of ours takes a tenth."""
+"""Of a loop: a planted bug may keep a run going for ever. Seeds of the worlds take up to 15,000."""
 
 
 class _NoSelector:
