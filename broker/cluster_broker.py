@@ -6,6 +6,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+import httpx  # noqa: F401  # for the first call to a broker, whose turn of the loop it would hold
+
 from bookkeeper.auth.token_source import TokenSource, token_setting
 from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool

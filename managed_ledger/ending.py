@@ -20,7 +20,7 @@ from managed_ledger.errors import (
 from managed_ledger.ledger_list import DELETING, ManagedLedgerInfo
 from managed_ledger.logger import logger
 from managed_ledger.position import Position
-from managed_ledger.trim_path import DOOMED_MAX
+from managed_ledger.trim_path import DELETED_AT_ONCE, DOOMED_MAX
 from metadata.errors import MetadataError, NotFoundError
 
 if TYPE_CHECKING:
@@ -163,8 +163,10 @@ async def finish_deletion(log: ManagedLedger) -> None:
 
 
 async def _delete_doomed(log: ManagedLedger) -> None:
-    for ledger_id in log.lists.info.doomed:
-        await log.client.delete_ledger(ledger_id)
+    doomed = log.lists.info.doomed
+    for start in range(0, len(doomed), DELETED_AT_ONCE):
+        some = doomed[start : start + DELETED_AT_ONCE]
+        await asyncio.gather(*map(log.client.delete_ledger, some))
     await log.offloads.delete_copies()
 
 
