@@ -51,6 +51,7 @@ from tests.simulation.plant import Plant
 from tests.simulation.worlds import (
     CLUSTER,
     DECAY,
+    LATE_FORCES,
     PROTOCOL,
     RESTORED,
     RETURNS,
@@ -465,7 +466,7 @@ def a_force_does_not_wait(plant: Plant) -> None:
     plant.set(DeferredAdds, "force", force)
 
 
-@bug(CLUSTER, "found here: a late answer counts for the next force")
+@bug(LATE_FORCES, "found here: a late answer counts for the next force")
 def late_answers_to_forces_count(plant: Plant) -> None:
     def on_answer(self: Any, sent: Any, is_ok: bool, adds: Any) -> Any:
         number = 0 if self._round is None else self._round.number

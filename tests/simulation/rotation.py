@@ -91,7 +91,6 @@ NIGHTLY: Final = frozenset(
     {
         "listed_before_it_is_durable",
         "a_doomed_copy_that_comes_late_stays",
-        "late_answers_to_forces_count",
         "trimmed_by_the_position_in_memory",
     }
 )

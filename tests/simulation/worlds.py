@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TextIO, TypeAlias
 
 from tests.simulation import test_ledger_protocol
+from tests.simulation.cluster.late_forces import LateForceScenario
 from tests.simulation.cluster.nodes import ClusterLoop
 from tests.simulation.cluster.restored import RestoredScenario, SurvivorsScenario
 from tests.simulation.cluster.scenario import (
@@ -42,6 +43,8 @@ CLUSTER: Final = "cluster"
 RESTORED: Final = "restored"
 #: Few kinds of trouble, so that what is rare in the other worlds happens in every second seed.
 ZONES, RETURNS, DECAY, SURVIVORS = "zones", "returns", "decay", "survivors"
+#: One schedule only, for what is too rare in all of those.
+LATE_FORCES: Final = "late forces"
 
 WORLDS: Final[dict[str, RunSeed]] = {
     PROTOCOL: _protocol,
@@ -51,6 +54,7 @@ WORLDS: Final[dict[str, RunSeed]] = {
     RETURNS: _of(ReturnScenario),
     DECAY: _of(DecayScenario),
     SURVIVORS: _of(SurvivorsScenario),
+    LATE_FORCES: _of(LateForceScenario),
 }
 
 
