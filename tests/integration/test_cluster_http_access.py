@@ -43,7 +43,8 @@ class Cluster:
             )
             if answer.status_code != 307:
                 break
-            index = self.names.index(httpx.URL(answer.headers["location"]).netloc.decode())
+            url = httpx.URL(answer.headers["location"])
+            index, path = self.names.index(url.netloc.decode()), url.raw_path.decode()
         good = answer.status_code < 300
         return answer.text if good else f"{answer.status_code} {answer.json()['reason']}"
 

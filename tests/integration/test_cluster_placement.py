@@ -135,7 +135,6 @@ BY_CLIENTS = {
 }
 BY_OPERATORS = {
     "create": by_path("PUT", "T"),
-    "create-partitioned": by_path("PUT", "T/partitions", 4),
     "stats": by_path("GET", "S/stats"),
     "internal-stats": by_path("GET", "S/internalStats"),
     "split": split,

@@ -31,6 +31,7 @@ import magnetar
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_body, encode_payload_command
 from magnetar.embedding import EmbeddedBroker
+from tests import stalls
 from tests.raw_client import RawClient
 
 PLAIN, BATCHED, DELAYED, TYPED, REST, SOCKET, TOPICS = 1000, 500, 50, 200, 200, 200, 10
@@ -365,11 +366,17 @@ class Load:
         )
 
     def judge_order(self, name: str) -> None:
-        """Messages of one key come in the order in which they were sent, to one consumer."""
+        """Messages of one key come in the order in which they were sent, to one consumer.
+
+        Not delayed ones: what is read after its time doesn't wait for what is in the index, as in
+        Pulsar.
+        """
         by_key: dict[str, list[Seen]] = defaultdict(list)
         for each in self.seen[name]:
             by_key[each.fact[1]].append(each)
         for key, seen in by_key.items():
+            if "-delayed-" in key:
+                continue
             numbers = [int(dict(each.fact[2])["n"]) for each in seen]
             assert numbers == sorted(numbers), f"{self.name}: {name}: order of {key}"
             assert len({each.consumer for each in seen}) == 1, f"{self.name}: {name}: {key}"
@@ -381,6 +388,7 @@ def frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(interval_s / 100)
     yield
     sys.setswitchinterval(interval_s)
+    stalls.skip("threads that switch so often compute for twice as long")
 
 
 @pytest.mark.usefixtures("frequent_switches")

@@ -44,6 +44,12 @@ def test_a_turn_that_computed_for_long_fails_the_test_once(tmp_path: Path) -> No
     stalls.check()
 
 
+def test_a_turn_of_the_loop_alone_may_take_longer(tmp_path: Path) -> None:
+    alone = LINE.replace("x.py:1 f", "runners.py:118 run < x.py:1 f")
+    said = [alone.format(each, 0, "running") for each in (240, 260)]
+    assert stalls.found_in("\n".join(said)) == [said[1]]
+
+
 def test_a_cluster_s_processes_are_looked_at(tmp_path: Path) -> None:
     cluster = ClusterProcess(tmp_path / "cluster")
     (tmp_path / "cluster.log").write_text("")
