@@ -195,7 +195,7 @@ class Snapshot:
         index = (bookie.config.data_dir / "index" / "data.mdb").stat()
         io = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
         return cls(
-            bookie.figures.journal_bytes,
+            bookie.metrics.journal_bytes,
             sum(log.end for log in bookie.storage.logs.logs.values()),
             index.st_blocks * 512,
             int(io["write_bytes"]),
@@ -210,7 +210,7 @@ def _thread_s(thread: int) -> float:
 
 def _thread_ids(bookie: Bookie) -> list[int]:
     """Loop, journal, maintenance."""
-    workers = (bookie._lanes[0].worker, bookie.maintenance)
+    workers = (bookie._threads[0].worker, bookie.maintenance)
     ids = [worker._thread.native_id for worker in workers]
     return [os.getpid(), *(number for number in ids if number is not None)]
 
@@ -234,7 +234,7 @@ async def costs(options: argparse.Namespace, folder: Path) -> None:
             after = Snapshot.take(bookie, threads)
             count = client.entries - count
             cpu = [b - a for a, b in zip(before.thread_s, after.thread_s, strict=True)]
-            figures = (
+            metrics = (
                 (after.journal_bytes - before.journal_bytes) / count,
                 (after.log_bytes - before.log_bytes) / count,
                 (after.index_bytes - before.index_bytes) / count,
@@ -242,7 +242,7 @@ async def costs(options: argparse.Namespace, folder: Path) -> None:
             )
             print(
                 f"| {entry_bytes} | {batch} | {count / took:,.0f} "
-                f"| {figures[0]:,.0f} | {figures[1]:,.0f} | {figures[2]:.1f} | {figures[3]:,.0f} "
+                f"| {metrics[0]:,.0f} | {metrics[1]:,.0f} | {metrics[2]:.1f} | {metrics[3]:,.0f} "
                 f"| {' | '.join(f'{each / count * 1e6:.2f}' for each in cpu)} |",
                 flush=True,
             )

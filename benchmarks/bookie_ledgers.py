@@ -27,7 +27,7 @@ from bookkeeper import codes, packet
 from bookkeeper.transport import AddRequest, BookieClient
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 

@@ -36,7 +36,7 @@ from bookkeeper.errors import LedgerError
 from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 

@@ -32,7 +32,7 @@ from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 

@@ -28,7 +28,7 @@ from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.replication.worker import ReplicationWorker
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 
 
@@ -74,7 +74,7 @@ async def repair(
             await changed.wait()
         took, own = time.perf_counter() - begin, time.process_time() - own
         theirs = sum(sum(process.cpu_times()) for process in running) - theirs
-        return worker.figures.entries_copied, took, own, theirs
+        return worker.metrics.entries_copied, took, own, theirs
     finally:
         await worker.close()
         await pool.close()

@@ -31,7 +31,7 @@ def table(peer: dict[str, Row], ours: dict[str, Row]) -> Iterator[str]:
     yield "| load | figure | Apache Pulsar | Magnetar | ratio |"
     yield "|---|---|---|---|---|"
     for name in ours:
-        for figure, unit in _figures(name, ours[name]):
+        for figure, unit in _metrics(name, ours[name]):
             theirs, mine = peer.get(name, {}).get(figure), ours[name].get(figure)
             yield f"| {name} | {unit} | {_text(theirs)} | {_text(mine)} | {_ratio(theirs, mine)} |"
         for row, who in ((peer.get(name, {}), "Pulsar"), (ours[name], "Magnetar")):
@@ -39,15 +39,15 @@ def table(peer: dict[str, Row], ours: dict[str, Row]) -> Iterator[str]:
                 yield f"| {name} | **{who}: {faults}** | | | |"
 
 
-def _figures(name: str, row: Row) -> list[tuple[str, str]]:
+def _metrics(name: str, row: Row) -> list[tuple[str, str]]:
     if row["mode"] == "e2e" or name.startswith("sync"):
         return [("p50_ms", "p50 ms"), ("p99_ms", "p99 ms")]
     if row["mode"] in ("fanout", "queue"):
         return [("delivered_per_s", "delivered/s")]
-    figures = [("msg_per_s", "msg/s")]
+    metrics = [("msg_per_s", "msg/s")]
     if row.get("size", 0) > 10_000 or row["mode"] == "consume":
-        figures.append(("MB_per_s", "MB/s"))
-    return figures
+        metrics.append(("MB_per_s", "MB/s"))
+    return metrics
 
 
 def _faults(row: Row) -> str:

@@ -88,8 +88,8 @@ def rows_of(pairs: Sequence[tuple[dict[str, Figures], dict[str, Figures]]]) -> I
     """A row for each figure of each load; ``pairs``: figures by load, of A and of B."""
     series: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for a, b in pairs:
-        for load, figures in a.items():
-            for figure, value in figures.items():
+        for load, metrics in a.items():
+            for figure, value in metrics.items():
                 series[load, figure].append((value, b[load][figure]))
     for (load, figure), values in series.items():
         a_values, b_values = [a for a, _ in values], [b for _, b in values]

@@ -107,8 +107,8 @@ class Bundle:
 def row(what: str, stalls: list[float]) -> str:
     stalls = sorted(stalls)
     shares = [stalls[min(int(share * len(stalls)), len(stalls) - 1)] for share in (0.5, 0.9, 0.99)]
-    figures = " | ".join(f"{each * 1000:.0f}" for each in (*shares, stalls[-1]))
-    return f"| {what} | {len(stalls)} | {figures} |"
+    metrics = " | ".join(f"{each * 1000:.0f}" for each in (*shares, stalls[-1]))
+    return f"| {what} | {len(stalls)} | {metrics} |"
 
 
 def main() -> None:

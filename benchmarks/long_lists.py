@@ -5,8 +5,8 @@
 A bookie and the log are in one process, the metadata on disk (the embedded store) or in a
 ZooKeeper. Only the first and the last 1,000 ledgers are written as ever and have entries in the
 bookie: a million took hours. Those between them have what the stores hold of a closed ledger: its
-metadata, made by the ledger store, and its row, listed 1,000 at a time by `ListStore.update`, in
-chunks. ``--offloaded``: each row names a copy beside the bookies'; the first 100 exist.
+metadata, made by the ledger store, and its row, listed 1,000 at a time by `LedgerInfoStore.update`,
+in chunks. ``--offloaded``: each row names a copy beside the bookies'; the first 100 exist.
 
 Another process then opens the log, appends 100 entries to 100 ledgers, reads its ends, tells of
 all ledgers as HTTP does, trims half of them, then all but 10,000, and deletes it with these; before
@@ -41,7 +41,7 @@ from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from bookkeeper.loop_stalls import LoopStalls
 from bookkeeper.storage.os_file_system import OsFileSystem
 from broker.http.topic_internals import internal_stats
@@ -50,17 +50,17 @@ from broker.service.persistent_topic import PersistentTopic
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.leaks import custom_metadata
-from managed_ledger.ledger_list import ManagedLedgerInfo
 from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from managed_ledger.offload.config import OffloadConfig
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from managed_ledger.offload.file_store import FilesystemOffloader
-from managed_ledger.offload.places import FILESYSTEM, URI
+from managed_ledger.offload.locations import FILESYSTEM, URI
+from managed_ledger.orphan_ledgers import custom_metadata
 from managed_ledger.position import EARLIEST
 from metadata.embedded import EmbeddedMetadataStore
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.store import MetadataStore
 from tests.unit.managed_ledger.cluster import eventually
 from tests.zookeeper_process import ZooKeeperProcess
@@ -174,7 +174,7 @@ async def list_closed(log: ManagedLedger, count: int, *, is_offloaded: bool) -> 
     async def create() -> int:
         created = await log.client.ledgers.create(
             lambda ledger_id: LedgerMetadata(
-                *(ledger_id, 1, 1, 1, (Segment(0, ("b0",)),), LedgerState.CLOSED, 0),
+                *(ledger_id, 1, 1, 1, (EnsembleSegment(0, ("b0",)),), LedgerState.CLOSED, 0),
                 length=SIZE + len(HEAD),
                 custom_metadata=custom,
                 created_ms=now_ms(),
@@ -225,7 +225,7 @@ class Measured:
     """Operations of one log, by name."""
 
     def __init__(self) -> None:
-        self.figures: dict[str, Figure] = {}
+        self.metrics: dict[str, Figure] = {}
 
     async def __call__(self, what: str, work: Callable[[], Awaitable[object]], count: int) -> None:
         """``count``: of what it is done to."""
@@ -239,7 +239,7 @@ class Measured:
         finally:
             stalls.close()
         longest_s = max(stalls.longest_s.values())
-        self.figures[what] = found = Figure(seconds, count, longest_s, resident_bytes())
+        self.metrics[what] = found = Figure(seconds, count, longest_s, resident_bytes())
         print(f"{what}: {found}", flush=True)  # the table comes when all is done
 
 
@@ -271,7 +271,7 @@ async def operations(place: Place, name: str, config: ManagedLedgerConfig) -> di
 
     await done("opened", open_, 1)
     ledgers = len(log.ledgers)
-    done.figures["opened"].count = ledgers
+    done.metrics["opened"].count = ledgers
 
     async def append() -> None:
         await fill(log, APPENDS)
@@ -315,7 +315,7 @@ async def operations(place: Place, name: str, config: ManagedLedgerConfig) -> di
     left = len(log.ledgers)
     await done("ledger deleted with the log", log.delete, left)
     await broker.close()
-    return done.figures
+    return done.metrics
 
 
 def print_table(short: dict[str, Figure], long: dict[str, Figure]) -> None:

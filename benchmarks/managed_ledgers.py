@@ -46,8 +46,8 @@ from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.ledger_list import LedgerList
 from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.managed_ledger_info import LedgerOffsets
 from managed_ledger.position import EARLIEST, LATEST
 from metadata.embedded import EmbeddedMetadataStore
 from tests.standalone_process import StandaloneProcess
@@ -337,7 +337,7 @@ async def stored_and_loaded(told: Report, site: Site, name: str, acked: dict[int
     config = dataclasses.replace(CONFIG, cursor_ledger_entries_max=1)
     log = await site.broker().open(f"public/default/persistent/{name.replace(' ', '-')}", config)
     last = max(acked, default=BATCHES // LEDGER) + 1
-    log.ledgers = LedgerList((n, LEDGER) for n in range(1, last + 1))  # never read
+    log.ledgers = LedgerOffsets((n, LEDGER) for n in range(1, last + 1))  # never read
     cursor = await log.open_cursor("sub", EARLIEST)
     if not acked:
         acknowledge_batches(cursor)
@@ -393,12 +393,12 @@ def all_parts(options: argparse.Namespace) -> None:
 
 def print_table(path: Path) -> None:
     """As Markdown; of a figure that was taken more than once the lowest and the highest."""
-    figures: dict[tuple[str, str, str], list[float]] = {}
+    metrics: dict[tuple[str, str, str], list[float]] = {}
     for line in path.read_bytes().splitlines():
         row = orjson.loads(line)
-        figures.setdefault((row["part"], row["what"], row["unit"]), []).append(row["value"])
+        metrics.setdefault((row["part"], row["what"], row["unit"]), []).append(row["value"])
     print("| part | what | figure |\n|---|---|---|")
-    for (part, what, unit), values in figures.items():
+    for (part, what, unit), values in metrics.items():
         shown = " to ".join(dict.fromkeys(map(figure_text, (min(values), max(values)))))
         print(f"| {part} | {what} | {shown} {unit} |")
 

@@ -202,12 +202,12 @@ def control_process(told: Any) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     told.send(listener.getsockname()[1])
     while True:
-        guest, _ = listener.accept()
-        guest.settimeout(0.0002)
+        pending, _ = listener.accept()
+        pending.settimeout(0.0002)
         with contextlib.suppress(OSError):
-            if guest.recv(4096):
-                guest.send(b"no")
-        guest.close()
+            if pending.recv(4096):
+                pending.send(b"no")
+        pending.close()
 
 
 @contextlib.contextmanager

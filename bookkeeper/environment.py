@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-__all__ = ["PREFIXES", "service_links", "settings_among", "squeeze"]
+__all__ = ["PREFIXES", "normalize_key", "service_links", "settings_among"]
 
 PREFIXES: Final = ("PULSAR_PREFIX_", "MAGNETAR_")
 """Of all processes; the later one wins. The first is what Pulsar's images read."""
@@ -41,11 +41,11 @@ def settings_among(
             key = name.removeprefix(prefix)
             if not name.startswith(prefix) or name in links or not knows(key):
                 continue
-            other = names.setdefault(squeeze(key), name)
+            other = names.setdefault(normalize_key(key), name)
             if variables[other] and variables[name] and variables[other] != variables[name]:
                 raise ValueError(f"{other} and {name}: two values of one setting")
             if variables[name]:  # rather than one that is there and says nothing
-                names[squeeze(key)] = name
+                names[normalize_key(key)] = name
         for name in names.values():
             key = name.removeprefix(prefix)
             found.pop(key, None)  # its place is behind those of the prefixes before
@@ -53,7 +53,7 @@ def settings_among(
     return found
 
 
-def squeeze(key: str) -> str:
+def normalize_key(key: str) -> str:
     """A key without case and punctuation: how keys are compared."""
     return re.sub(r"[^a-z0-9]", "", key.lower())
 

@@ -147,7 +147,7 @@ class UnknownLedgerStateError(LedgerError):
     code = codes.UNKNOWN_LEDGER_STATE
 
 
-class TooManyRequestsError(LedgerError):
+class BookieTooManyRequestsError(LedgerError):
     """Back-pressure: nothing was accepted; retry later."""
 
     code = codes.TOO_MANY_REQUESTS
@@ -226,7 +226,7 @@ _BY_CODE: dict[int, type[LedgerError]] = {
     codes.READ_ONLY: BookieReadOnlyError,
     codes.IO_ERROR: BookieIoError,
     codes.UNKNOWN_LEDGER_STATE: UnknownLedgerStateError,
-    codes.TOO_MANY_REQUESTS: TooManyRequestsError,
+    codes.TOO_MANY_REQUESTS: BookieTooManyRequestsError,
     codes.BAD_REQUEST: BadRequestError,
     codes.UNAVAILABLE: BookieUnavailableError,
     codes.OTHER_CREATOR: OtherCreatorError,

@@ -42,7 +42,7 @@ class LedgerState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class EnsembleSegment:
     """Entries from ``first_entry`` up to the next segment's, and the bookies that hold them."""
 
     first_entry: int
@@ -64,7 +64,7 @@ class LedgerMetadata:
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
-    segments: tuple[Segment, ...]
+    segments: tuple[EnsembleSegment, ...]
     state: LedgerState = LedgerState.OPEN
     last_entry: int = -1
     length: int = 0
@@ -93,7 +93,7 @@ class LedgerMetadata:
             raise LedgerMetadataError(f"ledger {self.ledger_id}: no segment for entry 0")
 
     @property
-    def last_segment(self) -> Segment:
+    def last_segment(self) -> EnsembleSegment:
         return self.segments[-1]
 
     @property
@@ -108,7 +108,7 @@ class LedgerMetadata:
                 "now; was it restored?"
             )
 
-    def segment_of(self, entry_id: int) -> Segment:
+    def segment_of(self, entry_id: int) -> EnsembleSegment:
         """The segment that holds ``entry_id``."""
         for segment in reversed(self.segments):
             if segment.first_entry <= entry_id:
@@ -166,7 +166,7 @@ def change_ensemble(
         return None
     return replace(
         metadata,
-        segments=with_segment(metadata.segments, Segment(first_entry, tuple(bookies))),
+        segments=with_segment(metadata.segments, EnsembleSegment(first_entry, tuple(bookies))),
     )
 
 
@@ -191,7 +191,7 @@ def close_by_writer(
 
 
 def close_by_recovery(
-    metadata: LedgerMetadata, last_entry: int, length: int, segments: Sequence[Segment]
+    metadata: LedgerMetadata, last_entry: int, length: int, segments: Sequence[EnsembleSegment]
 ) -> LedgerMetadata | None:
     """IN_RECOVERY -> CLOSED, with the segments the recovery kept to itself; None when CLOSED.
 
@@ -245,7 +245,7 @@ def replace_members(
             bookies[slot] = new
     if tuple(bookies) == segments[place].bookies:
         return None
-    segments[place] = Segment(first_entry, tuple(bookies))
+    segments[place] = EnsembleSegment(first_entry, tuple(bookies))
     return replace(metadata, segments=tuple(segments))
 
 
@@ -257,7 +257,9 @@ def require_open(metadata: LedgerMetadata) -> None:
         raise LedgerFencedError(f"ledger {metadata.ledger_id} is being recovered")
 
 
-def with_segment(segments: tuple[Segment, ...], segment: Segment) -> tuple[Segment, ...]:
+def with_segment(
+    segments: tuple[EnsembleSegment, ...], segment: EnsembleSegment
+) -> tuple[EnsembleSegment, ...]:
     """``segments`` with a new last one; one with the same key is replaced: it confirmed nothing.
 
     Raises:
@@ -342,7 +344,7 @@ def decode(value: bytes) -> LedgerMetadata:
             ensemble_size=int(document["ensembleSize"]),
             write_quorum=int(document["writeQuorum"]),
             ack_quorum=int(document["ackQuorum"]),
-            segments=tuple(Segment(int(k), tuple(b)) for k, b in document["ensembles"]),
+            segments=tuple(EnsembleSegment(int(k), tuple(b)) for k, b in document["ensembles"]),
             state=LedgerState(document["state"]),
             last_entry=int(document["lastEntryId"]),
             length=int(document["length"]),

@@ -26,24 +26,24 @@ from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import ClientConfig, LedgerConfig
 from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.placement import Placement, RandomPlacement
+from bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import LedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.tls import TlsFiles
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.store import MetadataStore
 
-__all__ = ["Ledger", "LedgerView", "Ledgers", "connect_ledgers"]
+__all__ = ["Ledgers", "ReadHandle", "WriteHandle", "connect_ledgers"]
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
 _READ_ENTRIES: Final = 1000
 
 
-class Ledger:
+class WriteHandle:
     """A ledger that this process writes; nobody else can append to it.
 
     Attributes:
@@ -129,12 +129,12 @@ class Ledger:
         """
         return (await self._writer.close()).last_entry
 
-    def view(self) -> LedgerView:
+    def view(self) -> ReadHandle:
         """Reads this ledger up to ``last_confirmed``, also while it grows."""
-        return LedgerView(self._writer.reader())
+        return ReadHandle(self._writer.reader())
 
 
-class LedgerView:
+class ReadHandle:
     """Reads a ledger; never shows an entry that isn't durable on its ack quorum."""
 
     def __init__(self, reader: LedgerReader) -> None:
@@ -223,7 +223,7 @@ class Ledgers:
         *,
         password: bytes = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
-    ) -> Ledger:
+    ) -> WriteHandle:
         """A new ledger on ``ensemble_size`` bookies; each entry is written to ``write_quorum`` of
         them and confirmed by ``ack_quorum``.
 
@@ -235,11 +235,11 @@ class Ledgers:
         """
         config = LedgerConfig(ensemble_size, write_quorum, ack_quorum, password)
         writer = await self.client.create_ledger(config, custom_metadata or {})
-        return Ledger(writer, self._pending_bytes_max)
+        return WriteHandle(writer, self._pending_bytes_max)
 
     async def open(
         self, ledger_id: int, *, password: bytes = b"", recover: bool = True
-    ) -> LedgerView:
+    ) -> ReadHandle:
         """A ledger for reading.
 
         Args:
@@ -251,7 +251,7 @@ class Ledgers:
             LedgerRecoveryError: too few bookies answered to find its end; try again.
             BookieUnavailableError: without recovery: nobody answered.
         """
-        return LedgerView(await self.client.open_ledger(ledger_id, password, recover=recover))
+        return ReadHandle(await self.client.open_ledger(ledger_id, password, recover=recover))
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger for ever; one that doesn't exist is fine. Bookies free space later."""
@@ -274,7 +274,7 @@ async def connect_ledgers(
     *,
     tls: TlsFiles | None = None,
     metadata_config: Path | None = None,
-    placement: Placement | None = None,
+    placement: EnsemblePlacementPolicy | None = None,
     transport: TransportConfig | None = None,
     config: ClientConfig | None = None,
     session_timeout_s: float = 30.0,

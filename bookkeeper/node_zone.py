@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from bookkeeper.place import check_place
+from bookkeeper.network_location import check_place
 
 __all__ = ["ZoneUnknownError", "zone_of"]
 

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Final
 
 from bookkeeper.bookie.admin_access import LIVE_PATH, READY_PATH
-from bookkeeper.bookie.admin_server import Answer, Page
+from bookkeeper.bookie.admin_server import HttpResponse, Page
 from metadata.store import MetadataStore, SessionEvent
 
 __all__ = ["SessionState", "probe_pages", "readiness_document"]
@@ -23,10 +23,10 @@ _LOST: Final = "the session with the metadata store is lost"
 def probe_pages(reasons: Callable[[], Sequence[str]]) -> dict[str, Page]:
     """Both pages of a process; ``reasons`` says why it isn't ready now."""
 
-    async def live() -> Answer:
+    async def live() -> HttpResponse:
         return _json(HTTPStatus.OK, {"status": "alive"})
 
-    async def ready() -> Answer:
+    async def ready() -> HttpResponse:
         found = reasons()
         status = HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK
         return _json(status, readiness_document(found))
@@ -66,5 +66,5 @@ class SessionState:
                 self.trouble = ""
 
 
-def _json(status: HTTPStatus, document: dict[str, object]) -> Answer:
-    return Answer(status, "application/json", json.dumps(document).encode())
+def _json(status: HTTPStatus, document: dict[str, object]) -> HttpResponse:
+    return HttpResponse(status, "application/json", json.dumps(document).encode())

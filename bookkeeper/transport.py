@@ -111,7 +111,7 @@ ALL_ENTRIES: Final = Stripe()
 
 
 @dataclass(slots=True)
-class HeadsReply:
+class EntryPrefixesReply:
     """Beginnings of consecutive entries (of a stripe) from ``first`` on, as two parallel lists.
 
     Attributes:
@@ -126,7 +126,7 @@ class HeadsReply:
 
 
 @dataclass(slots=True)
-class CutReply:
+class TruncatedReply:
     """Cut packets of consecutive entries (of a stripe) from ``first`` on; empty unless OK.
 
     Attributes:
@@ -157,7 +157,7 @@ class LacReply:
 
 
 @dataclass(frozen=True, slots=True)
-class BookieInfo:
+class BookieStatus:
     """State of a bookie, for placement and operators."""
 
     bookie_id: str
@@ -228,7 +228,7 @@ class BookieClient(Protocol):
         stripe: Stripe = ALL_ENTRIES,
         bytes_max: int = HEADS_BYTES_MAX,
         creator: int = 0,
-    ) -> HeadsReply:
+    ) -> EntryPrefixesReply:
         """The first ``head_bytes`` bytes of entries from ``first`` on, and the sizes of all.
 
         Digests were checked by the bookie, over whole entries: of what it read from a disk just
@@ -283,7 +283,7 @@ class BookieClient(Protocol):
         """
         ...
 
-    async def info(self) -> BookieInfo: ...
+    async def info(self) -> BookieStatus: ...
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
         """Say that this bookie's copy of an entry didn't fit its digest; a result code.

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import httpx  # noqa: F401  # for the first call to a broker, whose turn of the loop it would hold
 
 from bookkeeper.auth.token_source import TokenSource, token_setting
-from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.client.pool_placement import placement_for
 from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.tls import TlsFiles
-from broker.bookie_choice import bookie_health, placement_config
 from broker.config import ConfigError
+from broker.placement_settings import bookie_health, placement_config
 from broker.service.bookie_access import RegisteredBookies
 from broker.service.load_sharing import LoadSharing
 from broker.standalone import Standalone, run_node
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AsyncExitStack
 
-    from bookkeeper.client.placement import Placement
+    from bookkeeper.client.placement import EnsemblePlacementPolicy
     from broker.config import BrokerConfig
-    from broker.service.bookie_access import BookieDirectory
+    from broker.service.bookie_access import BookieAddressResolver
     from broker.service.broker_service import BrokerService
     from metadata.store import MetadataStore
 
@@ -65,13 +65,13 @@ class ClusterBroker(Standalone):
 
     async def _open_placement(
         self, stack: AsyncExitStack, pool: BookiePool, rng: random.Random
-    ) -> Placement:
+    ) -> EnsemblePlacementPolicy:
         settings = placement_config(self.config)
         return await stack.enter_async_context(placement_for(settings, pool, rng))
 
     def _directory(
         self, stack: AsyncExitStack, store: MetadataStore, pool: BookiePool
-    ) -> BookieDirectory:
+    ) -> BookieAddressResolver:
         return RegisteredBookies(store, pool)
 
     def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:

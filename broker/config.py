@@ -19,9 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, get_type_hints
 
-from bookkeeper.environment import PREFIXES, settings_among, squeeze
-from bookkeeper.http_sites import host_names
-from bookkeeper.place import ZONE_LABEL, check_place
+from bookkeeper.environment import PREFIXES, normalize_key, settings_among
+from bookkeeper.network_location import ZONE_LABEL, check_place
+from bookkeeper.origin_check import host_names
 from broker.advertised_listeners import parse_listeners
 from broker.pulsar_settings import (
     BOOKKEEPER,
@@ -34,7 +34,7 @@ from broker.pulsar_settings import (
 )
 from loadbalance.config import BalancerConfig
 from loadbalance.errors import InvalidSettingError
-from managed_ledger.offload.places import FILESYSTEM, path_of_uri
+from managed_ledger.offload.locations import FILESYSTEM, path_of_uri
 
 __all__ = ["BrokerConfig", "ConfigError"]
 
@@ -533,9 +533,9 @@ class BrokerConfig(BalancerConfig):
             ("command line", dict(overrides)),
         ):
             for key, text in pairs.items():
-                if (name := _FORMER_KEYS.get(squeeze(key))) is not None:
+                if (name := _FORMER_KEYS.get(normalize_key(key))) is not None:
                     former[name] = _parse_former(name, text, source)
-                elif (name := _FIELD_OF_KEY.get(squeeze(key))) is None:
+                elif (name := _FIELD_OF_KEY.get(normalize_key(key))) is None:
                     others.add(key, text, source)
                 else:
                     values[name] = _parse(name, text, source)
@@ -555,7 +555,7 @@ class BrokerConfig(BalancerConfig):
         """
         values: dict[str, Any] = {}
         for key, value in settings.items():
-            if (name := _FIELD_OF_KEY.get(squeeze(key))) is None:
+            if (name := _FIELD_OF_KEY.get(normalize_key(key))) is None:
                 raise ConfigError(f"{key}: no such setting")
             values[name] = _parse(name, _text(value), "argument")
         return dataclasses.replace(self, **values)
@@ -615,13 +615,13 @@ def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
     """Raises ConfigError: variables that contradict each other."""
     known = _FIELD_OF_KEY.keys() | _FORMER_KEYS | _PULSARS.keys()
     try:
-        found = settings_among(environment, PREFIXES, lambda key: squeeze(key) in known)
+        found = settings_among(environment, PREFIXES, lambda key: normalize_key(key) in known)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     # Nothing else begins like this: a typing error is told.
     for name in sorted(environment):
         key = name.removeprefix(_PULSAR_PREFIX)
-        if key != name and squeeze(key) not in known:
+        if key != name and normalize_key(key) not in known:
             found[key] = environment[name]
     return found
 
@@ -665,7 +665,7 @@ class _OtherSettings:
         self._given: dict[str, tuple[str, str, str]] = {}  # by the name that Pulsar or nobody has
 
     def add(self, key: str, text: str, source: str) -> None:
-        self._given[_PULSARS.get(squeeze(key), key)] = key, text, source
+        self._given[_PULSARS.get(normalize_key(key), key)] = key, text, source
 
     def end(self, metadata_store_url: str) -> None:
         """Say once for all what is ignored: a stock broker.conf has hundreds of them.
@@ -707,8 +707,8 @@ _PULSAR_PREFIX = PREFIXES[0]
 _RESTRICTIONS = LACKING.keys() | BOOKKEEPER.keys()
 # The last one: names in bookies' certificates are always verified.
 _WITHOUT_A_MEANING = TUNING | {"bookkeeper_tlsHostnameVerificationEnabled"}
-_PULSARS = {squeeze(name): name for name in (*_RESTRICTIONS, *FEATURES, *_WITHOUT_A_MEANING)}
+_PULSARS = {normalize_key(name): name for name in (*_RESTRICTIONS, *FEATURES, *_WITHOUT_A_MEANING)}
 _FIELDS = dataclasses.fields(BrokerConfig)
 _TYPES: dict[str, type] = get_type_hints(BrokerConfig)
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
-_FIELD_OF_KEY = {squeeze(key_of(field.name)): field.name for field in _FIELDS}
+_FIELD_OF_KEY = {normalize_key(key_of(field.name)): field.name for field in _FIELDS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bookkeeper.client.config import ClientConfig, ReadConfig, SpeculationConfig, WriteConfig
-from bookkeeper.place import place
+from bookkeeper.network_location import place
 from broker.config import ConfigError
 
 if TYPE_CHECKING:

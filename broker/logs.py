@@ -45,7 +45,7 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        if hasattr(record, "plain"):  # bookkeeper/ending.py
+        if hasattr(record, "plain"):  # bookkeeper/process_shutdown.py
             return record.message
         text = super().formatMessage(record)
         request_id = REQUEST_ID.get()

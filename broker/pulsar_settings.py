@@ -13,97 +13,125 @@ from typing import Final, NamedTuple
 
 __all__ = [
     *("BOOKKEEPER", "FEATURES", "LACKING", "TUNING"),
-    *("Lacking", "is_default", "lacking_error", "ledgers_uri_error"),
+    *("UnsupportedSetting", "is_default", "lacking_error", "ledgers_uri_error"),
 ]
 
 
-class Lacking(NamedTuple):
+class UnsupportedSetting(NamedTuple):
     default: str
     instead: str
     """How it is here, whatever the setting says."""
 
 
-LACKING: Final[dict[str, Lacking]] = {
-    "additionalSystemCursorNames": Lacking("", "quotas and expiry hold for every subscription"),
-    "allowOverrideEntryFilters": Lacking("false", "entries are not filtered"),
-    "authenticationRoleLoggingAnonymizer": Lacking("NONE", "roles are logged as they are"),
-    "bookkeeperClientAuthenticationParametersName": Lacking(
+LACKING: Final[dict[str, UnsupportedSetting]] = {
+    "additionalSystemCursorNames": UnsupportedSetting(
+        "", "quotas and expiry hold for every subscription"
+    ),
+    "allowOverrideEntryFilters": UnsupportedSetting("false", "entries are not filtered"),
+    "authenticationRoleLoggingAnonymizer": UnsupportedSetting(
+        "NONE", "roles are logged as they are"
+    ),
+    "bookkeeperClientAuthenticationParametersName": UnsupportedSetting(
         "", "bookies are shown a token (bookkeeperClientAuthenticationParameters)"
     ),
-    "bookkeeperClientSecondaryIsolationGroups": Lacking(
+    "bookkeeperClientSecondaryIsolationGroups": UnsupportedSetting(
         "", "there is one list of groups (bookkeeperClientIsolationGroups)"
     ),
-    "bookkeeperMetadataServiceUri": Lacking("", "ledgers are where metadataStoreUrl says"),
-    "bookkeeperTLSKeyFileType": Lacking("PEM", "keys are PEM files"),
-    "bookkeeperTLSKeyStorePasswordPath": Lacking("", "keys are PEM files without a password"),
-    "bookkeeperTLSProviderFactoryClass": Lacking(
+    "bookkeeperMetadataServiceUri": UnsupportedSetting(
+        "", "ledgers are where metadataStoreUrl says"
+    ),
+    "bookkeeperTLSKeyFileType": UnsupportedSetting("PEM", "keys are PEM files"),
+    "bookkeeperTLSKeyStorePasswordPath": UnsupportedSetting(
+        "", "keys are PEM files without a password"
+    ),
+    "bookkeeperTLSProviderFactoryClass": UnsupportedSetting(
         "org.apache.bookkeeper.tls.TLSContextFactory", "certificates come from PEM files"
     ),
-    "bookkeeperTLSTrustCertTypes": Lacking("PEM", "certificates are PEM files"),
-    "bookkeeperTLSTrustStorePasswordPath": Lacking("", "certificates are PEM files"),
-    "brokerClientCertificateFilePath": Lacking(
+    "bookkeeperTLSTrustCertTypes": UnsupportedSetting("PEM", "certificates are PEM files"),
+    "bookkeeperTLSTrustStorePasswordPath": UnsupportedSetting("", "certificates are PEM files"),
+    "brokerClientCertificateFilePath": UnsupportedSetting(
         "", "brokers show a token, not a certificate, by brokerClientAuthenticationPlugin"
     ),
-    "brokerClientKeyFilePath": Lacking(
+    "brokerClientKeyFilePath": UnsupportedSetting(
         "", "brokers show a token, not a certificate, by brokerClientAuthenticationPlugin"
     ),
-    "brokerClientSslFactoryPlugin": Lacking(
+    "brokerClientSslFactoryPlugin": UnsupportedSetting(
         "org.apache.pulsar.common.util.DefaultPulsarSslFactory", "certificates come from PEM files"
     ),
-    "brokerClientTlsCiphers": Lacking("", "what Python's defaults allow"),
-    "brokerClientTlsEnabledWithKeyStore": Lacking("false", "certificates come from PEM files"),
-    "brokerClientTlsProtocols": Lacking("", "TLS 1.2 and 1.3"),
-    "brokerEntryMetadataInterceptors": Lacking("", "entries get no metadata of the broker"),
-    "brokerEntryPayloadProcessors": Lacking("", "payloads are not processed"),
-    "brokerInterceptors": Lacking("", "nothing is intercepted"),
-    "clientLibraryVersionCheckEnabled": Lacking("false", "clients of any version may connect"),
-    "configurationMetadataSyncEventTopic": Lacking(
+    "brokerClientTlsCiphers": UnsupportedSetting("", "what Python's defaults allow"),
+    "brokerClientTlsEnabledWithKeyStore": UnsupportedSetting(
+        "false", "certificates come from PEM files"
+    ),
+    "brokerClientTlsProtocols": UnsupportedSetting("", "TLS 1.2 and 1.3"),
+    "brokerEntryMetadataInterceptors": UnsupportedSetting(
+        "", "entries get no metadata of the broker"
+    ),
+    "brokerEntryPayloadProcessors": UnsupportedSetting("", "payloads are not processed"),
+    "brokerInterceptors": UnsupportedSetting("", "nothing is intercepted"),
+    "clientLibraryVersionCheckEnabled": UnsupportedSetting(
+        "false", "clients of any version may connect"
+    ),
+    "configurationMetadataSyncEventTopic": UnsupportedSetting(
         "", "metadata are not synchronized between clusters"
     ),
-    "enableBrokerSideSubscriptionPatternEvaluation": Lacking(
+    "enableBrokerSideSubscriptionPatternEvaluation": UnsupportedSetting(
         "true", "patterns are always evaluated here"
     ),
-    "enableBrokerTopicListWatcher": Lacking("true", "clients may always watch lists of topics"),
-    "entryFilterNames": Lacking("", "entries are not filtered"),
-    "haProxyProtocolEnabled": Lacking("false", "the PROXY protocol is not spoken"),
-    "httpRequestsFailOnUnknownPropertiesEnabled": Lacking(
+    "enableBrokerTopicListWatcher": UnsupportedSetting(
+        "true", "clients may always watch lists of topics"
+    ),
+    "entryFilterNames": UnsupportedSetting("", "entries are not filtered"),
+    "haProxyProtocolEnabled": UnsupportedSetting("false", "the PROXY protocol is not spoken"),
+    "httpRequestsFailOnUnknownPropertiesEnabled": UnsupportedSetting(
         "false", "unknown fields of documents are ignored"
     ),
-    "managedLedgerDigestType": Lacking("CRC32C", "entries are protected by CRC32C"),
-    "managedLedgerMaxAckQuorum": Lacking("5", "policies may ask for any quorum"),
-    "managedLedgerMaxEnsembleSize": Lacking("5", "policies may ask for any ensemble"),
-    "managedLedgerMaxReadsInFlightSizeInMB": Lacking(
+    "managedLedgerDigestType": UnsupportedSetting("CRC32C", "entries are protected by CRC32C"),
+    "managedLedgerMaxAckQuorum": UnsupportedSetting("5", "policies may ask for any quorum"),
+    "managedLedgerMaxEnsembleSize": UnsupportedSetting("5", "policies may ask for any ensemble"),
+    "managedLedgerMaxReadsInFlightSizeInMB": UnsupportedSetting(
         "0", "reads in flight are bounded for each topic, not together"
     ),
-    "managedLedgerMaxWriteQuorum": Lacking("5", "policies may ask for any quorum"),
-    "maxConsumerMetadataSize": Lacking("1024", "the limit is 1024 bytes"),
-    "maxSameAddressConsumersPerTopic": Lacking("0", "consumers are not counted by address"),
-    "maxSameAddressProducersPerTopic": Lacking("0", "producers are not counted by address"),
-    "metadataSyncEventTopic": Lacking("", "metadata are not synchronized between clusters"),
-    "resourceUsageTransportClassName": Lacking("", "resource groups limit nothing"),
-    "schemaRegistryCompatibilityCheckers": Lacking(
+    "managedLedgerMaxWriteQuorum": UnsupportedSetting("5", "policies may ask for any quorum"),
+    "maxConsumerMetadataSize": UnsupportedSetting("1024", "the limit is 1024 bytes"),
+    "maxSameAddressConsumersPerTopic": UnsupportedSetting(
+        "0", "consumers are not counted by address"
+    ),
+    "maxSameAddressProducersPerTopic": UnsupportedSetting(
+        "0", "producers are not counted by address"
+    ),
+    "metadataSyncEventTopic": UnsupportedSetting(
+        "", "metadata are not synchronized between clusters"
+    ),
+    "resourceUsageTransportClassName": UnsupportedSetting("", "resource groups limit nothing"),
+    "schemaRegistryCompatibilityCheckers": UnsupportedSetting(
         "org.apache.pulsar.broker.service.schema.AvroSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.ExternalSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.JsonSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.ProtobufNativeSchemaCompatibilityCheck",
         "compatibility is judged by Pulsar's own rules",
     ),
-    "sslFactoryPlugin": Lacking(
+    "sslFactoryPlugin": UnsupportedSetting(
         "org.apache.pulsar.common.util.DefaultPulsarSslFactory", "certificates come from PEM files"
     ),
-    "strictAuthMethod": Lacking("false", "providers are asked in turn where a client names none"),
-    "strictBookieAffinityEnabled": Lacking(
+    "strictAuthMethod": UnsupportedSetting(
+        "false", "providers are asked in turn where a client names none"
+    ),
+    "strictBookieAffinityEnabled": UnsupportedSetting(
         "false", "bookies of other groups are used when those of the namespace do not suffice"
     ),
-    "strictTopicNameEnabled": Lacking("false", "topics may be named like partitions"),
-    "strictlyVerifySubscriptionName": Lacking("false", "subscriptions may have any name"),
-    "subscriptionPatternMaxLength": Lacking("50", "the limit is 50 characters"),
-    "supportedNamespaceBundleSplitAlgorithms": Lacking(
+    "strictTopicNameEnabled": UnsupportedSetting("false", "topics may be named like partitions"),
+    "strictlyVerifySubscriptionName": UnsupportedSetting(
+        "false", "subscriptions may have any name"
+    ),
+    "subscriptionPatternMaxLength": UnsupportedSetting("50", "the limit is 50 characters"),
+    "supportedNamespaceBundleSplitAlgorithms": UnsupportedSetting(
         "flow_or_qps_equally_divide,range_equally_divide,specified_positions_divide,topic_count_equally_divide",
         "all algorithms are always allowed",
     ),
-    "tlsEnabledWithKeyStore": Lacking("false", "certificates come from PEM files"),
-    "transactionCoordinatorEnabled": Lacking("false", "there are no transactions"),
-    "webServiceHaProxyProtocolEnabled": Lacking("false", "the PROXY protocol is not spoken"),
-    "webServiceTlsCiphers": Lacking("", "tlsCiphers holds for HTTPS, too"),
-    "webServiceTlsProtocols": Lacking("", "tlsProtocols holds for HTTPS, too"),
+    "tlsEnabledWithKeyStore": UnsupportedSetting("false", "certificates come from PEM files"),
+    "transactionCoordinatorEnabled": UnsupportedSetting("false", "there are no transactions"),
+    "webServiceHaProxyProtocolEnabled": UnsupportedSetting(
+        "false", "the PROXY protocol is not spoken"
+    ),
+    "webServiceTlsCiphers": UnsupportedSetting("", "tlsCiphers holds for HTTPS, too"),
+    "webServiceTlsProtocols": UnsupportedSetting("", "tlsProtocols holds for HTTPS, too"),
 }
 """What restricts or guarantees something that isn't restricted or guaranteed here: any other value
 than the default ends the start."""
@@ -111,32 +139,34 @@ than the default ends the start."""
 _PEM_FILES: Final = "certificates are PEM files (bookkeeperTLSTrustCertsFilePath)"
 _TLS: Final = "what OpenSSL's defaults allow"
 
-BOOKKEEPER: Final[dict[str, Lacking]] = {
-    "bookkeeper_clientAuthProviderFactoryClass": Lacking(
+BOOKKEEPER: Final[dict[str, UnsupportedSetting]] = {
+    "bookkeeper_clientAuthProviderFactoryClass": UnsupportedSetting(
         "", "bookies are shown a token (bookkeeperClientAuthenticationPlugin)"
     ),
-    "bookkeeper_enforceMinNumRacksPerWriteQuorum": Lacking(
+    "bookkeeper_enforceMinNumRacksPerWriteQuorum": UnsupportedSetting(
         "false", "bookkeeperClientEnforceMinNumRacksPerWriteQuorum says it"
     ),
-    "bookkeeper_maxNumEnsembleChanges": Lacking(
+    "bookkeeper_maxNumEnsembleChanges": UnsupportedSetting(
         "2147483647", "bookkeeper_maxAllowedEnsembleChanges says it"
     ),
-    "bookkeeper_minNumRacksPerWriteQuorum": Lacking(
+    "bookkeeper_minNumRacksPerWriteQuorum": UnsupportedSetting(
         "2", "bookkeeperClientMinNumRacksPerWriteQuorum says it"
     ),
-    "bookkeeper_networkTopologyScriptFileName": Lacking("", "bookies and racks-info name racks"),
-    "bookkeeper_reppDnsResolverClass": Lacking(
+    "bookkeeper_networkTopologyScriptFileName": UnsupportedSetting(
+        "", "bookies and racks-info name racks"
+    ),
+    "bookkeeper_reppDnsResolverClass": UnsupportedSetting(
         "org.apache.pulsar.bookie.rackawareness.BookieRackAffinityMapping",
         "bookies and racks-info name racks",
     ),
-    "bookkeeper_tlsCertificatePath": Lacking(
+    "bookkeeper_tlsCertificatePath": UnsupportedSetting(
         "", "bookkeeperTLSCertificateFilePath names the broker's certificate"
     ),
-    "bookkeeper_tlsEnabledCipherSuites": Lacking("", _TLS),
-    "bookkeeper_tlsEnabledProtocols": Lacking("", _TLS),
-    "bookkeeper_tlsKeyStore": Lacking("", _PEM_FILES),
-    "bookkeeper_tlsTrustStore": Lacking("", _PEM_FILES),
-    "bookkeeper_zkEnableSecurity": Lacking("false", "metadata have no access lists"),
+    "bookkeeper_tlsEnabledCipherSuites": UnsupportedSetting("", _TLS),
+    "bookkeeper_tlsEnabledProtocols": UnsupportedSetting("", _TLS),
+    "bookkeeper_tlsKeyStore": UnsupportedSetting("", _PEM_FILES),
+    "bookkeeper_tlsTrustStore": UnsupportedSetting("", _PEM_FILES),
+    "bookkeeper_zkEnableSecurity": UnsupportedSetting("false", "metadata have no access lists"),
 }
 """As ``LACKING``, of settings of BookKeeper's client (4.17); defaults are those of Pulsar's broker.
 Not here: ``bookkeeper_tlsHostnameVerificationEnabled``, for names are always verified."""

@@ -19,46 +19,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.collector import GarbageCollector
-from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConfig
+from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
 from bookkeeper.bookie.cookie import FILE as COOKIE_FILE
 from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.current_metadata import CurrentMetadata
+from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.upkeep import Upkeep, UpkeepConfig
+from bookkeeper.bookie.integrity_service import IntegrityService, IntegrityServiceConfig
+from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.ending import PLAIN, end_after, run_server
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.loop_stalls import LoopStalls
+from bookkeeper.process_shutdown import PLAIN, end_after, run_server
 from bookkeeper.storage.os_file_system import OsFileSystem
-from broker.bookie_choice import check_placement
-from broker.bookie_port import BookiePort
 from broker.config import ConfigError
-from broker.http.site_check import site_check
+from broker.embedded_bookie_server import EmbeddedBookieServer
+from broker.http.origin_settings import site_check
 from broker.ledger_client import client_config
 from broker.logs import set_up_logging
+from broker.placement_settings import check_placement
 from broker.service.broker_service import BrokerService, wall_clock_ms
 from broker.service.file_limit import raise_file_limit
-from broker.starting_door import StartingDoor
+from broker.startup_probe_server import StartupProbeServer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from managed_ledger.offload.file_store import FilesystemOffloader
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import DatabaseError, MetadataError, StoreClosedError
+from metadata.factory import connect_store
 from metadata.log_format import find_segments
-from metadata.opening import connect_store
 from metadata.store import SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bookkeeper.client.placement import Placement
+    from bookkeeper.client.placement import EnsemblePlacementPolicy
     from bookkeeper.storage.file_system import FileSystem
     from broker.config import BrokerConfig
-    from broker.service.bookie_access import BookieDirectory
+    from broker.service.bookie_access import BookieAddressResolver
     from metadata.store import MetadataStore
 
 __all__ = ["Standalone", "run", "run_node"]
@@ -102,7 +102,7 @@ class Standalone:
         self.service_url_tls = self.web_url_tls = ""  # "": not served over TLS
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Set when the process can't go on: its bookie lost its journal or its disk."""
-        self._door: StartingDoor | None = None
+        self._pre_auth: StartupProbeServer | None = None
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -141,7 +141,7 @@ class Standalone:
             raise ConfigError("managedLedgerOffloadDriver needs fileSystemURI: file:///DIRECTORY")
         check_placement(config)
         reading_and_writing = client_config(config)
-        await self._open_door(stack)
+        await self._open_probe_server(stack)
         store = await self._open_store()
         stack.push_async_callback(store.close)
         self._stage("starting: opening its storage")
@@ -170,20 +170,20 @@ class Standalone:
         stack.push_async_callback(service.close)
         await self._listen(stack, service)
 
-    async def _open_door(self, stack: AsyncExitStack) -> None:
+    async def _open_probe_server(self, stack: AsyncExitStack) -> None:
         """Somebody answers probes from here on."""
         config = self.config
         if config.web_service_port >= 0:
-            self._door = StartingDoor(
+            self._pre_auth = StartupProbeServer(
                 config.bind_address, config.web_service_port, site_check(config)
             )
-            stack.push_async_callback(self._door.close)
-            await self._door.open()
+            stack.push_async_callback(self._pre_auth.close)
+            await self._pre_auth.open()
             self._stage("starting: waiting for the metadata store")
 
     def _stage(self, text: str) -> None:
-        if self._door is not None:
-            self._door.stage = text
+        if self._pre_auth is not None:
+            self._pre_auth.stage = text
 
     async def _open_bookies(
         self, stack: AsyncExitStack, store: MetadataStore
@@ -197,27 +197,29 @@ class Standalone:
         self._own_bookie = bookie
         bookie.on_fatal = self._on_fatal
         stack.push_async_callback(bookie.close)
-        current = CurrentMetadata(store, _BOOKIE_ID, await read_instance_id(store))
+        current = MetadataFreshnessCheck(store, _BOOKIE_ID, await read_instance_id(store))
         collector = GarbageCollector(bookie, LedgerStore(store), before_listing=current.check)
         stack.push_async_callback(collector.close)
         collector.start(config.gc_wait_time_ms / 1000)
-        upkeep = Upkeep(bookie, None, UpkeepConfig())  # damage is told; there is no other copy
-        stack.push_async_callback(upkeep.close)
-        upkeep.start()
+        integrity_service = IntegrityService(
+            bookie, None, IntegrityServiceConfig()
+        )  # damage is told; there is no other copy
+        stack.push_async_callback(integrity_service.close)
+        integrity_service.start()
         pool = BookiePool()
         pool.add(InProcessBookieClient(bookie))
         return pool, collector.ledger_deleted_hint
 
     async def _open_placement(
         self, stack: AsyncExitStack, pool: BookiePool, rng: random.Random
-    ) -> Placement:
+    ) -> EnsemblePlacementPolicy:
         return RandomPlacement(rng)  # there is one bookie
 
     def _directory(
         self, stack: AsyncExitStack, store: MetadataStore, pool: BookiePool
-    ) -> BookieDirectory:
+    ) -> BookieAddressResolver:
         """Where readers in other processes find the bookies."""
-        port = BookiePort(self.config, store, self.bookie)
+        port = EmbeddedBookieServer(self.config, store, self.bookie)
         stack.push_async_callback(port.close)
         return port
 
@@ -270,7 +272,7 @@ class Standalone:
             await service.listen_tls(config.bind_address, config.broker_service_port_tls)
         http = HttpServer(create_app(service), config)
         stack.push_async_callback(http.close)
-        listener = None if self._door is None else await self._door.hand_over()
+        listener = None if self._pre_auth is None else await self._pre_auth.hand_over()
         web_port = await http.start(config.bind_address, config.web_service_port, listener)
         web_port_tls = None
         if config.web_service_port_tls >= 0:
@@ -314,7 +316,7 @@ def bookie_config(config: BrokerConfig) -> BookieConfig:
         flush_interval_s=config.flush_interval_ms / 1000,
         disk_usage_max=config.disk_usage_threshold,
         # Trimming leaves half-empty logs behind all the time, and nobody else uses the disk.
-        collection=CollectionConfig(
+        collection=GarbageCollectionConfig(
             minor_ratio=0.5, minor_interval_s=config.gc_wait_time_ms / 1000
         ),
     )

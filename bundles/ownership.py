@@ -106,8 +106,8 @@ class OwnershipService:
             broker: this broker's URLs, under which it owns bundles; no other broker has the same,
                 but an earlier or a later process of this one.
             unload: closes the loaded topics of a bundle and tells their clients to look up again,
-                or to go to its ``heir``; awaited before a bundle is released, and started when one
-                is lost.
+                or to go to its ``new_owner``; awaited before a bundle is released, and started when
+                one is lost.
             choose: None: whoever is asked for a bundle that nobody owns takes it.
             permit: asked before this broker takes a bundle that nobody owns and nobody gave to it.
             unload_timeout_s: after this the bundle is given up all the same; what still tries to
@@ -122,7 +122,9 @@ class OwnershipService:
         self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
         self._unloading: set[str] = set()  # bundles whose hook runs, also lost ones
         self._lost: set[str] = set()  # those of them that another broker owns
-        self._heirs: dict[str, BrokerLookup] = {}  # of bundles that are being given to a broker
+        self._new_owners: dict[
+            str, BrokerLookup
+        ] = {}  # of bundles that are being given to a broker
         self._expected: dict[str, asyncio.Task[None]] = {}  # bundles that come from a broker
         self._splitting = Counter[str]()  # parts of splits under way, not stored yet
         self._doubtful: set[str] = set()  # namespaces whose boundaries were changed
@@ -192,7 +194,7 @@ class OwnershipService:
             await self._acquire(bundle)
         return Ownership(bundle, self.broker)
 
-    async def claim(self, topic_name: str) -> None:
+    async def acquire_if_assigned(self, topic_name: str) -> None:
         """Returns once this broker owns the topic's bundle; takes what nobody owns, if chosen to.
 
         For calls that load a topic wherever they arrive: placement holds for them as for lookups.
@@ -211,7 +213,7 @@ class OwnershipService:
                 raise BundleBusyError(bundle)
         await self._acquire(bundle)
 
-    async def require(self, topic_name: str) -> None:
+    async def ensure_owned(self, topic_name: str) -> None:
         """Returns once this broker owns the topic's bundle, which it doesn't take from nobody.
 
         For clients who were told that it is here: if nobody owns it, somebody chooses first. A
@@ -267,8 +269,8 @@ class OwnershipService:
                 # Ours by session and value, but the cache lost it: a reply that didn't arrive.
                 owned = await self._acquire(bundle)
             own_node = found is not None and other is None  # of our former session, if not owned
-        if owned is not None and owned.unloading and (heir := self._heirs.get(bundle)):
-            return Ownership(bundle, heir)
+        if owned is not None and owned.unloading and (new_owner := self._new_owners.get(bundle)):
+            return Ownership(bundle, new_owner)
         action = decide_lookup(
             owner_known=other is not None,
             owned_here=owned is not None,
@@ -304,9 +306,9 @@ class OwnershipService:
 
     # --- bundles that go from one broker to another
 
-    def heir(self, bundle: str) -> BrokerLookup | None:
+    def new_owner(self, bundle: str) -> BrokerLookup | None:
         """Who gets a bundle that is being unloaded here, as far as it is known."""
-        return self._heirs.get(bundle)
+        return self._new_owners.get(bundle)
 
     def is_lost(self, bundle: str) -> bool:
         """Of a bundle that is being unloaded here: another broker owns it, so nothing of it may be
@@ -368,14 +370,14 @@ class OwnershipService:
             return False
         return None not in (owner, giver) and owner not in (giver, self.broker)
 
-    async def release(self, bundle: str, heir: BrokerLookup | None = None) -> bool:
+    async def release(self, bundle: str, new_owner: BrokerLookup | None = None) -> bool:
         """Unloads a bundle: no new topics, close the loaded ones, then give up the node.
 
         The node goes also when closing the topics fails: the next owner fences their ledgers.
         A bundle that isn't owned here is released already.
 
         Args:
-            heir: expects the bundle; clients are sent there.
+            new_owner: expects the bundle; clients are sent there.
         Returns:
             False: there was nothing to do, or it is being released already, perhaps to another.
         """
@@ -383,12 +385,12 @@ class OwnershipService:
         if owned is None or owned.unloading:
             return False
         owned.unloading = True
-        if heir is not None:
-            self._heirs[bundle] = heir
+        if new_owner is not None:
+            self._new_owners[bundle] = new_owner
         try:
             await self._run_unload(bundle)
         finally:
-            self._heirs.pop(bundle, None)
+            self._new_owners.pop(bundle, None)
             try:
                 await owned.lock.release()
             finally:
@@ -639,13 +641,13 @@ class OwnershipService:
     async def _unload_lost(self, bundle: str, holder: bytes | None) -> None:
         if holder is not None:
             with suppress(InvalidBundleError):
-                self._heirs[bundle] = BrokerLookup.decode(holder)
+                self._new_owners[bundle] = BrokerLookup.decode(holder)
         self._lost.add(bundle)
         try:
             await self._run_unload(bundle)
         finally:
             self._lost.discard(bundle)
-            self._heirs.pop(bundle, None)
+            self._new_owners.pop(bundle, None)
 
     async def _run_unload(self, bundle: str) -> None:
         self._unloading.add(bundle)

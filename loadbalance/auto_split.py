@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from loadbalance.cluster_state import ClusterState
 from loadbalance.config import BalancerConfig
 from loadbalance.model import BundleStats, Split, namespace_of
 from loadbalance.policies import pinned_broker
-from loadbalance.state import ClusterState
 
-__all__ = ["SplitChooser"]
+__all__ = ["BundleSplitStrategy"]
 
 _BY_COUNT: Final = "topic_count_equally_divide"
 _BY_FLOW: Final = "flow_or_qps_equally_divide"
 _MIB: Final = 1024 * 1024
 
 
-class SplitChooser:
+class BundleSplitStrategy:
     """Keeps for how many rounds in a row a bundle was too large."""
 
     def __init__(self, config: BalancerConfig) -> None:
@@ -104,7 +104,7 @@ def _is_divisible(bundle: str, stats: BundleStats) -> bool:
 def _excess(stats: BundleStats, config: BalancerConfig) -> tuple[float, str, str] | None:
     """(how many times the limit, what, algorithm) of what exceeds its limit most, if anything."""
     bytes_max = config.load_balancer_namespace_bundle_max_bandwidth_mbytes * _MIB
-    figures = (
+    metrics = (
         (stats.topics, config.load_balancer_namespace_bundle_max_topics, "topics", _BY_COUNT),
         (
             stats.consumers + stats.producers,
@@ -116,7 +116,7 @@ def _excess(stats: BundleStats, config: BalancerConfig) -> tuple[float, str, str
         (stats.throughput, bytes_max, "bytes", _BY_FLOW),
     )
     worst: tuple[float, str, str] | None = None
-    for value, limit, what, algorithm in figures:
+    for value, limit, what, algorithm in metrics:
         if 0 <= limit < value:
             ratio = value / max(limit, 1.0)
             if worst is None or ratio > worst[0]:

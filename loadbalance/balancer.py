@@ -1,6 +1,6 @@
 """The leader's judgement: reports in, placements, moves and splits out. Pure.
 
-One object for each time in office; the shell feeds it, asks it and does what it says:
+One object for each term as the leader; the shell feeds it, asks it and does what it says:
 
 | event | call |
 |---|---|
@@ -11,7 +11,7 @@ One object for each time in office; the shell feeds it, asks it and does what it
 | every minute | ``round``, then ``splits`` |
 | a move or a split ended | ``on_moved``, ``on_move_failed``, ``on_split``, ``on_split_failed`` |
 | every 15 minutes | ``averages``, ``averages_by_broker``: to be stored |
-| a note tells of bundles that leaders have moved | ``restore_resting`` |
+| a note tells of bundles that leaders have moved | ``restore_cooldowns`` |
 
 Until the policies are known nothing is placed or moved: isolation mustn't fail open. All times are
 seconds of the leader's own clock that never jumps.
@@ -23,16 +23,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from loadbalance.auto_split import SplitChooser
+from loadbalance.auto_split import BundleSplitStrategy
+from loadbalance.broker_selector import BrokerSelector
+from loadbalance.cluster_state import ClusterState
 from loadbalance.config import BalancerConfig
-from loadbalance.model import BrokerLoad, BundleLoad, Move, Rng, Split, Weights, namespace_of
-from loadbalance.placement import Placement
+from loadbalance.model import (
+    BrokerLoad,
+    BundleData,
+    Move,
+    SelectionRandom,
+    Split,
+    Weights,
+    namespace_of,
+)
 from loadbalance.plan import Plan
-from loadbalance.policies import Policies
+from loadbalance.policies import PlacementPolicies
 from loadbalance.shedding import make_shedder
-from loadbalance.state import ClusterState
 
-__all__ = ["Balancer", "BalancerFigures"]
+__all__ = ["Balancer", "BalancerMetrics"]
 
 _ANSWER_S: Final = 300.0
 """A move without an answer for so long has failed."""
@@ -42,8 +50,8 @@ _END: Final = object()
 
 
 @dataclass(slots=True)
-class BalancerFigures:
-    """Counters since taking office, and how the last round saw the cluster."""
+class BalancerMetrics:
+    """Counters since becoming the leader, and how the last round saw the cluster."""
 
     rounds: int = 0
     moves: int = 0
@@ -68,21 +76,21 @@ class BalancerFigures:
 class Balancer:
     """Invariants: a bundle moves at most once in a grace period; it has one expected owner."""
 
-    def __init__(self, config: BalancerConfig, rng: Rng) -> None:
-        self.config, self.figures = config, BalancerFigures()
+    def __init__(self, config: BalancerConfig, rng: SelectionRandom) -> None:
+        self.config, self.metrics = config, BalancerMetrics()
         history = config.load_balancer_history_resource_percentage
         self.state = ClusterState(Weights.of(config), history)
-        self._placement = Placement(self.state, config, rng)
+        self._placement = BrokerSelector(self.state, config, rng)
         self._shedder = make_shedder(config.load_balancer_load_shedding_strategy)
-        self._chooser = SplitChooser(config)
+        self._chooser = BundleSplitStrategy(config)
         self._policies_known = False
         self._moving: dict[str, tuple[Move, float]] = {}  # by bundle: since when
         self._splitting: set[str] = set()
-        self._resting: dict[str, float] = {}  # bundle: until when
+        self._cooldown_until: dict[str, float] = {}  # bundle: until when
 
     @property
     def grace_s(self) -> float:
-        """How long a bundle rests after a move."""
+        """How long a bundle is in cooldown after a move."""
         return self.config.load_balancer_shedding_grace_period_minutes * 60
 
     # --- what happened
@@ -99,35 +107,35 @@ class Balancer:
     def on_broker_gone(self, broker: str) -> None:
         self.state.on_broker_gone(broker)
 
-    def on_policies(self, policies: Policies) -> None:
+    def on_policies(self, policies: PlacementPolicies) -> None:
         """All of them. Don't call it with what could only be read in part."""
         self._placement.use(policies)
         self._policies_known = True
 
-    def restore(self, bundle: str, load: BundleLoad) -> None:
+    def restore(self, bundle: str, load: BundleData) -> None:
         """What a leader before stored, or a quota; what is known already stays."""
         self.state.bundles.setdefault(bundle, load)
 
-    def restore_resting(self, ages_s: Mapping[str, float], now_s: float) -> None:
+    def restore_cooldowns(self, ages_s: Mapping[str, float], now_s: float) -> None:
         """Bundles that leaders have moved, and how long ago. What is known already stays known."""
         for bundle, age_s in ages_s.items():
             until_s = now_s + self.grace_s - max(0.0, age_s)
-            if until_s > max(now_s, self._resting.get(bundle, now_s)):
-                self._resting[bundle] = until_s
+            if until_s > max(now_s, self._cooldown_until.get(bundle, now_s)):
+                self._cooldown_until[bundle] = until_s
 
     def on_moved(self, move: Move, now_s: float) -> None:
         """It is unloaded at its source."""
         if self._moving.pop(move.bundle, None) is not None:
-            self._resting[move.bundle] = now_s + self.grace_s
+            self._cooldown_until[move.bundle] = now_s + self.grace_s
 
     def on_move_failed(self, move: Move, now_s: float) -> None:
         """It is where it was. It may be tried again later."""
         if self._moving.pop(move.bundle, None) is None:
             return
-        self.figures.moves_failed += 1
-        self._resting[move.bundle] = now_s + min(_FAILED_REST_S, self.grace_s)
+        self.metrics.moves_failed += 1
+        self._cooldown_until[move.bundle] = now_s + min(_FAILED_REST_S, self.grace_s)
         if move.target is not None:
-            self.state.take_back(move.bundle, move.source, move.target)
+            self.state.rollback(move.bundle, move.source, move.target)
 
     def on_split(self, split: Split) -> None:
         """The bundle is gone; its parts show in the next report of their owner."""
@@ -143,7 +151,7 @@ class Balancer:
         self.state.forget_bundles(names)
         for name in names:
             self._moving.pop(name, None)
-            self._resting.pop(name, None)
+            self._cooldown_until.pop(name, None)
 
     # --- what to do
 
@@ -167,10 +175,10 @@ class Balancer:
             return holder.broker
         chosen = self._placement.place(bundle, now_s, non_persistent=non_persistent)
         if chosen is None:
-            self.figures.unplaced += 1
+            self.metrics.unplaced += 1
             return None
-        self.figures.placements += 1
-        self.state.expect(bundle, None, chosen, now_s)
+        self.metrics.placements += 1
+        self.state.add_pending(bundle, None, chosen, now_s)
         return chosen
 
     def round(self, now_s: float) -> Iterator[Move | None]:
@@ -187,12 +195,12 @@ class Balancer:
             return
         yield from self.state.settle(now_s)
         yield None
-        plan = Plan(self.state, self._placement, config, self._at_rest(), now_s)
-        yield from plan.judge()
+        plan = Plan(self.state, self._placement, config, self._in_cooldown(), now_s)
+        yield from plan.evaluate()
         self._look(plan)
-        if len(plan.standings) < 2:
+        if len(plan.projections) < 2:
             return
-        self.figures.rounds += 1
+        self.metrics.rounds += 1
         yield None
         told = 0
         steps = self._shedder.run(plan)
@@ -203,13 +211,13 @@ class Balancer:
                 for move in plan.moves[told:]:
                     told += 1
                     self._moving[move.bundle] = (move, now_s)
-                    self.figures.moves += 1
+                    self.metrics.moves += 1
                     yield move
                 yield None
         finally:
             for move in plan.moves[told:]:  # nobody asked for the rest
                 assert move.target is not None
-                self.state.take_back(move.bundle, move.source, move.target)
+                self.state.rollback(move.bundle, move.source, move.target)
 
     def splits(self, bundles_of: Callable[[str], int | None]) -> list[Split]:
         """Bundles to be cut at their owners.
@@ -226,12 +234,12 @@ class Balancer:
         splits = self._chooser.choose(self.state, bundles_of, busy)
         for split in splits:
             self._splitting.add(split.bundle)
-        self.figures.splits += len(splits)
+        self.metrics.splits += len(splits)
         return splits
 
     # --- what to store
 
-    def averages(self) -> dict[str, BundleLoad]:
+    def averages(self) -> dict[str, BundleData]:
         """The busiest bundles, ten for each broker: thousands of nodes would hurt the store."""
         count = self.config.load_balancer_max_number_of_bundles_in_bundle_load_report
         bundles = self.state.bundles
@@ -241,7 +249,7 @@ class Balancer:
             del owned[count * len(self.state.brokers) :]
         return dict(owned)
 
-    def averages_by_broker(self) -> dict[str, list[BundleLoad]]:
+    def averages_by_broker(self) -> dict[str, list[BundleData]]:
         """Loads of the bundles that each broker reports; to be summed up by ``documents.py``."""
         bundles = self.state.bundles
         return {
@@ -251,23 +259,23 @@ class Balancer:
 
     # --- inside
 
-    def _at_rest(self) -> set[str]:
-        return {*self._resting, *self._moving, *self._splitting}
+    def _in_cooldown(self) -> set[str]:
+        return {*self._cooldown_until, *self._moving, *self._splitting}
 
     def _forget_old(self, now_s: float) -> None:
-        for name in [key for key, until_s in self._resting.items() if until_s <= now_s]:
-            del self._resting[name]
+        for name in [key for key, until_s in self._cooldown_until.items() if until_s <= now_s]:
+            del self._cooldown_until[name]
         overdue = [move for move, since_s in self._moving.values() if since_s <= now_s - _ANSWER_S]
         for move in overdue:
             self.on_move_failed(move, now_s)
 
     def _look(self, plan: Plan) -> None:
         """How the cluster is doing, for metrics and operators."""
-        usages = [each.usage for each in plan.standings.values()]
+        usages = [each.usage for each in plan.projections.values()]
         limit = self.config.load_balancer_broker_overloaded_threshold_percentage / 100
-        figures = self.figures
-        figures.brokers = len(self.state.brokers)
-        figures.unjudged = figures.brokers - len(usages)
-        figures.overloaded = sum(usage >= limit for usage in usages)
-        figures.usage_mean = sum(usages) / len(usages) if usages else 0.0
-        figures.usage_max = max(usages, default=0.0)
+        metrics = self.metrics
+        metrics.brokers = len(self.state.brokers)
+        metrics.unjudged = metrics.brokers - len(usages)
+        metrics.overloaded = sum(usage >= limit for usage in usages)
+        metrics.usage_mean = sum(usages) / len(usages) if usages else 0.0
+        metrics.usage_max = max(usages, default=0.0)

@@ -24,9 +24,9 @@ from loadbalance.model import (
     LONG_SAMPLES,
     SHORT_SAMPLES,
     BrokerLoad,
-    BundleLoad,
+    BundleData,
+    BundleQuota,
     BundleStats,
-    ResourceQuota,
     ResourceUsage,
     TimeAverage,
 )
@@ -199,7 +199,7 @@ def _usage_document(usage: ResourceUsage) -> Document:
 # --- averages
 
 
-def bundle_load_document(load: BundleLoad) -> Document:
+def bundle_load_document(load: BundleData) -> Document:
     """BundleData."""
     return {
         "shortTermData": _average_document(load.short),
@@ -208,16 +208,16 @@ def bundle_load_document(load: BundleLoad) -> Document:
     }
 
 
-def bundle_load_of(document: Mapping[str, Any]) -> BundleLoad:
+def bundle_load_of(document: Mapping[str, Any]) -> BundleData:
     """Raises InvalidDocumentError."""
-    return BundleLoad(
+    return BundleData(
         _average_of(_mapping(document, "shortTermData"), SHORT_SAMPLES),
         _average_of(_mapping(document, "longTermData"), LONG_SAMPLES),
         int(_number(document, "topics")),
     )
 
 
-def broker_average_document(loads: Iterable[BundleLoad]) -> Document:
+def broker_average_document(loads: Iterable[BundleData]) -> Document:
     """TimeAverageBrokerData: sums over the bundles of a broker."""
     document: Document = {
         f"{term}Term{name[0].upper()}{name[1:]}": 0.0
@@ -252,17 +252,17 @@ def _average_of(document: Mapping[str, Any], samples_max: int) -> TimeAverage:
 # --- quotas
 
 
-def quota_document(quota: ResourceQuota) -> Document:
+def quota_document(quota: BundleQuota) -> Document:
     return {
         **{name: getattr(quota, attribute) for name, attribute in _QUOTA.items()},
         "dynamic": quota.dynamic,
     }
 
 
-def quota_of(document: Mapping[str, Any]) -> ResourceQuota:
+def quota_of(document: Mapping[str, Any]) -> BundleQuota:
     """Raises InvalidDocumentError."""
-    figures = {attribute: _number(document, name) for name, attribute in _QUOTA.items()}
-    return ResourceQuota(**figures, dynamic=_flag(document, "dynamic", True))
+    metrics = {attribute: _number(document, name) for name, attribute in _QUOTA.items()}
+    return BundleQuota(**metrics, dynamic=_flag(document, "dynamic", True))
 
 
 # --- fields

@@ -3,8 +3,8 @@
 | who | what |
 |---|---|
 | every broker | ``BrokerRegistry``, ``LoadReporter``, a candidate in ``BrokerElection`` |
-| the leader | an ``Office``: where bundles go that nobody owns, moves, splits |
-| anybody, while nobody leads | an ``Office`` for what it is asked itself |
+| the leader | an ``LeaderTasks``: where bundles go that nobody owns, moves, splits |
+| anybody, while nobody leads | an ``LeaderTasks`` for what it is asked itself |
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from loadbalance.config import BalancerConfig
-from loadbalance.epochs import Epochs
 from loadbalance.errors import InvalidDocumentError
 from loadbalance.leader import BrokerElection, LeaderBroker
+from loadbalance.leader_epoch import LeaderEpoch
+from loadbalance.leader_tasks import LeaderTasks
 from loadbalance.model import Weights
-from loadbalance.office import Office
 from loadbalance.policies import pinned_broker
 from loadbalance.policy_reader import PolicyReader
 from loadbalance.registry import BrokerRegistry
@@ -29,11 +29,11 @@ from loadbalance.reporter import LoadReporter
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from loadbalance.leader_tasks import UnloadCallbacks
     from loadbalance.model import BrokerLoad
-    from loadbalance.office import Actions
     from metadata.store import MetadataStore
 
-__all__ = ["LoadManager", "NoCandidateError", "Referral"]
+__all__ = ["LoadManager", "NoCandidateError", "RedirectTarget"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class NoCandidateError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Referral:
+class RedirectTarget:
     """Whom to ask about a bundle that nobody owns.
 
     Attributes:
@@ -63,7 +63,7 @@ class LoadManager:
         cluster: str,
         config: BalancerConfig,
         measure: Callable[[], Awaitable[BrokerLoad]],
-        actions: Actions,
+        actions: UnloadCallbacks,
     ) -> None:
         """
         Args:
@@ -72,12 +72,12 @@ class LoadManager:
         """
         self.config = config
         self.registry = BrokerRegistry(store, Weights.of(config))
-        self.epochs = Epochs(store)
+        self.leader_epoch = LeaderEpoch(store)
         self.reporter = LoadReporter(self.registry, lambda: self.config, measure)
         self._store, self._measure, self._actions = store, measure, actions
         self._policies = PolicyReader(store, cluster)
         self._election: BrokerElection | None = None
-        self._office: Office | None = None
+        self._leader_tasks: LeaderTasks | None = None
         self._leading: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
         self._broker_id = ""
@@ -107,7 +107,7 @@ class LoadManager:
         """
         await self.reporter.look(forced=True)
 
-    async def heir_of(self, bundle: str) -> str | None:
+    async def assigned_broker(self, bundle: str) -> str | None:
         """The broker that is to have a bundle of this one, which drains.
 
         None: nobody can have it, or whoever decides is asked by the next lookup: the leader, where
@@ -121,10 +121,10 @@ class LoadManager:
             return None
         if config.load_balancer_leader_epoch_enabled and not self.is_leader:
             return None
-        if self._office is None:
-            self._office = self._new_office()
+        if self._leader_tasks is None:
+            self._leader_tasks = self._new_leader_tasks()
         try:
-            chosen = await self._office.place(bundle)
+            chosen = await self._leader_tasks.place(bundle)
         except InvalidDocumentError as error:
             logger.warning("%s: %s", bundle, error)
             return None
@@ -153,7 +153,7 @@ class LoadManager:
             for each in fields(BalancerConfig)
         ):
             return
-        self._office = None
+        self._leader_tasks = None
         if self.is_leader:
             self._begin_to_lead()
 
@@ -167,7 +167,7 @@ class LoadManager:
 
     async def choose(
         self, bundle: str, promised_to: str | None = None, *, alone: bool = False
-    ) -> Referral | None:
+    ) -> RedirectTarget | None:
         """Whom to ask about a bundle that nobody owns; None: this broker shall own it.
 
         Followers name the leader. The leader, or whoever is asked while there is none, decides.
@@ -185,47 +185,47 @@ class LoadManager:
             return None
         live = await self.registry.live()
         if promised_to is not None and promised_to in live:
-            return self._referral(live[promised_to])
+            return self._redirect_target(live[promised_to])
         leader = None if alone or pinned or self.is_leader else await self.leader()
         # One that isn't registered can't be reached: decide without it.
         if leader is not None and leader.broker_id != self._broker_id and leader.broker_id in live:
-            return Referral(live[leader.broker_id], False)
+            return RedirectTarget(live[leader.broker_id], False)
         if self.config.load_balancer_leader_epoch_enabled and not (self.is_leader or pinned):
             why = "this broker doesn't lead" if alone else "there is none"
             raise NoCandidateError(f"only a leader places bundles, and {why}")
-        if self._office is None:
-            self._office = self._new_office()
+        if self._leader_tasks is None:
+            self._leader_tasks = self._new_leader_tasks()
         try:
-            chosen = await self._office.place(bundle)
+            chosen = await self._leader_tasks.place(bundle)
         except InvalidDocumentError as error:
             raise NoCandidateError(str(error)) from error
         if chosen is None or (load := (await self.registry.live()).get(chosen)) is None:
             raise NoCandidateError("no broker is available to own it")
-        return self._referral(load)
+        return self._redirect_target(load)
 
-    def _referral(self, load: BrokerLoad) -> Referral | None:
-        return None if load.broker_id == self._broker_id else Referral(load, True)
+    def _redirect_target(self, load: BrokerLoad) -> RedirectTarget | None:
+        return None if load.broker_id == self._broker_id else RedirectTarget(load, True)
 
     def rounds(self) -> dict[str, Callable[[], Awaitable[object]]]:
         """What this broker does now and then, by name; more while it leads."""
         rounds: dict[str, Callable[[], Awaitable[object]]] = {
             "load report": partial(self.reporter.look, forced=True)
         }
-        if self.is_leader and self._office is not None:
-            leading = self._office.rounds(self._actions)
+        if self.is_leader and self._leader_tasks is not None:
+            leading = self._leader_tasks.rounds(self._actions)
             rounds |= {name: work for name, (_, work) in leading.items()}
         return rounds
 
-    def _new_office(self) -> Office:
+    def _new_leader_tasks(self) -> LeaderTasks:
         by_epoch = self.config.load_balancer_leader_epoch_enabled
-        return Office(
+        return LeaderTasks(
             *(self._store, self.registry, self._policies, self.config),
             broker_id=self._broker_id,
-            epochs=self.epochs if by_epoch else None,
+            leader_epoch=self.leader_epoch if by_epoch else None,
         )
 
     def _on_leading(self, leading: bool) -> None:
-        self._office = None  # who led meanwhile knows better
+        self._leader_tasks = None  # who led meanwhile knows better
         if leading:
             self._begin_to_lead()
         elif self._leading is not None:
@@ -234,5 +234,5 @@ class LoadManager:
     def _begin_to_lead(self) -> None:
         if self._leading is not None:
             self._leading.cancel()
-        self._office = office = self._new_office()
-        self._leading = asyncio.get_running_loop().create_task(office.lead(self._actions))
+        self._leader_tasks = tasks = self._new_leader_tasks()
+        self._leading = asyncio.get_running_loop().create_task(tasks.run(self._actions))

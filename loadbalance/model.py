@@ -20,12 +20,12 @@ __all__ = [
     "LONG_SAMPLES",
     "SHORT_SAMPLES",
     "BrokerLoad",
-    "BundleLoad",
+    "BundleData",
+    "BundleQuota",
     "BundleStats",
     "Move",
-    "ResourceQuota",
     "ResourceUsage",
-    "Rng",
+    "SelectionRandom",
     "Split",
     "TimeAverage",
     "Weights",
@@ -39,7 +39,7 @@ _DEFAULT_BYTES: Final = 50_000.0
 _SHARE_MAX: Final = 1.1
 
 
-class Rng(Protocol):
+class SelectionRandom(Protocol):
     """Chance as an argument; ``random.Random`` fits."""
 
     def randrange(self, stop: int, /) -> int: ...
@@ -215,7 +215,7 @@ class TimeAverage:
 
 
 @dataclass(slots=True)
-class BundleLoad:
+class BundleData:
     """BundleData: a bundle's load over a short and a long time.
 
     One sample for each report of its owner, so the windows are counts of reports, not times.
@@ -231,17 +231,17 @@ class BundleLoad:
         self.topics = stats.topics
 
     @classmethod
-    def of_quota(cls, quota: ResourceQuota) -> BundleLoad:
+    def of_quota(cls, quota: BundleQuota) -> BundleData:
         """What an operator expects of a bundle, as weighty as a full history."""
-        figures = (quota.msg_rate_in, quota.msg_rate_out, quota.bandwidth_in, quota.bandwidth_out)
+        metrics = (quota.msg_rate_in, quota.msg_rate_out, quota.bandwidth_in, quota.bandwidth_out)
         return cls(
-            TimeAverage(SHORT_SAMPLES, SHORT_SAMPLES, *figures),
-            TimeAverage(LONG_SAMPLES, LONG_SAMPLES, *figures),
+            TimeAverage(SHORT_SAMPLES, SHORT_SAMPLES, *metrics),
+            TimeAverage(LONG_SAMPLES, LONG_SAMPLES, *metrics),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceQuota:
+class BundleQuota:
     """What an operator expects a bundle to need; used until its load is known."""
 
     msg_rate_in: float = 40.0
@@ -252,7 +252,7 @@ class ResourceQuota:
     dynamic: bool = True  # the load that is seen replaces it
 
 
-DEFAULT_QUOTA: Final = ResourceQuota()
+DEFAULT_QUOTA: Final = BundleQuota()
 
 
 @dataclass(frozen=True, slots=True)

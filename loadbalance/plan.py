@@ -22,19 +22,19 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from loadbalance.broker_selector import BrokerSelector
+from loadbalance.cluster_state import STEP, BrokerState, ClusterState
 from loadbalance.config import BalancerConfig
-from loadbalance.model import BundleLoad, Move, namespace_of
-from loadbalance.placement import Placement
+from loadbalance.model import BundleData, Move, namespace_of
 from loadbalance.policies import SYSTEM_NAMESPACE, pinned_broker
-from loadbalance.state import STEP, BrokerState, ClusterState
 
-__all__ = ["Plan", "Standing"]
+__all__ = ["Plan", "ProjectedLoad"]
 
 _ROUNDING: Final = 1e-9
 
 
 @dataclass(slots=True)
-class Standing:
+class ProjectedLoad:
     """A broker in this round, as it will be when the moves of the round are made."""
 
     state: BrokerState
@@ -43,7 +43,7 @@ class Standing:
     rate: float
     throughput: float
     bundles: int
-    rests: bool  # neither source nor target of another move now
+    in_cooldown: bool  # neither source nor target of another move now
     given: int = 0  # bundles it loses in this round
 
     @property
@@ -57,15 +57,15 @@ class Plan:
     def __init__(
         self,
         state: ClusterState,
-        placement: Placement,
+        placement: BrokerSelector,
         config: BalancerConfig,
-        at_rest: Collection[str],
+        in_cooldown: Collection[str],
         now_s: float,
     ) -> None:
-        """``at_rest``: bundles that must not move now."""
+        """``in_cooldown``: bundles that must not move now."""
         self.config, self.now_s = config, now_s
         self.moves: list[Move] = []
-        self._state, self._placement, self._at_rest = state, placement, at_rest
+        self._state, self._placement, self._in_cooldown = state, placement, in_cooldown
         self._history = config.load_balancer_history_resource_percentage
         self._may_move: dict[str, bool] = {}  # by namespace
         # Sorted by score. A pool: those that may take bundles of an isolation policy (None: of
@@ -73,50 +73,50 @@ class Plan:
         # all that rest, and after a large round half of the brokers do.
         self._order: list[tuple[float, str]] = []
         self._pools: dict[str | None, list[tuple[float, str]]] = {}
-        self.standings: dict[str, Standing] = {}
+        self.projections: dict[str, ProjectedLoad] = {}
 
-    def judge(self) -> Iterator[None]:
+    def evaluate(self) -> Iterator[None]:
         """Takes all standings, before anything else; stops after every few brokers."""
         for number, (name, broker) in enumerate(list(self._state.brokers.items()), 1):
             if self._placement.is_fresh(broker, self.now_s) and not broker.load.draining:
-                self.standings[name] = _standing(broker, self.now_s)
+                self.projections[name] = _projected_load(broker, self.now_s)
             if not number % STEP:
                 yield
 
     # --- ranking
 
-    def rank(self, score: Callable[[Standing], float]) -> None:
+    def rank(self, score: Callable[[ProjectedLoad], float]) -> None:
         """Judge by another score; moves of this round are in the figures that it may use."""
-        for standing in self.standings.values():
-            standing.score = score(standing)
-        self._order = sorted([(each.score, name) for name, each in self.standings.items()])
+        for projected in self.projections.values():
+            projected.score = score(projected)
+        self._order = sorted([(each.score, name) for name, each in self.projections.items()])
         self._pools.clear()
 
-    def ranked(self) -> list[Standing]:
+    def ranked(self) -> list[ProjectedLoad]:
         """By score, lowest first."""
-        return [self.standings[name] for _, name in self._order]
+        return [self.projections[name] for _, name in self._order]
 
-    def rested(self) -> list[Standing]:
+    def rested(self) -> list[ProjectedLoad]:
         """Those that may take part in moves."""
-        return [each for each in self.ranked() if not each.rests]
+        return [each for each in self.ranked() if not each.in_cooldown]
 
-    def average(self, standing: Standing) -> float:
+    def average(self, projected: ProjectedLoad) -> float:
         """Moving average of usage; moves of this round are in it."""
-        before = standing.state.average_at(self.now_s, self._history)
-        return max(0.0, before + standing.usage - standing.state.usage)
+        before = projected.state.average_at(self.now_s, self._history)
+        return max(0.0, before + projected.usage - projected.state.usage)
 
     # --- bundles
 
     def movable(
-        self, standing: Standing, size: Callable[[BundleLoad], float]
+        self, projected: ProjectedLoad, size: Callable[[BundleData], float]
     ) -> list[tuple[float, str]]:
         """(size, bundle) of those that a broker may lose, largest first; none of size zero."""
-        loads, owners, at_rest = self._state.bundles, self._state.owners, self._at_rest
-        placed, may_move, broker = standing.state.placed, self._may_move, standing.broker
+        loads, owners, in_cooldown = self._state.bundles, self._state.owners, self._in_cooldown
+        placed, may_move, broker = projected.state.placed, self._may_move, projected.broker
         found = []
-        for name in standing.state.bundles:
+        for name in projected.state.bundles:
             load = loads.get(name)
-            if load is None or name in at_rest or name in placed or owners.get(name) != broker:
+            if load is None or name in in_cooldown or name in placed or owners.get(name) != broker:
                 continue
             namespace = namespace_of(name)
             if namespace not in may_move:
@@ -139,16 +139,16 @@ class Plan:
         return self._placement.is_isolated(namespace) or self._placement.has_group(namespace)
 
     @staticmethod
-    def usage_part(standing: Standing, size: float) -> float:
+    def usage_part(projected: ProjectedLoad, size: float) -> float:
         """Of the broker's usage, by the bundle's share of its bytes."""
-        throughput = standing.state.load.throughput
+        throughput = projected.state.load.throughput
         if throughput <= 0:
             return 0.0
-        return standing.state.reported_usage * min(1.0, size / throughput)
+        return projected.state.reported_usage * min(1.0, size / throughput)
 
-    def bundle_usage(self, bundle: str, standing: Standing) -> float:
+    def bundle_usage(self, bundle: str, projected: ProjectedLoad) -> float:
         """The same for a bundle whose size was told in messages."""
-        return self._state.usage_of(self._state.bundles[bundle], standing.state)
+        return self._state.usage_of(self._state.bundles[bundle], projected.state)
 
     # --- moves
 
@@ -159,10 +159,10 @@ class Plan:
     def move(
         self,
         bundle: str,
-        source: Standing,
+        source: ProjectedLoad,
         part: float,
         reason: str,
-        target: Standing | None = None,
+        target: ProjectedLoad | None = None,
     ) -> Move | None:
         """Moves it, if there is where to; the scores of both are changed by ``part``.
 
@@ -172,7 +172,7 @@ class Plan:
         Returns:
             None: it stays.
         """
-        if self.is_full or source.rests or source.bundles - 1 < 1:
+        if self.is_full or source.in_cooldown or source.bundles - 1 < 1:
             return None
         if target is None:
             target = self._lowest(bundle, source, part)
@@ -185,10 +185,10 @@ class Plan:
     def swap(
         self,
         large: str,
-        source: Standing,
+        source: ProjectedLoad,
         large_part: float,
         small: str,
-        target: Standing,
+        target: ProjectedLoad,
         small_part: float,
         reason: str,
     ) -> bool:
@@ -209,14 +209,14 @@ class Plan:
         self._decide(small, target, source, small_part, reason)
         return True
 
-    def _lowest(self, bundle: str, source: Standing, part: float) -> Standing | None:
+    def _lowest(self, bundle: str, source: ProjectedLoad, part: float) -> ProjectedLoad | None:
         apart: frozenset[str] | None = None
         for number, (_, name) in enumerate(self._pool_of(bundle)):
-            target = self.standings[name]
+            target = self.projections[name]
             if not self._fits(target, source, part):
                 return None  # nor does any that stands higher
             if not number:
-                apart = self._apart(bundle)  # dear, and seldom asked for
+                apart = self._anti_affinity(bundle)  # dear, and seldom asked for
             if self._has_room(bundle, target, apart):
                 return target
         return None
@@ -226,22 +226,24 @@ class Plan:
         policy = self._placement.policy_name(namespace)
         pool = self._pools.get(policy)
         if pool is None:
-            allows, standings = self._placement.allows, self.standings
+            allows, projections = self._placement.allows, self.projections
             pool = self._pools[policy] = [
                 each
                 for each in self._order
-                if not standings[each[1]].rests and allows(namespace, each[1])
+                if not projections[each[1]].in_cooldown and allows(namespace, each[1])
             ]
         return pool
 
     @staticmethod
-    def _fits(target: Standing, source: Standing, part: float) -> bool:
+    def _fits(target: ProjectedLoad, source: ProjectedLoad, part: float) -> bool:
         return target is not source and target.score + part <= source.score - part + _ROUNDING
 
-    def _takes(self, bundle: str, target: Standing) -> bool:
-        return not target.rests and self._has_room(bundle, target, self._apart(bundle))
+    def _takes(self, bundle: str, target: ProjectedLoad) -> bool:
+        return not target.in_cooldown and self._has_room(
+            bundle, target, self._anti_affinity(bundle)
+        )
 
-    def _has_room(self, bundle: str, target: Standing, apart: frozenset[str] | None) -> bool:
+    def _has_room(self, bundle: str, target: ProjectedLoad, apart: frozenset[str] | None) -> bool:
         load, broker = self._state.bundles[bundle], target.state
         return (
             # Again, though it is in the pool: policies and brokers change during a round.
@@ -251,51 +253,51 @@ class Plan:
             and broker.topics + load.topics <= self.config.load_balancer_broker_max_topics
         )
 
-    def _apart(self, bundle: str) -> frozenset[str] | None:
+    def _anti_affinity(self, bundle: str) -> frozenset[str] | None:
         """Brokers that are best for its group; None: it has none."""
         namespace = namespace_of(bundle)
         if not self._placement.has_group(namespace):
             return None
-        allowed = [each for each in self._placement.allowed(namespace) if each in self.standings]
-        return frozenset(self._placement.keeps_apart(bundle, allowed))
+        allowed = [each for each in self._placement.allowed(namespace) if each in self.projections]
+        return frozenset(self._placement.anti_affinity_filter(bundle, allowed))
 
     def _decide(
-        self, bundle: str, source: Standing, target: Standing, part: float, reason: str
+        self, bundle: str, source: ProjectedLoad, target: ProjectedLoad, part: float, reason: str
     ) -> Move:
         load = self._state.bundles[bundle]
         usage = self._state.usage_of(load, source.state)
-        for standing, sign in ((source, -1), (target, 1)):
-            self._rescore(standing, max(0.0, standing.score + sign * part))
-            standing.usage = max(0.0, standing.usage + sign * usage)
-            standing.rate = max(0.0, standing.rate + sign * load.short.rate)
-            standing.throughput = max(0.0, standing.throughput + sign * load.short.throughput)
-            standing.bundles += sign
+        for projected, sign in ((source, -1), (target, 1)):
+            self._rescore(projected, max(0.0, projected.score + sign * part))
+            projected.usage = max(0.0, projected.usage + sign * usage)
+            projected.rate = max(0.0, projected.rate + sign * load.short.rate)
+            projected.throughput = max(0.0, projected.throughput + sign * load.short.throughput)
+            projected.bundles += sign
         source.given += 1
         # At once, so that the next bundle of the same group finds this one where it will be.
-        self._state.expect(bundle, source.broker, target.broker, self.now_s)
+        self._state.add_pending(bundle, source.broker, target.broker, self.now_s)
         made = Move(bundle, source.broker, target.broker, reason)
         self.moves.append(made)
         return made
 
-    def _rescore(self, standing: Standing, score: float) -> None:
-        before = (standing.score, standing.broker)
-        standing.score = score
+    def _rescore(self, projected: ProjectedLoad, score: float) -> None:
+        before = (projected.score, projected.broker)
+        projected.score = score
         for ranking in (self._order, *self._pools.values()):
             place = bisect_left(ranking, before)
             if place < len(ranking) and ranking[place] == before:
                 del ranking[place]
-                insort(ranking, (score, standing.broker))
+                insort(ranking, (score, projected.broker))
 
 
-def _standing(broker: BrokerState, now_s: float) -> Standing:
+def _projected_load(broker: BrokerState, now_s: float) -> ProjectedLoad:
     usage = broker.usage
     coming = sum(name not in broker.bundles for name in broker.placed)
-    return Standing(
+    return ProjectedLoad(
         broker,
         usage,
         usage,
         broker.rate,
         broker.throughput,
         len(broker.bundles) + coming,
-        broker.rests(now_s),
+        broker.in_cooldown(now_s),
     )

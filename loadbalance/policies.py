@@ -1,7 +1,8 @@
 """Which brokers may serve a namespace: isolation, failure domains, anti-affinity, owners by name.
 
 Isolation is a rule: no broker outside of it, even if that leaves none. Anti-affinity is a wish:
-it chooses among what is allowed. All of it is immutable; a change makes a new ``Policies``.
+it chooses among what is allowed. All of it is immutable; a change makes a new
+``PlacementPolicies``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from loadbalance.errors import InvalidDocumentError
 __all__ = [
     "DEFAULT_DOMAIN",
     "SYSTEM_NAMESPACE",
-    "Isolation",
-    "IsolationPolicy",
-    "Policies",
+    "IsolationPolicies",
+    "NamespaceIsolationPolicy",
+    "PlacementPolicies",
+    "anti_affinity_filter",
     "domains_of",
     "pinned_broker",
-    "spread_apart",
     "to_place_anew",
 ]
 
@@ -41,7 +42,7 @@ def pinned_broker(namespace: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class IsolationPolicy:
+class NamespaceIsolationPolicy:
     """NamespaceIsolationData. Patterns match whole names; brokers by host or by host:port."""
 
     name: str
@@ -51,7 +52,7 @@ class IsolationPolicy:
     min_limit: int  # fewer primaries alive: secondaries help
 
     @classmethod
-    def parse(cls, name: str, document: Mapping[str, Any]) -> IsolationPolicy:
+    def parse(cls, name: str, document: Mapping[str, Any]) -> NamespaceIsolationPolicy:
         """Raises InvalidDocumentError: a pattern or the limit can't be read."""
         failover = document.get("auto_failover_policy")
         parameters = failover.get("parameters") if isinstance(failover, Mapping) else None
@@ -86,7 +87,10 @@ class IsolationPolicy:
 
 
 def to_place_anew(
-    scope: str, old: IsolationPolicy | None, new: IsolationPolicy, namespaces: Iterable[str]
+    scope: str,
+    old: NamespaceIsolationPolicy | None,
+    new: NamespaceIsolationPolicy,
+    namespaces: Iterable[str],
 ) -> list[str]:
     """Namespaces that are to be unloaded when a policy was set, by its ``unload_scope``.
 
@@ -107,13 +111,13 @@ def to_place_anew(
 
 
 @dataclass(frozen=True, slots=True)
-class Isolation:
+class IsolationPolicies:
     """All isolation policies of a cluster, in the order in which they are stored."""
 
-    policies: tuple[IsolationPolicy, ...] = ()
+    policies: tuple[NamespaceIsolationPolicy, ...] = ()
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> Isolation:
+    def parse(cls, document: Mapping[str, Any]) -> IsolationPolicies:
         """Of the document ``namespaceIsolationPolicies``, policies by name.
 
         Raises:
@@ -124,10 +128,10 @@ class Isolation:
         for name, policy in document.items():
             if not isinstance(policy, Mapping):
                 raise InvalidDocumentError(f"isolation policy {name} is not an object")
-            policies.append(IsolationPolicy.parse(name, policy))
+            policies.append(NamespaceIsolationPolicy.parse(name, policy))
         return cls(tuple(policies))
 
-    def policy_of(self, namespace: str) -> IsolationPolicy | None:
+    def policy_of(self, namespace: str) -> NamespaceIsolationPolicy | None:
         """The first one that governs it."""
         return next((each for each in self.policies if each.governs(namespace)), None)
 
@@ -179,7 +183,7 @@ def domains_of(documents: Mapping[str, Any]) -> dict[str, str]:
     return domains
 
 
-def spread_apart(
+def anti_affinity_filter(
     namespace: str,
     group: Iterable[str],
     candidates: Sequence[str],
@@ -234,10 +238,10 @@ def _least_shared(
 
 
 @dataclass(frozen=True, slots=True)
-class Policies:
+class PlacementPolicies:
     """What operators have said about namespaces and brokers."""
 
-    isolation: Isolation = Isolation()
+    isolation: IsolationPolicies = IsolationPolicies()
     domains: Mapping[str, str] = field(default_factory=dict)  # by broker
     groups: Mapping[str, str] = field(default_factory=dict)  # anti-affinity, by namespace
 

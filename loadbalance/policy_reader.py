@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from loadbalance.documents import parse
 from loadbalance.errors import InvalidDocumentError
-from loadbalance.policies import Isolation, Policies, domains_of
+from loadbalance.policies import IsolationPolicies, PlacementPolicies, domains_of
 from metadata.paths import decode_name
 from metadata.store import EventType, MetadataEvent, SessionEvent
 
@@ -35,7 +35,7 @@ class PolicyReader:
         self._store = store
         self._isolation_path = f"/admin/clusters/{cluster}/namespaceIsolationPolicies"
         self._domain_root = f"/admin/clusters/{cluster}/failureDomain"
-        self._known: Policies | None = None
+        self._known: PlacementPolicies | None = None
         self._groups: dict[str, str] = {}
         self._changed_namespaces: set[str] | None = None  # None: any of them
         self._stale = True
@@ -51,7 +51,7 @@ class PolicyReader:
         for watch in self._watches:
             watch.close()
 
-    async def read(self) -> Policies:
+    async def read(self) -> PlacementPolicies:
         """The same object as before if nothing has changed.
 
         Raises:
@@ -73,18 +73,18 @@ class PolicyReader:
                     raise
             return self._known
 
-    async def _read(self) -> Policies:
+    async def _read(self) -> PlacementPolicies:
         found = await self._store.get(self._isolation_path)
-        isolation = Isolation()
+        isolation = IsolationPolicies()
         if found is not None:
-            isolation = Isolation.parse(parse(self._isolation_path, found.value))
+            isolation = IsolationPolicies.parse(parse(self._isolation_path, found.value))
         documents = {}
         for name in await self._store.children(self._domain_root):
             path = f"{self._domain_root}/{name}"
             if (node := await self._store.get(path)) is not None:
                 documents[decode_name(name)] = parse(path, node.value)
         await self._read_groups()
-        return Policies(isolation, domains_of(documents), dict(self._groups))
+        return PlacementPolicies(isolation, domains_of(documents), dict(self._groups))
 
     async def _read_groups(self) -> None:
         names, self._changed_namespaces = self._changed_namespaces, set()

@@ -38,7 +38,7 @@ from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
 AppendDone: TypeAlias = Callable[[int, int, int, BaseException | None], None]
 """(ledger id, first entry id, count, error): see `ManagedLedger.append`."""
 
-FUTILE_LEDGERS_MAX = 3
+EMPTY_LEDGERS_MAX = 3
 """After so many ledgers in a row that took no entry at all, pending appends fail."""
 CREATE_RETRY_MS = 1000
 """How long a failed creation ahead of need is left alone while the current ledger still serves."""
@@ -91,7 +91,7 @@ class PendingBatch:
 
 
 @dataclass(slots=True)
-class Done:
+class AppendsDone:
     """Entries reached their fate: report it. Durable ones carry their buffers for the cache."""
 
     on_done: AppendDone
@@ -180,7 +180,7 @@ class AppendCore:
         "_want_ledger",
         "current",
         "current_bytes",
-        "futile_ledgers",
+        "empty_ledger_count",
         "limits",
         "next_entry",
         "pending_bytes",
@@ -198,7 +198,7 @@ class AppendCore:
         """The ledger that is written; -1 without one."""
         self.next_entry = 0
         self.current_bytes = 0
-        self.futile_ledgers = 0
+        self.empty_ledger_count = 0
         """How many ledgers in a row failed before their first entry was confirmed."""
         self.pending_bytes = 0
         self.pending_entries = 0
@@ -214,7 +214,7 @@ class AppendCore:
         self._sent: list[PendingBatch] = []
         self._queued: list[PendingBatch] = []
         self._effects: list[Effect] = []
-        self._done: list[Done] = []
+        self._done: list[AppendsDone] = []
 
     # Orders
 
@@ -324,7 +324,7 @@ class AppendCore:
         if self.state is _STOPPED:
             return
         if is_id_in_use:
-            self.futile_ledgers = -1  # 0 when its end is known
+            self.empty_ledger_count = -1  # 0 when its end is known
         if ledger_id == self._next:
             self._next = -1
             self._effects.append(CloseLedger(ledger_id))
@@ -344,13 +344,13 @@ class AppendCore:
             )
             return
         self._confirm(last_entry)
-        self._take_back()
+        self._requeue()
         self.current = -1
         self.state = _NO_LEDGER
-        self.futile_ledgers = self.futile_ledgers + 1 if last_entry < 0 else 0
-        if self.futile_ledgers >= FUTILE_LEDGERS_MAX:
+        self.empty_ledger_count = self.empty_ledger_count + 1 if last_entry < 0 else 0
+        if self.empty_ledger_count >= EMPTY_LEDGERS_MAX:
             # Rather an error now than a ledger per attempt for as long as the disks are full.
-            self._fail_all(AppendFailedError(f"{self.futile_ledgers} ledgers took no entry"))
+            self._fail_all(AppendFailedError(f"{self.empty_ledger_count} ledgers took no entry"))
         self._advance(now_ms)
 
     def on_end_failed(self, error: BaseException) -> None:
@@ -368,7 +368,7 @@ class AppendCore:
         self._effects = []
         return effects
 
-    def take_done(self) -> list[Done]:
+    def take_done(self) -> list[AppendsDone]:
         """Reports since the last call."""
         if not (done := self._done):
             return done
@@ -477,7 +477,7 @@ class AppendCore:
                 else:
                     self.pending_entries -= count
                     done.append(
-                        Done(
+                        AppendsDone(
                             batch.on_done,
                             ledger_id,
                             first,
@@ -505,10 +505,12 @@ class AppendCore:
         first = batch.first + start
         count, sent_s = upto - start, batch.sent_s
         self._done.append(
-            Done(batch.on_done, self.current, first, count, None, heads, bodies, size, sent_s)
+            AppendsDone(
+                batch.on_done, self.current, first, count, None, heads, bodies, size, sent_s
+            )
         )
 
-    def _take_back(self) -> None:
+    def _requeue(self) -> None:
         """What was sent above the definite end is queued again, before what was queued since."""
         for slot, batch in enumerate(self._sent):
             if batch.confirmed:  # the end lies inside of it, and its first part is reported
@@ -521,7 +523,7 @@ class AppendCore:
 
     def _fail(self, batch: PendingBatch, error: BaseException) -> None:
         count = len(batch.heads) - batch.confirmed
-        self._done.append(Done(batch.on_done, -1, -1, count, error, [], [], 0))
+        self._done.append(AppendsDone(batch.on_done, -1, -1, count, error, [], [], 0))
 
     def _fail_all(self, error: BaseException) -> None:
         for batches in (self._sent, self._queued):

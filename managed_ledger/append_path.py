@@ -22,20 +22,20 @@ from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
 from managed_ledger.append_core import (
     AppendCore,
     AppendDone,
+    AppendsDone,
     AppendState,
     CloseLedger,
     CreateLedger,
-    Done,
     EndLedger,
     PendingBatch,
     RotationLimits,
     WriteBatch,
 )
+from managed_ledger.empty import NOTHING
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
-from managed_ledger.leaks import custom_metadata
 from managed_ledger.logger import logger
-from managed_ledger.nothing import NOTHING
+from managed_ledger.orphan_ledgers import custom_metadata
 from metadata.errors import MetadataError, ValueTooLargeError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ END_RETRY_S = 0.1
 """First pause between attempts to end a failed ledger; it doubles: about 13 s in all."""
 
 
-class _WriterNews:
+class _WriterCallbacks:
     """Tells the path of which ledger the news are; half of what two partials weigh."""
 
     __slots__ = ("_ledger_id", "_path")
@@ -92,7 +92,9 @@ class AppendPath:
         """When the last ledger was created, and when that last failed; 0: never."""
         self.create_failure_ms = 0
         self._tasks: frozenset[asyncio.Task[None]] = NOTHING
-        self._reporting: list[Done] | None = None  # what is being reported, and grows meanwhile
+        self._reporting: list[AppendsDone] | None = (
+            None  # what is being reported, and grows meanwhile
+        )
         self._has_moved = False
         self._charged = 0  # what the process's budget knows of what is pending here
         self._waiters: list[asyncio.Future[None]] = []
@@ -252,10 +254,10 @@ class AppendPath:
             self.run()
             return
         self.writers[ledger_id] = writer
-        news = _WriterNews(self, ledger_id)
+        news = _WriterCallbacks(self, ledger_id)
         writer.on_confirmed, writer.on_failed = news.on_confirmed, news.on_failed
         self.created_ms = log.now_ms()
-        log.figures.switched((perf_counter() - began_s) * 1000)
+        log.metrics.switched((perf_counter() - began_s) * 1000)
         log.ledgers.add(ledger_id)
         log.on_list_changed(info)
         core.on_ledger_ready(ledger_id, self.created_ms)
@@ -307,7 +309,7 @@ class AppendPath:
             delay_s *= 2
         self._forget_writer(ledger_id)
         if metadata.last_entry < 0:
-            await asyncio.sleep(max(0.0, END_RETRY_S * core.futile_ledgers))
+            await asyncio.sleep(max(0.0, END_RETRY_S * core.empty_ledger_count))
         was_stopped = core.state is AppendState.STOPPED  # by a close or terminate meanwhile
         core.on_ledger_ended(ledger_id, metadata.last_entry, log.now_ms())
         if core.state is AppendState.STOPPED and not was_stopped:
@@ -384,7 +386,7 @@ class AppendPath:
 
     # Reports
 
-    def _report(self, reports: list[Done]) -> None:
+    def _report(self, reports: list[AppendsDone]) -> None:
         self._admit(reports)
         self._count(reports)
         if self._reporting is not None:
@@ -412,15 +414,15 @@ class AppendPath:
             except Exception:  # a reader's bug must not keep anybody from their receipt
                 logger.exception("%s: a reader failed to hear of entries", self._log.name)
 
-    def _count(self, reports: list[Done]) -> None:
-        figures, now_s = self._log.figures, perf_counter()
+    def _count(self, reports: list[AppendsDone]) -> None:
+        metrics, now_s = self._log.metrics, perf_counter()
         for done in reports:
             if done.error is None:
-                figures.written((now_s - done.sent_s) * 1000, done.count)
+                metrics.written((now_s - done.sent_s) * 1000, done.count)
             else:
-                figures.add_failed(done.count)
+                metrics.add_failed(done.count)
 
-    def _admit(self, reports: list[Done]) -> None:
+    def _admit(self, reports: list[AppendsDone]) -> None:
         """Confirmed entries become readable, and enter the cache, before anybody hears of them."""
         start, count = 0, len(reports)
         while start < count and reports[start].error is None:

@@ -13,8 +13,8 @@ from managed_ledger.cursor.cursor import (
     delete_cursor,
     load_or_create_cursor,
 )
+from managed_ledger.empty import NO_ITEMS
 from managed_ledger.errors import ManagedLedgerFencedError
-from managed_ledger.nothing import NO_ITEMS
 from managed_ledger.position import InitialPosition, Position
 from metadata.paths import decode_name
 

@@ -42,7 +42,7 @@ class CacheChunk:
 
     __slots__ = ("bodies", "born", "end", "first", "heads", "is_ahead", "ledger_id", "log", "size")
 
-    def __init__(self, log: LogCache, ledger_id: int, first: int, born: int) -> None:
+    def __init__(self, log: LedgerCache, ledger_id: int, first: int, born: int) -> None:
         self.log = log
         self.ledger_id = ledger_id
         self.first = self.end = first
@@ -83,7 +83,7 @@ def retained_bytes(heads: list[bytes], bodies: list[Buffer], entry_bytes: int) -
     return size
 
 
-class LogCache:
+class LedgerCache:
     """What the cache holds of one managed ledger; made at the first entry, dropped when empty."""
 
     __slots__ = ("_cache", "chunks", "is_read", "keys", "slowest", "tail")
@@ -248,7 +248,7 @@ class EntryCache:
         """Nothing to sweep."""
         return not self._tail and not self._read
 
-    def new_chunk(self, log: LogCache, ledger_id: int, first: int) -> CacheChunk:
+    def new_chunk(self, log: LedgerCache, ledger_id: int, first: int) -> CacheChunk:
         """A tail chunk in the eviction order; its size is charged by `charge_tail`."""
         chunk = CacheChunk(log, ledger_id, first, self.sweeps)
         self._tail[chunk] = None
@@ -283,7 +283,7 @@ class EntryCache:
     def sweep(self) -> None:
         """Lets go of what has been idle; called every few seconds while the cache isn't empty."""
         self.sweeps += 1
-        slowest: dict[LogCache, Position | None] = {}  # asked once per log
+        slowest: dict[LedgerCache, Position | None] = {}  # asked once per log
         for order in (self._tail, self._read):
             idle: list[CacheChunk] = []
             for chunk in order:

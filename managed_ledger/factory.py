@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from bookkeeper.errors import LedgerError
-from managed_ledger import ending
+from managed_ledger import closing
 from managed_ledger.append_budget import AppendBudget
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor.errors import CursorFencedError
@@ -22,31 +22,31 @@ from managed_ledger.errors import (
     ManagedLedgerNotFoundError,
     OpenFailedError,
 )
-from managed_ledger.leaks import collect_leaked_chunks, collect_leaked_ledgers
-from managed_ledger.ledger_list import (
-    LedgerList,
+from managed_ledger.ledger_rows import LedgerRows
+from managed_ledger.logger import logger
+from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.managed_ledger_info import (
+    LedgerOffsets,
     ManagedLedgerInfo,
     decode_list_node,
     encode_info,
 )
-from managed_ledger.ledger_rows import LedgerRows
-from managed_ledger.logger import logger
-from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.offload.interfaces import LedgerOffloader
 from managed_ledger.offload.offload_path import Offloading
-from managed_ledger.offload.ports import LedgerOffloader
+from managed_ledger.orphan_ledgers import collect_leaked_chunks, collect_leaked_ledgers
 from managed_ledger.recovery import claim_list
-from metadata.each_item import EachItem, Item
 from metadata.errors import BadVersionError, MetadataError
+from metadata.item_errors import Item, ItemErrors
 from metadata.store import CREATE_ONLY, MetadataStore
 
 if TYPE_CHECKING:
     from bookkeeper.client.client import BookKeeperClient
-    from bookkeeper.client.replicas import ReadFigures
+    from bookkeeper.client.replicas import ReadMetrics
 
 ROOT = "/managed-ledgers"
 
 
-class TokenSource(Protocol):
+class OwnerTokenSource(Protocol):
     """Chance, for owner tokens; ``random.Random`` fits."""
 
     def getrandbits(self, k: int, /) -> int:
@@ -82,7 +82,7 @@ class ManagedLedgerFactory:
         cache: EntryCache,
         config: FactoryConfig,
         clock: Callable[[], int],
-        rng: TokenSource,
+        rng: OwnerTokenSource,
         offloaders: Iterable[LedgerOffloader] = (),
     ) -> None:
         self.cache = cache
@@ -103,14 +103,14 @@ class ManagedLedgerFactory:
         self._timer: asyncio.TimerHandle | None = None
         self._ledgers_due_s = 0.0
         self._sweeping: asyncio.Task[None] | None = None
-        self._sweeps = EachItem("sweep of logs", logger, ())
+        self._sweeps = ItemErrors("sweep of logs", logger, ())
         self.rounds: Final = {"sweep of logs": self._sweep}
         """What is done now and then, by name; gets the time."""
 
     @property
-    def read_figures(self) -> ReadFigures:
+    def read_metrics(self) -> ReadMetrics:
         """Of all reads of ledgers by this process."""
-        return self._client.replicas.figures
+        return self._client.replicas.metrics
 
     @property
     def open_ledgers(self) -> dict[str, ManagedLedger]:
@@ -231,9 +231,9 @@ class ManagedLedgerFactory:
             *(name, path, client, store, self.cache, self.append_budget, config, clock),
             *(lists, ledgers, self._forget, self._offloading),
         )
-        if ending.is_deleted(log):
+        if closing.is_deleted(log):
             try:
-                await ending.finish_deletion(log)
+                await closing.finish_deletion(log)
             except (LedgerError, MetadataError, ManagedLedgerError) as error:
                 raise OpenFailedError(f"{path}: its deletion can't be finished: {error}") from error
             raise ManagedLedgerNotFoundError(path)
@@ -287,9 +287,9 @@ class ManagedLedgerFactory:
         self._arm()
 
 
-async def _ledger_list(rows: LedgerRows) -> LedgerList:
+async def _ledger_list(rows: LedgerRows) -> LedgerOffsets:
     """The positions of a list; gives way, as there may be a million ledgers."""
-    ledgers = LedgerList()
+    ledgers = LedgerOffsets()
     for number, block in enumerate(rows.blocks()):
         ledgers.extend(block.ids, block.entry_counts)
         if number % 64 == 63:

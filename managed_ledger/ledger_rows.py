@@ -27,7 +27,7 @@ from managed_ledger.offload.context import (
     parse_copy,
 )
 
-__all__ = ["ChunkRef", "LedgerInfo", "LedgerRows", "Segment", "ids_gone"]
+__all__ = ["ChunkRef", "LedgerInfo", "LedgerRows", "PackedRows", "ids_gone"]
 
 TAIL_ROWS_MAX = 2000
 """Rows outside chunks: a list of so many is stored as ever, and earlier releases read it."""
@@ -67,7 +67,7 @@ class ChunkRef(NamedTuple):
     """CRC-32 of the stored value."""
 
 
-class _Copies:
+class _CopyColumns:
     """The copies of a segment's rows, by column; a row without one has the state -1."""
 
     __slots__ = ("completed_ms", "place", "places", "sizes", "states", "uuids")
@@ -120,7 +120,7 @@ class _Copies:
 
 
 def _copy_columns(rows: Sequence[LedgerInfo]) -> dict[str, Any] | None:
-    """The columns of `_Copies`; None: no row has a copy."""
+    """The columns of `_CopyColumns`; None: no row has a copy."""
     contexts = [x.offload for x in rows]
     if not any(contexts):
         return None
@@ -146,7 +146,7 @@ def _copy_columns(rows: Sequence[LedgerInfo]) -> dict[str, Any] | None:
     }
 
 
-class Segment:
+class PackedRows:
     """Rows in ascending order of their ids, packed; never changed.
 
     Attributes:
@@ -184,7 +184,7 @@ class Segment:
     def __init__(
         self,
         columns: tuple[_Numbers, _Numbers, _Numbers, _Numbers],
-        copies: _Copies | None,
+        copies: _CopyColumns | None,
         trimmed: int = 0,
         name: str = "",
         crc: int = 0,
@@ -201,7 +201,7 @@ class Segment:
         if copies is not None:
             self._count_copies(copies, entries, sizes)
 
-    def _count_copies(self, copies: _Copies, entries: _Numbers, sizes: _Numbers) -> None:
+    def _count_copies(self, copies: _CopyColumns, entries: _Numbers, sizes: _Numbers) -> None:
         states = copies.states[self.trimmed :]
         self.started, self.only = states.count(CopyState.STARTED), states.count(CopyState.ONLY)
         complete = int(CopyState.COMPLETE)
@@ -217,7 +217,7 @@ class Segment:
         )
 
     @classmethod
-    def of(cls, rows: Sequence[LedgerInfo]) -> Segment:
+    def of(cls, rows: Sequence[LedgerInfo]) -> PackedRows:
         """Packs rows."""
         columns = (
             array("q", [x.ledger_id for x in rows]),
@@ -226,7 +226,7 @@ class Segment:
             array("q", [x.closed_ms for x in rows]),
         )
         fields = _copy_columns(rows)
-        return cls(columns, None if fields is None else _Copies(fields, len(rows)))
+        return cls(columns, None if fields is None else _CopyColumns(fields, len(rows)))
 
     def encode(self) -> bytes:
         """The value of its chunk. REQUIRES: nothing is trimmed."""
@@ -241,7 +241,7 @@ class Segment:
         return bytes(cramjam.zstd.compress(orjson.dumps(fields), _ZSTD_LEVEL))
 
     @classmethod
-    def decode(cls, value: bytes, ref: ChunkRef) -> Segment:
+    def decode(cls, value: bytes, ref: ChunkRef) -> PackedRows:
         """Inverse of `encode`, without the rows that ``ref`` calls trimmed.
 
         Raises:
@@ -256,7 +256,7 @@ class Segment:
             copies = fields.get("copies")
             found = cls(
                 (ids, entries, sizes, closed_ms),
-                None if copies is None else _Copies(copies, len(ids)),
+                None if copies is None else _CopyColumns(copies, len(ids)),
                 *(ref.trimmed, ref.name, ref.crc),
             )
             same = len({*map(len, (ids, entries, sizes, closed_ms))}) == 1
@@ -277,14 +277,14 @@ class Segment:
             )
         return self._ref
 
-    def stored_as(self, name: str, crc: int) -> Segment:
+    def stored_as(self, name: str, crc: int) -> PackedRows:
         """The same rows, in a chunk."""
-        return Segment(self._columns(), self._copies, self.trimmed, name, crc)
+        return PackedRows(self._columns(), self._copies, self.trimmed, name, crc)
 
-    def without_first(self, count: int) -> Segment:
+    def without_first(self, count: int) -> PackedRows:
         """Without some rows, in the same chunk."""
         trimmed = self.trimmed + count
-        return Segment(self._columns(), self._copies, trimmed, self.name, self.crc)
+        return PackedRows(self._columns(), self._copies, trimmed, self.name, self.crc)
 
     def _columns(self) -> tuple[_Numbers, _Numbers, _Numbers, _Numbers]:
         return (self._ids, self._entries, self._sizes, self._closed_ms)
@@ -318,7 +318,7 @@ class Segment:
         found = slot < len(self._ids) and self._ids[slot] == ledger_id
         return slot - self.trimmed if found else None
 
-    def has_rows_of(self, other: Segment) -> bool:
+    def has_rows_of(self, other: PackedRows) -> bool:
         """Whether the ids are the same for certain, without looking at each."""
         return self._ids is other._ids and self.trimmed == other.trimmed
 
@@ -344,7 +344,7 @@ class Segment:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Segment) or self.trimmed != other.trimmed:
+        if not isinstance(other, PackedRows) or self.trimmed != other.trimmed:
             return False
         if self.name and self.name == other.name:
             return self.crc == other.crc
@@ -361,7 +361,9 @@ class LedgerRows(Sequence[LedgerInfo]):
 
     __slots__ = ("_packed", "_starts", "_tail_block", "segments", "tail")
 
-    def __init__(self, tail: Iterable[LedgerInfo] = (), segments: tuple[Segment, ...] = ()) -> None:
+    def __init__(
+        self, tail: Iterable[LedgerInfo] = (), segments: tuple[PackedRows, ...] = ()
+    ) -> None:
         """Args:
         tail: the newest rows.
         segments: those before them.
@@ -370,14 +372,14 @@ class LedgerRows(Sequence[LedgerInfo]):
         self.segments = segments
         self._packed = sum(map(len, segments))
         self._starts: list[int] | None = None
-        self._tail_block: Segment | None = None
+        self._tail_block: PackedRows | None = None
 
-    def blocks(self) -> Iterator[Segment]:
+    def blocks(self) -> Iterator[PackedRows]:
         """All rows, in order, by segment; the last one is the tail."""
         yield from self.segments
         if not self.tail:
             return
-        block = self._tail_block or Segment.of(self.tail)
+        block = self._tail_block or PackedRows.of(self.tail)
         if len(self.tail) > _LONG_TAIL:  # an idle log has no need of it
             self._tail_block = block
         yield block
@@ -426,7 +428,7 @@ class LedgerRows(Sequence[LedgerInfo]):
             yield from segment.ids
         yield from (x.ledger_id for x in self.tail)
 
-    def segments_from(self, ledger_id: int) -> tuple[Segment, ...]:
+    def segments_from(self, ledger_id: int) -> tuple[PackedRows, ...]:
         """All but those whose rows are below an id."""
         return self.segments[bisect_left(self.segments, ledger_id, key=_last_id_of) :]
 
@@ -446,12 +448,12 @@ class LedgerRows(Sequence[LedgerInfo]):
         """With other rows for these ledgers, if they are listed; itself if none is different."""
         by_segment, rest = self._by_segment(ledger_ids)
         tail = tuple(change(x) if x.ledger_id in rest else x for x in self.tail)
-        changed: dict[int, Segment | None] = {}
+        changed: dict[int, PackedRows | None] = {}
         for number, ids in by_segment.items():
             old = list(self.segments[number])
             rows = [change(x) if x.ledger_id in ids else x for x in old]
             if rows != old:
-                changed[number] = Segment.of(rows)
+                changed[number] = PackedRows.of(rows)
         if tail == self.tail and not changed:
             return self
         return self._with(tail, changed)
@@ -475,14 +477,14 @@ class LedgerRows(Sequence[LedgerInfo]):
         rows = self.tail[:count]
         if not all(x.closed_ms and x.entries for x in rows):
             return self
-        return LedgerRows(self.tail[count:], (*self.segments, Segment.of(rows)))
+        return LedgerRows(self.tail[count:], (*self.segments, PackedRows.of(rows)))
 
-    def with_segments(self, others: Mapping[int, Segment]) -> LedgerRows:
+    def with_segments(self, others: Mapping[int, PackedRows]) -> LedgerRows:
         """With other segments at these indexes, of the same rows."""
         return self._with(self.tail, others)
 
     def _with(
-        self, tail: tuple[LedgerInfo, ...], others: Mapping[int, Segment | None]
+        self, tail: tuple[LedgerInfo, ...], others: Mapping[int, PackedRows | None]
     ) -> LedgerRows:
         if others:
             by_index = (others.get(n, x) for n, x in enumerate(self.segments))
@@ -568,17 +570,17 @@ def ids_gone(before: LedgerRows, after: LedgerRows) -> list[int]:
     return gone
 
 
-def _without(segment: Segment, ids: set[int]) -> Segment | None:
+def _without(segment: PackedRows, ids: set[int]) -> PackedRows | None:
     if len(ids) == len(segment):
         return None
     if max(ids) == segment.ids[len(ids) - 1]:  # its first ones
         return segment.without_first(len(ids))
-    return Segment.of([x for x in segment if x.ledger_id not in ids])
+    return PackedRows.of([x for x in segment if x.ledger_id not in ids])
 
 
 def _id_of(row: LedgerInfo) -> int:
     return row.ledger_id
 
 
-def _last_id_of(segment: Segment) -> int:
+def _last_id_of(segment: PackedRows) -> int:
     return segment.last_id

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from bookkeeper.errors import LedgerError
-from managed_ledger import ending
+from managed_ledger import closing
 from managed_ledger.append_budget import AppendBudget
 from managed_ledger.append_core import AppendDone, AppendState
 from managed_ledger.append_path import AppendPath
@@ -18,21 +18,21 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor.cursor import Cursor
 from managed_ledger.cursor_set import CursorSet
 from managed_ledger.entry_batch import Buffer, EntryBatch
-from managed_ledger.entry_cache import EntryCache, LogCache, cut_to_bytes
+from managed_ledger.entry_cache import EntryCache, LedgerCache, cut_to_bytes
 from managed_ledger.errors import (
     ManagedLedgerClosedError,
     ManagedLedgerError,
     ManagedLedgerFencedError,
     ManagedLedgerTerminatedError,
 )
-from managed_ledger.figures import LedgerFigures
-from managed_ledger.ledger_list import LedgerList, ManagedLedgerInfo
+from managed_ledger.ledger_info_store import LedgerInfoStore
 from managed_ledger.ledger_rows import ids_gone
-from managed_ledger.list_store import ListStore
 from managed_ledger.logger import logger
+from managed_ledger.managed_ledger_info import LedgerOffsets, ManagedLedgerInfo
+from managed_ledger.metrics import LedgerMetrics
 from managed_ledger.offload.offload_path import Offloading, OffloadPath
 from managed_ledger.position import EARLIEST, LATEST, InitialPosition, Position
-from managed_ledger.reading import ReadPath
+from managed_ledger.read_path import ReadPath
 from managed_ledger.search import Predicate, find_newest
 from managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes, segment_sizes
 from managed_ledger.stats import ManagedLedgerStats, stats_of
@@ -67,7 +67,7 @@ class ManagedLedger:
         on_fenced: called once when another owner has taken over: unload. Nothing more is written.
         cursors: durable and non-durable ones by name; read only.
         entries_added: entries confirmed since the open.
-        figures: what metrics show of its writes and reads.
+        metrics: what metrics show of its writes and reads.
 
     For the other modules of the package:
 
@@ -91,10 +91,10 @@ class ManagedLedger:
         "cursors",
         "entries_added",
         "failure",
-        "figures",
         "ledgers",
         "lists",
         "log_cache",
+        "metrics",
         "name",
         "now_ms",
         "offloads",
@@ -115,8 +115,8 @@ class ManagedLedger:
         budget: AppendBudget,
         config: ManagedLedgerConfig,
         now_ms: Callable[[], int],
-        lists: ListStore,
-        ledgers: LedgerList,
+        lists: LedgerInfoStore,
+        ledgers: LedgerOffsets,
         on_closed: Callable[[ManagedLedger], None],
         offloading: Offloading,
     ) -> None:
@@ -136,8 +136,8 @@ class ManagedLedger:
         self.on_appended: Callable[[], None] | None = None
         self.on_fenced: Callable[[BaseException], None] | None = None
         self.entries_added = 0
-        self.figures = LedgerFigures()
-        self.log_cache: LogCache | None = None
+        self.metrics = LedgerMetrics()
+        self.log_cache: LedgerCache | None = None
         self.appends: AppendPath | None = None
         self._reads: ReadPath | None = None
         self.failure: ManagedLedgerError | None = None
@@ -178,7 +178,7 @@ class ManagedLedger:
 
     @property
     def last_confirmed(self) -> Position:
-        """The last durable entry; see `LedgerList.last_confirmed`."""
+        """The last durable entry; see `LedgerOffsets.last_confirmed`."""
         return self.ledgers.last_confirmed
 
     @property
@@ -386,10 +386,10 @@ class ManagedLedger:
             self._reads = ReadPath(self)
         return self._reads
 
-    def cache_of_log(self) -> LogCache:
+    def cache_of_log(self) -> LedgerCache:
         """This log's part of the cache, made when needed."""
         if self.log_cache is None:
-            self.log_cache = LogCache(self.cache, self.cursor_set.slowest_active)
+            self.log_cache = LedgerCache(self.cache, self.cursor_set.slowest_active)
         return self.log_cache
 
     def writer_reader(self, ledger_id: int) -> LedgerReader | None:
@@ -617,11 +617,11 @@ class ManagedLedger:
         Returns:
             The last position it will ever have.
         """
-        return await ending.terminate(self)
+        return await closing.terminate(self)
 
     async def truncate(self) -> None:
         """Acknowledges everything for every cursor and deletes all but an empty ledger."""
-        await ending.truncate(self)
+        await closing.truncate(self)
 
     async def close(self) -> None:
         """Ends the ledgers in use and stores the cursors, unless the log is fenced.
@@ -629,7 +629,7 @@ class ManagedLedger:
         What can't be stored is logged: the next open recovers it.
         """
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(ending.close(self))
+            self._closing = asyncio.get_running_loop().create_task(closing.close(self))
         await asyncio.shield(self._closing)
 
     async def delete(self) -> None:
@@ -638,7 +638,7 @@ class ManagedLedger:
         Raises:
             MetadataError, LedgerError: nothing is deleted, or the next open finishes what is left.
         """
-        await ending.delete(self)
+        await closing.delete(self)
 
     def stats(self) -> ManagedLedgerStats:
         """A snapshot for the admin API; O(ledgers)."""
@@ -649,7 +649,7 @@ class ManagedLedger:
     async def update_list(
         self, change: Callable[[ManagedLedgerInfo], ManagedLedgerInfo]
     ) -> ManagedLedgerInfo:
-        """See `ListStore.update`; whoever finds another owner there gives the log up."""
+        """See `LedgerInfoStore.update`; whoever finds another owner there gives the log up."""
         try:
             return await self.lists.update(change)
         except ManagedLedgerFencedError as error:

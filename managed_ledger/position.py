@@ -2,7 +2,7 @@
 
 A position compares lexicographically, because the ledger ids of one managed ledger only grow. A
 position doesn't have to exist: between the last entry of one ledger and the first of the next
-there are infinitely many, and all questions of the list (`managed_ledger.ledger_list`) are
+there are infinitely many, and all questions of the list (`managed_ledger.managed_ledger_info`) are
 answered for them too. The entry id -1 means "before the first entry of the ledger".
 """
 

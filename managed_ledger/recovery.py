@@ -24,9 +24,9 @@ from bookkeeper.errors import LedgerError, NoSuchLedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerNotFoundError, OpenFailedError
-from managed_ledger.ledger_list import ManagedLedgerInfo
-from managed_ledger.list_chunks import ListChunks, read_list
-from managed_ledger.list_store import ListStore
+from managed_ledger.ledger_info_chunks import LedgerInfoChunks, read_list
+from managed_ledger.ledger_info_store import LedgerInfoStore
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from metadata.errors import BadVersionError, MetadataError
 from metadata.store import CREATE_ONLY, MetadataStore
 
@@ -47,7 +47,7 @@ async def claim_list(
     token: str,
     config: ManagedLedgerConfig,
     now_ms: Callable[[], int],
-) -> ListStore:
+) -> LedgerInfoStore:
     """Makes the caller the owner of the log at ``path``; every listed ledger is closed after it.
 
     Args:
@@ -62,7 +62,7 @@ async def claim_list(
     earlier: str | None = None  # whom this open takes the log from
     ends: Ends = {}
     failures = refusals = 0
-    chunks = ListChunks(store, path, token)
+    chunks = LedgerInfoChunks(store, path, token)
     while True:
         try:
             found = await read_list(store, path, chunks)
@@ -75,7 +75,9 @@ async def claim_list(
                 info, stat, is_chunked = found
                 version = stat.version
                 if info.owner == token:  # an earlier attempt got through, only its answer did not
-                    return ListStore(store, path, token, info, version, stat.created_ms, chunks)
+                    return LedgerInfoStore(
+                        store, path, token, info, version, stat.created_ms, chunks
+                    )
                 owner = info.owner or NOBODY  # "": created and never opened
                 if owner != (earlier := earlier or owner):
                     raise OpenFailedError(f"{path}: another owner opened it meanwhile")
@@ -95,7 +97,7 @@ async def claim_list(
         else:
             stat = written.stat
             await chunks.settle(info, stat.version)
-            return ListStore(store, path, token, info, stat.version, stat.created_ms, chunks)
+            return LedgerInfoStore(store, path, token, info, stat.version, stat.created_ms, chunks)
 
 
 async def recover_ledgers(

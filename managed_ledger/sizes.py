@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from managed_ledger.ledger_rows import Segment
+from managed_ledger.ledger_rows import PackedRows
 from managed_ledger.position import Position
 
 __all__ = ["LedgerSize", "bytes_after", "position_before_bytes", "segment_sizes"]
@@ -44,6 +44,6 @@ def position_before_bytes(ledgers: Sequence[LedgerSize], bytes_max: int) -> Posi
     return None
 
 
-def segment_sizes(segment: Segment) -> list[LedgerSize]:
+def segment_sizes(segment: PackedRows) -> list[LedgerSize]:
     """Of each of its ledgers."""
     return list(zip(segment.ids, segment.entry_counts, segment.sizes, strict=True))

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 
 from managed_ledger.cursor.cursor_store import CursorNode, decode_node
-from managed_ledger.ledger_list import ManagedLedgerInfo
-from managed_ledger.list_chunks import read_list
+from managed_ledger.ledger_info_chunks import read_list
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from metadata.paths import decode_name, join
 from metadata.store import MetadataStore, Stat
 
@@ -24,7 +24,7 @@ class StoredCursor:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLedger:
+class StoredManagedLedger:
     """A log's node and the nodes of its cursors, by name."""
 
     info: ManagedLedgerInfo
@@ -32,7 +32,7 @@ class StoredLedger:
     cursors: dict[str, StoredCursor]
 
 
-async def read_stored(store: MetadataStore, name: str) -> StoredLedger | None:
+async def read_stored(store: MetadataStore, name: str) -> StoredManagedLedger | None:
     """What is stored of the log ``name``; None: there is none. Nothing is fenced or changed.
 
     Raises:
@@ -51,4 +51,4 @@ async def read_stored(store: MetadataStore, name: str) -> StoredLedger | None:
             if stored is not None:  # else deleted meanwhile
                 node, _ = decode_node(stored.value, stored.path)
                 cursors[decode_name(each)] = StoredCursor(node, stored.stat)
-    return StoredLedger(found.info, found.stat, cursors)
+    return StoredManagedLedger(found.info, found.stat, cursors)

@@ -7,10 +7,10 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from bookkeeper.errors import LedgerError
+from managed_ledger.empty import NOTHING
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFencedError
-from managed_ledger.ledger_list import ManagedLedgerInfo
 from managed_ledger.logger import logger
-from managed_ledger.nothing import NOTHING
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from managed_ledger.trimming import Retention, ledgers_to_trim
 from metadata.errors import MetadataError
 

@@ -16,16 +16,16 @@ from pathlib import Path
 from metadata.errors import DatabaseError
 from metadata.log_format import (
     ALIGNMENT,
-    Header,
-    Position,
-    Record,
-    Segment,
+    LogHeader,
+    LogPosition,
+    LogRecord,
+    LogSegment,
     encode_record,
     find_segments,
     record_bytes,
     segment_path,
 )
-from metadata.sqlite_file import State, sync_directory
+from metadata.sqlite_file import FileState, sync_directory
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class LogWriter:
     """Appends to one segment. One thread at a time; blocks."""
 
-    def __init__(self, database: Path, header: Header) -> None:
+    def __init__(self, database: Path, header: LogHeader) -> None:
         """Makes the segment, durably, in place of one with its number that was never used.
 
         Raises:
@@ -42,7 +42,7 @@ class LogWriter:
         self.header, self.position = header, header.base
         self._path = segment_path(database, header.number)
         self._offset = ALIGNMENT
-        self._before: tuple[int, Position] | None = None  # what the last ``append`` began with
+        self._before: tuple[int, LogPosition] | None = None  # what the last ``append`` began with
         temporary = self._path.with_name(f"{self._path.name}.new")
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
@@ -97,8 +97,8 @@ class LogWriter:
 
 
 def missing_records(
-    database: Path, segments: Sequence[Segment], state: State
-) -> tuple[list[Record], Position]:
+    database: Path, segments: Sequence[LogSegment], state: FileState
+) -> tuple[list[LogRecord], LogPosition]:
     """What the database, which is at ``state``, lacks; and the state that it shall have then.
 
     Raises:
@@ -115,7 +115,7 @@ def missing_records(
             path = segments[-1].path
             _log.error("%s: the record of commit %d is damaged", path, state.commit)
             _log.error("%s holds it: nothing is lost", database)
-            return [], Position(state.commit, state.digest, 0)
+            return [], LogPosition(state.commit, state.digest, 0)
         reason = f"it ends at commit {end.commit}, but {database.name} is at {state.commit}"
         raise DatabaseError(segments[-1].path, f"{reason}: it is damaged, or an older copy")
     if segments[-1].has_tail:
@@ -127,7 +127,7 @@ def missing_records(
     at_hand = known.get(state.commit)
     if at_hand is not None and at_hand.after.digest != state.digest:
         raise DatabaseError(database, f"its commit {state.commit} is another one than the log's")
-    records = list[Record]()
+    records = list[LogRecord]()
     for commit in range(state.commit + 1, end.commit + 1):
         record = known.get(commit)
         if record is None:
@@ -144,7 +144,7 @@ def missing_records(
     return records, end
 
 
-def _check_last(database: Path, segments: Sequence[Segment], state: State) -> Header:
+def _check_last(database: Path, segments: Sequence[LogSegment], state: FileState) -> LogHeader:
     """The newest segment's header: without it nobody knows how far the log went."""
     if not segments or segments[-1].number < state.segment:
         raise DatabaseError(segment_path(database, state.segment), "this file is missing")
@@ -159,7 +159,9 @@ def _check_last(database: Path, segments: Sequence[Segment], state: State) -> He
     return last.header
 
 
-def _gap(database: Path, segments: Sequence[Segment], state: State, commit: int) -> DatabaseError:
+def _gap(
+    database: Path, segments: Sequence[LogSegment], state: FileState, commit: int
+) -> DatabaseError:
     """Why the record of ``commit``, which the database lacks, isn't there."""
     headers = [each.header for each in segments if each.header is not None]
     earlier = [each for each in headers if each.base.commit < commit]

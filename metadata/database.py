@@ -19,16 +19,16 @@ from pathlib import Path
 from metadata.commit_log import LogWriter, missing_records, remove_segments
 from metadata.errors import DatabaseError
 from metadata.log_format import (
-    Position,
+    LogPosition,
     UnknownVersionError,
     find_segments,
     new_header,
     read_segment,
 )
-from metadata.rows import DIGEST_END, Change, Digester, digest_of_counters
-from metadata.sqlite_file import SqliteFile, State, commit_without_wal
+from metadata.node_tree import NodeTree
+from metadata.rows import DIGEST_END, CommitRows, Digester, digest_of_counters
+from metadata.sqlite_file import FileState, SqliteFile, commit_without_wal
 from metadata.store import CommitMark
-from metadata.tree import Tree
 
 _STORE_ID_BYTES = 16
 _FIRST_COMMIT = 1  # what a file of before there was a log counts as: 0 is the empty store
@@ -40,10 +40,10 @@ _REFUSALS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG, sqlite3.SQLIT
 
 def is_refusal(error: BaseException) -> bool:
     """A failed ``commit`` wrote nothing, and another one may follow."""
-    return isinstance(error, NoRoomError) or getattr(error, "sqlite_errorcode", 0) in _REFUSALS
+    return isinstance(error, NoSpaceError) or getattr(error, "sqlite_errorcode", 0) in _REFUSALS
 
 
-class NoRoomError(Exception):
+class NoSpaceError(Exception):
     """No space for the log; nothing was written."""
 
 
@@ -90,17 +90,17 @@ class Database:
             digest = self._digest()
             if first is None:
                 commit = 0 if self._sqlite.is_new else _FIRST_COMMIT
-                state = State(os.urandom(_STORE_ID_BYTES), commit, digest, 0)
+                state = FileState(os.urandom(_STORE_ID_BYTES), commit, digest, 0)
             else:
                 # The first start of this kind was cut short, or it is older than what follows.
-                state = State(first.store_id, first.base.commit, digest, first.number)
+                state = FileState(first.store_id, first.base.commit, digest, first.number)
                 if digest != first.base.digest or (self._sqlite.is_new and state.commit):
                     raise DatabaseError(
                         path,
                         "it is empty, damaged or an older copy: its log begins with another state, "
                         f"commit {state.commit}",
                     )
-        end = Position(state.commit, state.digest, 0)
+        end = LogPosition(state.commit, state.digest, 0)
         if segments or state.segment:
             records, end = missing_records(path, segments, state)
             for record in records:
@@ -118,7 +118,7 @@ class Database:
             pass
         return (digester.digest + digest_of_counters(self._sqlite.counters())) % DIGEST_END
 
-    def load(self, tree: Tree) -> None:
+    def load(self, tree: NodeTree) -> None:
         """Fills an empty tree, and makes ready for commits.
 
         Raises:
@@ -133,7 +133,7 @@ class Database:
             self.close()
             raise
 
-    def _load(self, tree: Tree) -> None:
+    def _load(self, tree: NodeTree) -> None:
         digester = Digester()
         rows = self._sqlite.nodes()
         tree.load(rows if self.path is None else digester.rows(rows))
@@ -162,16 +162,16 @@ class Database:
             return None
         return CommitMark(self._store_id, self._log.position.commit)
 
-    def _state(self) -> State:
+    def _state(self) -> FileState:
         assert self._log is not None
         position = self._log.position
-        return State(self._store_id, position.commit, position.digest, self._log.header.number)
+        return FileState(self._store_id, position.commit, position.digest, self._log.header.number)
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: CommitRows) -> None:
         """All or nothing, durable on return.
 
         Raises:
-            sqlite3.Error, NoRoomError, OSError: nothing was written if ``is_refusal``; else it may
+            sqlite3.Error, NoSpaceError, OSError: nothing was written if ``is_refusal``; else it may
                 have been, and the database must be opened anew.
         """
         if self._log is None:
@@ -180,7 +180,7 @@ class Database:
             self._commit_logged(self._log, change)
         self.commits += 1
 
-    def _commit_logged(self, log: LogWriter, change: Change) -> None:
+    def _commit_logged(self, log: LogWriter, change: CommitRows) -> None:
         body = change.encode()
         if not log.has_room(len(body)):
             log = self._begin_segment(log, len(body))
@@ -200,12 +200,12 @@ class Database:
             log = LogWriter(self.path, header)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise NoRoomError(str(error)) from error
+                raise NoSpaceError(str(error)) from error
             raise
         position = old.position
-        state = State(self._store_id, position.commit, position.digest, header.number)
+        state = FileState(self._store_id, position.commit, position.digest, header.number)
         try:
-            self._sqlite.commit(Change(), state)
+            self._sqlite.commit(CommitRows(), state)
             self._sqlite.checkpoint()
         except BaseException:
             log.close()

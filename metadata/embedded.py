@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from metadata.arguments import check_delete, check_put
+from metadata.argument_checks import check_delete, check_put
 from metadata.database import Database
 from metadata.errors import SessionLostError, StoreClosedError
 from metadata.group_commit import GroupCommitter
+from metadata.node_tree import CommitBatch, Node
 from metadata.paths import ROOT, check_path
 from metadata.store import (
     CommitMark,
@@ -25,7 +26,6 @@ from metadata.store import (
     Versioned,
     Watch,
 )
-from metadata.tree import Group, Node
 from metadata.watches import CallbackWatch, PathWatches
 
 
@@ -148,7 +148,7 @@ class EmbeddedMetadataStore(MetadataStore):
         # (orjson: 4 KiB each), and this value stays in the tree.
         kept = memoryview(value).tobytes()
 
-        def run(group: Group) -> tuple[str, Node]:
+        def run(group: CommitBatch) -> tuple[str, Node]:
             self._check_alive(session)
             return group.put(path, kept, expected_version, owner, sequential)
 
@@ -160,7 +160,7 @@ class EmbeddedMetadataStore(MetadataStore):
         check_delete(path, expected_version)
         session = self._session_id
 
-        def run(group: Group) -> None:
+        def run(group: CommitBatch) -> None:
             self._check_alive(session)
             group.delete(path, expected_version)
 
@@ -171,7 +171,7 @@ class EmbeddedMetadataStore(MetadataStore):
         check_delete(path, None)
         session = self._session_id
 
-        def run(group: Group) -> None:
+        def run(group: CommitBatch) -> None:
             self._check_alive(session)
             group.delete_recursive(path)
 

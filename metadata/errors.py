@@ -62,7 +62,7 @@ class ValueTooLargeError(MetadataError):
         self.path, self.value_bytes = path, value_bytes
 
 
-class WriteFailedError(MetadataError):
+class MetadataWriteError(MetadataError):
     """The operation isn't durable and had no effect; the same call may be retried."""
 
     def __init__(self, path: str, cause: BaseException) -> None:

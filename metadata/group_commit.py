@@ -1,7 +1,7 @@
 """Group commit: what is queued while one transaction commits goes into the next one.
 
-The loop evaluates a group on the tree (``Group``), one dedicated thread writes its rows, and one
-``call_soon_threadsafe`` brings the answer for all of them. No timer: an idle store commits a
+The loop evaluates a group on the tree (``CommitBatch``), one dedicated thread writes its rows, and
+one ``call_soon_threadsafe`` brings the answer for all of them. No timer: an idle store commits a
 lone operation at once. Only after the commit does the tree change, are events delivered and do the
 callers wake up, so nobody ever sees what a power cut could take back.
 """
@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from metadata.database import Database, is_refusal
 from metadata.errors import (
     MetadataError,
+    MetadataWriteError,
     OutcomeUnknownError,
     StoreClosedError,
-    WriteFailedError,
 )
-from metadata.rows import Change
+from metadata.node_tree import CommitBatch, NodeTree
+from metadata.rows import CommitRows
 from metadata.store import MetadataEvent
-from metadata.tree import Group, Tree
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class _Operation:
     __slots__ = ("error", "future", "path", "result", "run")
 
     def __init__(
-        self, path: str, run: Callable[[Group], Any], future: "asyncio.Future[Any]"
+        self, path: str, run: Callable[[CommitBatch], Any], future: "asyncio.Future[Any]"
     ) -> None:
         self.path, self.run, self.future = path, run, future
         self.result: Any = None
@@ -52,16 +52,16 @@ class GroupCommitter:
         on_fatal: Callable[[], None],
     ) -> None:
         """``deliver`` gets the events of each commit; ``on_fatal``: the store closed itself."""
-        self.tree, self.groups = Tree(), 0
+        self.tree, self.groups = NodeTree(), 0
         database.load(self.tree)
         self.mark = database.mark  # of the tree: not of a commit that may be taken back
         self._database, self._now_ms = database, now_ms
         self._deliver, self._on_fatal = deliver, on_fatal
         self._queue: deque[_Operation] = deque()
-        self._current: tuple[Group, list[_Operation]] | None = None
+        self._current: tuple[CommitBatch, list[_Operation]] | None = None
         self._busy = False  # a group is scheduled or under way
         self._one_by_one = 0  # operations to retry in groups of their own
-        self._jobs: queue.SimpleQueue[Change | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[CommitRows | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: asyncio.Event | None = None  # exists once closing has begun
@@ -72,7 +72,7 @@ class GroupCommitter:
     def place(self) -> str:
         return str(self._database.path or "in memory")
 
-    def submit(self, path: str, run: Callable[[Group], T]) -> "asyncio.Future[T]":
+    def submit(self, path: str, run: Callable[[CommitBatch], T]) -> "asyncio.Future[T]":
         """Queues one operation; ``run`` gets the group, and raises before it changed anything.
 
         A caller that cancels its future before the group is formed takes the operation back.
@@ -111,7 +111,7 @@ class GroupCommitter:
         if self._one_by_one:
             self._one_by_one -= 1
             count = 1
-        group, operations = Group(self.tree, self._now_ms()), list[_Operation]()
+        group, operations = CommitBatch(self.tree, self._now_ms()), list[_Operation]()
         while self._queue and len(operations) < count:
             operation = self._queue.popleft()
             if operation.future.done():  # cancelled while it waited
@@ -186,7 +186,7 @@ class GroupCommitter:
             self._one_by_one += len(operations)
         elif is_refusal(error):
             for operation in operations:
-                _answer(operation, WriteFailedError(operation.path, error))
+                _answer(operation, MetadataWriteError(operation.path, error))
         else:
             self.closed_reason = f"the metadata store ({self.place}) closed itself: {error}"
             for operation in operations:

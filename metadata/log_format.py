@@ -15,7 +15,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from metadata.rows import DIGEST_BYTES, Change, decode_change
+from metadata.rows import DIGEST_BYTES, CommitRows, decode_change
 
 VERSION = 1
 ALIGNMENT = 4096
@@ -34,7 +34,7 @@ _BODY_AT = _RECORD.size + _CRC.size
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LogPosition:
     """A state of the store: how many commits made it, its digest, the CRC of the last record."""
 
     commit: int = 0
@@ -43,24 +43,24 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    after: Position
+class LogRecord:
+    after: LogPosition
     crc_before: int
     body: bytes
 
-    def change(self) -> Change:
+    def change(self) -> CommitRows:
         return decode_change(self.body)
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class LogHeader:
     """``base``: the state before the first record."""
 
     number: int
     size: int
     nonce: int
     store_id: bytes
-    base: Position
+    base: LogPosition
 
     def encode(self) -> bytes:
         data = _HEADER.pack(
@@ -72,7 +72,7 @@ class Header:
 
 
 @dataclass(slots=True)
-class Segment:
+class LogSegment:
     """What is found in a file.
 
     Attributes:
@@ -84,8 +84,8 @@ class Segment:
 
     path: Path
     number: int
-    header: Header | None = None
-    records: list[Record] = field(default_factory=list)
+    header: LogHeader | None = None
+    records: list[LogRecord] = field(default_factory=list)
     is_cut: bool = False
     has_tail: bool = False
 
@@ -109,19 +109,21 @@ def find_segments(database: Path) -> list[tuple[int, Path]]:
     return [(number, database.with_name(name)) for number, name in sorted(found)]
 
 
-def new_header(number: int, store_id: bytes, base: Position, body_bytes: int = 0) -> Header:
+def new_header(number: int, store_id: bytes, base: LogPosition, body_bytes: int = 0) -> LogHeader:
     """Header of a segment that has room for a record with ``body_bytes``."""
     size = max(SEGMENT_BYTES, ALIGNMENT + record_bytes(body_bytes))
-    return Header(number, size, secrets.randbits(64), store_id, base)
+    return LogHeader(number, size, secrets.randbits(64), store_id, base)
 
 
-def encode_record(nonce: int, before: Position, digest: int, body: bytes) -> tuple[bytes, Position]:
+def encode_record(
+    nonce: int, before: LogPosition, digest: int, body: bytes
+) -> tuple[bytes, LogPosition]:
     """The record of the next commit after ``before``, and the state it leads to."""
     head = _RECORD.pack(
         *(nonce, before.commit + 1, before.crc, len(body), digest.to_bytes(DIGEST_BYTES, "big"))
     )
     crc = crc32c(body, crc32c(head))
-    return head + _CRC.pack(crc) + body, Position(before.commit + 1, digest, crc)
+    return head + _CRC.pack(crc) + body, LogPosition(before.commit + 1, digest, crc)
 
 
 def record_bytes(body_bytes: int) -> int:
@@ -130,10 +132,10 @@ def record_bytes(body_bytes: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def read_segment(number: int, path: Path) -> Segment:
+def read_segment(number: int, path: Path) -> LogSegment:
     """Raises OSError, UnknownVersionError."""
     data = path.read_bytes()
-    segment = Segment(path, number)
+    segment = LogSegment(path, number)
     header = _decode_header(data, 0, path) or _decode_header(data, _COPY_AT, path)
     if header is None or header.number != number:
         return segment
@@ -151,7 +153,7 @@ def read_segment(number: int, path: Path) -> Segment:
     return segment
 
 
-def _decode_header(data: bytes, at: int, path: Path) -> Header | None:
+def _decode_header(data: bytes, at: int, path: Path) -> LogHeader | None:
     if len(data) < at + _HEADER.size + _CRC.size:
         return None
     magic, version, _, number, size, nonce, store_id, commit, digest, crc = _HEADER.unpack_from(
@@ -163,11 +165,11 @@ def _decode_header(data: bytes, at: int, path: Path) -> Header | None:
         return None
     if version != VERSION:
         raise UnknownVersionError(f"{path}: format version {version}, known is {VERSION}")
-    base = Position(commit, int.from_bytes(digest, "big"), crc)
-    return Header(number, size, nonce, store_id, base)
+    base = LogPosition(commit, int.from_bytes(digest, "big"), crc)
+    return LogHeader(number, size, nonce, store_id, base)
 
 
-def _decode_record(data: bytes, at: int, nonce: int) -> Record | None:
+def _decode_record(data: bytes, at: int, nonce: int) -> LogRecord | None:
     if len(data) < at + _BODY_AT:
         return None
     found, commit, crc_before, size, digest = _RECORD.unpack_from(data, at)
@@ -177,4 +179,4 @@ def _decode_record(data: bytes, at: int, nonce: int) -> Record | None:
     crc = crc32c(body, crc32c(data[at : at + _RECORD.size]))
     if _CRC.unpack_from(data, at + _RECORD.size) != (crc,):
         return None
-    return Record(Position(commit, int.from_bytes(digest, "big"), crc), crc_before, body)
+    return LogRecord(LogPosition(commit, int.from_bytes(digest, "big"), crc), crc_before, body)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from metadata.claims import LeaderElection, LeaderState, ResourceLock
+from metadata.coordination import LeaderElection, LeaderState, ResourceLock
 from metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
 from metadata.store import (
     CREATE_ONLY,

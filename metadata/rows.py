@@ -24,7 +24,7 @@ _COUNTS = Struct(">III")
 
 
 @dataclass(slots=True)
-class Change:
+class CommitRows:
     """What one commit writes.
 
     Attributes:
@@ -62,11 +62,11 @@ def encode_row(row: Row) -> bytes:
     return _ROW.pack(len(name), len(value), *numbers) + name + value
 
 
-def decode_change(data: bytes) -> Change:
-    """The inverse of ``Change.encode``; ``data`` has fitted its CRC."""
+def decode_change(data: bytes) -> CommitRows:
+    """The inverse of ``CommitRows.encode``; ``data`` has fitted its CRC."""
     puts, deletes, counters = _COUNTS.unpack_from(data)
     reader = _Reader(data, _COUNTS.size)
-    return Change(
+    return CommitRows(
         [reader.row() for _ in range(puts)],
         [reader.text(*reader.unpack(_TEXT)) for _ in range(deletes)],
         dict(reader.counter() for _ in range(counters)),

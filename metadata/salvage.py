@@ -13,17 +13,17 @@ from pathlib import Path
 from metadata.database import Database
 from metadata.errors import DatabaseError, MetadataError
 from metadata.log_format import (
-    Record,
+    LogRecord,
     UnknownVersionError,
     find_segments,
     read_segment,
     segment_path,
 )
+from metadata.node_tree import NodeTree
 from metadata.paths import ROOT, parent_of
-from metadata.rows import Change, Row
-from metadata.sqlite_file import SqliteFile, State, read_intact
+from metadata.rows import CommitRows, Row
+from metadata.sqlite_file import FileState, SqliteFile, read_intact
 from metadata.store import CommitMark
-from metadata.tree import Tree
 
 
 @dataclass(slots=True)
@@ -69,12 +69,12 @@ def write_recovered(database: Path, salvaged: Salvage, mark: CommitMark) -> None
     for path in list(rows):
         while (path := parent_of(path)) != ROOT and path not in rows:
             rows[path] = (path, b"", 0, 0, 0)
-    change = Change(list(rows.values()), (), salvaged.counters)
+    change = CommitRows(list(rows.values()), (), salvaged.counters)
     file = SqliteFile(database)
     try:
         file.make_tables()
         file.apply(change, None)
-        file.finish_opening(State(mark.store_id, mark.commit, change.digest_after(0), 0))
+        file.finish_opening(FileState(mark.store_id, mark.commit, change.digest_after(0), 0))
         file.checkpoint()
     finally:
         file.close()
@@ -93,7 +93,7 @@ def _open(database: Path) -> Salvage:
     if not database.exists() and not find_segments(database):
         return Salvage(f"metadata database {database}: the file is missing")
     try:
-        opened, tree = Database(database), Tree()
+        opened, tree = Database(database), NodeTree()
         opened.load(tree)
     except DatabaseError as error:
         return Salvage(str(error))
@@ -135,7 +135,7 @@ def _pick_up(database: Path) -> Salvage:
     return found
 
 
-def _apply(found: Salvage, records: Iterable[Record]) -> None:
+def _apply(found: Salvage, records: Iterable[LogRecord]) -> None:
     for record in records:
         change = record.change()
         for path in change.deletes:

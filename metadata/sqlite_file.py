@@ -23,7 +23,7 @@ from typing import Any
 from crc32c import crc32c
 
 from metadata.errors import DatabaseError
-from metadata.rows import DIGEST_BYTES, Change, Row
+from metadata.rows import DIGEST_BYTES, CommitRows, Row
 
 APPLICATION_ID = 0x4D474D44  # "MGMD"
 FORMAT_VERSION = 3  # 1 had no checksums, 2 no row of the state and no log
@@ -43,7 +43,7 @@ _OTHER_TYPES = (TypeError, AttributeError, StructError, UnicodeError)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class FileState:
     """What the file knows of itself.
 
     Attributes:
@@ -130,13 +130,13 @@ class SqliteFile:
         )
         run(f"PRAGMA application_id={APPLICATION_ID}")
 
-    def finish_opening(self, state: State | None) -> None:
+    def finish_opening(self, state: FileState | None) -> None:
         """Ends the transaction of the constructor; a file is durable after ``checkpoint``."""
         self._db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
-        self.apply(Change(), state)
+        self.apply(CommitRows(), state)
         self._db.execute("COMMIT")
 
-    def state(self) -> State:
+    def state(self) -> FileState:
         """Raises DatabaseError: the file or the row is damaged."""
         try:
             found = _read_state(self._db)
@@ -175,7 +175,7 @@ class SqliteFile:
         if found != expected:
             raise DatabaseError(self.path, f"the row of {path} is damaged: it does not fit its CRC")
 
-    def commit(self, change: Change, state: State | None) -> None:
+    def commit(self, change: CommitRows, state: FileState | None) -> None:
         """All or nothing; durable only after ``checkpoint``.
 
         Raises:
@@ -190,7 +190,7 @@ class SqliteFile:
                 self._db.execute("ROLLBACK")
             raise
 
-    def apply(self, change: Change, state: State | None) -> None:
+    def apply(self, change: CommitRows, state: FileState | None) -> None:
         """REQUIRES: a transaction."""
         run = self._db.execute
         for part in _parts(change.deletes):
@@ -233,7 +233,7 @@ def commit_without_wal(path: Path) -> int:
     return 0 if state is None else state.commit
 
 
-def read_intact(path: Path) -> tuple[list[Row], dict[str, int], State | None, list[str]]:
+def read_intact(path: Path) -> tuple[list[Row], dict[str, int], FileState | None, list[str]]:
     """Rows and counters that fit their CRC, the state, and what is wrong beside them.
 
     Of a file that no start would open; SQLite may change it.
@@ -284,16 +284,16 @@ def _readable(name: object) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else repr(name)
 
 
-def _read_state(db: sqlite3.Connection) -> State | None:
+def _read_state(db: sqlite3.Connection) -> FileState | None:
     query = "SELECT value, version, created_ms, modified_ms, crc FROM nodes WHERE path=?"
     found = db.execute(query, (_STATE_PATH,)).fetchone()
     if found is None or found[-1] != _row_crc((_STATE_PATH, *found[:-1])):
         return None
     store_id, digest, segment = _STATE.unpack(found[0])
-    return State(store_id, found[1], int.from_bytes(digest, "big"), segment)
+    return FileState(store_id, found[1], int.from_bytes(digest, "big"), segment)
 
 
-def _state_row(state: State) -> Row:
+def _state_row(state: FileState) -> Row:
     digest = state.digest.to_bytes(DIGEST_BYTES, "big")
     value = _STATE.pack(state.store_id, digest, state.segment)
     return _STATE_PATH, value, state.commit, 0, 0

@@ -10,15 +10,15 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from bookkeeper.transport_grpc.tls import TlsFiles
-from broker.cli.access import Access
-from broker.cli.admin_client import AdminClient, Answer
+from broker.cli.admin_client import AdminClient, AdminResponse
+from broker.cli.client_auth import ClientAuth
 from broker.cli.errors import CliError
 from broker.protocol.topic_name import TopicName
 from pipeline.errors import OptionsError, PipelineError, SegmentsUnavailableError
-from pipeline.points import BEGINNING, Point
-from pipeline.snapshot import TopicSnapshot, parse_snapshot
+from pipeline.offsets import BEGINNING, Offset
+from pipeline.topic_snapshot import TopicSnapshot, parse_snapshot
 
-__all__ = ["Admin", "ClusterAccess", "TopicNotFoundError", "parse_access"]
+__all__ = ["Admin", "ClusterAccess", "NoSuchTopicError", "parse_access"]
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ brokers have answered before.
 """
 
 
-class TopicNotFoundError(PipelineError):
+class NoSuchTopicError(PipelineError):
     """There is no such topic, or no such partition."""
 
 
@@ -48,7 +48,7 @@ class ClusterAccess:
     """
 
     urls: tuple[str, ...]
-    access: Access = field(default_factory=Access)
+    access: ClientAuth = field(default_factory=ClientAuth)
     bookie_token: str = field(default="", repr=False)
     bookie_tls: TlsFiles | None = None
 
@@ -73,7 +73,7 @@ def parse_access(options: Mapping[str, str]) -> ClusterAccess:
         files = TlsFiles(certificate, key, trust) if certificate or key or trust else None
     except ValueError as error:
         raise OptionsError(f"options bookieTls...: {error}") from error
-    access = Access(
+    access = ClientAuth(
         plugin=lowered.get("authplugin", ""),
         params=lowered.get("authparams", ""),
         trusted=lowered.get("tlstrustcertsfilepath", ""),
@@ -151,7 +151,7 @@ class Admin:
         answer = self._call("GET", f"{_path(partition)}/segments?{query}")
         return parse_snapshot(self._value(answer, partition))
 
-    def point_at(self, partition: str, time_ms: int) -> Point:
+    def offset_at(self, partition: str, time_ms: int) -> Offset:
         """Before the first message that was published at that time or later; as far as publish
         times ascend.
 
@@ -159,7 +159,7 @@ class Admin:
             TopicNotFoundError, SegmentsUnavailableError.
         """
         value = self._value(self._call("GET", f"{_path(partition)}/messageid/{time_ms}"), partition)
-        point = Point(int(value["ledgerId"]), int(value["entryId"]))
+        point = Offset(int(value["ledgerId"]), int(value["entryId"]))
         return max(point, BEGINNING)
 
     def policy(self, topic: str, name: str) -> Any:
@@ -183,7 +183,7 @@ class Admin:
         page = "partitioned-stats?perPartition=true" if partitioned else "stats"
         return self._value(self._call("GET", f"{_path(topic)}/{page}"), topic)
 
-    def move_cursor(self, partition: str, cursor: str, point: Point) -> None:
+    def move_cursor(self, partition: str, cursor: str, point: Offset) -> None:
         """Everything below ``point`` counts as consumed by the subscription, which is created when
         there is none.
 
@@ -212,15 +212,15 @@ class Admin:
         """
         return self._value(self._call("GET", path), what)
 
-    def _value(self, answer: Answer, what: str) -> Any:
+    def _value(self, answer: AdminResponse, what: str) -> Any:
         if answer.ok:
             return answer.value()
         text = f"{what}: HTTP {answer.status}: {answer.reason}"
         if answer.status == 404:
-            raise TopicNotFoundError(text)
+            raise NoSuchTopicError(text)
         raise SegmentsUnavailableError(text)
 
-    def _call(self, method: str, path: str, body: Any = None) -> Answer:
+    def _call(self, method: str, path: str, body: Any = None) -> AdminResponse:
         """One call to the first broker that answers.
 
         A bundle that changes hands is 503 for a moment, a broker that is started anew doesn't
@@ -242,7 +242,7 @@ class Admin:
             return answer
         raise SegmentsUnavailableError(f"no broker answers: {'; '.join(failures)}")
 
-    def _try_all(self, method: str, path: str, body: Any) -> tuple[Answer | None, list[str]]:
+    def _try_all(self, method: str, path: str, body: Any) -> tuple[AdminResponse | None, list[str]]:
         """One round over the brokers: an answer, the last 503, or why there is none."""
         urls, failures = self._cluster.urls, []
         answer = None

@@ -15,32 +15,32 @@ from pipeline.admin import Admin, ClusterAccess
 from pipeline.chunks import ChunkLookback
 from pipeline.decode import EntryDecoder
 from pipeline.errors import DataLossError
-from pipeline.filters import Wanted, wanted_by
+from pipeline.filters import RowFilters, wanted_by
+from pipeline.offsets import Offset
 from pipeline.options import ReadOptions
 from pipeline.plan import (
-    Piece,
-    Slice,
+    EntryRange,
+    InputSplit,
     cut_by_size,
+    entry_ranges_between,
     lost_before,
     narrow_by_id,
     narrow_by_time,
-    pieces_between,
 )
-from pipeline.points import Point
-from pipeline.reading import SliceReader
-from pipeline.snapshot import TopicSnapshot
+from pipeline.split_reader import SplitReader
+from pipeline.topic_snapshot import TopicSnapshot
 from pipeline.topics import find_partitions, resolve_bound, snapshot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-    from pipeline.chunks import Chunk, Missing
+    from pipeline.chunks import MessageChunk, MissingChunk
 
 __all__ = [
     "BatchReader",
     "FilteringBatchReader",
-    "SlicePartition",
+    "SplitPartition",
     "TaskSettings",
     "check_loss",
     "read_slice",
@@ -63,10 +63,10 @@ class TaskSettings:
     """
 
 
-class SlicePartition(InputPartition):
+class SplitPartition(InputPartition):
     """A slice, as Spark wants it."""
 
-    def __init__(self, part: Slice) -> None:
+    def __init__(self, part: InputSplit) -> None:
         super().__init__(part)
         self.part = part
 
@@ -78,11 +78,11 @@ class BatchReader(DataSourceReader):
         self, cluster: ClusterAccess, columns: tuple[str, ...], options: ReadOptions
     ) -> None:
         self._cluster, self._columns, self._options = cluster, columns, options
-        self._wanted = Wanted()
+        self._wanted = RowFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
         options, wanted = self._options, self._wanted
-        ranges: list[tuple[TopicSnapshot, list[Piece]]] = []
+        ranges: list[tuple[TopicSnapshot, list[EntryRange]]] = []
         with Admin(self._cluster) as admin:
             for name in find_partitions(admin, options.topics):
                 if not _is_wanted(name, wanted):
@@ -95,14 +95,14 @@ class BatchReader(DataSourceReader):
             options.partition_bytes,
             options.partitions_min,
         )
-        return [SlicePartition(part) for part in slices]
+        return [SplitPartition(part) for part in slices]
 
-    def _pieces(self, admin: Admin, snapshot: TopicSnapshot) -> list[Piece]:
+    def _pieces(self, admin: Admin, snapshot: TopicSnapshot) -> list[EntryRange]:
         options, wanted = self._options, self._wanted
         start = resolve_bound(admin, options.starting, snapshot)
         end = resolve_bound(admin, options.ending, snapshot)
         check_loss(snapshot, start, options.fail_on_data_loss)
-        pieces = pieces_between(snapshot, start, end)
+        pieces = entry_ranges_between(snapshot, start, end)
         first_ms, last_ms = wanted.publish_ms
         if options.clock_skew_ms >= 0 and (first_ms is not None or last_ms is not None):
             far_ms = 2**63 - 1
@@ -115,7 +115,7 @@ class BatchReader(DataSourceReader):
         return narrow_by_id(pieces, wanted.ledger_ids, wanted.entry_ids)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, SlicePartition):  # Spark's stand-in where there is nothing
+        if not isinstance(partition, SplitPartition):  # Spark's stand-in where there is nothing
             return iter(())
         settings = TaskSettings(
             self._cluster, self._columns, self._options, self._wanted.publish_ms
@@ -131,7 +131,7 @@ class FilteringBatchReader(BatchReader):
         return filters
 
 
-def check_loss(snapshot: TopicSnapshot, start: Point, fail: bool) -> None:
+def check_loss(snapshot: TopicSnapshot, start: Offset, fail: bool) -> None:
     """Raises DataLossError where messages from ``start`` on are gone; or only warns."""
     loss = lost_before(snapshot, start)
     if not loss:
@@ -144,14 +144,14 @@ def check_loss(snapshot: TopicSnapshot, start: Point, fail: bool) -> None:
     _log.warning("left out: %s", loss)
 
 
-def _is_wanted(partition: str, wanted: Wanted) -> bool:
+def _is_wanted(partition: str, wanted: RowFilters) -> bool:
     name = TopicName.parse(partition)
     if wanted.partitions is not None and name.partition_index not in wanted.partitions:
         return False
     return wanted.topics is None or str(name.base) in wanted.topics
 
 
-def read_slice(part: Slice, settings: TaskSettings) -> Iterator[pa.RecordBatch]:
+def read_slice(part: InputSplit, settings: TaskSettings) -> Iterator[pa.RecordBatch]:
     """The rows of one slice; runs in a Spark task.
 
     Raises:
@@ -159,9 +159,9 @@ def read_slice(part: Slice, settings: TaskSettings) -> Iterator[pa.RecordBatch]:
     """
     name = TopicName.parse(part.topic)
     last = part.pieces[-1]
-    end = Point(last.ledger.ledger_id, last.end)
+    end = Offset(last.ledger.ledger_id, last.end)
     if last.end_batch:
-        end = Point(last.ledger.ledger_id, last.end - 1, last.end_batch)
+        end = Offset(last.ledger.ledger_id, last.end - 1, last.end_batch)
     decoder = EntryDecoder(
         settings.columns,
         str(name.base),
@@ -172,7 +172,7 @@ def read_slice(part: Slice, settings: TaskSettings) -> Iterator[pa.RecordBatch]:
         encrypted=settings.options.encrypted,
     )
     fail = settings.options.fail_on_data_loss
-    with SliceReader(part, settings.cluster, fail_on_data_loss=fail) as reader:
+    with SplitReader(part, settings.cluster, fail_on_data_loss=fail) as reader:
         for run in reader.runs():
             decoder.add(run.ledger_id, run.first, run.heads, run.bodies)
             while (batch := decoder.take()) is not None or decoder.missing is not None:
@@ -189,23 +189,25 @@ def read_slice(part: Slice, settings: TaskSettings) -> Iterator[pa.RecordBatch]:
                     decoder.resolve(chunks)
         if (batch := decoder.finish()) is not None:
             yield batch
-    figures = decoder.figures
-    if figures.encrypted_skipped or figures.incomplete_chunked:
+    metrics = decoder.metrics
+    if metrics.encrypted_skipped or metrics.incomplete_chunked:
         _log.warning(
             "%s: %d encrypted entries left out, %d chunked messages without a beginning",
-            *(part.topic, figures.encrypted_skipped, figures.incomplete_chunked),
+            *(part.topic, metrics.encrypted_skipped, metrics.incomplete_chunked),
         )
 
 
-def _look_back(reader: SliceReader, missing: Missing) -> tuple[list[Chunk] | None, Point]:
+def _look_back(
+    reader: SplitReader, missing: MissingChunk
+) -> tuple[list[MessageChunk] | None, Offset]:
     """The beginning of a chunked message, from entries before the slice; and how far back that is
     or, where it isn't found, where the topic begins now.
     """
     lookback = ChunkLookback(missing)
-    first = Point(missing.ledger_id, missing.entry_id)
+    first = Offset(missing.ledger_id, missing.entry_id)
     windows = reader.windows_before(missing.ledger_id, missing.entry_id)
     with suppress(DataLossError):  # trimmed while we look: not found is what it means
         while not lookback.done and (window := next(windows, None)) is not None:
             lookback.add(window.heads, window.bodies)
-            first = Point(window.ledger_id, window.first)
+            first = Offset(window.ledger_id, window.first)
     return lookback.chunks(), first

@@ -8,8 +8,8 @@ a gap ends the message. So whether an entry completes a message depends only on 
 since the nearest first chunk before it, and readers of any ranges agree.
 
 A range may begin behind the first chunks of a message, and chunks that wait too long in memory are
-forgotten. `ChunkJoiner` then tells what is `Missing`, and `ChunkLookback` collects it from entries
-before the range.
+forgotten. `ChunkJoiner` then tells what is `MissingChunk`, and `ChunkLookback` collects it from
+entries before the range.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from typing import Final, NamedTuple
 import mmh3
 from google.protobuf.message import DecodeError
 
-from broker.protocol.entry_head import FLAG_CHUNK, FLAG_ENCRYPTED, EntryHeadError, parse_head
+from broker.protocol.entry_header import FLAG_CHUNK, FLAG_ENCRYPTED, EntryHeaderError, parse_header
 from broker.protocol.framing import MalformedFrameError, parse_entry_body
 from pipeline.errors import UndecodableError
 
-__all__ = ["Chunk", "ChunkJoiner", "ChunkLookback", "Missing", "join"]
+__all__ = ["ChunkJoiner", "ChunkLookback", "MessageChunk", "MissingChunk", "join"]
 
 ENDED_MAX: Final = 10_000
 """Messages that are over and whose uuids are remembered; of others one has to look back."""
 
 
-class Chunk(NamedTuple):
+class MessageChunk(NamedTuple):
     """One stored slice."""
 
     chunk_id: int
     payload: bytes
 
 
-class Missing(NamedTuple):
+class MissingChunk(NamedTuple):
     """A last chunk was read whose beginning was not.
 
     The reader looks for it backwards from ``ledger_id:entry_id`` (that entry not included), over
@@ -56,7 +56,7 @@ class Missing(NamedTuple):
     """Full name of the topic or partition, for errors."""
 
 
-def join(chunks: Sequence[Chunk], chunk_count: int) -> bytes | None:
+def join(chunks: Sequence[MessageChunk], chunk_count: int) -> bytes | None:
     """The message that the last of ``chunks`` completes; None: it completes none.
 
     REQUIRES: they begin with the nearest first chunk before the last one. What was stored a second
@@ -84,7 +84,7 @@ class _Partial:
     headless: bool
     ledger_id: int
     entry_id: int
-    chunks: dict[int, Chunk] = field(default_factory=dict)
+    chunks: dict[int, MessageChunk] = field(default_factory=dict)
     slice_bytes: int = 0
 
 
@@ -103,7 +103,7 @@ class ChunkJoiner:
         """Of slices."""
         return self._bytes
 
-    def add(self, uuid: str, chunk: Chunk, ledger_id: int, entry_id: int) -> None:
+    def add(self, uuid: str, chunk: MessageChunk, ledger_id: int, entry_id: int) -> None:
         """One chunk."""
         partial = self._partial.get(uuid)
         if chunk.chunk_id == 0:
@@ -123,7 +123,7 @@ class ChunkJoiner:
             # The oldest of the others; they can be looked for again.
             self._forget(next((each for each in self._partial if each != uuid), uuid))
 
-    def complete(self, chunk: Chunk, last: Missing) -> bytes | Missing | None:
+    def complete(self, chunk: MessageChunk, last: MissingChunk) -> bytes | MissingChunk | None:
         """The last chunk of a message.
 
         Args:
@@ -141,8 +141,10 @@ class ChunkJoiner:
         self._end(last.uuid)
         return join(list(partial.chunks.values()), last.chunk_count)
 
-    def resolve(self, missing: Missing, chunk: Chunk, chunks: list[Chunk] | None) -> bytes | None:
-        """The message whose beginning was `Missing`; None: there is none.
+    def resolve(
+        self, missing: MissingChunk, chunk: MessageChunk, chunks: list[MessageChunk] | None
+    ) -> bytes | None:
+        """The message whose beginning was `MissingChunk`; None: there is none.
 
         Args:
             chunk: its last one, as it was given to `complete`.
@@ -177,7 +179,7 @@ class ChunkLookback:
     """
 
     def __init__(
-        self, missing: Missing, *, entries_max: int = 1 << 20, bytes_max: int = 1 << 30
+        self, missing: MissingChunk, *, entries_max: int = 1 << 20, bytes_max: int = 1 << 30
     ) -> None:
         """
         Args:
@@ -187,7 +189,7 @@ class ChunkLookback:
         self._missing = missing
         self._entries_left, self._bytes_left = entries_max, bytes_max
         self._hash = mmh3.hash(missing.uuid, signed=False)
-        self._found: dict[int, Chunk] = {}  # the latest first
+        self._found: dict[int, MessageChunk] = {}  # the latest first
 
     @property
     def done(self) -> bool:
@@ -196,7 +198,7 @@ class ChunkLookback:
 
     def add(self, heads: Sequence[bytes], bodies: Sequence[bytes | memoryview]) -> None:
         """Look at one window: consecutive entries in ascending order, that end where the window
-        before began (the first one: before `Missing`'s entry).
+        before began (the first one: before `MissingChunk`'s entry).
 
         Raises:
             UndecodableError: a broken entry, or a message of more than ``bytes_max``.
@@ -206,10 +208,10 @@ class ChunkLookback:
                 return
             self._entries_left -= 1
             try:
-                flags, *_, uuid_hash = parse_head(head)
+                flags, *_, uuid_hash = parse_header(head)
                 if flags & (FLAG_CHUNK | FLAG_ENCRYPTED) == FLAG_CHUNK and uuid_hash == self._hash:
                     self._add(body)
-            except (EntryHeadError, MalformedFrameError, DecodeError) as error:
+            except (EntryHeaderError, MalformedFrameError, DecodeError) as error:
                 text = f"before {self._place}, an entry can't be decoded: {error}"
                 raise UndecodableError(text) from error
 
@@ -217,9 +219,9 @@ class ChunkLookback:
         metadata, payload = parse_entry_body(body)
         if metadata.uuid != self._missing.uuid:
             return
-        chunk = Chunk(metadata.chunk_id, bytes(payload))
+        chunk = MessageChunk(metadata.chunk_id, bytes(payload))
         # Stored again later: what came first counts.
-        again = self._found.pop(chunk.chunk_id, Chunk(0, b""))
+        again = self._found.pop(chunk.chunk_id, MessageChunk(0, b""))
         self._found[chunk.chunk_id] = chunk
         self._bytes_left += len(again.payload) - len(chunk.payload)
         if self._bytes_left < 0:
@@ -230,6 +232,6 @@ class ChunkLookback:
         missing = self._missing
         return f"{missing.partition}: {missing.ledger_id}:{missing.entry_id}"
 
-    def chunks(self) -> list[Chunk] | None:
+    def chunks(self) -> list[MessageChunk] | None:
         """For `EntryDecoder.resolve`: from the first chunk on; None: it was not found."""
         return list(reversed(self._found.values())) if 0 in self._found else None

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.access import Access
+from broker.cli.client_auth import ClientAuth
 from broker.cli.errors import CliError
-from pipeline.command_words import add_words
+from pipeline.command_options import add_words
 from pipeline.errors import OptionsError, PipelineError
 from pipeline.jobs.errors import SetupError
 from pipeline.session import check_packages, open_session
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.jobs.progress import Progress
-    from pipeline.jobs.tables import Table
+    from pipeline.jobs.tables import ReportTable
 
-__all__ = ["Place", "add_words", "run"]
+__all__ = ["ClusterAddress", "add_words", "run"]
 
 _SIDES = {"first": "starting", "end": "ending"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClusterAddress:
     """The cluster that the command line talks to."""
 
     service_url: str
     admin_url: str
-    access: Access = field(default_factory=Access)
+    access: ClientAuth = field(default_factory=ClientAuth)
 
     def options(self) -> dict[str, str]:
         """As the source and the sink want them."""
@@ -55,7 +55,7 @@ class Place:
         return {name: text for name, text in options.items() if text}
 
 
-def run(options: argparse.Namespace, place: Place) -> int:
+def run(options: argparse.Namespace, place: ClusterAddress) -> int:
     """Run one job; the exit code.
 
     Raises:
@@ -93,7 +93,7 @@ def where_options(side: str, text: str | None) -> dict[str, str]:
     return {f"{side}Offsets": text}
 
 
-def _export(options: argparse.Namespace, place: Place) -> int:
+def _export(options: argparse.Namespace, place: ClusterAddress) -> int:
     from pipeline.jobs.export import ExportSettings, export
 
     if bool(options.topics) == bool(options.pattern):
@@ -121,7 +121,7 @@ def _export(options: argparse.Namespace, place: Place) -> int:
     return 0
 
 
-def _replay(options: argparse.Namespace, place: Place) -> int:
+def _replay(options: argparse.Namespace, place: ClusterAddress) -> int:
     from pipeline.jobs.replay import ReplaySettings, replay
 
     settings = ReplaySettings(
@@ -142,7 +142,7 @@ def _replay(options: argparse.Namespace, place: Place) -> int:
     return 0
 
 
-def _backlog(options: argparse.Namespace, place: Place) -> int:
+def _backlog(options: argparse.Namespace, place: ClusterAddress) -> int:
     from pipeline.admin import parse_access
     from pipeline.jobs.backlog import backlog
 
@@ -158,7 +158,7 @@ def _backlog(options: argparse.Namespace, place: Place) -> int:
     return _told(found.failures)
 
 
-def _load(options: argparse.Namespace, place: Place) -> int:
+def _load(options: argparse.Namespace, place: ClusterAddress) -> int:
     plot = _plot_path(options)
     if options.keys:
         return _load_of_keys(options, place, plot)
@@ -186,7 +186,7 @@ def _load(options: argparse.Namespace, place: Place) -> int:
     return _told(found.failures)
 
 
-def _load_of_keys(options: argparse.Namespace, place: Place, plot: Path | None) -> int:
+def _load_of_keys(options: argparse.Namespace, place: ClusterAddress, plot: Path | None) -> int:
     from pipeline.jobs.load import key_load
 
     source = _source_options(options, place)
@@ -217,7 +217,7 @@ def _load_of_keys(options: argparse.Namespace, place: Place, plot: Path | None) 
 
 @contextmanager
 def _session(options: argparse.Namespace, name: str) -> Iterator[tuple[SparkSession, Progress]]:
-    from pipeline.jobs.cancelling import apart
+    from pipeline.jobs.job_cancellation import apart
     from pipeline.jobs.progress import Progress
     from pipeline.jobs.spark_errors import spark_errors
 
@@ -240,7 +240,7 @@ def _session(options: argparse.Namespace, name: str) -> Iterator[tuple[SparkSess
         apart(spark.stop)
 
 
-def _source_options(options: argparse.Namespace, place: Place) -> dict[str, str]:
+def _source_options(options: argparse.Namespace, place: ClusterAddress) -> dict[str, str]:
     found = place.options()
     del found["serviceUrl"]
     for name, side in _SIDES.items():
@@ -276,7 +276,7 @@ def _plot_path(options: argparse.Namespace) -> Path | None:
     return path
 
 
-def _show(options: argparse.Namespace, tables: list[Table], value: Any) -> None:
+def _show(options: argparse.Namespace, tables: list[ReportTable], value: Any) -> None:
     """On standard output, and the first table to --parquet."""
     if options.json:
         print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -15,24 +15,24 @@ from google.protobuf.message import DecodeError
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import CompressionError, decompress
-from broker.protocol.entry_head import (
+from broker.protocol.entry_header import (
     FLAG_CHUNK,
     FLAG_ENCRYPTED,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
     FLAG_TRANSACTION,
-    EntryHeadError,
-    parse_head,
+    EntryHeaderError,
+    parse_header,
 )
 from broker.protocol.framing import CHECKSUM_MAGIC, MalformedFrameError, parse_entry_body
 from broker.protocol.text import readable
-from pipeline.batch_walk import BrokenBatchError, walk_fields, walk_values
-from pipeline.chunks import Chunk, ChunkJoiner, Missing
+from pipeline.batch_messages import BrokenBatchError, walk_fields, walk_values
+from pipeline.chunks import ChunkJoiner, MessageChunk, MissingChunk
 from pipeline.errors import UndecodableError
-from pipeline.points import BEGINNING, END, Point
+from pipeline.offsets import BEGINNING, END, Offset
 from pipeline.rows import EntryFacts, Rows
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "MESSAGE_BYTES_MAX", "DecodeFigures", "EntryDecoder"]
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "MESSAGE_BYTES_MAX", "DecodeStats", "EntryDecoder"]
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 8 << 20
@@ -49,12 +49,12 @@ _SLICE = FLAG_CHUNK | FLAG_LAST_CHUNK | FLAG_ENCRYPTED
 _OF_TRANSACTION = "it belongs to a transaction"
 _ENCRYPTED = "it is encrypted; readers here have no keys (see the option for encrypted messages)"
 _BROKEN = (
-    *(BrokenBatchError, CompressionError, DecodeError, EntryHeadError, MalformedFrameError),
+    *(BrokenBatchError, CompressionError, DecodeError, EntryHeaderError, MalformedFrameError),
     StructError,  # a head that is too short
 )
 
 
-class DecodeFigures(NamedTuple):
+class DecodeStats(NamedTuple):
     """What a decoder has seen so far."""
 
     entries: int
@@ -103,8 +103,8 @@ class _OpenBatch:
 class _Waiting(NamedTuple):
     """A last chunk whose beginning is looked for."""
 
-    missing: Missing
-    chunk: Chunk
+    missing: MissingChunk
+    chunk: MessageChunk
     entry: _Entry
     metadata: pb.MessageMetadata
 
@@ -135,8 +135,8 @@ class EntryDecoder:
         topic: str,
         partition: int,
         *,
-        start: Point = BEGINNING,
-        end: Point = END,
+        start: Offset = BEGINNING,
+        end: Offset = END,
         publish_time_ms: tuple[int | None, int | None] = (None, None),
         encrypted: Encrypted = "fail",
         batch_rows: int = BATCH_ROWS,
@@ -213,11 +213,11 @@ class EntryDecoder:
         return self._rows.take()
 
     @property
-    def missing(self) -> Missing | None:
+    def missing(self) -> MissingChunk | None:
         """Set: the decoder waits for `resolve` before it opens anything else."""
         return self._waiting.missing if self._waiting is not None else None
 
-    def resolve(self, chunks: list[Chunk] | None) -> None:
+    def resolve(self, chunks: list[MessageChunk] | None) -> None:
         """What `ChunkLookback.chunks` gave for `missing`; None: that message gives no row."""
         waiting, self._waiting = self._waiting, None
         assert waiting is not None, "nothing is missing"
@@ -239,9 +239,9 @@ class EntryDecoder:
         return self._take_rows() if self._rows.count else None
 
     @property
-    def figures(self) -> DecodeFigures:
+    def metrics(self) -> DecodeStats:
         """Counts so far; rows: given out."""
-        return DecodeFigures(
+        return DecodeStats(
             self._entry_count, self._row_count, self._encrypted_skipped, self._incomplete_chunked
         )
 
@@ -254,7 +254,7 @@ class EntryDecoder:
                 try:
                     kind, flags, publish_ms, deliver_ms = _HEAD.unpack_from(head)
                     if kind != _HEAD_KIND:
-                        parse_head(head)  # tells what is wrong
+                        parse_header(head)  # tells what is wrong
                     entry = _Entry(ledger_id, entry_id, flags, publish_ms, deliver_ms, body)
                     if self._is_wanted(entry, inside):
                         self._look_at(entry)
@@ -295,21 +295,21 @@ class EntryDecoder:
         if flags & FLAG_ENCRYPTED:
             self._add_single(entry, metadata, bytes(payload))
         elif flags & FLAG_CHUNK:
-            self._add_chunk(entry, metadata, Chunk(metadata.chunk_id, bytes(payload)))
+            self._add_chunk(entry, metadata, MessageChunk(metadata.chunk_id, bytes(payload)))
         else:
             self._add_payload(entry, metadata, payload)
 
-    def _add_chunk(self, entry: _Entry, metadata: pb.MessageMetadata, chunk: Chunk) -> None:
+    def _add_chunk(self, entry: _Entry, metadata: pb.MessageMetadata, chunk: MessageChunk) -> None:
         ledger_id, entry_id, flags, publish_time_ms, *_ = entry
         if not flags & FLAG_LAST_CHUNK:
             self._joiner.add(metadata.uuid, chunk, ledger_id, entry_id)
             return
         parts = metadata.num_chunks_from_msg
-        last = Missing(
+        last = MissingChunk(
             metadata.uuid, parts, ledger_id, entry_id, publish_time_ms, partition=self._place
         )
         joined = self._joiner.complete(chunk, last)
-        if isinstance(joined, Missing):
+        if isinstance(joined, MissingChunk):
             self._waiting = _Waiting(joined, chunk, entry, metadata)
         elif joined is not None:
             self._add_payload(entry, metadata, joined)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-__all__ = ["ALWAYS", "Wanted", "wanted_by"]
+__all__ = ["ALWAYS", "RowFilters", "wanted_by"]
 
 ALWAYS: Final = -3
 """``ledgerId > ALWAYS`` is true of every row, and says that filters may be obeyed; without it they
@@ -26,7 +26,7 @@ _US_PER_MS: Final = 1000
 
 
 @dataclass(slots=True)
-class Wanted:
+class RowFilters:
     """Inclusive ranges of what rows may be wanted; None: any.
 
     Attributes:
@@ -41,9 +41,9 @@ class Wanted:
     topics: frozenset[str] | None = field(default=None)
 
 
-def wanted_by(filters: Iterable[Filter]) -> Wanted:
+def wanted_by(filters: Iterable[Filter]) -> RowFilters:
     """The ranges that all filters together leave; everything, unless one of them is `ALWAYS`."""
-    wanted = Wanted()
+    wanted = RowFilters()
     filters = list(filters)
     if not any(_is_always(each) for each in filters):
         return wanted
@@ -91,7 +91,7 @@ def _range(kind: str, value: int) -> tuple[int, int]:
     return -1, _MAX
 
 
-def _narrow_time(wanted: Wanted, lowest: int, highest: int) -> None:
+def _narrow_time(wanted: RowFilters, lowest: int, highest: int) -> None:
     first, last = wanted.publish_ms
     if lowest > 0:
         first = lowest if first is None else max(first, lowest)
@@ -100,7 +100,7 @@ def _narrow_time(wanted: Wanted, lowest: int, highest: int) -> None:
     wanted.publish_ms = (first, last)
 
 
-def _narrow_set(wanted: Wanted, name: str, kind: str, each: Any) -> None:
+def _narrow_set(wanted: RowFilters, name: str, kind: str, each: Any) -> None:
     if kind in ("EqualTo", "EqualNullSafe"):
         values = {each.value}
     elif kind == "In":

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from pipeline.errors import OptionsError
-from pipeline.points import BEGINNING, END, Point, parse_point
+from pipeline.offsets import BEGINNING, END, Offset, parse_offset
 
 __all__ = [
     "Bound",
@@ -62,12 +62,12 @@ class Bound:
         times_ms: the same.
     """
 
-    point: Point | None
+    point: Offset | None
     time_ms: int | None = None
-    points: Mapping[str, Point] = field(default_factory=dict)
+    points: Mapping[str, Offset] = field(default_factory=dict)
     times_ms: Mapping[str, int] = field(default_factory=dict)
 
-    def of(self, partition: str) -> Point | int:
+    def of(self, partition: str) -> Offset | int:
         """A point, or a publish time in milliseconds since the epoch.
 
         Raises:
@@ -316,7 +316,7 @@ def _full_name(text: str, option: str) -> str:
     return str(name)
 
 
-def _bound(options: Mapping[str, str], side: str, default: Point) -> Bound:
+def _bound(options: Mapping[str, str], side: str, default: Offset) -> Bound:
     """As in Spark's Kafka source: one time for all, else times by topic, else offsets."""
     text = options.get(f"{side}timestamp")
     if text is not None:
@@ -354,7 +354,7 @@ def _by_partition(text: str, option: str) -> dict[str, Any]:
     return found
 
 
-def _point(value: Any, option: str) -> Point:
+def _point(value: Any, option: str) -> Offset:
     if value == -2:
         return BEGINNING
     if value == -1:
@@ -364,7 +364,7 @@ def _point(value: Any, option: str) -> Point:
     if not isinstance(value, str):
         raise OptionsError(f"option {option}: not a message id: {value!r}")
     try:
-        return parse_point(value)
+        return parse_offset(value)
     except OptionsError as error:
         raise OptionsError(f"option {option}: {error}") from error
 

@@ -12,36 +12,36 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pipeline.errors import DataLossError
-from pipeline.points import BEGINNING, Point
-from pipeline.snapshot import StoredLedger, TopicSnapshot
+from pipeline.offsets import BEGINNING, Offset
+from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 __all__ = [
-    "Piece",
-    "Range",
-    "Slice",
+    "EntryRange",
+    "InputSplit",
+    "OffsetRange",
     "cut_by_count",
     "cut_by_size",
     "entries_of",
+    "entry_ranges_between",
     "lost_before",
     "narrow_by_id",
     "narrow_by_time",
-    "pieces_between",
 ]
 
 _NOTHING: Final[Mapping[str, tuple[str, int]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """What is to be read of one partition: ``start <= message < end``."""
 
     snapshot: TopicSnapshot
-    start: Point
-    end: Point
+    start: Offset
+    end: Offset
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class EntryRange:
     """Entries ``first <= entry < end`` of one ledger.
 
     Attributes:
@@ -49,7 +49,7 @@ class Piece:
         end_batch: above 0: ``end - 1`` is cut: its messages from this index on are left out.
     """
 
-    ledger: StoredLedger
+    ledger: TopicLedger
     first: int
     end: int
     first_batch: int = 0
@@ -66,7 +66,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class InputSplit:
     """What one Spark task reads; pickled to it.
 
     Attributes:
@@ -77,24 +77,24 @@ class Slice:
     """
 
     topic: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[EntryRange, ...]
     head_bytes: int
     bookies: Mapping[str, tuple[str, int]] = field(default_factory=lambda: _NOTHING)
     instance_id: str = ""
     bookie_token: str = field(default="", repr=False)
-    begin: Point = BEGINNING
+    begin: Offset = BEGINNING
 
     @property
     def entries(self) -> int:
         return sum(piece.entries for piece in self.pieces)
 
     @property
-    def start(self) -> Point:
+    def start(self) -> Offset:
         piece = self.pieces[0]
-        return Point(piece.ledger.ledger_id, piece.first, piece.first_batch)
+        return Offset(piece.ledger.ledger_id, piece.first, piece.first_batch)
 
 
-def lost_before(snapshot: TopicSnapshot, start: Point) -> str:
+def lost_before(snapshot: TopicSnapshot, start: Offset) -> str:
     """Why messages from ``start`` on are not all stored any more; "": they are.
 
     `BEGINNING` is never a loss: it is whatever is there.
@@ -107,7 +107,7 @@ def lost_before(snapshot: TopicSnapshot, start: Point) -> str:
     )
 
 
-def pieces_between(snapshot: TopicSnapshot, start: Point, end: Point) -> list[Piece]:
+def entry_ranges_between(snapshot: TopicSnapshot, start: Offset, end: Offset) -> list[EntryRange]:
     """The stored entries between two points, ledger by ledger.
 
     Raises:
@@ -129,13 +129,13 @@ def pieces_between(snapshot: TopicSnapshot, start: Point, end: Point) -> list[Pi
                     f"but should have {stop}"
                 )
         if first < stop:
-            pieces.append(Piece(ledger, first, stop, first_batch, stop_batch))
+            pieces.append(EntryRange(ledger, first, stop, first_batch, stop_batch))
     return pieces
 
 
 def narrow_by_id(
-    pieces: Iterable[Piece], ledger_ids: tuple[int, int], entry_ids: tuple[int, int]
-) -> list[Piece]:
+    pieces: Iterable[EntryRange], ledger_ids: tuple[int, int], entry_ids: tuple[int, int]
+) -> list[EntryRange]:
     """The pieces of ledgers within the range (inclusive), without holes between them: a message in
     chunks may be on both sides of one. Entry ids narrow a single ledger only.
     """
@@ -147,7 +147,7 @@ def narrow_by_id(
         first, end = max(piece.first, entry_ids[0]), min(piece.end, entry_ids[1] + 1)
         if first < end:
             result.append(
-                Piece(
+                EntryRange(
                     *(piece.ledger, first, end),
                     piece.first_batch if first == piece.first else 0,
                     piece.end_batch if end == piece.end else 0,
@@ -157,8 +157,8 @@ def narrow_by_id(
 
 
 def narrow_by_time(
-    pieces: Sequence[Piece], first_ms: int, last_ms: int, clock_skew_ms: int
-) -> list[Piece]:
+    pieces: Sequence[EntryRange], first_ms: int, last_ms: int, clock_skew_ms: int
+) -> list[EntryRange]:
     """Without the ledgers at both ends that can't hold a publish time of the range.
 
     A ledger was written between its creation and its end by the broker's clock; what it holds may
@@ -173,13 +173,13 @@ def narrow_by_time(
     return list(pieces[kept[0] : kept[-1] + 1]) if kept else []
 
 
-def entries_of(pieces: Iterable[Piece]) -> int:
+def entries_of(pieces: Iterable[EntryRange]) -> int:
     return sum(piece.entries for piece in pieces)
 
 
 def cut_by_size(
-    ranges: Sequence[tuple[TopicSnapshot, Sequence[Piece]]], bytes_max: int, slices_min: int
-) -> list[Slice]:
+    ranges: Sequence[tuple[TopicSnapshot, Sequence[EntryRange]]], bytes_max: int, slices_min: int
+) -> list[InputSplit]:
     """Slices of about equal size for a batch, none much above ``bytes_max``.
 
     Small ledgers of one partition share a slice; large ones are cut.
@@ -198,8 +198,8 @@ def cut_by_size(
 
 
 def cut_by_count(
-    ranges: Sequence[tuple[TopicSnapshot, Sequence[Piece]]], slices_min: int
-) -> list[Slice]:
+    ranges: Sequence[tuple[TopicSnapshot, Sequence[EntryRange]]], slices_min: int
+) -> list[InputSplit]:
     """Slices by numbers of entries alone: one for a partition, more where ``slices_min`` asks."""
     total = sum(entries_of(pieces) for _, pieces in ranges)
     slices = []
@@ -209,7 +209,7 @@ def cut_by_count(
     return slices
 
 
-def _cut(snapshot: TopicSnapshot, pieces: Sequence[Piece], count: int) -> list[Slice]:
+def _cut(snapshot: TopicSnapshot, pieces: Sequence[EntryRange], count: int) -> list[InputSplit]:
     """At most ``count`` slices with equally many entries."""
     left = entries_of(pieces)
     count = min(count, left)
@@ -223,15 +223,15 @@ def _cut(snapshot: TopicSnapshot, pieces: Sequence[Piece], count: int) -> list[S
             piece = waiting.pop()
             if piece.entries > room:
                 middle = piece.first + room
-                waiting.append(Piece(piece.ledger, middle, piece.end, 0, piece.end_batch))
-                piece = Piece(piece.ledger, piece.first, middle, piece.first_batch)
+                waiting.append(EntryRange(piece.ledger, middle, piece.end, 0, piece.end_batch))
+                piece = EntryRange(piece.ledger, piece.first, middle, piece.first_batch)
             taken.append(piece)
             room -= piece.entries
         slices.append(_slice(snapshot, tuple(taken)))
     return slices
 
 
-def _slice(snapshot: TopicSnapshot, pieces: tuple[Piece, ...]) -> Slice:
+def _slice(snapshot: TopicSnapshot, pieces: tuple[EntryRange, ...]) -> InputSplit:
     wanted = {
         bookie
         for piece in pieces
@@ -239,7 +239,7 @@ def _slice(snapshot: TopicSnapshot, pieces: tuple[Piece, ...]) -> Slice:
         for segment in piece.ledger.metadata.segments
         for bookie in segment.bookies
     }
-    return Slice(
+    return InputSplit(
         snapshot.topic,
         pieces,
         snapshot.head_bytes,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.functions import arrow_udf
 
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from pipeline.admin import Admin, ClusterAccess, TopicNotFoundError, parse_access
+from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError, parse_access
 from pipeline.errors import OptionsError
 from pipeline.record_types import SchemaError, SchemaVersion, ValueDecoder
 
@@ -136,7 +136,7 @@ class _Rows:
         try:
             with Admin(self._cluster) as admin:
                 found = admin.get(path, str(topic))["getSchemaResponses"]
-        except TopicNotFoundError as error:
+        except NoSuchTopicError as error:
             raise SchemaError(
                 f"topic {topic} has no schema: {error}; use the column value as it is"
             ) from error

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.text import readable
-from pipeline.columns import ARROW_TYPES, arrow_schema
+from pipeline.row_columns import ARROW_TYPES, arrow_schema
 
-__all__ = ["EntryFacts", "MessageFacts", "Rows", "Wants", "decode_key", "key_of"]
+__all__ = ["EntryFacts", "MessageFacts", "Projection", "Rows", "decode_key", "key_of"]
 
 _TIMESTAMP: Final = ARROW_TYPES["publishTime"]
 _MS_MAX: Final = (2**63 - 1) // 1000
@@ -30,7 +30,7 @@ EntryFacts: TypeAlias = tuple[int, int, int, int, str, bytes | None]
 none), producer's name, schema version. A plain tuple: one is made per entry."""
 
 
-class Wants(NamedTuple):
+class Projection(NamedTuple):
     """What is to be read of each message; the rest is the same for all messages of an entry."""
 
     value: bool
@@ -45,8 +45,8 @@ class Wants(NamedTuple):
 class Rows:
     """Messages of one partition on their way into a record batch.
 
-    Whoever adds messages appends to ``messages`` or to ``values`` (see `Wants`), and tells their
-    indexes; after the messages of an entry it tells the `EntryFacts`.
+    Whoever adds messages appends to ``messages`` or to ``values`` (see `Projection`), and tells
+    their indexes; after the messages of an entry it tells the `EntryFacts`.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Rows:
         self._columns, self._schema = tuple(columns), arrow_schema(columns)
         self._topic, self._partition = topic, partition
         names = set(columns)
-        self.wants = Wants(
+        self.wants = Projection(
             "value" in names,
             "batchIndex" in names,
             not names.isdisjoint({"key", "eventTime", "properties", "sequenceId", "orderingKey"}),

@@ -21,9 +21,9 @@ from pyspark.sql.datasource import (
 
 from pipeline.admin import parse_access
 from pipeline.errors import OptionsError, WriteError
-from pipeline.producing import TaskProducers, TaskRun, open_client
 from pipeline.sink_options import SinkOptions, find_columns, parse_sink_options
-from pipeline.targets import TargetCheck
+from pipeline.target_check import TargetCheck
+from pipeline.task_producers import TaskProducers, TaskRun, open_client
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.cli.access import Access
+from broker.cli.client_auth import ClientAuth
 from broker.cli.errors import CliError
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from pipeline.errors import OptionsError
@@ -85,7 +85,7 @@ class SinkOptions:
     send_timeout_ms: int = 30_000
     name_wait_ms: int = 120_000
     hashing: str = "JavaStringHash"
-    access: Access = field(default_factory=Access)
+    access: ClientAuth = field(default_factory=ClientAuth)
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -208,8 +208,8 @@ def _batch_id(options: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _access(options: Mapping[str, str]) -> Access:
-    access = Access(
+def _access(options: Mapping[str, str]) -> ClientAuth:
+    access = ClientAuth(
         plugin=options.get("authplugin", ""),
         params=options.get("authparams", ""),
         trusted=options.get("tlstrustcertsfilepath", ""),

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.errors import WriteError
-from pipeline.producing import Message
+from pipeline.task_producers import RowMessage
 
 __all__ = ["messages_of"]
 
@@ -16,7 +16,7 @@ _ROWS_AT_ONCE: Final = 1000
 """So many rows exist as Python objects at a time."""
 
 
-def messages_of(batch: pa.RecordBatch, columns: Mapping[str, int]) -> Iterator[Message]:
+def messages_of(batch: pa.RecordBatch, columns: Mapping[str, int]) -> Iterator[RowMessage]:
     """The rows of a batch in order.
 
     Args:
@@ -44,7 +44,7 @@ def _message(
     deliver_ms: int | None,
     after_ms: int | None,
     ordering_key: str | None,
-) -> Message:
+) -> RowMessage:
     if deliver_ms is not None and after_ms is not None:
         raise WriteError("columns deliverAt and deliverAfter: a row may have one of them")
     size = len(value) if value else 0
@@ -54,7 +54,7 @@ def _message(
         size += 3 * len(ordering_key)
     if properties:
         size += sum(3 * (len(name) + len(text)) + 8 for name, text in properties.items())
-    return Message(
+    return RowMessage(
         *(value, key, topic, partition, properties),
         *(event_ms, deliver_ms, after_ms, ordering_key, size),
     )

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 from pipeline.admin import parse_access
-from pipeline.columns import SCHEMA_DDL, check_schema
 from pipeline.errors import OptionsError
 from pipeline.filters import ALWAYS
 from pipeline.jobs.errors import SetupError
 from pipeline.options import parse_read_options, parse_trigger_limits
 from pipeline.plain_errors import plain_errors
+from pipeline.row_columns import SCHEMA_DDL, check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

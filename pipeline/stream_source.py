@@ -24,21 +24,21 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline.admin import Admin, ClusterAccess, TopicNotFoundError
-from pipeline.admission import Share, Walk, shares_of
-from pipeline.batch_source import SlicePartition, TaskSettings, check_loss, read_slice
-from pipeline.counting import MessageCounter
+from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
+from pipeline.batch_quota import BatchQuota, EntryIterator, shares_of
+from pipeline.batch_source import SplitPartition, TaskSettings, check_loss, read_slice
 from pipeline.errors import DataLossError, PipelineError
-from pipeline.options import ReadOptions, TriggerLimits
-from pipeline.plan import Piece, cut_by_count, entries_of, pieces_between
-from pipeline.points import (
+from pipeline.message_counter import MessageCounter
+from pipeline.offsets import (
     BEGINNING,
+    Offset,
     Offsets,
-    Point,
     stream_offsets_from_json,
     stream_offsets_to_json,
 )
-from pipeline.snapshot import TopicSnapshot
+from pipeline.options import ReadOptions, TriggerLimits
+from pipeline.plan import EntryRange, cut_by_count, entries_of, entry_ranges_between
+from pipeline.topic_snapshot import TopicSnapshot
 from pipeline.topics import find_partitions, is_part_of, resolve_bound, snapshot_of
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class _Waiting:
     """What one partition has for the next batch."""
 
     snapshot: TopicSnapshot
-    pieces: list[Piece]
-    end: Point
+    pieces: list[EntryRange]
+    end: Offset
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -149,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = begin.get(name, BEGINNING)
             try:
                 snapshot = self._admin.segments(name, start.ledger_id, locations=with_places)
-            except TopicNotFoundError as error:
+            except NoSuchTopicError as error:
                 self._lost(name, start, str(error))
                 continue
             self._gone.discard(name)
@@ -165,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if first > BEGINNING:  # else nobody has used it, and the others don't wait for it
                     waiting[name] = _Waiting(snapshot, [], first)
                 continue
-            pieces = pieces_between(snapshot, start, end)
+            pieces = entry_ranges_between(snapshot, start, end)
             if pieces:
                 waiting[name] = _Waiting(snapshot, pieces, end)
         return waiting
@@ -191,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._idle_since_s and left_s > 0:
             time.sleep(left_s)
 
-    def _lost(self, name: str, start: Point, reason: str) -> None:
+    def _lost(self, name: str, start: Offset, reason: str) -> None:
         if start == BEGINNING:
             return  # a partition that nobody has used yet
         if self._options.fail_on_data_loss:
@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s: it was read up to %s; left out", reason, start)
         self._gone.add(name)
 
-    def _check_loss(self, snapshot: TopicSnapshot, start: Point) -> None:
+    def _check_loss(self, snapshot: TopicSnapshot, start: Offset) -> None:
         check_loss(snapshot, start, self._options.fail_on_data_loss)
 
     def _admit(self, waiting: dict[str, _Waiting]) -> Offsets:
@@ -219,7 +219,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends: Offsets = {}
         for name, share in shares_of(available, limits.messages_max, limits.bytes_max).items():
             each = waiting[name]
-            point = self._counter.walk(each.snapshot, each.pieces, Walk(share))
+            point = self._counter.walk(each.snapshot, each.pieces, EntryIterator(share))
             ends[name] = each.end if point is None else point
         return ends
 
@@ -232,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         missing = limits.messages_min
         for each in waiting.values():
-            walk = Walk(Share(messages=missing))
+            walk = EntryIterator(BatchQuota(messages=missing))
             self._counter.walk(each.snapshot, each.pieces, walk)
             missing -= walk.messages
             if missing <= 0 or walk.is_full:
@@ -250,7 +250,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             try:
                 snapshot = self._admin.segments(name, first.ledger_id)
-            except TopicNotFoundError as error:
+            except NoSuchTopicError as error:
                 self._lost(name, first, str(error))
                 continue
             self._check_loss(snapshot, first)
@@ -259,16 +259,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"{name}: the checkpoint ends at {last}, the topic at {snapshot.end}: "
                     "is it another cluster, or was the topic made anew?"
                 )
-            ranges.append((snapshot, pieces_between(snapshot, first, last)))
+            ranges.append((snapshot, entry_ranges_between(snapshot, first, last)))
         ranges = [(snapshot, pieces) for snapshot, pieces in ranges if pieces]
         slices = cut_by_count(ranges, self._options.partitions_min)
         # Where the batch begins, not its first entry that is left: see ``read_slice``.
         return [
-            SlicePartition(replace(part, begin=begin.get(part.topic, BEGINNING))) for part in slices
+            SplitPartition(replace(part, begin=begin.get(part.topic, BEGINNING))) for part in slices
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SlicePartition)
+        assert isinstance(partition, SplitPartition)
         settings = TaskSettings(self._cluster, self._columns, self._options, whole_chunks=True)
         return read_slice(partition.part, settings)
 
@@ -287,7 +287,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, point in done.items():
             if self._moved_to.get(name) == point:
                 continue
-            behind = Point(point.ledger_id, max(0, point.entry_id - 1))
+            behind = Offset(point.ledger_id, max(0, point.entry_id - 1))
             try:
                 self._admin.move_cursor(name, self._options.cursor, behind)
             except PipelineError as error:

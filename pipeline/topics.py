@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from broker.protocol.topic_name import TopicName
-from pipeline.admin import Admin, TopicNotFoundError
+from pipeline.admin import Admin, NoSuchTopicError
 from pipeline.errors import OptionsError
+from pipeline.offsets import BEGINNING, END, Offset
 from pipeline.options import Bound, TopicChoice, choose_topics
 from pipeline.plain_errors import plain_errors
-from pipeline.points import BEGINNING, END, Point
-from pipeline.snapshot import TopicSnapshot
+from pipeline.topic_snapshot import TopicSnapshot
 
 __all__ = ["find_partitions", "is_part_of", "resolve_bound", "snapshot_of"]
 
@@ -36,7 +36,7 @@ def find_partitions(
     def add(name: str, partitions_of: Callable[[str], Iterable[str]]) -> None:
         try:
             found.update(partitions_of(name))
-        except TopicNotFoundError:
+        except NoSuchTopicError:
             if not may_be_gone(name):
                 raise
 
@@ -82,12 +82,12 @@ def _matching(admin: Admin, pattern: str, namespace: str) -> set[str]:
             names.add(each)
     found: set[str] = set()
     for name in choose_topics(pattern, sorted(names)):
-        with suppress(TopicNotFoundError):  # it was deleted just now
+        with suppress(NoSuchTopicError):  # it was deleted just now
             found.update(_partitions_of(admin, name))
     return found
 
 
-def resolve_bound(admin: Admin, bound: Bound, snapshot: TopicSnapshot) -> Point:
+def resolve_bound(admin: Admin, bound: Bound, snapshot: TopicSnapshot) -> Offset:
     """Where a bound is in one partition; points that were given stay as they are, even where
     nothing is stored.
 
@@ -97,14 +97,14 @@ def resolve_bound(admin: Admin, bound: Bound, snapshot: TopicSnapshot) -> Point:
     """
     value = bound.of(snapshot.topic)
     if isinstance(value, int):
-        return snapshot.clamp(admin.point_at(snapshot.topic, value))
+        return snapshot.clamp(admin.offset_at(snapshot.topic, value))
     if value == BEGINNING:
         return snapshot.first
     if value == END:
         return snapshot.end
     ledger = snapshot.find(value.ledger_id)
     if ledger is not None and value.entry_id > ledger.entries:
-        return Point(ledger.ledger_id, ledger.entries)  # behind its last message
+        return Offset(ledger.ledger_id, ledger.entries)  # behind its last message
     return value
 
 
@@ -112,7 +112,7 @@ def snapshot_of(admin: Admin, partition: str, from_ledger: int = -1) -> TopicSna
     """Where a partition's messages are; None: it was never used, or deleted."""
     try:
         return admin.segments(partition, from_ledger)
-    except TopicNotFoundError:
+    except NoSuchTopicError:
         if TopicName.parse(partition).is_partition:
             return None
         raise

@@ -276,7 +276,7 @@ async def _load(service: BrokerService, wrong: list[str]) -> PersistentTopic | N
         with contextlib.suppress(BrokerError):  # a load finishes a deletion
             await service.get_topic(TopicName.parse(full), create=False)
     # What a change of policies asks of topics is made up for by a load, or the next round.
-    await service._sweeper.upkeep.rounds["de-duplication"].work(service.clock())
+    await service._periodic_tasks.background_tasks.rounds["de-duplication"].work(service.clock())
     await asyncio.sleep(1)
     if await service.topic_exists(NAME):
         try:

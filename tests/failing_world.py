@@ -24,8 +24,8 @@ from broker.service.load_sharing import LoadSharing
 from loadbalance.balancer import Balancer
 from loadbalance.model import Move, Split
 from managed_ledger.offload.block_offloader import BlockOffloader
-from managed_ledger.offload.figures import OffloadFigures
-from managed_ledger.offload.places import FILESYSTEM
+from managed_ledger.offload.locations import FILESYSTEM
+from managed_ledger.offload.metrics import OffloadMetrics
 from managed_ledger.position import EARLIEST
 from metadata.errors import MetadataError, OutcomeUnknownError
 from metadata.store import MetadataStore
@@ -227,7 +227,7 @@ class World:
             broker_deduplication_enabled=True,
         )
         commit_inline(self.broker.cluster.store, 1)
-        offloader = BlockOffloader(FILESYSTEM, lambda _: self.copies, 2, OffloadFigures())
+        offloader = BlockOffloader(FILESYSTEM, lambda _: self.copies, 2, OffloadMetrics())
         self.broker.cluster.offloaders.append(offloader)
         self.broker.ledgers.offloaders[FILESYSTEM] = offloader
         self.services = [self.broker.service]
@@ -255,7 +255,7 @@ class World:
         second.service_url = "pulsar://other.example:6650"
         second.sharing = LoadSharing(second, "1")
         await second.start(8081)
-        second._sweeper.close()
+        second._periodic_tasks.close()
         self.services.append(second)
 
     def use(self, service: BrokerService) -> None:
@@ -267,13 +267,16 @@ class World:
         """All that a broker does now and then, by name."""
         service = self.services[0]
         found: dict[str, Callable[[int], Awaitable[object]]] = {
-            **{name: each.work for name, each in service._sweeper.upkeep.rounds.items()},
+            **{
+                name: each.work
+                for name, each in service._periodic_tasks.background_tasks.rounds.items()
+            },
             **service.ledgers.rounds,
         }
         if service.sharing is not None:
             manager = service.sharing.manager
-            if decides and manager._office is not None:
-                self._decide(manager._office.balancer, decides)
+            if decides and manager._leader_tasks is not None:
+                self._decide(manager._leader_tasks.balancer, decides)
             found |= {name: _timeless(work) for name, work in manager.rounds().items()}
         return found
 
@@ -288,7 +291,7 @@ class World:
 
     async def start(self) -> None:
         await self.broker.start()
-        self.broker.service._sweeper.close()  # rounds begin when they are what is tried
+        self.broker.service._periodic_tasks.close()  # rounds begin when they are what is tried
         self._break()
         transport = httpx.ASGITransport(app_of(self.broker.service), raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")

@@ -31,7 +31,7 @@ from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from metadata.errors import MetadataError
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 
 NAME = "public/default/persistent/killed"
 CONFIG = ManagedLedgerConfig(

@@ -16,7 +16,7 @@ from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.client.replicas import Replicas
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from broker.protocol.framing import parse_entry_body
@@ -139,7 +139,9 @@ def metadata_of(row: dict[str, Any]) -> LedgerMetadata:
         fields["ensembleSize"],
         fields["writeQuorum"],
         fields["ackQuorum"],
-        segments=tuple(Segment(x["firstEntry"], tuple(x["bookies"])) for x in fields["ensembles"]),
+        segments=tuple(
+            EnsembleSegment(x["firstEntry"], tuple(x["bookies"])) for x in fields["ensembles"]
+        ),
         state=LedgerState.CLOSED,
         last_entry=row["entries"] - 1,
     )

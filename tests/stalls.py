@@ -46,7 +46,7 @@ def limit_ms() -> float:
 
 
 _watched: list[Watched] = []
-_told: list[str] = []  # by brokers that no longer run, or run in this process
+_applied: list[str] = []  # by brokers that no longer run, or run in this process
 
 
 def found_in(said: str) -> list[str]:
@@ -65,18 +65,18 @@ def watch(process: Watched) -> None:
 
 def note(said: str) -> None:
     """The log of a process that is about to be gone with it."""
-    _told.extend(found_in(said))
+    _applied.extend(found_in(said))
 
 
 def skip(reason: str) -> None:
     """What loops in this process have said so far was expected: readers are told why."""
-    _told.clear()
+    _applied.clear()
 
 
 def check() -> None:
     """Fails for each long turn since the last time."""
-    found = list(_told)
-    _told.clear()
+    found = list(_applied)
+    _applied.clear()
     for process in list(_watched):
         found += process.new_stalls()
         if not process.is_running:
@@ -90,4 +90,4 @@ class Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = _LINE.search(record.getMessage())
         if line and int(line["computed"]) - int(line["collected"]) > _limit_of(line):
-            _told.append(line[0])
+            _applied.append(line[0])

@@ -19,7 +19,7 @@ from broker.config import BrokerConfig
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.access_control import AccessControl
-from broker.service.command_gate import CommandGate
+from broker.service.command_authorizer import CommandAuthorizer
 from broker.service.handlers import HANDLERS
 from broker.service.resources import POLICIES, Resources
 from metadata.embedded import EmbeddedMetadataStore
@@ -59,7 +59,7 @@ async def measure(service: Any, name: str, count: int) -> None:
     document = {"auth_policies": {"namespace_auth": roles}}
     await service.store.put(f"{POLICIES}/t/{name}", orjson.dumps(document))
     access = AccessControl(service)
-    gate = CommandGate(access)
+    command_authorizer = CommandAuthorizer(access)
     resource = Resource.of_topic(TopicName.parse(f"t/{name}/topic"), "s")
     joe, consume = Caller("joe"), Permission.CONSUME
     assert await access.may(joe, consume, resource)
@@ -68,7 +68,7 @@ async def measure(service: Any, name: str, count: int) -> None:
     command = pb.CommandLookupTopic(topic=f"persistent://t/{name}/topic", request_id=1)
     connection: Any = Connection()
     HANDLERS[kind] = lambda connection, command: None
-    passed = best_us(lambda: gate.take(connection, kind, command))
+    passed = best_us(lambda: command_authorizer.take(connection, kind, command))
     print(f"{count:5} grants: {asked:.2f} a question, {passed:.2f} a LOOKUP through the gate")
     access.close()
 
@@ -78,7 +78,7 @@ async def messages() -> None:
     broker = await Broker().start()
     service = broker.service
     access = AccessControl(service)
-    gates = {"without": None, "with": CommandGate(access)}
+    gates = {"without": None, "with": CommandAuthorizer(access)}
     best = dict.fromkeys(gates, float("inf"))
     clients = {}
     for name in gates:
@@ -87,8 +87,8 @@ async def messages() -> None:
         await clients[name].produce(f"public/default/{name}")
     sequence = 0
     for _ in range(TURNS):
-        for name, gate in gates.items():
-            service.gate = gate
+        for name, command_authorizer in gates.items():
+            service.command_authorizer = command_authorizer
             frames = b"".join(message(sequence + each) for each in range(MESSAGES))
             sequence += MESSAGES
             client = clients[name]

@@ -34,7 +34,7 @@ def main() -> None:
             run = begin(strategy, brokers=brokers, bundles=bundles, empty=empty)
             gc.collect()
             gc.freeze()  # as a broker does after its start
-            _rounds(run.world.leaders[0], f"{strategy}, {state}", bundles)
+            _round_robin(run.world.leaders[0], f"{strategy}, {state}", bundles)
 
 
 def _reports(run: Run) -> None:
@@ -74,7 +74,7 @@ def _placements(run: Run) -> None:
         print(f"a placement, {strategy}: {statistics.median(spent) * 1e6:.0f} us")
 
 
-def _rounds(leader: Leader, name: str, bundles: int) -> None:
+def _round_robin(leader: Leader, name: str, bundles: int) -> None:
     """As many as it takes until the strategy has waited long enough; the dearest is told."""
     worst = (0.0, 0.0, 0)
     for number in range(1, 10):

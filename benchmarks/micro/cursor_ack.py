@@ -20,7 +20,7 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor.ack_state import AckState
 from managed_ledger.cursor.cursor import load_or_create_cursor
 from managed_ledger.cursor.cursor_format import (
-    Replay,
+    ImageReplay,
     decode_record,
     encode_increment,
     encode_snapshot,
@@ -95,7 +95,7 @@ def million_holes(name: str, image: CursorImage) -> None:
     encode_ms = min(timed_ms(lambda: encode_snapshot(image, -1)) for _ in range(5))
 
     def replay() -> CursorImage:
-        reader = Replay()
+        reader = ImageReplay()
         for record in records:
             reader.on_record(decode_record(record, "benchmark"), "benchmark")
         return reader.image("benchmark")

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 
 from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.ports import Deliver, DispatchLimits, ReadRequest
+from broker.dispatch.interfaces import Deliver, DispatchLimits, DispatchReadRequest
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher
-from broker.protocol.entry_head import make_head
+from broker.protocol.entry_header import make_header
 from broker.protocol.pulsar_api_pb2 import MessageMetadata
 from broker.service.delivery import MessageFrames
 from managed_ledger.entry_batch import EntryBatch
@@ -25,7 +25,7 @@ def batch_at(first: int, messages: int) -> EntryBatch:
     metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
     if messages > 1:
         metadata.num_messages_in_batch = messages
-    return EntryBatch(77, first, [make_head(metadata)] * ENTRIES, [b"x" * 1_100] * ENTRIES)
+    return EntryBatch(77, first, [make_header(metadata)] * ENTRIES, [b"x" * 1_100] * ENTRIES)
 
 
 def shared(consumers: int, messages: int) -> Callable[[int], None]:
@@ -39,7 +39,9 @@ def shared(consumers: int, messages: int) -> Callable[[int], None]:
 
     def turn(number: int) -> None:
         batch = batch_at(number * ENTRIES, messages)
-        core.on_entries(ReadRequest(None, 1000, False, core.generation), batch, None, None, 0)
+        core.on_entries(
+            DispatchReadRequest(None, 1000, False, core.generation), batch, None, None, 0
+        )
         for effect in core.take_effects():
             assert isinstance(effect, Deliver)
             frames[effect.consumer].build(effect.batch, effect.picks)
@@ -58,7 +60,9 @@ def exclusive(messages: int) -> Callable[[int], None]:
 
     def turn(number: int) -> None:
         batch = batch_at(number * ENTRIES, messages)
-        core.on_entries(ReadRequest(None, 1000, False, core.generation), batch, None, None, 0)
+        core.on_entries(
+            DispatchReadRequest(None, 1000, False, core.generation), batch, None, None, 0
+        )
         for effect in core.take_effects():
             assert isinstance(effect, Deliver)
             frames.build(effect.batch, effect.picks)

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from bookkeeper.errors import BookkeeperError
 
-__all__ = ["CredentialsError", "KeyFormatError", "NotAllowedError"]
+__all__ = ["CredentialsError", "KeyFormatError", "RoleNotAllowedError"]
 
 
 class CredentialsError(BookkeeperError):
     """Credentials that prove nothing."""
 
 
-class NotAllowedError(CredentialsError):
+class RoleNotAllowedError(CredentialsError):
     """Whoever it is, he has nothing to do here."""
 
 

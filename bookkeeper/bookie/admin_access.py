@@ -10,9 +10,9 @@ import logging
 from http import HTTPStatus
 from typing import Final
 
-from bookkeeper.auth.errors import CredentialsError, NotAllowedError
-from bookkeeper.auth.gate import Gate
-from bookkeeper.auth.refusals import RefusalLog
+from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from bookkeeper.auth.errors import CredentialsError, RoleNotAllowedError
+from bookkeeper.auth.refusal_log import RefusalLog
 
 __all__ = ["LIVE_PATH", "OPEN_PATHS", "READY_PATH", "AdminAccess"]
 
@@ -34,10 +34,10 @@ _HEADER: Final = b"authorization"
 
 
 class AdminAccess:
-    """Asks ``gate`` about each request that isn't open to everybody."""
+    """Asks ``authenticator`` about each request that isn't open to everybody."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, authenticator: BookieAuthenticator) -> None:
+        self._authenticator = authenticator
         self._refusals = RefusalLog(logging.getLogger("bookkeeper.audit"))
 
     def refusal(self, method: str, path: str, head: bytes, address: str) -> HTTPStatus | None:
@@ -51,13 +51,13 @@ class AdminAccess:
         if method in ("GET", "HEAD") and path in OPEN_PATHS:
             return None
         try:
-            self._gate.admit(_token_of(head), None)
+            self._authenticator.admit(_token_of(head), None)
         except CredentialsError as error:
             request = f"{method} {path}"
             self._refusals.add(
                 address=address, door="bookie-http", request=request, reason=str(error)
             )
-            is_known = isinstance(error, NotAllowedError)
+            is_known = isinstance(error, RoleNotAllowedError)
             return HTTPStatus.FORBIDDEN if is_known else HTTPStatus.UNAUTHORIZED
         return None
 

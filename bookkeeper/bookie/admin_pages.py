@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
 
-from bookkeeper.bookie.admin_server import Answer, Page
+from bookkeeper.bookie.admin_server import HttpResponse, Page
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.drain import Drain
+from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.probes import probe_pages
 
 Metrics = Callable[[Bookie], Awaitable[bytes]]
@@ -75,38 +75,38 @@ class AdminPages:
             reasons.append("draining: read-only by order")
         return reasons
 
-    async def _drain_state(self) -> Answer:
+    async def _drain_state(self) -> HttpResponse:
         """Whether writers were sent away, and have gone."""
         return self._drain_answer(self.drain)
 
-    async def _begin_drain(self) -> Answer:
+    async def _begin_drain(self) -> HttpResponse:
         """Send writers away: read-only, whatever the disk says."""
         if self._running() is not None and self.drain is not None:
             self.drain.begin()
         return self._drain_answer(self.drain)
 
-    async def _end_drain(self) -> Answer:
+    async def _end_drain(self) -> HttpResponse:
         """Take writers again."""
         if self.drain is not None:
             await self.drain.end()
         return self._drain_answer(self.drain)
 
-    def _drain_answer(self, drain: Drain | None) -> Answer:
+    def _drain_answer(self, drain: Drain | None) -> HttpResponse:
         if self._running() is None or drain is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
         return _json({"draining": drain.is_under_way, "done": drain.done})
 
-    async def _heartbeat(self) -> Answer:
+    async def _heartbeat(self) -> HttpResponse:
         """The process is alive, whatever its bookie does."""
         return _text(HTTPStatus.OK, "OK\n")
 
-    async def _is_ready(self) -> Answer:
+    async def _is_ready(self) -> HttpResponse:
         """It answers clients: for readiness probes."""
         if self._running() is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
         return _text(HTTPStatus.OK, "")
 
-    async def _state(self) -> Answer:
+    async def _state(self) -> HttpResponse:
         bookie = self._running()
         read_only = bookie is not None and bookie.read_only
         return _json(
@@ -118,39 +118,39 @@ class AdminPages:
             }
         )
 
-    async def _info(self) -> Answer:
+    async def _info(self) -> HttpResponse:
         bookie = self._running()
         if bookie is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
         info = await bookie.info()
         return _json({"freeSpace": info.free_bytes, "totalSpace": info.total_bytes})
 
-    async def _data(self) -> Answer:
+    async def _data(self) -> HttpResponse:
         """What is damaged or in limbo, and how far checks are (docs/bookies.md); our own path."""
         return self._check_data()
 
-    async def _scrub(self) -> Answer:
+    async def _scrub(self) -> HttpResponse:
         """Read and check everything, now and at full speed."""
         return self._check_data(scrub=True)
 
-    async def _check_integrity(self) -> Answer:
+    async def _check_integrity(self) -> HttpResponse:
         """Compare what should be here with what is."""
         return self._check_data(integrity=True)
 
-    def _check_data(self, *, scrub: bool = False, integrity: bool = False) -> Answer:
+    def _check_data(self, *, scrub: bool = False, integrity: bool = False) -> HttpResponse:
         bookie = self._running()
-        if bookie is None or bookie.keeper is None:
+        if bookie is None or bookie.integrity is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
-        status = bookie.keeper.check(scrub=scrub, integrity=integrity)
-        return Answer(HTTPStatus.OK, "application/json", status.encode())
+        status = bookie.integrity.check(scrub=scrub, integrity=integrity)
+        return HttpResponse(HTTPStatus.OK, "application/json", status.encode())
 
-    async def _gc(self) -> Answer:
+    async def _gc(self) -> HttpResponse:
         """A round that somebody asked for is under way, or not."""
         if self._running() is None or self.collector is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
         return _json({"is_in_force_gc": str(self.collector.is_forced).lower()})
 
-    async def _start_gc(self) -> Answer:
+    async def _start_gc(self) -> HttpResponse:
         """Collect and compact now; one such round at a time, and one a minute at most."""
         if self._running() is None or self.collector is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
@@ -159,13 +159,13 @@ class AdminPages:
             return _text(HTTPStatus.TOO_MANY_REQUESTS, text)
         return _text(HTTPStatus.OK, "Triggered GC on the bookie\n")
 
-    async def _gc_details(self) -> Answer:
+    async def _gc_details(self) -> HttpResponse:
         """BookKeeper's list of one collector, and how far it is."""
         bookie = self._running()
         if bookie is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
-        figures, storage = bookie.figures, bookie.storage
-        compaction, began_s = figures.last_compaction, figures.last_compaction_at_s
+        metrics, storage = bookie.metrics, bookie.storage
+        compaction, began_s = metrics.last_compaction, metrics.last_compaction_at_s
         running = "" if compaction is None or compaction.done else compaction.kind
         document: dict[str, object] = {
             "forceCompacting": running == "forced",
@@ -173,34 +173,34 @@ class AdminPages:
             "minorCompacting": running == "minor",
             "lastMajorCompactionTime": int(began_s["major"] * 1000),
             "lastMinorCompactionTime": int(began_s["minor"] * 1000),
-            "majorCompactionCounter": figures.compactions["major"],
-            "minorCompactionCounter": figures.compactions["minor"],
-            "forcedCompactionCounter": figures.compactions["forced"],
-            "collectionCounter": figures.collections,
-            "deletedLedgers": figures.deleted_ledgers,
-            "emptiedLedgers": figures.emptied_ledgers,
-            "reclaimedBytes": figures.deleted_logs_bytes + figures.compacted_logs_bytes,
+            "majorCompactionCounter": metrics.compactions["major"],
+            "minorCompactionCounter": metrics.compactions["minor"],
+            "forcedCompactionCounter": metrics.compactions["forced"],
+            "collectionCounter": metrics.collections,
+            "deletedLedgers": metrics.deleted_ledgers,
+            "emptiedLedgers": metrics.emptied_ledgers,
+            "reclaimedBytes": metrics.deleted_logs_bytes + metrics.compacted_logs_bytes,
             "damagedLogs": {f"{id_:016x}": why for id_, why in storage.damaged_logs.items()},
         }
         if compaction is not None:
             document["compaction"] = compaction.as_dict()
         return _json([document])
 
-    async def _metrics_page(self) -> Answer:
+    async def _metrics_page(self) -> HttpResponse:
         bookie = self._running()
         if bookie is None or self._metrics is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
         content_type = "text/plain; version=0.0.4; charset=utf-8"
-        return Answer(HTTPStatus.OK, content_type, await self._metrics(bookie))
+        return HttpResponse(HTTPStatus.OK, content_type, await self._metrics(bookie))
 
     def _running(self) -> Bookie | None:
         bookie = self.bookie
         return None if bookie is None or bookie.is_closed else bookie
 
 
-def _text(status: HTTPStatus, text: str) -> Answer:
-    return Answer(status, "text/plain; charset=utf-8", text.encode())
+def _text(status: HTTPStatus, text: str) -> HttpResponse:
+    return HttpResponse(status, "text/plain; charset=utf-8", text.encode())
 
 
-def _json(value: dict[str, object] | list[dict[str, object]]) -> Answer:
-    return Answer(HTTPStatus.OK, "application/json", json.dumps(value).encode())
+def _json(value: dict[str, object] | list[dict[str, object]]) -> HttpResponse:
+    return HttpResponse(HTTPStatus.OK, "application/json", json.dumps(value).encode())

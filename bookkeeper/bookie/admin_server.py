@@ -1,4 +1,4 @@
-"""A bookie's small HTTP door: probes, state, metrics. One request a connection, no bodies.
+"""A bookie's small HTTP server: probes, state, metrics. One request a connection, no bodies.
 
 Not the broker's HTTP stack: a storage node needs no routes, bodies, sessions or framework, and this
 must answer while the bookie is still replaying its journal.
@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Final
 
 from bookkeeper.bookie.admin_access import AdminAccess
-from bookkeeper.http_sites import SiteCheck
+from bookkeeper.origin_check import OriginCheck
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _DISCARDED_BYTES_MAX: Final = 1024 * 1024  # of what nobody asked for, behind th
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """One page."""
 
     status: int
@@ -39,7 +39,7 @@ class Answer:
     body: bytes
 
 
-Page = Callable[[], Awaitable[Answer]]
+Page = Callable[[], Awaitable[HttpResponse]]
 
 
 class AdminServer:
@@ -51,7 +51,7 @@ class AdminServer:
         pages: Mapping[str, Page],
         access: AdminAccess | None = None,
         otherwise: Page | None = None,
-        sites: SiteCheck | None = None,
+        sites: OriginCheck | None = None,
     ) -> None:
         """
         Args:
@@ -122,7 +122,7 @@ class AdminServer:
         finally:
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader, address: str) -> tuple[str, Answer]:
+    async def _answer(self, reader: asyncio.StreamReader, address: str) -> tuple[str, HttpResponse]:
         try:
             async with asyncio.timeout(_HEAD_S_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -167,12 +167,12 @@ def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
     return [(name.strip().lower(), value.strip()) for name, _, value in lines]
 
 
-def _plain(status: HTTPStatus, reason: str = "") -> Answer:
+def _plain(status: HTTPStatus, reason: str = "") -> HttpResponse:
     text = reason or status.phrase
-    return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+    return HttpResponse(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
 
-def _encode(method: str, answer: Answer) -> bytes:
+def _encode(method: str, answer: HttpResponse) -> bytes:
     head = (
         f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\n"

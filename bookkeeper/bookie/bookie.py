@@ -21,25 +21,25 @@ from bookkeeper import codes
 from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.deferred_sync import DeferredAdds
 from bookkeeper.bookie.disk_space import DiskSpace
-from bookkeeper.bookie.figures import BookieFigures
 from bookkeeper.bookie.flush import flush_steps
+from bookkeeper.bookie.integrity_listener import DataIntegrityListener
 from bookkeeper.bookie.journal import JournalGroup
-from bookkeeper.bookie.journal_lane import JournalLane
-from bookkeeper.bookie.keeper import Keeper
+from bookkeeper.bookie.journal_thread import JournalThread
 from bookkeeper.bookie.lac_watch import LacWatch, told_lac
-from bookkeeper.bookie.ledger_state import NO_ENTRY_ID, LedgerState
+from bookkeeper.bookie.ledger_descriptor import NO_ENTRY_ID, LedgerDescriptor
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
+from bookkeeper.bookie.location_runs import to_ranges
+from bookkeeper.bookie.metrics import BookieMetrics
 from bookkeeper.bookie.re_adds import ReAdds
 from bookkeeper.bookie.read_ahead import ReadAhead
 from bookkeeper.bookie.registration import Registration
-from bookkeeper.bookie.runs import to_ranges
 from bookkeeper.bookie.stripe_rows import read_rows
-from bookkeeper.bookie.workers import StepWorker
+from bookkeeper.bookie.workers import CooperativeWorker
+from bookkeeper.entry_prefixes import PrefixesFromEntries
 from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code
-from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore
-from bookkeeper.transport import ALL_ENTRIES, AddRequest, BookieInfo, LacReply, ReadReply, Stripe
+from bookkeeper.transport import ALL_ENTRIES, AddRequest, BookieStatus, LacReply, ReadReply, Stripe
 from metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class Bookie(HeadsFromEntries):
+class Bookie(PrefixesFromEntries):
     """A storage node. Open one with ``Bookie.open``.
 
     ``on_fatal`` is called once, on the loop, when a disk error ended the bookie: nothing that it
@@ -65,17 +65,17 @@ class Bookie(HeadsFromEntries):
         self.on_low_space: Callable[[], None] | None = None  # told again at each look at the disk
         self.config = config
         self.storage = storage
-        self.figures = BookieFigures()
-        self.keeper: Keeper | None = None  # nobody: damage is answered and not looked after
+        self.metrics = BookieMetrics()
+        self.integrity: DataIntegrityListener | None = None
         self.read_only = self._ordered_read_only = self._is_flush_stalled = False
         self.error: BaseException | None = None
         self._lock = lock
         self._loop = asyncio.get_running_loop()
-        self._lanes = [
-            JournalLane(journal, writer, self, f"{config.bookie_id}-{writer.directory}", self._loop)
-            for journal, writer in zip(storage.journals, storage.writers, strict=True)
+        self._threads = [
+            JournalThread(journal, each, self, f"{config.bookie_id}-{each.directory}", self._loop)
+            for journal, each in zip(storage.journals, storage.writers, strict=True)
         ]
-        self.maintenance = StepWorker(f"{config.bookie_id}-maintenance", self._loop)
+        self.maintenance = CooperativeWorker(f"{config.bookie_id}-maintenance", self._loop)
         self._refused_adds = 0  # at the last look at the disk
         self._space = DiskSpace(config, storage.file_system, storage.logs)
         self._readers = ThreadPoolExecutor(config.read_threads, f"{config.bookie_id}-read")
@@ -136,7 +136,7 @@ class Bookie(HeadsFromEntries):
     @property
     def is_idle(self) -> bool:
         """Every add that was accepted is answered."""
-        return all(lane.is_idle for lane in self._lanes)
+        return all(thread.is_idle for thread in self._threads)
 
     def takes_recovery(self) -> bool:
         """Adds of a recovery are accepted, though others may be refused for want of space."""
@@ -167,12 +167,12 @@ class Bookie(HeadsFromEntries):
             queued_bytes_max = self.config.storage.journal_queue_bytes_max // 2
             early = self.storage.queued_bytes <= queued_bytes_max
             self._deferred.on_accepted(added, early=early)
-        lane = self._lane_of(request.ledger_id)
-        group = lane.journal.newest
+        thread = self._thread_of(request.ledger_id)
+        group = thread.journal.newest
         if not group.entries:
             group.opened_s = perf_counter()
         group.entries += len(request.entry_ids)
-        lane.dispatch_soon()
+        thread.dispatch_soon()
         if self.storage.needs_flush:
             self._begin_flush()
         elif self._flush_timer is None:
@@ -181,7 +181,7 @@ class Bookie(HeadsFromEntries):
     def _on_not_added(self, request: AddRequest, code: int) -> None:
         if code == LedgerStorage.LOOK_FIRST:
             return self._re_adds.begin(request)
-        self.figures.refused_adds += 1
+        self.metrics.refused_adds += 1
         if code in (codes.OTHER_CREATOR, codes.ENTRY_DIFFERS):
             _log.error("an add is refused: %s", error_for_code(code, f"ledger {request.ledger_id}"))
 
@@ -290,18 +290,18 @@ class Bookie(HeadsFromEntries):
 
     # ---- journals
 
-    def _lane_of(self, ledger_id: int) -> JournalLane:
-        lanes = self._lanes
-        return lanes[0] if len(lanes) == 1 else lanes[ledger_id % len(lanes)]
+    def _thread_of(self, ledger_id: int) -> JournalThread:
+        threads = self._threads
+        return threads[0] if len(threads) == 1 else threads[ledger_id % len(threads)]
 
     @property
     def is_stalled(self) -> bool:
         """A journal waits for space."""
-        return any(lane.stalled is not None for lane in self._lanes)
+        return any(thread.stalled is not None for thread in self._threads)
 
     def _dispatch_soon(self) -> None:
-        for lane in self._lanes:
-            lane.dispatch_soon()
+        for thread in self._threads:
+            thread.dispatch_soon()
 
     def may_write(self) -> bool:
         """See ``LaneOwner``."""
@@ -315,7 +315,7 @@ class Bookie(HeadsFromEntries):
             return  # everything was answered already
         if was_stalled:
             self._check_disk()
-        self.figures.count_group(group, (perf_counter() - group.opened_s) * 1000)
+        self.metrics.count_group(group, (perf_counter() - group.opened_s) * 1000)
         for waiting in group.waiting:
             self._answer(waiting, codes.OK)
         if self._lac_watch:
@@ -345,8 +345,8 @@ class Bookie(HeadsFromEntries):
         for timer in (self._flush_timer, self._disk_timer):
             if timer is not None:
                 timer.cancel()
-        for lane in self._lanes:
-            for waiting in lane.journal.take_all_waiting():
+        for thread in self._threads:
+            for waiting in thread.journal.take_all_waiting():
                 self._answer(waiting, codes.IO_ERROR)
         self._fail_flush_waiters(error)
         self._lac_watch.wake_all()
@@ -408,7 +408,7 @@ class Bookie(HeadsFromEntries):
                 self._fail(error)
             return
         if (job := self._job) is not None:
-            self.figures.count_flush(job, (perf_counter() - self._job_began_s) * 1000)
+            self.metrics.count_flush(job, (perf_counter() - self._job_began_s) * 1000)
         self.storage.end_flush()
         self._job, self._is_flush_stalled = None, False
         waiters, self._flush_waiters = self._flush_waiters, []
@@ -416,8 +416,8 @@ class Bookie(HeadsFromEntries):
             if not waiter.done():
                 waiter.set_result(None)
         self._check_disk()
-        for lane in self._lanes:
-            lane.dispatch()
+        for thread in self._threads:
+            thread.dispatch()
         if self.storage.needs_flush:
             self._begin_flush()
         elif self.storage.has_unflushed:
@@ -470,7 +470,7 @@ class Bookie(HeadsFromEntries):
         self._arm_disk_timer()
         self._dispatch_soon()  # what waits for this flush was let in: it needs only the journal
 
-    def on_journal_full(self, lane: JournalLane, error: JournalFullError, *, again: bool) -> None:
+    def on_journal_full(self, of: JournalThread, error: JournalFullError, *, again: bool) -> None:
         """Writers wait, readers go on; the same group is tried again until there is space."""
         if self.error is not None:
             return
@@ -517,7 +517,7 @@ class Bookie(HeadsFromEntries):
         """The next look: soon while somebody waits for space, else now and then."""
         config = self.config
         is_soon = self.is_stalled or (self._job is not None and not self._job_running)
-        refused, self._refused_adds = self._refused_adds, self.figures.refused_adds
+        refused, self._refused_adds = self._refused_adds, self.metrics.refused_adds
         if self.read_only and (config.advertised is None or refused < self._refused_adds):
             is_soon = True  # those who are refused here have no other bookie, or ask again
         delay = config.disk_check_interval_s if is_soon else config.disk_idle_check_interval_s
@@ -533,8 +533,8 @@ class Bookie(HeadsFromEntries):
         self._disk_timer = None
         self.read_ahead.release_unused()
         self._check_disk()
-        for lane in self._lanes:
-            lane.write_again()
+        for thread in self._threads:
+            thread.write_again()
         if self._job is not None:
             self._start_flush_if_ready()
 
@@ -570,29 +570,29 @@ class Bookie(HeadsFromEntries):
         else:
             read_row = functools.partial(self._read, state)
             code, packets = await read_rows(read_row, first, count_max, bytes_max, stripe)
-        figures = self.figures
-        figures.reads.record((perf_counter() - began_s) * 1000)
-        figures.read_entries += len(packets)
-        figures.read_bytes += sum(map(len, packets))
+        metrics = self.metrics
+        metrics.reads.record((perf_counter() - began_s) * 1000)
+        metrics.read_entries += len(packets)
+        metrics.read_bytes += sum(map(len, packets))
         return ReadReply(code, first, packets)
 
     async def _read(
-        self, state: LedgerState, first: int, count_max: int, bytes_max: int
+        self, state: LedgerDescriptor, first: int, count_max: int, bytes_max: int
     ) -> tuple[int, list[bytes | memoryview]]:
         storage, ledger_id = self.storage, state.ledger_id
         packets = storage.read_cached(ledger_id, first, count_max, bytes_max)
         if packets:
-            self.figures.cached_reads += 1
+            self.metrics.cached_reads += 1
             return codes.OK, packets
         if first <= state.last_entry:
-            self.figures.stored_reads += 1
+            self.metrics.stored_reads += 1
             try:
                 packets = await self.read_ahead.read(state, first, count_max, bytes_max)
             except (StorageError, OSError) as error:
-                self.figures.failed_reads += 1
+                self.metrics.failed_reads += 1
                 _log.error("read of ledger %d, entry %d failed: %s", ledger_id, first, error)
-                if self.keeper is not None:
-                    self.keeper.on_damaged(ledger_id, first)
+                if self.integrity is not None:
+                    self.integrity.on_damaged(ledger_id, first)
                 return codes.IO_ERROR, []
             if packets:
                 return codes.OK, packets
@@ -691,7 +691,7 @@ class Bookie(HeadsFromEntries):
         storage = self.storage
         state = storage.ledgers.get(ledger_id)
         if state is not None:
-            if state.emptying:
+            if state.draining:
                 raise error_for_code(codes.TOO_MANY_REQUESTS, what)
             state.listed_s = self._loop.time()
         # Memory first: what moves to the index meanwhile is then found twice, not never.
@@ -709,9 +709,9 @@ class Bookie(HeadsFromEntries):
             raise error_for_code(codes.IO_ERROR, f"{what}: {error}") from error
         return to_ranges(ids.union(*(run.entry_ids() for run in runs)))
 
-    async def info(self) -> BookieInfo:
+    async def info(self) -> BookieStatus:
         file_system = self.storage.file_system
-        return BookieInfo(
+        return BookieStatus(
             self.bookie_id, self.read_only, file_system.free_bytes(), file_system.total_bytes()
         )
 
@@ -723,14 +723,14 @@ class Bookie(HeadsFromEntries):
             return codes.UNAVAILABLE
         if ledger_id < 0 or entry_id < 0:
             return codes.BAD_REQUEST
-        taken = self.keeper is not None and self.keeper.on_report(ledger_id, entry_id)
+        taken = self.integrity is not None and self.integrity.on_report(ledger_id, entry_id)
         return codes.OK if taken else codes.TOO_MANY_REQUESTS
 
     async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
         """See ``BookieClient.check_data``."""
-        if self._unavailable() or self.keeper is None:
+        if self._unavailable() or self.integrity is None:
             raise error_for_code(codes.UNAVAILABLE, "check data")
-        return self.keeper.check(scrub=scrub, integrity=integrity)
+        return self.integrity.check(scrub=scrub, integrity=integrity)
 
     # ---- end
 
@@ -766,8 +766,8 @@ class Bookie(HeadsFromEntries):
         for timer in (self._flush_timer, self._disk_timer):
             if timer is not None:
                 timer.cancel()
-        for lane in self._lanes:
-            lane.worker.stop()
+        for thread in self._threads:
+            thread.worker.stop()
         self.maintenance.stop()
         await self._loop.run_in_executor(None, self._join)
         for writer in self.storage.writers:
@@ -777,8 +777,8 @@ class Bookie(HeadsFromEntries):
         self._lock.release()
 
     def _join(self) -> None:
-        for lane in self._lanes:
-            lane.worker.join()
+        for thread in self._threads:
+            thread.worker.join()
         self.maintenance.join()
         self._readers.shutdown()
 

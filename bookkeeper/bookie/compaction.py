@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bookkeeper.bookie import index_format
-from bookkeeper.bookie.entry_log import DATA_OFFSET, LogAppender
+from bookkeeper.bookie.entry_log import DATA_OFFSET, EntryLogAppender
 from bookkeeper.bookie.flush import replace_runs
-from bookkeeper.bookie.garbage import remove_log
+from bookkeeper.bookie.garbage_scan import remove_log
 from bookkeeper.bookie.ledger_storage import LedgerStorage
-from bookkeeper.bookie.runs import Run
+from bookkeeper.bookie.location_runs import LocationRun
 from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.ordered_store import Changes
+from bookkeeper.storage.ordered_store import StoreTransaction
 
 __all__ = ["Compaction", "compact_steps", "entry_log_bytes_fitting"]
 
@@ -157,8 +157,8 @@ def _move_runs(storage: LedgerStorage, log_id: int, compaction: Compaction) -> I
     low, high = index_format.log_runs(log_id)
     # The index is read again in every round: flushes and deletions may have run at the yield.
     while page := storage.index.range(low, high, _STEP_RUNS_MAX):
-        appender = LogAppender(storage.logs)
-        changes = Changes()
+        appender = EntryLogAppender(storage.logs)
+        changes = StoreTransaction()
         live_delta: dict[int, int] = {}
         moved = 0
         try:
@@ -185,8 +185,8 @@ def _move_run(
     storage: LedgerStorage,
     ledger_id: int,
     first: int,
-    appender: LogAppender,
-    changes: Changes,
+    appender: EntryLogAppender,
+    changes: StoreTransaction,
     live_delta: dict[int, int],
 ) -> int:
     """Queue one run's copy; its bytes."""
@@ -197,7 +197,7 @@ def _move_run(
     _, run = index_format.decode_run(key, value)
     data = storage.logs.read_records(ledger_id, run)
     new_log, offset = appender.append([data], len(data))
-    moved = Run(first, new_log, offset, run.sizes)
+    moved = LocationRun(first, new_log, offset, run.sizes)
     replace_runs(ledger_id, [run], [moved], changes, live_delta)
     # The key of the run stays: a put wins over the delete of the same key in one transaction.
     if appender.is_full:

@@ -46,7 +46,7 @@ class StorageConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectionConfig:
+class GarbageCollectionConfig:
     """When garbage is collected, and how hard. Shares are live bytes by bytes of an entry log."""
 
     minor_ratio: float = 0.2  # logs with a smaller share are rewritten ...
@@ -87,7 +87,7 @@ class BookieConfig:
     disk_usage_warn: float = 0.90  # garbage is collected at once above this
     disk_check_interval_s: float = 2.0  # while somebody waits for space
     disk_idle_check_interval_s: float = 10.0  # at other times; 0: only after flushes
-    collection: CollectionConfig = CollectionConfig()
+    collection: GarbageCollectionConfig = GarbageCollectionConfig()
     # Start although journal or index bytes are lost: every ledger that may be affected answers
     # "unknown" until it was repaired (limbo), instead of refusing to start.
     accept_data_loss: bool = False

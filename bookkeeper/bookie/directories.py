@@ -30,7 +30,7 @@ _HARMLESS: Final = frozenset({"lost+found", f"{MEMBER_FILE}.new"})
 
 
 @dataclass(frozen=True, slots=True)
-class DirectorySet:
+class DirectoryLayout:
     """What the main root knows of the others.
 
     Attributes:
@@ -62,7 +62,7 @@ class DirectorySet:
         return json.dumps(fields, sort_keys=True).encode()
 
 
-class SeveralDirectories(FileSystem):
+class MultiDirFileSystem(FileSystem):
     """See the module's text. Build with ``open_directories``.
 
     Args:
@@ -207,7 +207,7 @@ def open_directories(
     others = [open_root(path) for path in more_journals]
     if known is None and not more and journal_root is None and not others:
         return main
-    wanted = DirectorySet(
+    wanted = DirectoryLayout(
         known.set_id if known is not None else new_id(),
         len(ledgers),
         journal_root is not None,
@@ -215,7 +215,7 @@ def open_directories(
     )
     _check_growth(main, known, wanted)
     if known is None:  # the id first: a start that is cut short from here on is begun again
-        cookie.write_durably(main, SET_FILE, DirectorySet(wanted.set_id, 1, False).encode())
+        cookie.write_durably(main, SET_FILE, DirectoryLayout(wanted.set_id, 1, False).encode())
     own = [(journal_root, journal)] if journal_root is not None else []
     roots = [
         *zip(more, ledgers[1:], strict=True),
@@ -227,15 +227,15 @@ def open_directories(
         _check_member(root, role, wanted.set_id, str(path), is_new=is_new)
     if wanted != known:
         cookie.write_durably(main, SET_FILE, wanted.encode())
-    return SeveralDirectories(main, journal_root, more, others)
+    return MultiDirFileSystem(main, journal_root, more, others)
 
 
-def _read_set(main: FileSystem) -> DirectorySet | None:
+def _read_set(main: FileSystem) -> DirectoryLayout | None:
     if not main.exists(SET_FILE):
         return None
     fields = _read_json(main, SET_FILE)
     try:
-        return DirectorySet(
+        return DirectoryLayout(
             str(fields["id"]),
             int(fields["ledgers"]),
             bool(fields["journal"]),
@@ -245,8 +245,8 @@ def _read_set(main: FileSystem) -> DirectorySet | None:
         raise CookieMismatchError(f"{SET_FILE} can't be read: {error}") from error
 
 
-def _check_growth(main: FileSystem, known: DirectorySet | None, wanted: DirectorySet) -> None:
-    before = known or DirectorySet(wanted.set_id, 1, False)
+def _check_growth(main: FileSystem, known: DirectoryLayout | None, wanted: DirectoryLayout) -> None:
+    before = known or DirectoryLayout(wanted.set_id, 1, False)
     if wanted.ledgers < before.ledgers:
         raise CookieMismatchError(
             f"ledgerDirectories: {wanted.ledgers}, but entries lie in {before.ledgers}"

@@ -15,11 +15,11 @@ from bookkeeper.bookie.config import BookieConfig, StorageConfig
 from bookkeeper.bookie.entry_log import EntryLogs
 from bookkeeper.storage.file_system import FileSystem
 
-__all__ = ["DiskSpace", "SpaceLook", "storage_fitting"]
+__all__ = ["DiskSpace", "DiskUsage", "storage_fitting"]
 
 
 @dataclass(frozen=True, slots=True)
-class SpaceLook:
+class DiskUsage:
     """One look at the disk."""
 
     used: float  # share of the total
@@ -37,7 +37,7 @@ class DiskSpace:
         self._logs = logs
         self._reserve_bytes = 0
 
-    def look(self, *, read_only: bool) -> SpaceLook:
+    def look(self, *, read_only: bool) -> DiskUsage:
         """Ask the system; ``read_only``: the lower line counts, so that it doesn't flap."""
         file_system, config = self._file_system, self._config
         free, total = file_system.free_bytes(), max(1, file_system.total_bytes())
@@ -49,7 +49,7 @@ class DiskSpace:
         self._reserve_bytes = max(config.disk_reserve_bytes // 2, largest)
         full = used > limit or free < config.disk_reserve_bytes
         low = full or used > config.disk_usage_warn or free < 2 * config.disk_reserve_bytes
-        return SpaceLook(used, free, full, low)
+        return DiskUsage(used, free, full, low)
 
     def has_reserve(self) -> bool:
         """There is more than compaction needs."""

@@ -81,7 +81,7 @@ class Drain:
         bookie.set_ordered_read_only(True)
         seen, since = -1, loop.time()
         while not bookie.is_closed:
-            adds = bookie.figures.added_entries + bookie.figures.refused_adds
+            adds = bookie.metrics.added_entries + bookie.metrics.refused_adds
             if adds != seen or not bookie.is_registered or not bookie.is_idle:
                 seen, since = adds, loop.time()
             elif loop.time() - since >= self._quiet_s:

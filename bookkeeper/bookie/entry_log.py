@@ -1,8 +1,8 @@
 """Entry logs: append-only files of records, sorted by (ledger, entry) within each flush.
 
-Only the maintenance thread appends, through a ``LogAppender`` per transaction; what it wrote counts
-from the index commit on, which also records where each log ends. Bytes behind that end are garbage
-of a flush that did not come through and are overwritten. Any thread may read.
+Only the maintenance thread appends, through a ``EntryLogAppender`` per transaction; what it wrote
+counts from the index commit on, which also records where each log ends. Bytes behind that end are
+garbage of a flush that did not come through and are overwritten. Any thread may read.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from crc32c import crc32c
 
 from bookkeeper.bookie import index_format, record_format
 from bookkeeper.bookie.config import StorageConfig
+from bookkeeper.bookie.location_runs import LocationRun
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
-from bookkeeper.bookie.runs import Run
 from bookkeeper.bookie.write_cache import slice_packets
 from bookkeeper.errors import CorruptFileError, MissingFileError
 from bookkeeper.storage.file_system import Buffer, File, FileSystem
-from bookkeeper.storage.ordered_store import Changes
+from bookkeeper.storage.ordered_store import StoreTransaction
 
 DIRECTORY: Final = "entry-log"
 VERSION: Final = 1
@@ -53,7 +53,7 @@ def encode_header(log_id: int) -> bytes:
 
 
 @dataclass(slots=True)
-class LogState:
+class EntryLogState:
     """A log as of the last commit: where it ends, and how many bytes of it the index points to."""
 
     end: int
@@ -68,7 +68,7 @@ class EntryLogs:
         file_system: FileSystem,
         config: StorageConfig,
         next_id: int,
-        logs: dict[int, LogState],
+        logs: dict[int, EntryLogState],
     ) -> None:
         self.logs = logs
         self.next_id = next_id
@@ -131,7 +131,7 @@ class EntryLogs:
         file = self.file_system.create(log_path(log_id))
         file.pwritev([encode_header(log_id)], 0)
         self._files[log_id] = file
-        self.logs[log_id] = LogState(DATA_OFFSET, 0)
+        self.logs[log_id] = EntryLogState(DATA_OFFSET, 0)
         self.active_id = log_id
         return log_id
 
@@ -174,7 +174,7 @@ class EntryLogs:
 
     # ---- reading
 
-    def read_records(self, ledger_id: int, run: Run) -> bytes:
+    def read_records(self, ledger_id: int, run: LocationRun) -> bytes:
         """All records of a run as they lie there, every one checked.
 
         Raises:
@@ -186,7 +186,7 @@ class EntryLogs:
             raise _damaged(run, ledger_id, run.first + intact)
         return data
 
-    def read_intact(self, ledger_id: int, run: Run) -> tuple[bytes, int]:
+    def read_intact(self, ledger_id: int, run: LocationRun) -> tuple[bytes, int]:
         """Records of a run, and how many of its ids are intact from the first on.
 
         Raises:
@@ -207,7 +207,9 @@ class EntryLogs:
         self._hold(log_id, first, end + -end % _READ_BLOCK_BYTES)
         return data
 
-    def read(self, ledger_id: int, run: Run, first: int, end: int) -> list[bytes | memoryview]:
+    def read(
+        self, ledger_id: int, run: LocationRun, first: int, end: int
+    ) -> list[bytes | memoryview]:
         """Checked packets of the entries ``first <= id < end`` of a run; no holes among them.
 
         Raises:
@@ -225,12 +227,12 @@ class EntryLogs:
         return slice_packets(data, 0, sizes[:intact])
 
 
-def _damaged(run: Run, ledger_id: int, entry_id: int) -> CorruptFileError:
+def _damaged(run: LocationRun, ledger_id: int, entry_id: int) -> CorruptFileError:
     reason = f"no intact record of ledger {ledger_id}, entry {entry_id}"
     return CorruptFileError(log_path(run.log_id), run.offset_of(entry_id), reason)
 
 
-class LogAppender:
+class EntryLogAppender:
     """Appends of one transaction. Writes in large calls; ``finish`` makes all of it durable."""
 
     def __init__(self, logs: EntryLogs) -> None:
@@ -281,7 +283,7 @@ class LogAppender:
         if self._created:
             self._logs.file_system.sync_dir(DIRECTORY, "entry-log.name")
 
-    def changes(self, changes: Changes, live_delta: dict[int, int]) -> None:
+    def changes(self, changes: StoreTransaction, live_delta: dict[int, int]) -> None:
         """Add what the index must know of the logs: ends, live bytes, next id."""
         for log_id in self.ends.keys() | live_delta.keys():
             state = self._logs.logs[log_id]

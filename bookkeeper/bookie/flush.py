@@ -11,13 +11,13 @@ import contextlib
 from collections.abc import Iterator
 
 from bookkeeper.bookie import index_format
-from bookkeeper.bookie.entry_log import LogAppender
+from bookkeeper.bookie.entry_log import EntryLogAppender
 from bookkeeper.bookie.journal import retire_segments
-from bookkeeper.bookie.ledger_state import LedgerState
+from bookkeeper.bookie.ledger_descriptor import LedgerDescriptor
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
-from bookkeeper.bookie.runs import Run, group_chunks, overlay
+from bookkeeper.bookie.location_runs import LocationRun, group_chunks, overlay
 from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.ordered_store import Changes, OrderedStore
+from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
 
 
 def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
@@ -26,11 +26,11 @@ def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:
     Raises:
         OSError: ENOSPC may be retried with the same job later; anything else is final.
     """
-    appender = LogAppender(storage.logs)
-    changes = Changes()
+    appender = EntryLogAppender(storage.logs)
+    changes = StoreTransaction()
     live_delta: dict[int, int] = {}
-    flushed_last: dict[LedgerState, int] = {}
-    creators: dict[LedgerState, bool] = {}
+    flushed_last: dict[LedgerDescriptor, int] = {}
+    creators: dict[LedgerDescriptor, bool] = {}
     try:
         for ledger_id in sorted(job.half.ledgers):
             state = job.ledgers.get(ledger_id)
@@ -79,24 +79,24 @@ def _last_entry(job: FlushJob, ledger_id: int) -> int:
 def _write_ledger(
     storage: LedgerStorage,
     job: FlushJob,
-    state: LedgerState,
-    appender: LogAppender,
-    changes: Changes,
+    state: LedgerDescriptor,
+    appender: EntryLogAppender,
+    changes: StoreTransaction,
     live_delta: dict[int, int],
 ) -> Iterator[None]:
     """Append a ledger's chunks and collect the index changes."""
     config = storage.config
     chunks = job.half.ledgers[state.ledger_id].ordered()
-    runs: list[Run] = []
+    runs: list[LocationRun] = []
     for first, sizes, group in group_chunks(chunks, config.run_entries_max, config.run_bytes_max):
         size = sum(chunk.bytes for chunk in group)
         buffers = [buffer for chunk in group for buffer in chunk.buffers]
         log_id, offset = appender.append(buffers, size)
-        runs.append(Run(first, log_id, offset, sizes))
+        runs.append(LocationRun(first, log_id, offset, sizes))
         if appender.is_full:
             appender.write_pending()
             yield
-    old: list[Run] = []
+    old: list[LocationRun] = []
     if chunks[0].first <= state.flushed_last:
         # Entries that are in the index already (re-sent, or rewritten by a recovery): the new copy
         # wins, and old runs must not hide behind it.
@@ -104,7 +104,9 @@ def _write_ledger(
     replace_runs(state.ledger_id, old, overlay(old, runs) if old else runs, changes, live_delta)
 
 
-def overlapping_runs(index: OrderedStore, ledger_id: int, first: int, end: int) -> list[Run]:
+def overlapping_runs(
+    index: OrderedStore, ledger_id: int, first: int, end: int
+) -> list[LocationRun]:
     """Runs in the index that share ids with ``first <= id < end``."""
     low, _ = index_format.ledger_runs(ledger_id)
     key = index_format.run_key(ledger_id, first)
@@ -121,9 +123,9 @@ def overlapping_runs(index: OrderedStore, ledger_id: int, first: int, end: int) 
 
 def replace_runs(
     ledger_id: int,
-    old: list[Run],
-    new: list[Run],
-    changes: Changes,
+    old: list[LocationRun],
+    new: list[LocationRun],
+    changes: StoreTransaction,
     live_delta: dict[int, int],
 ) -> None:
     """Index changes that turn ``old`` runs into ``new`` ones, and what that does to live bytes."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from bookkeeper.bookie.runs import Run
+from bookkeeper.bookie.location_runs import LocationRun
 from bookkeeper.errors import CorruptFileError
 
 VERSION: Final = 1
@@ -53,7 +53,7 @@ class LedgerRecord:
     limbo: bool
     explicit_lac: int
     last_entry: int
-    unsure: bool = False
+    fence_unknown: bool = False
 
 
 def seal(key: bytes, value: bytes) -> tuple[bytes, bytes]:
@@ -79,7 +79,7 @@ def run_key(ledger_id: int, first: int) -> bytes:
     return _RUN_KEY.pack(b"r", ledger_id, first)
 
 
-def encode_run(ledger_id: int, run: Run) -> tuple[bytes, bytes]:
+def encode_run(ledger_id: int, run: LocationRun) -> tuple[bytes, bytes]:
     sizes = array("I", run.sizes)
     if sys.byteorder == "little":
         sizes.byteswap()
@@ -87,7 +87,7 @@ def encode_run(ledger_id: int, run: Run) -> tuple[bytes, bytes]:
     return seal(run_key(ledger_id, run.first), value)
 
 
-def decode_run(key: bytes, value: bytes) -> tuple[int, Run]:
+def decode_run(key: bytes, value: bytes) -> tuple[int, LocationRun]:
     """Ledger id and run.
 
     Raises:
@@ -100,7 +100,7 @@ def decode_run(key: bytes, value: bytes) -> tuple[int, Run]:
     sizes.frombytes(value[_RUN_VALUE.size :])
     if sys.byteorder == "little":
         sizes.byteswap()
-    return ledger_id, Run(first, log_id, offset, sizes)
+    return ledger_id, LocationRun(first, log_id, offset, sizes)
 
 
 def first_of_run_key(key: bytes) -> int:
@@ -156,7 +156,7 @@ def id_of_key(key: bytes) -> int:
 
 
 def encode_ledger(ledger_id: int, record: LedgerRecord) -> tuple[bytes, bytes]:
-    flags = _FENCED * record.fenced | _LIMBO * record.limbo | _UNSURE * record.unsure
+    flags = _FENCED * record.fenced | _LIMBO * record.limbo | _UNSURE * record.fence_unknown
     value = _LEDGER_VALUE.pack(flags, record.explicit_lac, record.last_entry) + record.master_key
     return seal(ledger_key(ledger_id), value)
 

@@ -18,11 +18,11 @@ from bookkeeper.bookie.config import StorageConfig
 from bookkeeper.bookie.entry_log import DATA_OFFSET, encode_header, log_path
 from bookkeeper.bookie.flush import overlapping_runs, replace_runs
 from bookkeeper.bookie.index_format import LedgerRecord
+from bookkeeper.bookie.location_runs import LocationRun, overlay
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
-from bookkeeper.bookie.runs import Run, overlay
 from bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES
 from bookkeeper.storage.file_system import File, FileSystem
-from bookkeeper.storage.ordered_store import Changes, OrderedStore
+from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _RUNS_PER_COMMIT = 1024
 def begin_rebuild(index: OrderedStore) -> None:
     """Empty the index, and note that data is lost. Until the end of it no start succeeds."""
     note = index_format.encode_limbo(index_format.LIMBO_ENTERING, -1)
-    index.commit(Changes(delete_ranges=[(b"", b"\xff")], puts=[note]), sync_point=None)
+    index.commit(StoreTransaction(delete_ranges=[(b"", b"\xff")], puts=[note]), sync_point=None)
 
 
 def rebuild_index(file_system: FileSystem, index: OrderedStore, config: StorageConfig) -> None:
@@ -48,7 +48,7 @@ def rebuild_index(file_system: FileSystem, index: OrderedStore, config: StorageC
         if log_id is not None:
             newest = max(newest, log_id)
             _read_log(file_system, index, config, log_id)
-    changes = Changes()
+    changes = StoreTransaction()
     changes.puts.append(index_format.encode_number(index_format.NEXT_LOG_KEY, newest + 1))
     changes.puts.append(index_format.encode_number(index_format.FORMAT_KEY, index_format.VERSION))
     index.commit(changes, sync_point=None)
@@ -58,7 +58,7 @@ def rebuild_index(file_system: FileSystem, index: OrderedStore, config: StorageC
 class _Batch:
     """Runs of one log that aren't committed yet, free of overlaps."""
 
-    runs: list[tuple[int, Run]] = field(default_factory=list)
+    runs: list[tuple[int, LocationRun]] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)  # ledger -> end of its runs here
 
 
@@ -73,7 +73,7 @@ def _read_log(
             file.pwritev([encode_header(log_id)], 0)
             file.sync("entry-log.data")
         put = index_format.encode_log(log_id, max(size, DATA_OFFSET), 0)
-        index.commit(Changes(puts=[put]), sync_point=None)
+        index.commit(StoreTransaction(puts=[put]), sync_point=None)
         for ledger_id, run in _find_runs(file, config, log_id, size):
             if run.first < batch.ends.get(ledger_id, 0) or len(batch.runs) >= _RUNS_PER_COMMIT:
                 _commit(index, batch)
@@ -87,7 +87,7 @@ def _read_log(
 
 def _commit(index: OrderedStore, batch: _Batch) -> None:
     """Add runs; what lay there before, in an older log, is replaced."""
-    changes = Changes()
+    changes = StoreTransaction()
     delta: dict[int, int] = {}
     for ledger_id, run in batch.runs:
         old = overlapping_runs(index, ledger_id, run.first, run.end)
@@ -107,7 +107,7 @@ def _commit(index: OrderedStore, batch: _Batch) -> None:
 
 def _find_runs(
     file: File, config: StorageConfig, log_id: int, size: int
-) -> Iterator[tuple[int, Run]]:
+) -> Iterator[tuple[int, LocationRun]]:
     """Runs of consecutive intact entries, as they lie there."""
     ledger_id, sizes, run_bytes = -1, list[int](), 0
     first = start = end = 0
@@ -122,13 +122,13 @@ def _find_runs(
         )
         if not continues:
             if sizes:
-                yield ledger_id, Run(first, log_id, start, sizes)
+                yield ledger_id, LocationRun(first, log_id, start, sizes)
             ledger_id, first, start, sizes, run_bytes = found_ledger, entry_id, offset, [], 0
         sizes.append(packet_bytes)
         run_bytes += record_bytes
         end = offset + record_bytes
     if sizes:
-        yield ledger_id, Run(first, log_id, start, sizes)
+        yield ledger_id, LocationRun(first, log_id, start, sizes)
 
 
 def _find_entries(file: File, size: int) -> Iterator[tuple[int, int, int, int]]:

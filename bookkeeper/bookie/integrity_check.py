@@ -21,9 +21,9 @@ from typing import Final
 
 from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.keeper import UpkeepFigures
+from bookkeeper.bookie.integrity_listener import IntegrityMetrics
 from bookkeeper.bookie.limbo import lives_on, note_steps
-from bookkeeper.bookie.peers import Peers
+from bookkeeper.bookie.replica_source import ReplicaSource
 from bookkeeper.errors import BookieClosedError, BookkeeperError
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, master_key
 from bookkeeper.packet import PACKET_HEADER_BYTES
@@ -62,11 +62,15 @@ class IntegrityCheck:
     """``start()``, ``request()`` for a round at once, ``close()``."""
 
     def __init__(
-        self, bookie: Bookie, peers: Peers, figures: UpkeepFigures, config: IntegrityConfig
+        self,
+        bookie: Bookie,
+        replica_source: ReplicaSource,
+        metrics: IntegrityMetrics,
+        config: IntegrityConfig,
     ) -> None:
         self._bookie = bookie
-        self._peers = peers
-        self._figures = figures
+        self._replica_source = replica_source
+        self._metrics = metrics
         self._config = config
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -95,8 +99,8 @@ class IntegrityCheck:
         return {
             "running": self._running,
             "ledgersChecked": self._checked,
-            "entriesRestored": self._figures.restored_entries,
-            "bytesRestored": self._figures.restored_bytes,
+            "entriesRestored": self._metrics.restored_entries,
+            "bytesRestored": self._metrics.restored_bytes,
             "unresolvedLedgers": len(self._unresolved),
             "unresolved": [{"ledger": id_, "reason": reason} for id_, reason in shown],
         }
@@ -146,7 +150,7 @@ class IntegrityCheck:
         began_s = asyncio.get_running_loop().time()
         try:
             await self._look_at_repairs()  # before any metadata
-            async for ids in self._peers.ledger_ids():
+            async for ids in self._replica_source.ledger_ids():
                 for start in range(0, len(ids), _BATCH):
                     await self._check_all(ids[start : start + _BATCH], full=full)
             await self._check_local()
@@ -161,10 +165,10 @@ class IntegrityCheck:
 
     async def _look_at_repairs(self) -> None:
         if self._repairs:
-            now = await self._peers.repairs()
+            now = await self._replica_source.repairs()
             self._repairs = {id_: v for id_, v in self._repairs.items() if now.get(id_) == v}
         elif self._repairs is None:
-            self._repairs = await self._peers.repairs()
+            self._repairs = await self._replica_source.repairs()
 
     async def _check_local(self) -> None:
         """Ledgers in limbo that the metadata no longer lists were deleted."""
@@ -190,7 +194,7 @@ class IntegrityCheck:
             await self._bookie.run_maintenance(note_steps(storage, 0, -1))
             _log.warning(
                 "limbo is over: %d entries were copied from other bookies",
-                self._figures.restored_entries,
+                self._metrics.restored_entries,
             )
         return True
 
@@ -210,12 +214,12 @@ class IntegrityCheck:
                 if why:
                     self._unresolved[ledger_id] = why
 
-        wanted = [id_ for id_ in ledger_ids if full or self._is_doubtful(id_)]
+        wanted = [id_ for id_ in ledger_ids if full or self._is_uncertain(id_)]
         for result in await asyncio.gather(*map(check, wanted), return_exceptions=True):
             if result is not None:
                 raise result
 
-    def _is_doubtful(self, ledger_id: int) -> bool:
+    def _is_uncertain(self, ledger_id: int) -> bool:
         storage = self._bookie.storage
         state = storage.ledgers.get(ledger_id)
         return storage.is_unknown(ledger_id) if state is None else state.limbo
@@ -229,12 +233,12 @@ class IntegrityCheck:
             patient: an open ledger may still lose this bookie by its writer's own doing.
         """
         storage, bookie_id = self._bookie.storage, self._bookie.bookie_id
-        metadata = await self._peers.metadata(ledger_id)
+        metadata = await self._replica_source.metadata(ledger_id)
         self._checked += 1
         if metadata is None:
             storage.clear_limbo(ledger_id, fenced=True)  # deleted: no answer matters any more
             return ""
-        doubtful = self._is_doubtful(ledger_id)
+        doubtful = self._is_uncertain(ledger_id)
         at_work = bookie_id in metadata.last_segment.bookies
         if doubtful and (
             metadata.state is LedgerState.IN_RECOVERY
@@ -243,7 +247,7 @@ class IntegrityCheck:
             if patient:
                 self._open.append(ledger_id)
                 return ""
-            metadata = await self._peers.recover(metadata)
+            metadata = await self._replica_source.recover(metadata)
         if lives_on(metadata, bookie_id):
             why = await self._fill(metadata, doubtful=doubtful)
             if why:
@@ -274,7 +278,7 @@ class IntegrityCheck:
                     )
                 at = first
                 while at < end:
-                    fetched = await self._peers.fetch(metadata, at, end)
+                    fetched = await self._replica_source.fetch(metadata, at, end)
                     if fetched.packets:
                         await self._store(metadata, at, fetched.packets)
                         at += len(fetched.packets)
@@ -314,5 +318,5 @@ class IntegrityCheck:
             await asyncio.sleep(_BUSY_S)
         if code != codes.OK:
             raise BookkeeperError(f"entry {first} could not be stored: {codes.code_name(code)}")
-        self._figures.restored_entries += len(packets)
-        self._figures.restored_bytes += size
+        self._metrics.restored_entries += len(packets)
+        self._metrics.restored_bytes += size

@@ -28,10 +28,10 @@ from bookkeeper.bookie.config import StorageConfig
 from bookkeeper.bookie.entry_log import EntryLogs
 from bookkeeper.bookie.journal import Journal, JournalWriter
 from bookkeeper.bookie.journal_format import Mark
-from bookkeeper.bookie.ledger_state import NO_ENTRY_ID, LedgerState
+from bookkeeper.bookie.ledger_descriptor import NO_ENTRY_ID, LedgerDescriptor
+from bookkeeper.bookie.location_runs import LocationRun
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
-from bookkeeper.bookie.runs import Run
-from bookkeeper.bookie.write_cache import HOLES_MAX, JOINED, Chunk, WriteCache
+from bookkeeper.bookie.write_cache import HOLES_MAX, JOINED, WriteCache, WriteCacheChunk
 from bookkeeper.errors import CorruptFileError
 from bookkeeper.packet import PACKET_HEADER_BYTES
 from bookkeeper.storage.file_system import FileSystem
@@ -55,7 +55,7 @@ class FlushJob:
 
     marks: list[Mark]
     half: WriteCache
-    ledgers: dict[int, LedgerState] = field(default_factory=dict)
+    ledgers: dict[int, LedgerDescriptor] = field(default_factory=dict)
     metadata_mark: bytes = b""
 
 
@@ -78,7 +78,7 @@ class LedgerStorage:
         self.logs = logs
         self.writers = writers  # of each journal
         self.journals: list[Journal] = []
-        self.ledgers: dict[int, LedgerState] = {}
+        self.ledgers: dict[int, LedgerDescriptor] = {}
         self.disputed: set[int] = set()  # of these, the ids that two ledgers share
         self.deleted: dict[int, int] = {}  # ledger id -> when it was dropped, seconds
         self.deleted_creators: dict[int, int] = {}  # of these, where it is known
@@ -94,7 +94,7 @@ class LedgerStorage:
         self.damaged_logs: dict[int, str] = {}  # log id -> what compaction found in it
         self.active = WriteCache()
         self.flushing: WriteCache | None = None
-        self._dirty: dict[int, LedgerState] = {}  # states that the index does not have
+        self._dirty: dict[int, LedgerDescriptor] = {}  # states that the index does not have
         self._only_journal: Journal | None = None  # spares a division in the usual case
         self._queue_bytes_max = config.journal_queue_bytes_max // len(writers)
 
@@ -153,10 +153,10 @@ class LedgerStorage:
                 return codes.UNAUTHORIZED
             if request.creator != state.creator and not state.is_of(request.creator):
                 return self.denial(ledger_id)
-            if (state.fenced or state.limbo or state.unsure) and not request.recovery:
+            if (state.fenced or state.limbo or state.fence_unknown) and not request.recovery:
                 # It may have forgotten a fence: it must not say that there is none.
                 return codes.FENCED if state.fenced else codes.UNKNOWN_LEDGER_STATE
-            if state.emptying:
+            if state.draining:
                 return codes.TOO_MANY_REQUESTS
         elif ledger_id in self.deleted:
             # A late writer; its entries would never be collected again.
@@ -204,7 +204,7 @@ class LedgerStorage:
 
     def fence(
         self, ledger_id: int, master_key: bytes, waiting: object, creator: int = 0
-    ) -> tuple[int, LedgerState | None]:
+    ) -> tuple[int, LedgerDescriptor | None]:
         """Fence a ledger in memory at once; ``waiting`` is told when it is durable.
 
         Returns:
@@ -271,15 +271,15 @@ class LedgerStorage:
 
     def _create(
         self, ledger_id: int, master_key: bytes, creator: int, *, complete: bool
-    ) -> LedgerState:
+    ) -> LedgerDescriptor:
         """A ledger that is new here.
 
         Args:
             complete: its own writer asks, so nothing of it can have been here before.
         """
-        state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key, creator)
+        state = self.ledgers[ledger_id] = LedgerDescriptor(ledger_id, master_key, creator)
         state.limbo = not complete and ledger_id <= self.limbo_last
-        state.unsure = ledger_id < self.lost_below  # so it isn't its writer who asks
+        state.fence_unknown = ledger_id < self.lost_below  # so it isn't its writer who asks
         body = journal_format.LEDGER_ID.pack(ledger_id) + master_key
         self.journal_of(ledger_id).append_meta(record_format.LEDGER_KEY, body)
         if creator:
@@ -287,7 +287,7 @@ class LedgerStorage:
         self._dirty[ledger_id] = state
         return state
 
-    def _journal_creator(self, state: LedgerState, waiting: object = None) -> None:
+    def _journal_creator(self, state: LedgerDescriptor, waiting: object = None) -> None:
         flags = journal_format.CREATOR_DISPUTED if state.disputed else 0
         body = journal_format.CREATOR_BODY.pack(state.ledger_id, state.creator, flags)
         self.journal_of(state.ledger_id).append_meta(record_format.LEDGER_CREATOR, body, waiting)
@@ -306,7 +306,7 @@ class LedgerStorage:
         has lost data: then it may have held that ledger before.
         """
         state = self.ledgers.get(ledger_id)
-        doubtful = state is None or state.limbo or state.unsure or self.is_unknown(ledger_id)
+        doubtful = state is None or state.limbo or state.fence_unknown or self.is_unknown(ledger_id)
         return codes.UNKNOWN_LEDGER_STATE if doubtful else codes.OTHER_CREATOR
 
     def note_dispute(self, ledger_id: int, waiting: object = None) -> bool:
@@ -325,7 +325,7 @@ class LedgerStorage:
         self._journal_creator(state, waiting)
         return True
 
-    def set_disputed(self, state: LedgerState) -> None:
+    def set_disputed(self, state: LedgerDescriptor) -> None:
         """Not durable by itself."""
         state.disputed = True
         self.disputed.add(state.ledger_id)
@@ -340,7 +340,7 @@ class LedgerStorage:
 
     def _add_chunk(
         self,
-        state: LedgerState,
+        state: LedgerDescriptor,
         ids: Sequence[int],
         heads: list[bytes],
         bodies: list[bytes],
@@ -370,11 +370,13 @@ class LedgerStorage:
                 spread[entry_id - ids[0]] = entry_size
             sizes = spread
         parts = JOINED if len(buffers) == 1 else 3
-        self.active.add(state.ledger_id, Chunk(ids[0], sizes, buffers, size, count, parts))
+        self.active.add(
+            state.ledger_id, WriteCacheChunk(ids[0], sizes, buffers, size, count, parts)
+        )
         if ids[-1] > state.last_entry:
             state.last_entry = ids[-1]
 
-    def mark_dirty(self, state: LedgerState) -> None:
+    def mark_dirty(self, state: LedgerDescriptor) -> None:
         """The index does not have this state."""
         self._dirty[state.ledger_id] = state
 
@@ -419,7 +421,7 @@ class LedgerStorage:
 
     def empty(self, ledger_id: int) -> bool:
         """Stop serving the entries of a ledger that others hold; ``over_replicated.empty_steps``
-        and ``end_emptying`` follow. Its key stays, and a fence: whoever was acknowledged to be kept
+        and ``end_draining`` follow. Its key stays, and a fence: whoever was acknowledged to be kept
         out stays out.
 
         Returns:
@@ -429,23 +431,23 @@ class LedgerStorage:
         if any(ledger_id in half.ledgers for half in halves):
             return False
         state = self.ledgers[ledger_id]
-        state.fenced = state.emptying = True
+        state.fenced = state.draining = True
         state.last_entry = NO_ENTRY_ID
         self._dirty[ledger_id] = state
         return True
 
-    def end_emptying(self, ledger_id: int) -> None:
+    def end_draining(self, ledger_id: int) -> None:
         """The steps ended, well or not: what the index has left is served."""
         state = self.ledgers.get(ledger_id)
         if state is not None:
-            state.emptying = False
+            state.draining = False
             state.last_entry = state.flushed_last
 
     def set_limbo(self, ledger_id: int, master_key: bytes = b"", creator: int = 0) -> None:
         """This ledger may have lost entries or a fence: answer no negative, accept no writer."""
         state = self.ledgers.get(ledger_id)
         if state is None:
-            state = self.ledgers[ledger_id] = LedgerState(ledger_id, master_key, creator)
+            state = self.ledgers[ledger_id] = LedgerDescriptor(ledger_id, master_key, creator)
         elif not state.master_key:  # lost
             state.master_key = master_key
         state.limbo = True
@@ -459,7 +461,7 @@ class LedgerStorage:
         """
         state = self.ledgers.get(ledger_id)
         if state is not None and state.limbo:
-            state.limbo = state.unsure = False
+            state.limbo = state.fence_unknown = False
             state.fenced = state.fenced or fenced
             self._dirty[ledger_id] = state
 
@@ -528,7 +530,7 @@ class LedgerStorage:
             first += len(found)
         return packets
 
-    def find_run(self, ledger_id: int, entry_id: int) -> Run | None:
+    def find_run(self, ledger_id: int, entry_id: int) -> LocationRun | None:
         """The index's run that holds an entry (any thread)."""
         item = self.index.floor(index_format.run_key(ledger_id, entry_id))
         low, _ = index_format.ledger_runs(ledger_id)
@@ -544,7 +546,7 @@ class LedgerStorage:
         item = self.index.floor(index_format.run_key(ledger_id, entry_id))
         return entry_id if item is None else index_format.first_of_run_key(item[0])
 
-    def stored_runs(self, ledger_id: int) -> list[Run]:
+    def stored_runs(self, ledger_id: int) -> list[LocationRun]:
         """All runs of a ledger (any thread)."""
         items = self.index.range(*index_format.ledger_runs(ledger_id))
         return [index_format.decode_run(key, value)[1] for key, value in items]
@@ -572,7 +574,7 @@ def _may_create(ledger_id: int, master_key: bytes) -> bool:
     return 0 <= ledger_id < _LEDGER_ID_MAX and len(master_key) <= MASTER_KEY_BYTES_MAX
 
 
-def _accepts(state: LedgerState, master_key: bytes) -> bool:
+def _accepts(state: LedgerDescriptor, master_key: bytes) -> bool:
     """Check a request's key; a ledger whose key was lost with its disk takes the first one given.
 
     That is as good as a new ledger, which is created with whatever key comes first.
@@ -582,7 +584,9 @@ def _accepts(state: LedgerState, master_key: bytes) -> bool:
     return compare_digest(state.master_key, master_key)
 
 
-def _readable_end(run: Run, first: int, count_max: int, bytes_max: int, at_least_one: bool) -> int:
+def _readable_end(
+    run: LocationRun, first: int, count_max: int, bytes_max: int, at_least_one: bool
+) -> int:
     """End of the entries from ``first`` on that fit the limits and have no hole among them."""
     end = first
     for size in run.sizes[first - run.first :]:

@@ -23,7 +23,7 @@ from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import LedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata, master_key
-from bookkeeper.storage.ordered_store import Changes
+from bookkeeper.storage.ordered_store import StoreTransaction
 
 _log = logging.getLogger(__name__)
 
@@ -79,10 +79,10 @@ def note_steps(storage: LedgerStorage, phase: int, last_ledger: int) -> Iterator
     """Note durably how far limbo is; phase 0: it is over."""
     if phase:
         storage.lost_below = max(storage.lost_below, last_ledger + 1)
-        changes = Changes(puts=[index_format.encode_limbo(phase, last_ledger)])
+        changes = StoreTransaction(puts=[index_format.encode_limbo(phase, last_ledger)])
         changes.puts.append(index_format.encode_number(index_format.LOST_KEY, storage.lost_below))
     else:
-        changes, last_ledger = Changes(deletes=[index_format.LIMBO_KEY]), -1
+        changes, last_ledger = StoreTransaction(deletes=[index_format.LIMBO_KEY]), -1
     storage.index.commit(changes, "index.limbo")
     storage.limbo_phase, storage.limbo_last = phase, last_ledger
     yield

@@ -13,8 +13,8 @@ from bookkeeper.bookie import entry_log, index_format
 from bookkeeper.bookie.config import StorageConfig
 from bookkeeper.bookie.index_rebuild import rebuild_index
 from bookkeeper.bookie.ledger_storage import LedgerStorage
-from bookkeeper.bookie.lost_logs import forget_lost_logs
-from bookkeeper.bookie.start import open_storage
+from bookkeeper.bookie.missing_entry_logs import forget_lost_logs
+from bookkeeper.bookie.storage_startup import open_storage
 from bookkeeper.errors import CorruptFileError, MissingFileError
 from bookkeeper.storage.file_system import FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from bookkeeper.bookie.garbage import GarbageReport, remove_dead_logs, remove_runs
+from bookkeeper.bookie.garbage_scan import GarbageReport, remove_runs, remove_unreferenced_logs
 from bookkeeper.bookie.index_format import encode_ledger
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.client.ledger_store import VersionedLedger
 from bookkeeper.ledger_metadata import LedgerState
 
 __all__ = [
-    *("LISTED_S_MIN", "LedgerLock", "LedgerLocks", "LedgerReader"),
+    *("LISTED_S_MIN", "LedgerLock", "LedgerLocks", "LedgerMetadataReader"),
     *("OverReplicatedLedgers", "empty_steps"),
 ]
 
@@ -46,7 +46,7 @@ class LedgerLocks(Protocol):
         ...
 
 
-class LedgerReader(Protocol):
+class LedgerMetadataReader(Protocol):
     """``client.ledger_store.LedgerStore``."""
 
     async def read(self, ledger_id: int) -> VersionedLedger | None: ...
@@ -55,7 +55,7 @@ class LedgerReader(Protocol):
 class OverReplicatedLedgers:
     """Says what one bookie need not hold."""
 
-    def __init__(self, bookie_id: str, ledgers: LedgerReader, locks: LedgerLocks) -> None:
+    def __init__(self, bookie_id: str, ledgers: LedgerMetadataReader, locks: LedgerLocks) -> None:
         self._bookie_id = bookie_id
         self._ledgers = ledgers
         self._locks = locks
@@ -97,5 +97,5 @@ def empty_steps(
             remove_runs(storage, [ledger_id], [record], sync_point=None)
             state.flushed_last = -1
         yield
-    removed, freed = yield from remove_dead_logs(storage)
+    removed, freed = yield from remove_unreferenced_logs(storage)
     report.append(GarbageReport(len(ledger_ids), removed, freed))

@@ -18,40 +18,40 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.auth.gate import Gate
+from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from bookkeeper.bookie.admin_access import AdminAccess
 from bookkeeper.bookie.admin_pages import AdminPages, Metrics
 from bookkeeper.bookie.admin_server import AdminServer
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.current_metadata import CurrentMetadata
 from bookkeeper.bookie.directories import open_directories
 from bookkeeper.bookie.drain import Drain
+from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.integrity_service import IntegrityService
+from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
 from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
-from bookkeeper.bookie.peers import LedgerPeers
+from bookkeeper.bookie.replica_source import EnsembleReplicaSource
 from bookkeeper.bookie.settings import BookieSettings
-from bookkeeper.bookie.upkeep import Upkeep
 from bookkeeper.client.async_ledger_recovery import recover_ledger
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import PlacementConfig
-from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.ending import PLAIN, end_after, run_server
+from bookkeeper.client.pool_placement import placement_for
 from bookkeeper.errors import BookkeeperError
-from bookkeeper.http_sites import pages_check
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.loop_stalls import LoopStalls
 from bookkeeper.malloc import keep_freed_memory
+from bookkeeper.origin_check import pages_check
+from bookkeeper.process_shutdown import PLAIN, end_after, run_server
 from bookkeeper.replication.process import AutoRecoveryPart
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.transport_grpc.bookie_server import BookieServer
 from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.tls import server_credentials
 from metadata.errors import MetadataError
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class BookieProcess:
         self._placement = placement or PlacementConfig()
         self.web_url = ""  # "": no HTTP
         self._pages = AdminPages(metrics)
-        self._gate: Gate | None = None  # of both ports; None: for everybody
+        self._authenticator: BookieAuthenticator | None = None  # of both ports; None: for everybody
         self.bookie: Bookie
         self.address: tuple[str, int] = ("", 0)  # as advertised
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -99,7 +99,7 @@ class BookieProcess:
         """
         settings = self.settings
         settings.check()
-        self._gate = settings.gate()
+        self._authenticator = settings.authenticator()
         if warning := settings.without_effect():
             _log.warning("%s", warning)
         path = settings.metadata_store_config_path
@@ -139,9 +139,9 @@ class BookieProcess:
             settings.http_server_allowed_hosts,
             bind_address=host,
             own=(settings.advertised_host,),
-            is_authenticated=self._gate is not None,
+            is_authenticated=self._authenticator is not None,
         )
-        access = None if self._gate is None else AdminAccess(self._gate)
+        access = None if self._authenticator is None else AdminAccess(self._authenticator)
         server = AdminServer(pages, access, sites=sites)
         stack.push_async_callback(server.close)
         port = await server.listen(host, settings.http_server_port)
@@ -153,7 +153,9 @@ class BookieProcess:
         credentials = None if tls is None else server_credentials(tls)
         host = settings.advertised_host
         # The id may follow from the port, and the port be left to the system.
-        server = BookieServer(settings.bookie_id, settings.transport(), credentials, self._gate)
+        server = BookieServer(
+            settings.bookie_id, settings.transport(), credentials, self._authenticator
+        )
         stack.push_async_callback(server.close)
         port = await server.listen(settings.bind_address, settings.bookie_port)
         self.address = host, port
@@ -182,15 +184,15 @@ class BookieProcess:
         collector = GarbageCollector(
             bookie,
             ledgers,
-            before_listing=CurrentMetadata(store, bookie_id, instance_id).check,
+            before_listing=MetadataFreshnessCheck(store, bookie_id, instance_id).check,
             over_replicated=OverReplicatedLedgers(bookie_id, ledgers, locks),
         )
         stack.push_async_callback(collector.close)
         collector.start(settings.gc_wait_time / 1000)
         self._pages.collector = collector
-        await self._start_upkeep(stack, store, ledgers, locks)
+        await self._start_integrity_service(stack, store, ledgers, locks)
 
-    async def _start_upkeep(
+    async def _start_integrity_service(
         self,
         stack: AsyncExitStack,
         store: MetadataStore,
@@ -212,10 +214,12 @@ class BookieProcess:
         async def recover(ledger_id: int) -> LedgerMetadata:
             return await recover_ledger(ledger_id, ledgers, pool, placement, rng, config)
 
-        peers = LedgerPeers(bookie.bookie_id, ledgers, pool, recover, locks.repairs)
-        upkeep = Upkeep(bookie, peers, settings.upkeep())
-        stack.push_async_callback(upkeep.close)
-        upkeep.start()
+        replica_source = EnsembleReplicaSource(
+            bookie.bookie_id, ledgers, pool, recover, locks.repairs
+        )
+        integrity_service = IntegrityService(bookie, replica_source, settings.integrity_service())
+        stack.push_async_callback(integrity_service.close)
+        integrity_service.start()
         if self._auto_recovery is not None:
             await self._auto_recovery.start(stack, store, pool, bookie.bookie_id)
 
@@ -274,7 +278,7 @@ async def _serve(
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, 5, 200)
     stalls: LoopStalls | None = None
     if threshold_ms := settings.loop_stall_threshold_millis:
-        stalls = process.bookie.figures.loop_stalls = LoopStalls(threshold_ms / 1000)
+        stalls = process.bookie.metrics.loop_stalls = LoopStalls(threshold_ms / 1000)
         stalls.start()
     host, port = process.address
     if process.web_url:

@@ -45,7 +45,7 @@ def is_same_entry(stored: Buffer, head: Buffer, body: Buffer) -> bool:
     )
 
 
-class Look:
+class DuplicateCheck:
     """Compares a request with what is stored under its ids. Made on the loop."""
 
     def __init__(self, storage: LedgerStorage, request: AddRequest) -> None:
@@ -104,7 +104,7 @@ def add_after_look(storage: LedgerStorage, request: AddRequest) -> int:
     code = storage.add(request)
     if code != LedgerStorage.LOOK_FIRST:
         return code
-    code = Look(storage, request).run()
+    code = DuplicateCheck(storage, request).run()
     return storage.add(request, looked=True) if code == codes.OK else code
 
 
@@ -138,7 +138,7 @@ class ReAdds:
 
     def begin(self, request: AddRequest) -> None:
         """REQUIRES: no line of its ledger."""
-        look = Look(self._storage, request)
+        look = DuplicateCheck(self._storage, request)
         if look.is_short:
             self._end(request, look.run())
             return

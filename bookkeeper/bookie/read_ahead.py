@@ -18,10 +18,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from bookkeeper.bookie import index_format
-from bookkeeper.bookie.ledger_state import LedgerState
+from bookkeeper.bookie.ledger_descriptor import LedgerDescriptor
 from bookkeeper.bookie.ledger_storage import LedgerStorage
-from bookkeeper.bookie.runs import Run
-from bookkeeper.bookie.write_cache import HOLES_MAX, JOINED, Chunk
+from bookkeeper.bookie.location_runs import LocationRun
+from bookkeeper.bookie.write_cache import HOLES_MAX, JOINED, WriteCacheChunk
 from bookkeeper.errors import CorruptFileError
 
 __all__ = ["ReadAhead", "read_chunks"]
@@ -49,7 +49,7 @@ class _Stream:
     def __init__(self) -> None:
         self.next_entry = -1
         self.in_order = 0
-        self.chunks: list[Chunk] = []
+        self.chunks: list[WriteCacheChunk] = []
         self.bytes = 0
         self.fetch: asyncio.Future[None] | None = None
         self.fetch_first = -1
@@ -82,7 +82,9 @@ class ReadAhead:
         self._streams: OrderedDict[int, _Stream] = OrderedDict()  # the one read last at the end
         self._touched = False
 
-    async def read(self, state: LedgerState, first: int, count_max: int, bytes_max: int) -> Packets:
+    async def read(
+        self, state: LedgerDescriptor, first: int, count_max: int, bytes_max: int
+    ) -> Packets:
         """As ``LedgerStorage.read_stored``.
 
         Raises:
@@ -178,7 +180,7 @@ class ReadAhead:
         exactly = functools.partial(storage.read_stored, ledger_id, first, count_max, bytes_max)
         return await self._loop.run_in_executor(self._readers, exactly), True
 
-    def _fetch_ahead(self, state: LedgerState, stream: _Stream, asked_bytes: int) -> None:
+    def _fetch_ahead(self, state: LedgerDescriptor, stream: _Stream, asked_bytes: int) -> None:
         """Begin to read what comes next, unless it is there."""
         first = stream.next_entry
         ahead = 0
@@ -211,7 +213,7 @@ class ReadAhead:
         reading.add_done_callback(functools.partial(self._on_fetched, ledger_id, stream))
 
     def _on_fetched(
-        self, ledger_id: int, stream: _Stream, reading: asyncio.Future[list[Chunk]]
+        self, ledger_id: int, stream: _Stream, reading: asyncio.Future[list[WriteCacheChunk]]
     ) -> None:
         # What can't be read is an error for whoever asks for it, not for who might.
         if not reading.cancelled() and reading.exception() is None:
@@ -224,7 +226,7 @@ class ReadAhead:
         if fetch is not None and not fetch.done():
             fetch.set_result(None)
 
-    def _add(self, ledger_id: int, stream: _Stream, chunks: list[Chunk]) -> None:
+    def _add(self, ledger_id: int, stream: _Stream, chunks: list[WriteCacheChunk]) -> None:
         if self._streams.get(ledger_id) is not stream:
             return  # forgotten meanwhile
         for chunk in chunks:
@@ -251,20 +253,20 @@ class ReadAhead:
         self.bytes -= dropped.bytes
 
 
-_first: Callable[[Chunk], int] = lambda chunk: chunk.first  # noqa: E731
+_first: Callable[[WriteCacheChunk], int] = lambda chunk: chunk.first  # noqa: E731
 
 
-def _holds(chunks: list[Chunk], entry_id: int) -> bool:
+def _holds(chunks: list[WriteCacheChunk], entry_id: int) -> bool:
     return any(chunk.holds(entry_id) for chunk in chunks)
 
 
-def _covers(chunks: list[Chunk], entry_id: int) -> bool:
+def _covers(chunks: list[WriteCacheChunk], entry_id: int) -> bool:
     """A chunk says what is with this id, though it may be a hole."""
     return any(chunk.first <= entry_id < chunk.end for chunk in chunks)
 
 
 def _take(
-    chunks: list[Chunk], first: int, count_max: int, bytes_max: int, *, at_least_one: bool
+    chunks: list[WriteCacheChunk], first: int, count_max: int, bytes_max: int, *, at_least_one: bool
 ) -> Packets:
     """Contiguous packets from ``first`` on; empty: it isn't there, or more than ``bytes_max``."""
     packets: Packets = []
@@ -296,7 +298,7 @@ def read_chunks(
     count_max: int,
     bytes_max: int,
     gap_max: int = 0,
-) -> list[Chunk]:
+) -> list[WriteCacheChunk]:
     """Whole runs from entry ``first`` on, checked, until they hold what was asked for.
 
     Empty: neither ``first`` nor one of the ``gap_max`` entries behind it is in the index.
@@ -305,7 +307,7 @@ def read_chunks(
         CorruptFileError: entry ``first`` is damaged.
         OSError: the disk failed.
     """
-    chunks: list[Chunk] = []
+    chunks: list[WriteCacheChunk] = []
     while count_max > 0 and (bytes_max > 0 or not chunks):
         try:
             chunk = _read_chunk(storage, ledger_id, first, gap_max)
@@ -322,7 +324,9 @@ def read_chunks(
     return chunks
 
 
-def _read_chunk(storage: LedgerStorage, ledger_id: int, first: int, gap_max: int) -> Chunk | None:
+def _read_chunk(
+    storage: LedgerStorage, ledger_id: int, first: int, gap_max: int
+) -> WriteCacheChunk | None:
     for attempt in range(_ATTEMPTS):
         run = storage.find_run(ledger_id, first)
         if run is None and gap_max:
@@ -341,17 +345,21 @@ def _read_chunk(storage: LedgerStorage, ledger_id: int, first: int, gap_max: int
     return None
 
 
-def _run_behind(storage: LedgerStorage, ledger_id: int, first: int, gap_max: int) -> Run | None:
+def _run_behind(
+    storage: LedgerStorage, ledger_id: int, first: int, gap_max: int
+) -> LocationRun | None:
     """The run that begins a little behind ``first``."""
     low = index_format.run_key(ledger_id, first)
     items = storage.index.range(low, index_format.run_key(ledger_id, first + gap_max + 1), 1)
     return index_format.decode_run(*items[0])[1] if items else None
 
 
-def _chunk(data: bytes, run: Run, intact: int) -> Chunk:
+def _chunk(data: bytes, run: LocationRun, intact: int) -> WriteCacheChunk:
     """The first ``intact`` ids of a run."""
     good = run if intact == len(run.sizes) else run.part(run.first, run.first + intact)
     assert good is not None, "the first entry is intact"
     sizes = list(good.sizes)
     size = good.bytes
-    return Chunk(good.first, sizes, [data[:size]], size, len(sizes) - sizes.count(0), JOINED)
+    return WriteCacheChunk(
+        good.first, sizes, [data[:size]], size, len(sizes) - sizes.count(0), JOINED
+    )

@@ -1,7 +1,8 @@
 """A bookie for readers of entries: what could change anything is refused.
 
-What stands behind a port that strangers reach: entries and last-add-confirmed can be read there, of
-the ledgers that the caller may know. Nothing is fenced, so no reader can end a writer's ledger.
+What stands behind a port that unauthenticated clients reach: entries and last-add-confirmed can be
+read there, of the ledgers that the caller may know. Nothing is fenced, so no reader can end a
+writer's ledger.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from bookkeeper import codes
+from bookkeeper.entry_prefixes import PrefixesFromEntries
 from bookkeeper.errors import LedgerError, error_for_code
-from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
     BookieClient,
-    BookieInfo,
+    BookieStatus,
     LacReply,
     ReadReply,
     Stripe,
@@ -29,7 +30,7 @@ Judge: TypeAlias = "Callable[[int], Awaitable[int]]"
 """Ledger id -> OK, or the code that a caller who may not know the ledger is told."""
 
 
-class ReadOnlyBookieClient(HeadsFromEntries):
+class ReadOnlyBookieClient(PrefixesFromEntries):
     """``BookieClient`` of another one, for one caller.
 
     READ_ONLY is the answer to what would write, UNAUTHORIZED to what isn't about one ledger.
@@ -88,7 +89,7 @@ class ReadOnlyBookieClient(HeadsFromEntries):
             raise error_for_code(code, f"list entries of ledger {ledger_id}")
         return await self._bookie.list_entries(ledger_id, creator=creator)
 
-    async def info(self) -> BookieInfo:
+    async def info(self) -> BookieStatus:
         return await self._bookie.info()
 
     # ---- what is refused

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from bookkeeper.bookie import index_format
 from bookkeeper.bookie.entry_log import EntryLogs, log_path
 from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.location_runs import LocationRun
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES, count_intact_entries
-from bookkeeper.bookie.runs import Run
 from bookkeeper.errors import CorruptFileError
 from bookkeeper.storage.file_system import File
-from bookkeeper.storage.ordered_store import Changes, iterate
+from bookkeeper.storage.ordered_store import StoreTransaction, iterate
 
 _PAGE_RUNS = 16
 _CHECKED_PER_STEP = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedRange:
     """Entries ``first <= id < end`` of a ledger, of which nothing sound is on this disk.
 
     Attributes:
@@ -47,7 +47,7 @@ class Damage:
 
 
 @dataclass(slots=True)
-class Slice:
+class ScrubStep:
     """A piece of a pass: where it begins, and what it found.
 
     Attributes:
@@ -61,10 +61,10 @@ class Slice:
     last_log: int
     bytes: int = 0
     entries: int = 0
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[DamagedRange] = field(default_factory=list)
 
 
-def scrub_steps(storage: LedgerStorage, found: Slice, bytes_max: int) -> Iterator[None]:
+def scrub_steps(storage: LedgerStorage, found: ScrubStep, bytes_max: int) -> Iterator[None]:
     """Check runs worth ``bytes_max`` from where ``found`` stands; it moves on."""
     while found.bytes < bytes_max and found.log_id <= found.last_log:
         low, high = index_format.log_runs(found.log_id)
@@ -80,21 +80,21 @@ def scrub_steps(storage: LedgerStorage, found: Slice, bytes_max: int) -> Iterato
             yield
 
 
-def _next_log(storage: LedgerStorage, found: Slice) -> None:
+def _next_log(storage: LedgerStorage, found: ScrubStep) -> None:
     newer = [id_ for id_ in list(storage.logs.logs) if id_ > found.log_id]
     found.log_id, found.key = min(newer, default=found.last_log + 1), b""
 
 
-def _scrub_run(storage: LedgerStorage, found: Slice, key: bytes, mark: bytes) -> None:
+def _scrub_run(storage: LedgerStorage, found: ScrubStep, key: bytes, mark: bytes) -> None:
     _, ledger_id, first = index_format.decode_log_run(key)
     value = storage.index.get(index_format.run_key(ledger_id, first))
-    run: Run | None = None
+    run: LocationRun | None = None
     if value is not None:
         try:
             _, run = index_format.decode_run(index_format.run_key(ledger_id, first), value)
         except CorruptFileError as error:
             end = _end_of_unreadable(storage, ledger_id, first)
-            damage = Damage(ledger_id, first, end, error.path, error.offset, error.reason)
+            damage = DamagedRange(ledger_id, first, end, error.path, error.offset, error.reason)
             found.damages.append(damage)
             return
     if run is None or run.log_id != found.log_id:
@@ -113,7 +113,7 @@ def _drop_stale(storage: LedgerStorage, key: bytes, value: bytes) -> None:
     """
     with contextlib.suppress(CorruptFileError):  # a damaged key: what it stood for is still there
         index_format.unseal(key, value)
-        storage.index.commit(Changes(deletes=[key]), sync_point=None)
+        storage.index.commit(StoreTransaction(deletes=[key]), sync_point=None)
 
 
 def _end_of_unreadable(storage: LedgerStorage, ledger_id: int, first: int) -> int:
@@ -126,12 +126,12 @@ def _end_of_unreadable(storage: LedgerStorage, ledger_id: int, first: int) -> in
     return first + 1 if state is None else max(first, state.flushed_last) + 1
 
 
-def find_damage(logs: EntryLogs, ledger_id: int, run: Run) -> list[Damage]:
+def find_damage(logs: EntryLogs, ledger_id: int, run: LocationRun) -> list[DamagedRange]:
     """What is damaged of a run, as ranges; empty: nothing."""
     try:
         data = _read_from_disk(logs.file(run.log_id), run.bytes, run.offset)
     except CorruptFileError as error:  # not this log at all
-        return [Damage(ledger_id, run.first, run.end, error.path, error.offset, error.reason)]
+        return [DamagedRange(ledger_id, run.first, run.end, error.path, error.offset, error.reason)]
     except OSError as error:
         return _join(run, ledger_id, _unreadable(logs, run), error.strerror or str(error))
     if count_intact_entries(data, run.sizes, ledger_id, run.first) == len(run.sizes):
@@ -147,7 +147,7 @@ def _read_from_disk(file: File, size: int, offset: int) -> bytes:
     return data
 
 
-def _damaged(data: bytes, ledger_id: int, run: Run) -> list[int]:
+def _damaged(data: bytes, ledger_id: int, run: LocationRun) -> list[int]:
     """Ids of a run whose records aren't intact."""
     damaged: list[int] = []
     sizes, start, offset = run.sizes, 0, 0
@@ -162,7 +162,7 @@ def _damaged(data: bytes, ledger_id: int, run: Run) -> list[int]:
         start += intact + 1
 
 
-def _unreadable(logs: EntryLogs, run: Run) -> list[int]:
+def _unreadable(logs: EntryLogs, run: LocationRun) -> list[int]:
     """Ids of a run whose bytes the disk doesn't give."""
     unreadable: list[int] = []
     for entry_id, size in enumerate(run.sizes, run.first):
@@ -175,9 +175,9 @@ def _unreadable(logs: EntryLogs, run: Run) -> list[int]:
     return unreadable
 
 
-def _join(run: Run, ledger_id: int, ids: Sequence[int], reason: str) -> list[Damage]:
+def _join(run: LocationRun, ledger_id: int, ids: Sequence[int], reason: str) -> list[DamagedRange]:
     """Ranges of damaged ids, which may reach over holes."""
-    damages: list[Damage] = []
+    damages: list[DamagedRange] = []
     first = end = -1
     for entry_id in (*ids, None):
         gap = (
@@ -185,7 +185,9 @@ def _join(run: Run, ledger_id: int, ids: Sequence[int], reason: str) -> list[Dam
         )
         if end >= 0 and (entry_id is None or any(gap)):
             offset = run.offset_of(first)
-            damages.append(Damage(ledger_id, first, end, log_path(run.log_id), offset, reason))
+            damages.append(
+                DamagedRange(ledger_id, first, end, log_path(run.log_id), offset, reason)
+            )
             end = -1
         if entry_id is not None:
             first = entry_id if end < 0 else first
@@ -194,7 +196,7 @@ def _join(run: Run, ledger_id: int, ids: Sequence[int], reason: str) -> list[Dam
 
 
 def check_entries_steps(
-    storage: LedgerStorage, ledger_id: int, entry_ids: Sequence[int], found: list[Damage]
+    storage: LedgerStorage, ledger_id: int, entry_ids: Sequence[int], found: list[DamagedRange]
 ) -> Iterator[None]:
     """Look at the runs that hold these entries (ascending); ``found`` gets what is damaged there.
 
@@ -209,7 +211,9 @@ def check_entries_steps(
         except CorruptFileError as error:
             first = storage.first_of_run(ledger_id, entry_id)
             checked_to = _end_of_unreadable(storage, ledger_id, first)
-            damage = Damage(ledger_id, first, checked_to, error.path, error.offset, error.reason)
+            damage = DamagedRange(
+                ledger_id, first, checked_to, error.path, error.offset, error.reason
+            )
             found.append(damage)
         else:
             if run is None:
@@ -222,7 +226,7 @@ def check_entries_steps(
 def note_progress_steps(storage: LedgerStorage, next_log: int, began_s: int) -> Iterator[None]:
     """Remember how far a pass is, so that a restart goes on with it; lost, it begins again."""
     put = index_format.encode_scrub(next_log, began_s)
-    storage.index.commit(Changes(puts=[put]), sync_point=None)
+    storage.index.commit(StoreTransaction(puts=[put]), sync_point=None)
     yield
 
 
@@ -242,7 +246,7 @@ def check_index_steps(storage: LedgerStorage, damaged_ledgers: list[int]) -> Ite
         if state is not None and not _fits(key, value):
             log_id = index_format.id_of_key(key)
             put = index_format.encode_log(log_id, state.end, state.live)
-            storage.index.commit(Changes(puts=[put]), sync_point=None)
+            storage.index.commit(StoreTransaction(puts=[put]), sync_point=None)
     yield
 
 

@@ -11,22 +11,22 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bookkeeper.bookie import index_format
-from bookkeeper.bookie.entry_log import LogAppender
+from bookkeeper.bookie.entry_log import EntryLogAppender
 from bookkeeper.bookie.flush import overlapping_runs, replace_runs
 from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.location_runs import LocationRun, overlay
 from bookkeeper.bookie.record_format import (
     RECORD_HEADER_BYTES,
     crc_seed,
     encode_entry,
 )
-from bookkeeper.bookie.runs import Run, overlay
 from bookkeeper.errors import CorruptFileError
 from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.storage.ordered_store import Changes
+from bookkeeper.storage.ordered_store import StoreTransaction
 
 
 @dataclass(slots=True)
-class Copies:
+class RepairCopies:
     """Sound packets for entries of one ledger that are damaged here.
 
     Attributes:
@@ -42,7 +42,7 @@ class Copies:
     stored: list[int] = field(default_factory=list)
 
 
-def repair_steps(storage: LedgerStorage, copies: Copies) -> Iterator[None]:
+def repair_steps(storage: LedgerStorage, copies: RepairCopies) -> Iterator[None]:
     """Store the copies.
 
     Raises:
@@ -52,13 +52,13 @@ def repair_steps(storage: LedgerStorage, copies: Copies) -> Iterator[None]:
     if ledger_id not in storage.ledgers or not packets:
         return  # deleted meanwhile: nothing may bring it back
     first, end = min(packets), max(packets) + 1
-    changes = Changes()
+    changes = StoreTransaction()
     unreadable = _unreadable_runs(storage, ledger_id, first, end)
     if unreadable and not set(copies.owned) <= packets.keys():
         return  # what else was in them is unknown: they must go on saying so
     changes.deletes += unreadable
     live_delta: dict[int, int] = {}
-    appender = LogAppender(storage.logs)
+    appender = EntryLogAppender(storage.logs)
     try:
         runs = list(_append(storage, appender, copies))
         appender.finish()
@@ -87,13 +87,15 @@ def _unreadable_runs(storage: LedgerStorage, ledger_id: int, first: int, end: in
     return keys
 
 
-def _append(storage: LedgerStorage, appender: LogAppender, copies: Copies) -> Iterator[Run]:
+def _append(
+    storage: LedgerStorage, appender: EntryLogAppender, copies: RepairCopies
+) -> Iterator[LocationRun]:
     """Append the copies in runs without holes."""
     config, seed = storage.config, crc_seed(copies.tag)
     pending: list[tuple[int, bytes]] = []
     pending_bytes = 0
 
-    def write() -> Run:
+    def write() -> LocationRun:
         records = [
             encode_entry(
                 copies.tag, seed, packet[:PACKET_HEADER_BYTES], packet[PACKET_HEADER_BYTES:]
@@ -101,7 +103,7 @@ def _append(storage: LedgerStorage, appender: LogAppender, copies: Copies) -> It
             for _, packet in pending
         ]
         log_id, offset = appender.append(records, sum(map(len, records)))
-        return Run(pending[0][0], log_id, offset, [len(packet) for _, packet in pending])
+        return LocationRun(pending[0][0], log_id, offset, [len(packet) for _, packet in pending])
 
     for entry_id, packet in sorted(copies.packets.items()):
         size = len(packet) + RECORD_HEADER_BYTES
@@ -118,7 +120,7 @@ def _append(storage: LedgerStorage, appender: LogAppender, copies: Copies) -> It
         yield write()
 
 
-def _reads_back(storage: LedgerStorage, copies: Copies, entry_id: int) -> bool:
+def _reads_back(storage: LedgerStorage, copies: RepairCopies, entry_id: int) -> bool:
     try:
         found = storage.read_stored(copies.ledger_id, entry_id, 1, 1)
     except (CorruptFileError, OSError):

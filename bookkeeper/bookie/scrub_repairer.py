@@ -16,10 +16,10 @@ from typing import Final
 from bookkeeper.bookie import record_format
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.entry_log import log_id_of
-from bookkeeper.bookie.keeper import UpkeepFigures
-from bookkeeper.bookie.peers import Peers
-from bookkeeper.bookie.scrub import Damage, check_entries_steps
-from bookkeeper.bookie.scrub_repair import Copies, repair_steps
+from bookkeeper.bookie.integrity_listener import IntegrityMetrics
+from bookkeeper.bookie.replica_source import ReplicaSource
+from bookkeeper.bookie.scrub import DamagedRange, check_entries_steps
+from bookkeeper.bookie.scrub_repair import RepairCopies, repair_steps
 from bookkeeper.errors import BookieClosedError, BookkeeperError
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.replication.fragments import fragments_of
@@ -38,36 +38,36 @@ _RETRY_MAX_S: Final = 3600.0
 
 
 @dataclass(slots=True)
-class Known:
+class DamageRecord:
     """A damage on the list. ``why``: it isn't repaired; "": not tried yet."""
 
-    damage: Damage
+    damage: DamagedRange
     why: str = ""
     attempts: int = 0
     due_s: float = 0.0  # loop time
 
 
-class Repairer:
+class ScrubRepairer:
     """``suspect`` and ``add`` put something on the list; one task works it off.
 
     Args:
-        peers: None: damage is only reported.
+        replica_source: None: damage is only reported.
     """
 
     def __init__(
         self,
         bookie: Bookie,
-        peers: Peers | None,
-        figures: UpkeepFigures,
+        replica_source: ReplicaSource | None,
+        metrics: IntegrityMetrics,
         *,
         new_nonce: Callable[[], int] = lambda: random.SystemRandom().getrandbits(32),
     ) -> None:
         self._bookie = bookie
-        self._peers = peers
-        self._figures = figures
+        self._replica_source = replica_source
+        self._metrics = metrics
         self._new_nonce = new_nonce
         self._loop = asyncio.get_running_loop()
-        self._known: dict[tuple[int, int], Known] = {}  # by ledger and first entry
+        self._known: dict[tuple[int, int], DamageRecord] = {}  # by ledger and first entry
         self._suspects: dict[tuple[int, int], None] = {}
         self._reports_left = _REPORTS_PER_S
         self._reports_at_s = self._loop.time()
@@ -76,7 +76,7 @@ class Repairer:
         self._closed = False
 
     @property
-    def damages(self) -> list[Known]:
+    def damages(self) -> list[DamageRecord]:
         """What is damaged now, as far as it is known."""
         return list(self._known.values())
 
@@ -108,7 +108,7 @@ class Repairer:
         self.suspect(ledger_id, entry_id)
         return True
 
-    def add(self, damages: Iterable[Damage]) -> None:
+    def add(self, damages: Iterable[DamagedRange]) -> None:
         """Damage that the bookie has seen itself."""
         for damage in damages:
             key = damage.ledger_id, damage.first
@@ -117,8 +117,8 @@ class Repairer:
                 known.damage = damage
             elif len(self._known) < _DAMAGES_MAX:
                 _log.error("damaged: %s", damage)
-                self._known[key] = Known(damage)
-                self._figures.damaged_entries += damage.end - damage.first
+                self._known[key] = DamageRecord(damage)
+                self._metrics.damaged_entries += damage.end - damage.first
         if self._known:
             self._run_soon()
 
@@ -147,7 +147,7 @@ class Repairer:
             return
         self._arm()
 
-    def _due(self) -> Known | None:
+    def _due(self) -> DamageRecord | None:
         now_s = self._loop.time()
         return next((known for known in self._known.values() if known.due_s <= now_s), None)
 
@@ -170,13 +170,13 @@ class Repairer:
         for ledger_id, entry_ids in by_ledger.items():
             self.add(await self._check(ledger_id, entry_ids))
 
-    async def _check(self, ledger_id: int, entry_ids: Iterable[int]) -> list[Damage]:
-        found: list[Damage] = []
+    async def _check(self, ledger_id: int, entry_ids: Iterable[int]) -> list[DamagedRange]:
+        found: list[DamagedRange] = []
         steps = check_entries_steps(self._bookie.storage, ledger_id, sorted(entry_ids), found)
         await self._bookie.run_maintenance(steps)
         return found
 
-    async def _repair(self, known: Known) -> None:
+    async def _repair(self, known: DamageRecord) -> None:
         damage = known.damage
         rest, stored, why = [damage], 0, ""
         try:
@@ -190,7 +190,7 @@ class Repairer:
             why = repr(error)
         self._known.pop((damage.ledger_id, damage.first), None)
         if stored:
-            self._figures.repaired_entries += stored
+            self._metrics.repaired_entries += stored
             _log.warning("repaired %d entries: %s", stored, damage)
         attempts = 0 if stored and not why else known.attempts + 1
         pause_s = min(_RETRY_FIRST_S * 2 ** (attempts - 1), _RETRY_MAX_S) if attempts else 0.0
@@ -201,28 +201,28 @@ class Repairer:
             log_id = log_id_of(damage.path.rpartition("/")[2])
             self._bookie.storage.damaged_logs.pop(-1 if log_id is None else log_id, None)
         for each in rest:
-            again = Known(each, why, attempts, self._loop.time() + pause_s)
+            again = DamageRecord(each, why, attempts, self._loop.time() + pause_s)
             self._known[each.ledger_id, each.first] = again
 
-    async def _repair_from_peers(self, damage: Damage) -> tuple[list[Damage], int, str]:
+    async def _repair_from_peers(self, damage: DamagedRange) -> tuple[list[DamagedRange], int, str]:
         """Repair a range: what of it is damaged still, entries repaired, why not more."""
         storage, ledger_id = self._bookie.storage, damage.ledger_id
         before = await self._check(ledger_id, range(damage.first, damage.end))
         rest = _overlapping(before, damage)
         if ledger_id not in storage.ledgers or not rest:
             return [], 0, ""  # deleted, or written again meanwhile
-        if self._peers is None:
+        if self._replica_source is None:
             return rest, 0, "there is no other copy"
-        metadata = await self._peers.metadata(ledger_id)
+        metadata = await self._replica_source.metadata(ledger_id)
         if metadata is None:
             return [], 0, ""  # deleted: the collector takes it away
         if storage.is_other(ledger_id, metadata.creator_token):
             return rest, 0, "two ledgers share the id, and the other one is elsewhere"
         owned = owned_entries(metadata, self._bookie.bookie_id, damage.first, damage.end)
         whole = list(range(damage.first, damage.end)) if owned is None else owned
-        packets, reason = await self._fetch(self._peers, metadata, whole, damage.end)
+        packets, reason = await self._fetch(self._replica_source, metadata, whole, damage.end)
         tag = record_format.make_tag(0, self._new_nonce())
-        copies = Copies(ledger_id, packets, tag, whole)
+        copies = RepairCopies(ledger_id, packets, tag, whole)
         await self._bookie.run_maintenance(repair_steps(storage, copies))
         rest = _overlapping(await self._check(ledger_id, range(damage.first, damage.end)), damage)
         if rest and not reason and not copies.stored:
@@ -230,7 +230,11 @@ class Repairer:
         return rest, len(copies.stored), reason
 
     async def _fetch(
-        self, peers: Peers, metadata: LedgerMetadata, wanted: Sequence[int], end: int
+        self,
+        replica_source: ReplicaSource,
+        metadata: LedgerMetadata,
+        wanted: Sequence[int],
+        end: int,
     ) -> tuple[dict[int, bytes], str]:
         """Packets by entry, and why some of ``wanted`` could not be had."""
         packets: dict[int, bytes] = {}
@@ -239,7 +243,7 @@ class Repairer:
         for entry_id in wanted:
             if entry_id in packets:
                 continue
-            fetched = await peers.fetch(metadata, entry_id, end)
+            fetched = await replica_source.fetch(metadata, entry_id, end)
             packets.update(enumerate(fetched.packets, entry_id))
             size += sum(map(len, fetched.packets))
             if fetched.reason:
@@ -267,5 +271,5 @@ def owned_entries(
     return owned or None
 
 
-def _overlapping(damages: Iterable[Damage], wanted: Damage) -> list[Damage]:
+def _overlapping(damages: Iterable[DamagedRange], wanted: DamagedRange) -> list[DamagedRange]:
     return [each for each in damages if each.first < wanted.end and wanted.first < each.end]

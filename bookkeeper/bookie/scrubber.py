@@ -12,9 +12,9 @@ from typing import Final
 
 from bookkeeper.bookie import index_format
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.keeper import UpkeepFigures
-from bookkeeper.bookie.scrub import Slice, check_index_steps, note_progress_steps, scrub_steps
-from bookkeeper.bookie.scrub_repairer import Repairer
+from bookkeeper.bookie.integrity_listener import IntegrityMetrics
+from bookkeeper.bookie.scrub import ScrubStep, check_index_steps, note_progress_steps, scrub_steps
+from bookkeeper.bookie.scrub_repairer import ScrubRepairer
 from bookkeeper.errors import BookkeeperError
 
 _log = logging.getLogger(__name__)
@@ -49,20 +49,20 @@ class Scrubber:
     def __init__(
         self,
         bookie: Bookie,
-        repairer: Repairer,
-        figures: UpkeepFigures,
+        repairer: ScrubRepairer,
+        metrics: IntegrityMetrics,
         config: ScrubConfig,
         *,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._bookie = bookie
         self._repairer = repairer
-        self._figures = figures
+        self._metrics = metrics
         self._config = config
         self._now_s = now_s
         self._wanted = asyncio.Event()
         self._hurry = False
-        self._slice: Slice | None = None  # of the pass that runs
+        self._slice: ScrubStep | None = None  # of the pass that runs
         self._began_s = 0
         self._task: asyncio.Task[None] | None = None
         self._doubtful: set[int] = set()
@@ -88,13 +88,13 @@ class Scrubber:
         """Look at these logs soon: somebody met damage in them."""
         self._doubtful.update(log_ids)
         if self._doubtful and (self._checking is None or self._checking.done()):
-            self._checking = asyncio.get_running_loop().create_task(self._check_doubtful())
+            self._checking = asyncio.get_running_loop().create_task(self._check_uncertain())
 
-    async def _check_doubtful(self) -> None:
+    async def _check_uncertain(self) -> None:
         try:
             while self._doubtful:
                 log_id = self._doubtful.pop()
-                found = Slice(log_id, b"", log_id)
+                found = ScrubStep(log_id, b"", log_id)
                 while found.log_id <= found.last_log:
                     await self._check_slice(found)
         except (BookkeeperError, OSError) as error:
@@ -106,8 +106,8 @@ class Scrubber:
         return {
             "running": found is not None,
             "beganAtSeconds": self._began_s,
-            "passes": self._figures.scrub_passes,
-            "bytes": self._figures.scrubbed_bytes,
+            "passes": self._metrics.scrub_passes,
+            "bytes": self._metrics.scrubbed_bytes,
             "logsLeft": 0 if found is None else sum(id_ >= found.log_id for id_ in list(logs)),
             "logs": len(logs),
         }
@@ -122,7 +122,7 @@ class Scrubber:
         ids = [log_id for log_id in list(logs) if log_id >= first_log]
         if not ids:
             return
-        found = self._slice = Slice(min(ids), b"", max(ids))
+        found = self._slice = ScrubStep(min(ids), b"", max(ids))
         try:
             while found.log_id <= found.last_log:
                 log_id = found.log_id
@@ -132,7 +132,7 @@ class Scrubber:
         finally:
             self._slice = None
         await self._check_index()
-        self._figures.scrub_passes += 1
+        self._metrics.scrub_passes += 1
 
     async def _check_index(self) -> None:
         storage, damaged = self._bookie.storage, list[int]()
@@ -144,14 +144,14 @@ class Scrubber:
         if damaged:
             await self._bookie.flush()
 
-    async def _check_slice(self, found: Slice) -> None:
+    async def _check_slice(self, found: ScrubStep) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         found.bytes = found.entries = 0
         await self._bookie.run_maintenance(scrub_steps(self._bookie.storage, found, _SLICE_BYTES))
         took_s = loop.time() - began_s
-        self._figures.scrubbed_bytes += found.bytes
-        self._figures.scrubbed_entries += found.entries
+        self._metrics.scrubbed_bytes += found.bytes
+        self._metrics.scrubbed_entries += found.entries
         damages, found.damages = found.damages, []
         self._repairer.add(damages)
         if not self._hurry:

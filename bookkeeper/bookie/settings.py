@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from bookkeeper.auth.gate import Gate
-from bookkeeper.auth.gate_keys import GateKeys
+from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from bookkeeper.auth.settings import AuthSettingsBase
 from bookkeeper.auth.token_source import token_setting
-from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConfig
+from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
 from bookkeeper.bookie.integrity_check import IntegrityConfig
+from bookkeeper.bookie.integrity_service import IntegrityServiceConfig
 from bookkeeper.bookie.scrubber import ScrubConfig
-from bookkeeper.bookie.upkeep import UpkeepConfig
-from bookkeeper.environment import PREFIXES, settings_among, squeeze
-from bookkeeper.http_sites import host_names
-from bookkeeper.place import DEFAULT_LOCATION, ZONE_LABEL, check_place, place
+from bookkeeper.environment import PREFIXES, normalize_key, settings_among
+from bookkeeper.network_location import DEFAULT_LOCATION, ZONE_LABEL, check_place, place
+from bookkeeper.origin_check import host_names
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.tls import TlsFiles
 
@@ -44,10 +44,10 @@ class BookieSettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookieSettings(GateKeys):
+class BookieSettings(AuthSettingsBase):
     """Attribute names are the keys in snake case: ``journalMaxSizeMB`` -> ``journal_max_size_mb``.
 
-    "own key" marks what bookkeeper.conf doesn't have. Who may use the bookie: ``GateKeys``.
+    "own key" marks what bookkeeper.conf doesn't have. Who may use the bookie: ``AuthSettingsBase``.
     """
 
     # --- who and where
@@ -61,7 +61,9 @@ class BookieSettings(GateKeys):
     network_location: str = DEFAULT_LOCATION  # own key: /zone/upgrade-domain
     zone: str = ""  # own key: instead of the first part of networkLocation
     upgrade_domain: str = ""  # own key: instead of the second
-    node_name: str = ""  # own key: without a zone, that of this node of Kubernetes (place.py)
+    node_name: str = (
+        ""  # own key: without a zone, that of this node of Kubernetes (network_location.py)
+    )
     zone_label: str = ZONE_LABEL  # own key: of that node
     upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
     zk_timeout: int = 30_000  # ms
@@ -178,7 +180,7 @@ class BookieSettings(GateKeys):
         unknown: set[str] = set()
         for pairs in sources:
             for key, text in pairs.items():
-                name = _FIELD_OF_KEY.get(squeeze(key))
+                name = _FIELD_OF_KEY.get(normalize_key(key))
                 if name is None:
                     if not others(key):
                         unknown.add(key)
@@ -204,7 +206,7 @@ class BookieSettings(GateKeys):
         """
         try:
             return settings_among(
-                variables, ENVIRONMENT_PREFIXES, lambda key: squeeze(key) in _FIELD_OF_KEY
+                variables, ENVIRONMENT_PREFIXES, lambda key: normalize_key(key) in _FIELD_OF_KEY
             )
         except ValueError as error:
             raise BookieSettingsError(str(error)) from None
@@ -226,7 +228,7 @@ class BookieSettings(GateKeys):
             )
         _ = self.metadata_url
         self.bookie("check", ("localhost", 1))
-        self.upkeep()
+        self.integrity_service()
 
     @property
     def ledgers(self) -> tuple[Path, ...]:
@@ -289,7 +291,7 @@ class BookieSettings(GateKeys):
             read_bytes_max=self.read_replies_max_bytes,
             token=self.client_token(),
             connections_max=self.max_connections or _half_of_files(),
-            lanes=self.bookie_add_port >= 0,
+            add_connections=self.bookie_add_port >= 0,
             lane_port=max(0, self.bookie_add_port),
         )
 
@@ -300,24 +302,24 @@ class BookieSettings(GateKeys):
             self.bookkeeper_client_authentication_parameters,
         )
 
-    def gate(self) -> Gate | None:
+    def authenticator(self) -> BookieAuthenticator | None:
         """Who may use the bookie; None: whoever reaches it.
 
         Raises:
             BookieSettingsError: settings that can't be used.
         """
         try:
-            settings = self.gate_settings()
+            settings = self.auth_settings()
             if settings is None:
                 return None
             if "tls" in settings.providers and not self.tls_client_authentication:
                 # gRPC asks for a certificate only where it insists on one.
                 raise BookieSettingsError("the tls provider needs tlsClientAuthentication=true")
-            return Gate(settings)
+            return BookieAuthenticator(settings)
         except ValueError as error:
             raise BookieSettingsError(str(error)) from error
 
-    def upkeep(self) -> UpkeepConfig:
+    def integrity_service(self) -> IntegrityServiceConfig:
         """How the bookie looks after its data.
 
         Raises:
@@ -328,13 +330,13 @@ class BookieSettings(GateKeys):
             integrity = IntegrityConfig(self.open_ledger_rereplication_grace_period / 1000)
         except ValueError as error:
             raise BookieSettingsError(str(error)) from error
-        return UpkeepConfig(
+        return IntegrityServiceConfig(
             self.scrub_enabled, scrub, self.data_integrity_checking_enabled, integrity
         )
 
-    def collection(self) -> CollectionConfig:
+    def collection(self) -> GarbageCollectionConfig:
         """When garbage is collected, and how hard."""
-        return CollectionConfig(
+        return GarbageCollectionConfig(
             minor_ratio=self.minor_compaction_threshold,
             minor_interval_s=self.minor_compaction_interval,
             minor_s_max=self.minor_compaction_max_time_millis / 1000,
@@ -430,7 +432,7 @@ def _parse(name: str, key: str, text: str) -> object:
 _TYPES: Final[dict[str, type]] = get_type_hints(BookieSettings)
 _DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in dataclasses.fields(BookieSettings)}
 _FIELD_OF_KEY: Final = {
-    **{squeeze(name): name for name in _TYPES},
+    **{normalize_key(name): name for name in _TYPES},
     # Other names of the same things: Pulsar's, and older ones of BookKeeper.
     "metadatastoreurl": "metadata_service_uri",
     "zkservers": "metadata_service_uri",

@@ -51,7 +51,7 @@ class Worker:
             self._loop.call_soon_threadsafe(on_done, error)
 
 
-class StepWorker(Worker):
+class CooperativeWorker(Worker):
     """A worker for long jobs given as generators of steps.
 
     Urgent jobs (flushes) run between two steps of a long one (compaction, deletion), so that a long

@@ -19,7 +19,7 @@ GROWN_ENTRIES_MAX = 64  # of at most 16 KiB each: within what a run may hold
 _COPY_BYTES = 16 * 1024  # larger packets are handed out as views, which pin their chunk
 
 
-class Chunk:
+class WriteCacheChunk:
     """Entries ``first .. end - 1`` of one ledger as encoded records.
 
     Attributes:
@@ -75,7 +75,7 @@ class Chunk:
         offset = sum(sizes[:start]) + RECORD_HEADER_BYTES * present
         return slice_packets(self.buffers[0], offset, wanted)
 
-    def single(self, entry_id: int) -> Chunk:
+    def single(self, entry_id: int) -> WriteCacheChunk:
         """One of its entries as a chunk of its own."""
         start = entry_id - self.first
         size = self.sizes[start]
@@ -86,7 +86,7 @@ class Chunk:
             buffers = [self.buffers[0][offset : offset + RECORD_HEADER_BYTES + size]]
         else:
             buffers = self.buffers[parts * present : parts * (present + 1)]
-        return Chunk(entry_id, [size], buffers, RECORD_HEADER_BYTES + size, 1, parts)
+        return WriteCacheChunk(entry_id, [size], buffers, RECORD_HEADER_BYTES + size, 1, parts)
 
 
 def slice_packets(data: bytes, offset: int, sizes: Sequence[int]) -> list[bytes | memoryview]:
@@ -112,18 +112,18 @@ class LedgerEntries:
     ``late``, newest last, and wins over ``chunks``.
     """
 
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[WriteCacheChunk] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
-    late: list[Chunk] = field(default_factory=list)
+    late: list[WriteCacheChunk] = field(default_factory=list)
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: WriteCacheChunk) -> None:
         if self.chunks and chunk.first < self.chunks[-1].end:
             self.late.append(chunk)
         else:
             self.chunks.append(chunk)
             self.firsts.append(chunk.first)
 
-    def find(self, entry_id: int) -> Chunk | None:
+    def find(self, entry_id: int) -> WriteCacheChunk | None:
         for chunk in reversed(self.late):
             if chunk.holds(entry_id):
                 return chunk
@@ -138,11 +138,11 @@ class LedgerEntries:
                 if size:
                     yield entry_id
 
-    def ordered(self) -> list[Chunk]:
+    def ordered(self) -> list[WriteCacheChunk]:
         """Chunks in ascending order, each entry once, the newest copy."""
         if not self.late:
             return self.chunks
-        newest: dict[int, Chunk] = {}
+        newest: dict[int, WriteCacheChunk] = {}
         for chunk in (*self.chunks, *self.late):
             for entry_id, size in enumerate(chunk.sizes, chunk.first):
                 if size:
@@ -158,7 +158,7 @@ class WriteCache:
         self.bytes = 0
         self.entry_count = 0
 
-    def add(self, ledger_id: int, chunk: Chunk) -> None:
+    def add(self, ledger_id: int, chunk: WriteCacheChunk) -> None:
         entries = self.ledgers.get(ledger_id)
         if entries is None:
             entries = self.ledgers[ledger_id] = LedgerEntries()
@@ -184,9 +184,9 @@ class WriteCache:
                 self.bytes += len(record)
                 self.entry_count += 1
                 return
-        self.add(ledger_id, Chunk(entry_id, [size], [record], len(record), 1, 1))
+        self.add(ledger_id, WriteCacheChunk(entry_id, [size], [record], len(record), 1, 1))
 
-    def find(self, ledger_id: int, entry_id: int) -> Chunk | None:
+    def find(self, ledger_id: int, entry_id: int) -> WriteCacheChunk | None:
         entries = self.ledgers.get(ledger_id)
         return entries.find(entry_id) if entries is not None else None
 

@@ -10,23 +10,27 @@ from typing import Any, cast
 from bookkeeper import codes
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_recovery import (
-    Abort,
-    CloseLedger,
+    AbortRecovery,
+    CloseRecoveredLedger,
     LedgerRecovery,
-    ReadEntries,
     ReadLac,
     RecoveryEffect,
+    RecoveryRead,
     ReplaceBookies,
 )
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import Placement, Rng, choose_replacements
+from bookkeeper.client.pending_adds import SendAdds
+from bookkeeper.client.placement import (
+    EnsemblePlacementPolicy,
+    PlacementRandom,
+    choose_replacements,
+)
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.quorum_adds import SendAdds
 from bookkeeper.errors import BookkeeperError, LedgerRecoveryError
 from bookkeeper.ledger_metadata import (
+    EnsembleSegment,
     LedgerMetadata,
     LedgerState,
-    Segment,
     begin_recovery,
     close_by_recovery,
     master_key,
@@ -42,8 +46,8 @@ async def recover_ledger(
     ledger_id: int,
     ledgers: LedgerStore,
     bookies: BookiePool,
-    placement: Placement,
-    rng: Rng,
+    placement: EnsemblePlacementPolicy,
+    rng: PlacementRandom,
     config: ClientConfig,
 ) -> LedgerMetadata:
     """Close a ledger whose writer is gone, or adopt the end that another client closed it at.
@@ -75,7 +79,7 @@ async def recover_ledger(
 
 
 def _close_unless_changed(
-    segment: Segment, close: CloseLedger, metadata: LedgerMetadata
+    segment: EnsembleSegment, close: CloseRecoveredLedger, metadata: LedgerMetadata
 ) -> LedgerMetadata | None:
     if metadata.state is not LedgerState.CLOSED and metadata.last_segment != segment:
         raise _LastSegmentChanged
@@ -89,7 +93,7 @@ class _Attempt:
         self,
         metadata: LedgerMetadata,
         bookies: BookiePool,
-        placement: Placement,
+        placement: EnsemblePlacementPolicy,
         config: ClientConfig,
     ) -> None:
         self._ledger_id = metadata.ledger_id
@@ -102,10 +106,12 @@ class _Attempt:
         self._core = LedgerRecovery(
             metadata, self._on_add_done, read_entries_max=config.recovery_read_entries
         )
-        self._result: asyncio.Future[CloseLedger] = asyncio.get_running_loop().create_future()
+        self._result: asyncio.Future[CloseRecoveredLedger] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
 
-    async def run(self) -> CloseLedger:
+    async def run(self) -> CloseRecoveredLedger:
         try:
             self._core.start()
             self._perform()
@@ -123,7 +129,7 @@ class _Attempt:
 
     def _perform_one(self, effect: RecoveryEffect) -> None:
         match effect:
-            case ReadEntries():
+            case RecoveryRead():
                 self._start(self._read_entries(effect))
             case ReadLac():
                 self._start(self._read_lac(effect))
@@ -140,10 +146,10 @@ class _Attempt:
                 )
                 self._core.on_replacements(chosen)
                 self._perform()
-            case CloseLedger():
+            case CloseRecoveredLedger():
                 if not self._result.done():
                     self._result.set_result(effect)
-            case Abort(error):
+            case AbortRecovery(error):
                 if not self._result.done():
                     self._result.set_exception(error)
 
@@ -172,7 +178,7 @@ class _Attempt:
             self._core.on_lac(effect.slot, reply.code, reply.last_packet, reply.explicit_lac)
         self._perform()
 
-    async def _read_entries(self, effect: ReadEntries) -> None:
+    async def _read_entries(self, effect: RecoveryRead) -> None:
         client = self._bookies.client(effect.bookie)
         slow = asyncio.get_running_loop().call_later(
             self._config.recovery_slow_ms / 1000, self._on_slow, effect.first

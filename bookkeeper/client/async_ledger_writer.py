@@ -22,10 +22,16 @@ from bookkeeper.client.explicit_lac import ExplicitLac
 from bookkeeper.client.force_rounds import ForceLedger
 from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.client.ledger_store import LedgerStore, VersionedLedger
-from bookkeeper.client.ledger_writer import ChangeEnsemble, Confirmed, Failed, LedgerWriter, Written
-from bookkeeper.client.placement import Placement, choose_replacements
+from bookkeeper.client.ledger_writer import (
+    AddsConfirmed,
+    ChangeEnsemble,
+    DeferredAddsWritten,
+    LedgerWriter,
+    WriterFailed,
+)
+from bookkeeper.client.pending_adds import SendAdds
+from bookkeeper.client.placement import EnsemblePlacementPolicy, choose_replacements
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.quorum_adds import SendAdds
 from bookkeeper.client.replicas import Replicas
 from bookkeeper.errors import (
     AddQuorumTimeoutError,
@@ -67,7 +73,7 @@ class AsyncLedgerWriter:
         created: VersionedLedger,
         ledgers: LedgerStore,
         bookies: BookiePool,
-        placement: Placement,
+        placement: EnsemblePlacementPolicy,
         config: ClientConfig,
         replicas: Replicas,
         *,
@@ -261,16 +267,16 @@ class AsyncLedgerWriter:
         written = -1
         for effect in self._core.take_effects():
             match effect:
-                case Confirmed(entry_id):
+                case AddsConfirmed(entry_id):
                     upto = entry_id
                 case ChangeEnsemble():
                     self._change = self._loop.create_task(self._change_ensemble(effect))
-                case Failed(error):
+                case WriterFailed(error):
                     failed = error
                     self._stop_timers()
                     if isinstance(error, OtherCreatorError | EntryDiffersError):
                         self._ledgers.on_id_in_use(self.ledger_id)
-                case Written(entry_id):
+                case DeferredAddsWritten(entry_id):
                     written = entry_id
                 case ForceLedger():
                     self._start(self._force(effect))

@@ -12,11 +12,11 @@ from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.config import ClientConfig, LedgerConfig
 from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import Placement, Rng
+from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.client.replicas import Replicas
 from bookkeeper.errors import UnauthorizedAccessError
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from metadata.store import MetadataStore
 
 _NO_METADATA: Final[Mapping[str, bytes]] = MappingProxyType({})
@@ -35,10 +35,10 @@ class BookKeeperClient:
         self,
         store: MetadataStore,
         bookies: BookiePool,
-        placement: Placement,
+        placement: EnsemblePlacementPolicy,
         *,
         clock: Callable[[], int],
-        rng: Rng,
+        rng: PlacementRandom,
         config: ClientConfig | None = None,
     ) -> None:
         self.ledgers = LedgerStore(store)
@@ -78,7 +78,7 @@ class BookKeeperClient:
                 ensemble_size=len(ensemble),
                 write_quorum=config.write_quorum,
                 ack_quorum=config.ack_quorum,
-                segments=(Segment(0, ensemble),),
+                segments=(EnsembleSegment(0, ensemble),),
                 password=config.password,
                 custom_metadata=dict(custom_metadata),
                 created_ms=created_ms,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bookkeeper.client import quorum
-from bookkeeper.client.quorum_adds import Batch, QuorumAdds
+from bookkeeper.client.pending_adds import AddBatch, PendingAdds
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Round:
     number: int
     target: int
     length: int
-    wanted: list[tuple[Batch, int]]
+    wanted: list[tuple[AddBatch, int]]
     forced: int
     waiting: set[int]
 
@@ -59,7 +59,7 @@ class ForceRounds:
     def __init__(self) -> None:
         self.last_forced = -1
         self.forced_length = 0
-        self._unforced: deque[Batch] = deque()
+        self._unforced: deque[AddBatch] = deque()
         self._round: _Round | None = None
         self._rounds = 0  # so far
 
@@ -67,11 +67,11 @@ class ForceRounds:
     def is_running(self) -> bool:
         return self._round is not None
 
-    def on_pushed(self, batch: Batch) -> None:
+    def on_pushed(self, batch: AddBatch) -> None:
         """A batch was sent."""
         self._unforced.append(batch)
 
-    def begin(self, adds: QuorumAdds) -> list[ForceLedger]:
+    def begin(self, adds: PendingAdds) -> list[ForceLedger]:
         """Force everything that has its quorum by now; empty: there is nothing to force."""
         assert self._round is None
         wanted = [(b, b.acks) for b in self._unforced if b.end - 1 <= adds.last_confirmed]
@@ -89,7 +89,7 @@ class ForceRounds:
         )
         return sends
 
-    def on_answer(self, sent: ForceLedger, is_ok: bool, adds: QuorumAdds) -> bool | None:
+    def on_answer(self, sent: ForceLedger, is_ok: bool, adds: PendingAdds) -> bool | None:
         """A bookie answered: True: ``last_forced`` moved; False: it never can; None: wait."""
         current, slot = self._round, sent.slot
         if current is None or sent.number != current.number or slot not in current.waiting:
@@ -106,12 +106,12 @@ class ForceRounds:
         hopeful = current.forced | sum(1 << waiting for waiting in current.waiting)
         return None if self._could_be(hopeful, adds) else False
 
-    def _could_be(self, forced: int, adds: QuorumAdds) -> bool:
+    def _could_be(self, forced: int, adds: PendingAdds) -> bool:
         assert self._round is not None
         return all(adds.is_satisfied(batch, acks & forced) for batch, acks in self._round.wanted)
 
 
-def _first_held(wanted: Sequence[tuple[Batch, int]], slot: int, adds: QuorumAdds) -> int | None:
+def _first_held(wanted: Sequence[tuple[AddBatch, int]], slot: int, adds: PendingAdds) -> int | None:
     """The lowest of these entries that the slot acknowledged."""
     for batch, acks in wanted:
         if acks >> slot & 1:

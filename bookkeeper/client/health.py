@@ -14,7 +14,7 @@ from typing import Final
 
 from bookkeeper import codes
 from bookkeeper.client.config import HealthConfig
-from bookkeeper.client.placement import Rng
+from bookkeeper.client.placement import PlacementRandom
 
 # Answers of a bookie that is ill. The others are about the ledger, the caller or a full disk, which
 # the bookie says itself by its registration.
@@ -43,7 +43,9 @@ class BookieHealth:
         on_quarantine: told of each bookie that is put in quarantine, and for how many ms.
     """
 
-    def __init__(self, config: HealthConfig, clock_ms: Callable[[], int], rng: Rng) -> None:
+    def __init__(
+        self, config: HealthConfig, clock_ms: Callable[[], int], rng: PlacementRandom
+    ) -> None:
         self._config = config
         self._clock_ms = clock_ms
         self._rng = rng

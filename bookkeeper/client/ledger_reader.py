@@ -18,12 +18,12 @@ from crc32c import crc32c
 from bookkeeper import codes
 from bookkeeper.client import quorum
 from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_directory import LedgerDirectory
+from bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
 from bookkeeper.client.ledger_tail import LedgerTail
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import LastResort, Replicas
-from bookkeeper.client.speculation import Race, first_good
-from bookkeeper.client.striped_runs import Part, plan_parts, put_together
+from bookkeeper.client.replicas import FailedReplicas, Replicas
+from bookkeeper.client.speculative_read import SpeculativeRead, first_good
+from bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
 from bookkeeper.errors import (
     BookieUnavailableError,
     BookkeeperError,
@@ -91,7 +91,7 @@ def split_packets(
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _ReadOptions:
     """What a read is for, beside its entries."""
 
     head_bytes: int
@@ -110,7 +110,7 @@ class LedgerReader(LedgerTail):
         self,
         metadata: LedgerMetadata,
         last_confirmed: int,
-        ledgers: LedgerDirectory,
+        ledgers: LedgerMetadataSource,
         bookies: BookiePool,
         config: ClientConfig,
         replicas: Replicas,
@@ -121,7 +121,7 @@ class LedgerReader(LedgerTail):
         # Unstriped ledgers stay with one bookie, whose read-ahead is warm, until it fails; the
         # first choice differs from ledger to ledger.
         self._start = metadata.ledger_id % metadata.ensemble_size
-        self._last_resort = LastResort(replicas) if metadata.is_striped else None
+        self._last_resort = FailedReplicas(replicas) if metadata.is_striped else None
         self._entry_bytes = 0  # mean size in the last run of a striped ledger; 0: not known
 
     async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
@@ -149,7 +149,7 @@ class LedgerReader(LedgerTail):
             if run is not None:
                 return run
         metadata = self.metadata
-        wanted = _Wanted(head_bytes, [])
+        wanted = _ReadOptions(head_bytes, [])
         run = await self._read_from(metadata, first, last, bytes_max, wanted)
         if run is None:
             # Auto-recovery may have moved the replicas since we read the metadata.
@@ -169,7 +169,7 @@ class LedgerReader(LedgerTail):
         return EntryRun(self.ledger_id, entry_id, heads, bodies) if heads else None
 
     async def _read_from(
-        self, metadata: LedgerMetadata, first: int, last: int, bytes_max: int, wanted: _Wanted
+        self, metadata: LedgerMetadata, first: int, last: int, bytes_max: int, wanted: _ReadOptions
     ) -> EntryRun | None:
         """A run from the segment of ``first``; None: ``wanted.failures`` says why."""
         bookies = metadata.segment_of(first).bookies
@@ -201,7 +201,7 @@ class LedgerReader(LedgerTail):
         ask: Callable[[int], Coroutine[Any, Any, EntryRun | None]],
     ) -> tuple[EntryRun | None, int]:
         """A run from the first replica that has it, and its place among ``slots``."""
-        race, replicas = Race(), self._replicas
+        race, replicas = SpeculativeRead(), self._replicas
         run = await first_good(slots, ask, replicas.config.speculation, race)
         if race.speculative or race.winner > 0:
             replicas.count(race, [bookies[slot] for slot in slots])
@@ -213,7 +213,7 @@ class LedgerReader(LedgerTail):
         first: int,
         end: int,
         bytes_max: int,
-        wanted: _Wanted,
+        wanted: _ReadOptions,
         stripe: Stripe = ALL_ENTRIES,
     ) -> EntryRun | None:
         """Intact entries from one bookie; None: ``wanted.failures`` has one more."""
@@ -263,7 +263,7 @@ class LedgerReader(LedgerTail):
         first: int,
         end: int,
         bytes_max: int,
-        wanted: _Wanted,
+        wanted: _ReadOptions,
     ) -> EntryRun | None:
         """A run put together of stripes, for which bookies are asked at the same time."""
         assert self._last_resort is not None
@@ -273,7 +273,7 @@ class LedgerReader(LedgerTail):
         order = partial(self._last_resort.order, bookies)
         parts = plan_parts(first, end, quorums, order, shift=self._start)
         # Why others than the first one failed is nobody's concern: they end the run.
-        wants = [wanted, *(_Wanted(wanted.head_bytes, []) for _ in parts[1:])]
+        wants = [wanted, *(_ReadOptions(wanted.head_bytes, []) for _ in parts[1:])]
         found = await asyncio.gather(
             *(
                 self._read_part(quorums, bookies, part, end, bytes_max, want)
@@ -296,10 +296,10 @@ class LedgerReader(LedgerTail):
         self,
         quorums: tuple[int, int],
         bookies: Sequence[str],
-        part: Part,
+        part: StripeRead,
         end: int,
         bytes_max: int,
-        wanted: _Wanted,
+        wanted: _ReadOptions,
     ) -> EntryRun | None:
         """From the first replica that has it."""
         resort, stripe = self._last_resort, part.stripe

@@ -31,12 +31,12 @@ from typing import Final, TypeAlias
 
 from bookkeeper import codes
 from bookkeeper.client import quorum
-from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds
+from bookkeeper.client.pending_adds import PendingAdds, SendAdds
 from bookkeeper.errors import LedgerError, LedgerRecoveryError, UnauthorizedAccessError
 from bookkeeper.ledger_metadata import (
+    EnsembleSegment,
     LedgerMetadata,
     LedgerState,
-    Segment,
     master_key,
     with_segment,
 )
@@ -55,7 +55,7 @@ class ReadLac:
 
 
 @dataclass(slots=True, eq=False)
-class ReadEntries:
+class RecoveryRead:
     """Fencing read of at most ``count_max`` entries. Answer: ``on_read`` with this effect."""
 
     slot: int
@@ -73,25 +73,27 @@ class ReplaceBookies:
 
 
 @dataclass(slots=True)
-class CloseLedger:
+class CloseRecoveredLedger:
     """Publish the end and the private segments with one compare-and-set. The last effect."""
 
     last_entry: int
     length: int
-    segments: tuple[Segment, ...]
+    segments: tuple[EnsembleSegment, ...]
 
 
 @dataclass(slots=True)
-class Abort:
+class AbortRecovery:
     """The end can't be decided now; the ledger stays IN_RECOVERY. The last effect."""
 
     error: LedgerError
 
 
-RecoveryEffect: TypeAlias = ReadLac | ReadEntries | ReplaceBookies | CloseLedger | Abort
+RecoveryEffect: TypeAlias = (
+    ReadLac | RecoveryRead | ReplaceBookies | CloseRecoveredLedger | AbortRecovery
+)
 
 
-class Phase(Enum):
+class RecoveryPhase(Enum):
     """Steps of a recovery, in order; LENGTH only when nothing above the LAC was found."""
 
     FENCE = "fence"
@@ -120,7 +122,7 @@ class LedgerRecovery:
         # A snapshot from before IN_RECOVERY could miss the writer's last ensemble change.
         assert metadata.state is LedgerState.IN_RECOVERY
         self.metadata = metadata
-        self.phase = Phase.FENCE
+        self.phase = RecoveryPhase.FENCE
         self.base_lac = -1
         self._done = done
         self._read_entries_max = 1 if metadata.is_striped else read_entries_max
@@ -144,9 +146,9 @@ class LedgerRecovery:
         self._preferred = -1  # slot that answered last
         self._read_paused = False
         # Re-writes
-        self._adds: QuorumAdds | None = None
+        self._adds: PendingAdds | None = None
         self._attempt = 0  # to find the end; answers to adds of an earlier one are ignored
-        self._segments: tuple[Segment, ...] = (metadata.last_segment,)
+        self._segments: tuple[EnsembleSegment, ...] = (metadata.last_segment,)
         self._in_change: dict[int, str] = {}
         self._differing: set[str] = set()  # bookies with another payload under an entry's id
         self._end = -1
@@ -171,9 +173,9 @@ class LedgerRecovery:
 
     def on_lac(self, slot: int, code: int, last_packet: Buffer | None, explicit_lac: int) -> None:
         """A bookie answered the fencing LAC query; after coverage answers are ignored."""
-        if code == codes.OTHER_CREATOR and self.phase is not Phase.DONE:
+        if code == codes.OTHER_CREATOR and self.phase is not RecoveryPhase.DONE:
             self._foreign.add(slot)
-        if self.phase is not Phase.FENCE or slot in self._lac_answers:
+        if self.phase is not RecoveryPhase.FENCE or slot in self._lac_answers:
             return
         self._lac_answers.add(slot)
         if code == codes.UNAUTHORIZED:
@@ -201,7 +203,7 @@ class LedgerRecovery:
         # The floor: new bookies of the last segment may hold nothing, but all before is confirmed.
         self.base_lac = max(self._lac, self.metadata.last_segment.first_entry - 1)
         self._foreign_counted = len(self._foreign)
-        self._adds = QuorumAdds(
+        self._adds = PendingAdds(
             self.metadata.ledger_id,
             self._quorums,
             self._bookies,
@@ -212,14 +214,17 @@ class LedgerRecovery:
             creator=self.metadata.creator_token,
             generation=self._attempt,
         )
-        self.phase = Phase.READ
+        self.phase = RecoveryPhase.READ
         self._ask(self.base_lac + 1)
 
     # 2: read
 
-    def on_read(self, read: ReadEntries, code: int, packets: Sequence[Buffer]) -> None:
+    def on_read(self, read: RecoveryRead, code: int, packets: Sequence[Buffer]) -> None:
         """A bookie answered a recovery read; answers about entries already decided are ignored."""
-        if self.phase not in (Phase.READ, Phase.LENGTH) or read.first != self._reading:
+        if (
+            self.phase not in (RecoveryPhase.READ, RecoveryPhase.LENGTH)
+            or read.first != self._reading
+        ):
             return
         slot = read.slot
         if self._bookies[slot] != read.bookie or slot in self._negatives | self._unknown:
@@ -229,7 +234,7 @@ class LedgerRecovery:
             self._preferred = slot
             self._on_found(found)
             return
-        if code == codes.OTHER_CREATOR and self.phase is Phase.READ:
+        if code == codes.OTHER_CREATOR and self.phase is RecoveryPhase.READ:
             self._foreign.add(slot)
         if codes.is_explicit_negative(code):
             self._negatives.add(slot)
@@ -242,7 +247,7 @@ class LedgerRecovery:
 
     def on_slow(self, first: int) -> None:
         """Entry ``first`` takes long: ask its other replicas too."""
-        if self.phase in (Phase.READ, Phase.LENGTH) and first == self._reading:
+        if self.phase in (RecoveryPhase.READ, RecoveryPhase.LENGTH) and first == self._reading:
             self._ask_all()
 
     def _ask(self, entry_id: int) -> None:
@@ -254,7 +259,7 @@ class LedgerRecovery:
             slots = (self._preferred, *(s for s in slots if s != self._preferred))
         self._candidates = slots
         self._asked, self._negatives, self._unknown = set(), set(), set()
-        if self._foreign and self.phase is Phase.READ:
+        if self._foreign and self.phase is RecoveryPhase.READ:
             self._negatives = self._foreign.intersection(slots)
             self._asked = set(self._negatives)
             if len(self._negatives) >= self._absence_quorum:
@@ -264,8 +269,8 @@ class LedgerRecovery:
 
     def _ask_slot(self, slot: int) -> None:
         self._asked.add(slot)
-        count_max = 1 if self.phase is Phase.LENGTH else self._read_entries_max
-        self._effects.append(ReadEntries(slot, self._bookies[slot], self._reading, count_max))
+        count_max = 1 if self.phase is RecoveryPhase.LENGTH else self._read_entries_max
+        self._effects.append(RecoveryRead(slot, self._bookies[slot], self._reading, count_max))
 
     def _ask_all(self) -> None:
         for slot in self._candidates:
@@ -274,7 +279,7 @@ class LedgerRecovery:
 
     def _decide_absence(self) -> None:
         answered = len(self._negatives) + len(self._unknown)
-        if self.phase is Phase.READ and len(self._negatives) >= self._absence_quorum:
+        if self.phase is RecoveryPhase.READ and len(self._negatives) >= self._absence_quorum:
             self._on_absent()
         elif answered == len(self._candidates):
             self._abort(
@@ -289,7 +294,7 @@ class LedgerRecovery:
 
     def _on_found(self, packets: list[Buffer]) -> None:
         last = decode_header(packets[-1])
-        if self.phase is Phase.LENGTH:
+        if self.phase is RecoveryPhase.LENGTH:
             self._close(decode_header(packets[0]).length)
             return
         assert self._adds is not None
@@ -309,7 +314,7 @@ class LedgerRecovery:
 
     def _on_absent(self) -> None:
         self._end = self._reading - 1
-        self.phase = Phase.REWRITE
+        self.phase = RecoveryPhase.REWRITE
         self._finish_rewrites()
 
     def _intact_run(self, first: int, packets: Sequence[Buffer]) -> list[Buffer]:
@@ -329,7 +334,7 @@ class LedgerRecovery:
     def on_add_done(self, request: SendAdds, code: int) -> None:
         """A bookie answered a re-write."""
         adds = self._adds
-        if adds is None or self.phase is Phase.DONE:
+        if adds is None or self.phase is RecoveryPhase.DONE:
             return
         if code == codes.OTHER_CREATOR and request.bookie in self.metadata.last_segment.bookies:
             self._foreign.add(self.metadata.last_segment.bookies.index(request.bookie))
@@ -352,7 +357,7 @@ class LedgerRecovery:
     def on_replacements(self, replacements: dict[int, tuple[str, str]]) -> None:
         """Answer to ``ReplaceBookies``: slot -> (failed, new), for as many as could be replaced."""
         adds = self._adds
-        if adds is None or self.phase is Phase.DONE:
+        if adds is None or self.phase is RecoveryPhase.DONE:
             return
         handled, self._in_change = self._in_change, {}
         bookies = list(adds.bookies)
@@ -360,7 +365,7 @@ class LedgerRecovery:
             assert handled[slot] == failed
             bookies[slot] = newcomer
         if replacements:
-            segment = Segment(adds.last_confirmed + 1, tuple(bookies))
+            segment = EnsembleSegment(adds.last_confirmed + 1, tuple(bookies))
             self._segments = with_segment(self._segments, segment)
             adds.replace(bookies)
         kept = self._differing.intersection(
@@ -391,7 +396,7 @@ class LedgerRecovery:
 
     def _on_progress(self) -> None:
         assert self._adds is not None
-        if self.phase is Phase.REWRITE:
+        if self.phase is RecoveryPhase.REWRITE:
             self._finish_rewrites()
         elif self._read_paused and self._adds.pending_bytes <= PENDING_BYTES_MAX:
             self._read_paused = False
@@ -429,24 +434,24 @@ class LedgerRecovery:
         else:
             # Nothing above the LAC: the length is that of the last entry itself. The packet that
             # supplied the LAC won't do: it lies above the end, and so does its length.
-            self.phase = Phase.LENGTH
+            self.phase = RecoveryPhase.LENGTH
             self._bookies = self.metadata.segment_of(self._end).bookies
             self._preferred = -1
             self._ask(self._end)
 
     def _close(self, length: int) -> None:
-        self.phase = Phase.DONE
+        self.phase = RecoveryPhase.DONE
         private = self._segments[1:]
         if self._segments[0] != self.metadata.last_segment:
             private = self._segments  # replaced in place: nothing of it was confirmed before
-        self._effects.append(CloseLedger(self._end, length, private))
+        self._effects.append(CloseRecoveredLedger(self._end, length, private))
 
     def _abort_unauthorized(self) -> None:
         ledger_id = self.metadata.ledger_id
         self._abort(UnauthorizedAccessError(f"ledger {ledger_id}: a bookie knows another password"))
 
     def _abort(self, error: LedgerError) -> None:
-        self.phase = Phase.DONE
+        self.phase = RecoveryPhase.DONE
         if self._adds is not None:
             self._adds.drop_pending()
-        self._effects.append(Abort(error))
+        self._effects.append(AbortRecovery(error))

@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 
 from bookkeeper.errors import LedgerError, LedgerMetadataError, NoSuchLedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, encode
-from metadata.each_item import Item
 from metadata.errors import (
     BadVersionError,
     NotFoundError,
     OutcomeUnknownError,
     ValueTooLargeError,
 )
+from metadata.item_errors import Item
 from metadata.recipes import IdGenerator
 from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore, Versioned, Watch
 

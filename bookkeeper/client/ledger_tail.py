@@ -19,10 +19,10 @@ from typing import Final
 from bookkeeper import codes
 from bookkeeper.client import quorum
 from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_directory import LedgerDirectory
+from bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.client.replicas import Replicas
-from bookkeeper.client.speculation import Race, first_good
+from bookkeeper.client.speculative_read import SpeculativeRead, first_good
 from bookkeeper.errors import BookieUnavailableError, BookkeeperError
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from bookkeeper.packet import Buffer, decode_header, is_intact
@@ -51,7 +51,7 @@ class LedgerTail:
         self,
         metadata: LedgerMetadata,
         last_confirmed: int,
-        ledgers: LedgerDirectory,
+        ledgers: LedgerMetadataSource,
         bookies: BookiePool,
         config: ClientConfig,
         replicas: Replicas,
@@ -120,7 +120,7 @@ class LedgerTail:
             return self._learn(await self._ask(members[slot])) or None
 
         slots = self._tail_slots(self.last_confirmed + 1)
-        race = Race()
+        race = SpeculativeRead()
         found = await first_good(slots, ask, self._replicas.config.lac_speculation, race)
         self._replicas.count(race, [members[slot] for slot in slots])
         if found is None:

@@ -2,7 +2,7 @@
 
 ``append`` packs a batch and sends it; answers of bookies move a watermark. A bookie that fails is
 replaced by an ensemble change, which the shell publishes by compare-and-set. Rules: storage.md 2.4
-to 2.8; the queue and its race rules are in ``quorum_adds.py``.
+to 2.8; the queue and its race rules are in ``pending_adds.py``.
 
 When a bookie's failure is acted upon (2.6): before the batch has its quorum, at once; after, the
 failure is only remembered and handled by the next append, before that append is sent.
@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from bookkeeper import codes
 from bookkeeper.client.config import WriteConfig
 from bookkeeper.client.force_rounds import ForceLedger, ForceRounds
-from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds, SpreadOf
+from bookkeeper.client.pending_adds import PendingAdds, SendAdds, SpreadOf
 from bookkeeper.errors import (
     LedgerClosedError,
     LedgerError,
@@ -42,7 +42,7 @@ _NONE: Final[frozenset[Any]] = frozenset()  # a new empty set is 216 bytes in ea
 
 
 @dataclass(slots=True)
-class Confirmed:
+class AddsConfirmed:
     """Every entry up to ``upto`` is durable on an ack quorum. No answer."""
 
     upto: int
@@ -60,20 +60,22 @@ class ChangeEnsemble:
 
 
 @dataclass(slots=True)
-class Failed:
+class WriterFailed:
     """The writer stopped for good, once; what is above the last confirmed entry is undecided."""
 
     error: LedgerError
 
 
 @dataclass(slots=True)
-class Written:
+class DeferredAddsWritten:
     """Deferred adds up to ``upto`` are on an ack quorum, in memory at least. No answer."""
 
     upto: int
 
 
-WriterEffect: TypeAlias = Confirmed | ChangeEnsemble | Failed | Written | ForceLedger
+WriterEffect: TypeAlias = (
+    AddsConfirmed | ChangeEnsemble | WriterFailed | DeferredAddsWritten | ForceLedger
+)
 
 
 class LedgerWriter:
@@ -107,7 +109,7 @@ class LedgerWriter:
         self._config = config
         self._forces = ForceRounds() if deferred_sync else None
         self._is_plain = not deferred_sync and not config.delay_ensemble_change
-        self._adds = QuorumAdds(
+        self._adds = PendingAdds(
             metadata.ledger_id,
             (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
             metadata.last_segment.bookies,
@@ -211,7 +213,7 @@ class LedgerWriter:
             return
         moved = self._forces.on_answer(sent, code == codes.OK, self._adds)
         if moved:
-            self._effects.append(Confirmed(self._forces.last_forced))
+            self._effects.append(AddsConfirmed(self._forces.last_forced))
         elif moved is False:
             self.on_fatal(
                 WriteFailedError(
@@ -227,7 +229,7 @@ class LedgerWriter:
         if code == codes.OK:
             if self._adds.on_stored(request):
                 if self._is_plain:
-                    self._effects.append(Confirmed(self._adds.last_confirmed))
+                    self._effects.append(AddsConfirmed(self._adds.last_confirmed))
                 else:
                     self._on_written()
         elif code == codes.FENCED:
@@ -257,7 +259,9 @@ class LedgerWriter:
         upto = self._adds.last_confirmed
         if self._tolerated:
             self._tolerated = {first: s for first, s in self._tolerated.items() if first > upto}
-        self._effects.append(Confirmed(upto) if self._forces is None else Written(upto))
+        self._effects.append(
+            AddsConfirmed(upto) if self._forces is None else DeferredAddsWritten(upto)
+        )
 
     def on_fatal(self, error: LedgerError) -> None:
         """Stop for good: what is pending stays undecided until the ledger is closed."""
@@ -265,7 +269,7 @@ class LedgerWriter:
             return
         self.error = error
         self._adds.drop_pending()
-        self._effects.append(Failed(error))
+        self._effects.append(WriterFailed(error))
 
     def close(self) -> tuple[int, int]:
         """Stop appending; pending entries fail.
@@ -281,7 +285,7 @@ class LedgerWriter:
         if self.error is None:
             self.error = LedgerClosedError(f"ledger {self.ledger_id} was closed by its writer")
             if self._adds.drop_pending():
-                self._effects.append(Failed(self.error))
+                self._effects.append(WriterFailed(self.error))
         return self.last_confirmed, self.confirmed_length
 
     @property

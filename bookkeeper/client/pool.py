@@ -11,9 +11,9 @@ from typing import Final
 from bookkeeper import codes
 from bookkeeper.client.config import HealthConfig
 from bookkeeper.client.health import BookieHealth
-from bookkeeper.client.places import BookiePlaces
+from bookkeeper.client.rack_mapping import BookieRackMapping
+from bookkeeper.entry_prefixes import PrefixesFromEntries
 from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.service_info import (
     AVAILABLE_PATH,
     NO_HEALTH_CHECK_PATH,
@@ -26,7 +26,7 @@ from bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
     BookieClient,
-    BookieInfo,
+    BookieStatus,
     LacReply,
     ReadReply,
     Stripe,
@@ -74,7 +74,7 @@ class BookiePool:
         self._added: set[str] = set()
         self.infos: dict[str, ServiceInfo] = {}
         self.on_writable_changed: Callable[[], None] | None = None
-        self._places = BookiePlaces(self.infos)
+        self._places = BookieRackMapping(self.infos)
         self._registered: frozenset[str] = frozenset()
         self._read_only: frozenset[str] = frozenset()
         self._stale: set[str] = set()  # names of nodes that changed since their info was read
@@ -232,7 +232,7 @@ def _loop_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
 
 
-class UnreachableBookie(HeadsFromEntries):
+class UnreachableBookie(PrefixesFromEntries):
     """Client of a bookie that can't be reached: every answer is UNAVAILABLE, and proves nothing."""
 
     is_backlogged = False
@@ -287,7 +287,7 @@ class UnreachableBookie(HeadsFromEntries):
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
 
-    async def info(self) -> BookieInfo:
+    async def info(self) -> BookieStatus:
         raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:

@@ -71,7 +71,7 @@ def is_covered(
 
 
 @dataclass(frozen=True, slots=True)
-class AckSpread:
+class FaultDomainAckRule:
     """Acks must come from several zones before they make a quorum.
 
     Attributes:

@@ -17,7 +17,7 @@ from bookkeeper import codes
 from bookkeeper.client.config import ReadConfig
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.client.read_order import ReplicaState, order_replicas
-from bookkeeper.client.speculation import Race
+from bookkeeper.client.speculative_read import SpeculativeRead
 from bookkeeper.errors import BookkeeperError
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _REPORTED_MAX: Final = 4096  # remembered, so that a hot entry isn't reported wi
 
 
 @dataclass(slots=True)
-class ReadFigures:
+class ReadMetrics:
     """Counters since the client was made.
 
     Attributes:
@@ -54,7 +54,7 @@ class Replicas:
         config: ReadConfig,
     ) -> None:
         self.config = config
-        self.figures = ReadFigures()
+        self.metrics = ReadMetrics()
         self._bookies = bookies
         self._zone = zone_of(config.network_location)
         self._slow_until: dict[str, float] = {}  # loop time
@@ -73,17 +73,17 @@ class Replicas:
             classes=config.classes,
         )
 
-    def count(self, race: Race, asked: Sequence[str]) -> None:
+    def count(self, race: SpeculativeRead, asked: Sequence[str]) -> None:
         """A race between ``asked`` is over."""
-        figures = self.figures
+        metrics = self.metrics
         if race.speculative:
-            figures.speculative += race.speculative
+            metrics.speculative += race.speculative
             if race.winner > 0:
-                figures.speculative_won += 1
+                metrics.speculative_won += 1
                 for bookie in asked[: race.winner]:
                     self.note_slow(bookie)
         elif race.winner > 0:
-            figures.fell_over += 1
+            metrics.fell_over += 1
 
     def note_code(self, bookie_id: str, code: int) -> None:
         """A read was answered with something else than entries."""
@@ -96,7 +96,7 @@ class Replicas:
 
     def note_corrupt(self, ledger_id: int, entry_id: int, bookie_id: str) -> None:
         """The copy of this bookie is corrupt: count it, and tell the bookie once."""
-        self.figures.corrupt += 1
+        self.metrics.corrupt += 1
         key = (bookie_id, ledger_id, entry_id)
         if key in self._reported or len(self._reports) >= _REPORTS_MAX:
             return
@@ -115,7 +115,7 @@ class Replicas:
         except BookkeeperError as error:
             _log.warning("bookie %s can't be told of a corrupt entry: %s", bookie_id, error)
         if code == codes.OK:
-            self.figures.reported += 1
+            self.metrics.reported += 1
         else:
             self._reported.pop((bookie_id, ledger_id, entry_id), None)  # the next reader tries
 
@@ -142,7 +142,7 @@ class Replicas:
         return False
 
 
-class LastResort:
+class FailedReplicas:
     """Who of one ledger gave nothing lately, and so is asked last.
 
     For striped ledgers: each time it would end the run of all others, too.

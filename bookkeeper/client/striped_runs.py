@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Run:
+class SlotRun:
     """Entries [first, end), all of them held by the bookie at ``slot``."""
 
     slot: int
@@ -27,7 +27,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StripeRead:
     """What one bookie is asked for: the entries of ``stripe`` from ``first`` on.
 
     Attributes:
@@ -55,7 +55,7 @@ def plan_parts(
     *,
     shift: int = 0,
     wanted: Stripe = ALL_ENTRIES,
-) -> list[Part]:
+) -> list[StripeRead]:
     """Parts that together are all entries ``first <= id < end``, in the order of their first ones.
 
     Args: as those of ``plan_runs``, and
@@ -66,7 +66,7 @@ def plan_parts(
         for run in plan_runs(row_first, row_end, quorums, order, runs_max=cycle, shift=shift):
             others = [slot for slot in quorum.write_set(run.first, *quorums) if slot != run.slot]
             stripe = Stripe(cycle, run.first % cycle, run.end - run.first)
-            parts.append(Part((run.slot, *order(others)), run.first, stripe))
+            parts.append(StripeRead((run.slot, *order(others)), run.first, stripe))
     return parts
 
 
@@ -109,7 +109,7 @@ def plan_runs(
     *,
     runs_max: int,
     shift: int = 0,
-) -> list[Run]:
+) -> list[SlotRun]:
     """Runs that follow each other from ``first`` on; at most ``runs_max``, not beyond ``end``.
 
     Args:
@@ -119,7 +119,7 @@ def plan_runs(
             ledgers don't all ask the same bookies of an ensemble whose Qw divides E.
     """
     ensemble_size, write_quorum = quorums
-    runs: list[Run] = []
+    runs: list[SlotRun] = []
     while first < end and len(runs) < runs_max:
         # The last slot of the write set holds the longest run, so it goes first into the order.
         slots = quorum.write_set(first, ensemble_size, write_quorum)[::-1]
@@ -129,6 +129,6 @@ def plan_runs(
             shift = 0
         slot = order(slots)[0]
         run_end = held_end(slot, first, end, ensemble_size, write_quorum)
-        runs.append(Run(slot, first, run_end))
+        runs.append(SlotRun(slot, first, run_end))
         first = run_end
     return runs

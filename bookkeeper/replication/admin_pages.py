@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from bookkeeper.bookie.admin_server import Answer, Page
+from bookkeeper.bookie.admin_server import HttpResponse, Page
 from bookkeeper.probes import SessionState, probe_pages
 from bookkeeper.replication.auto_recovery import AutoRecovery
 from bookkeeper.replication.under_replication import UnderReplicationStore
@@ -53,31 +53,31 @@ class AutoRecoveryPages:
             return [self.stage]
         return [self.session.trouble] if self.session.trouble else []
 
-    async def _heartbeat(self) -> Answer:
+    async def _heartbeat(self) -> HttpResponse:
         """The process is alive, whatever it does."""
         return _text(HTTPStatus.OK, "OK\n")
 
-    async def _is_ready(self) -> Answer:
+    async def _is_ready(self) -> HttpResponse:
         return _NOT_STARTED if self.recovery is None else _text(HTTPStatus.OK, "")
 
-    async def _status(self) -> Answer:
+    async def _status(self) -> HttpResponse:
         """The switch, and what this process does."""
         recovery, marks = self.recovery, self.marks
         if recovery is None or marks is None:
             return _NOT_STARTED
-        off, figures = await marks.disabled(), recovery.figures
+        off, metrics = await marks.disabled(), recovery.metrics
         status: dict[str, object] = {"enabled": off is None}
         if off is not None:
             status |= {"reason": off.reason, "sinceMs": off.since_ms}
-        status["isAuditor"] = figures.is_auditor
+        status["isAuditor"] = metrics.is_auditor
         status["workers"] = len(recovery.workers)
         status["zones"] = {
             name: {"state": phase, "available": available, "registered": registered}
-            for name, (phase, available, registered) in figures.zones.items()
+            for name, (phase, available, registered) in metrics.zones.items()
         }
         return _json(status)
 
-    async def _who_is_auditor(self) -> Answer:
+    async def _who_is_auditor(self) -> HttpResponse:
         recovery = self.recovery
         if recovery is None or recovery.elector is None:
             return _NOT_STARTED
@@ -86,25 +86,25 @@ class AutoRecoveryPages:
             return _text(HTTPStatus.NOT_FOUND, "No auditor found\n")
         return _json({"Auditor": name})
 
-    async def _delay(self) -> Answer:
+    async def _delay(self) -> HttpResponse:
         if self.marks is None:
             return _NOT_STARTED
         seconds = await self.marks.lost_bookie_delay_s()
         return _json({"lostBookieRecoveryDelay": seconds})
 
-    async def _metrics_page(self) -> Answer:
+    async def _metrics_page(self) -> HttpResponse:
         if self.recovery is None or self._metrics is None:
             return _NOT_STARTED
         content_type = "text/plain; version=0.0.4; charset=utf-8"
-        return Answer(HTTPStatus.OK, content_type, await self._metrics(self.recovery))
+        return HttpResponse(HTTPStatus.OK, content_type, await self._metrics(self.recovery))
 
 
-def _text(status: HTTPStatus, text: str) -> Answer:
-    return Answer(status, "text/plain; charset=utf-8", text.encode())
+def _text(status: HTTPStatus, text: str) -> HttpResponse:
+    return HttpResponse(status, "text/plain; charset=utf-8", text.encode())
 
 
-def _json(value: dict[str, object]) -> Answer:
-    return Answer(HTTPStatus.OK, "application/json", json.dumps(value).encode())
+def _json(value: dict[str, object]) -> HttpResponse:
+    return HttpResponse(HTTPStatus.OK, "application/json", json.dumps(value).encode())
 
 
 _NOT_STARTED = _text(HTTPStatus.SERVICE_UNAVAILABLE, "Auto-recovery is not fully started yet\n")

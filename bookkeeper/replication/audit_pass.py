@@ -10,14 +10,14 @@ from typing import Final, Protocol
 from bookkeeper.client.ledger_store import LedgerStore, VersionedLedger
 from bookkeeper.errors import LedgerMetadataError
 from bookkeeper.ledger_metadata import LedgerMetadata
-from metadata.each_item import ItemRound
 from metadata.errors import MetadataError
+from metadata.item_errors import ItemPass
 
 _READS: Final = 32  # ledgers at a time: about a millisecond of work between two turns of the loop
 _UNANSWERED_MAX: Final = 100  # more than that is the store's failure, not that of single ledgers
 
 
-class Judge(Protocol):
+class MarkPredicate(Protocol):
     """Whose ledgers are to be marked."""
 
     @property
@@ -36,7 +36,7 @@ class Judge(Protocol):
     async def mark(self, ledger_id: int, bookies: list[str]) -> None: ...
 
 
-class Walk:
+class LedgerWalk:
     """What one walk met: a page or a ledger that fails keeps no other from its turn.
 
     Attributes:
@@ -44,7 +44,7 @@ class Walk:
         unanswered: pages and ledgers that the store didn't answer for: who comes back may succeed.
     """
 
-    def __init__(self, each: ItemRound) -> None:
+    def __init__(self, each: ItemPass) -> None:
         self.ledgers = self.unreadable = 0
         self.unanswered: set[str] = set()
         self._each = each
@@ -72,7 +72,9 @@ class Walk:
             raise failed
 
 
-async def walk_ledgers(ledgers: LedgerStore, walk: Walk) -> AsyncIterator[list[LedgerMetadata]]:
+async def walk_ledgers(
+    ledgers: LedgerStore, walk: LedgerWalk
+) -> AsyncIterator[list[LedgerMetadata]]:
     """Metadata of all ledgers, in lists of at most 32. Ledgers that are deleted meanwhile and those
     whose metadata can't be read are left out.
 
@@ -91,7 +93,9 @@ async def walk_ledgers(ledgers: LedgerStore, walk: Walk) -> AsyncIterator[list[L
             await asyncio.sleep(0)
 
 
-async def read_ledger(ledgers: LedgerStore, ledger_id: int, walk: Walk) -> LedgerMetadata | None:
+async def read_ledger(
+    ledgers: LedgerStore, ledger_id: int, walk: LedgerWalk
+) -> LedgerMetadata | None:
     """None: there is none, or it can't be read."""
     found: VersionedLedger | None = None
     with walk.item(f"ledger {ledger_id}"):
@@ -111,8 +115,8 @@ class AuditPass:
     when its metadata is at hand.
     """
 
-    def __init__(self, ledgers: LedgerStore, judge: Judge, each: ItemRound) -> None:
-        self.walk = Walk(each)
+    def __init__(self, ledgers: LedgerStore, judge: MarkPredicate, each: ItemPass) -> None:
+        self.walk = LedgerWalk(each)
         self.marked = 0
         self._ledgers, self._judge = ledgers, judge
         self._strangers: set[str] = set()  # unknown, and asked for in this pass

@@ -21,18 +21,18 @@ from bookkeeper.errors import BookkeeperError, LedgerMetadataError
 from bookkeeper.replication.audit_pass import AuditPass
 from bookkeeper.replication.auditor_core import (
     AlertZone,
-    Audit,
+    AuditLedgers,
     AuditorConfig,
     AuditorCore,
     ClusterView,
     DelayCancelled,
     DelayStarted,
-    Disable,
+    DisableReplication,
     Effect,
-    Enable,
+    EnableReplication,
     SaveZones,
 )
-from bookkeeper.replication.auditor_figures import AuditorFigures
+from bookkeeper.replication.auditor_metrics import AuditorMetrics
 from bookkeeper.replication.cluster_watch import ClusterWatch
 from bookkeeper.replication.under_replication import (
     UNDER_REPLICATION_ROOT,
@@ -40,8 +40,8 @@ from bookkeeper.replication.under_replication import (
 )
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.replication.zones import ZonePhase
-from metadata.each_item import EachItem
 from metadata.errors import MetadataError
+from metadata.item_errors import ItemErrors
 from metadata.store import MetadataEvent, MetadataStore, SessionEvent
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ _SWITCH, _DELAY, _BOOKIES, _ZONES = "switch", "delay", "bookies", "zones"
 
 
 @dataclass(frozen=True, slots=True)
-class AuditorPorts:
+class AuditorDependencies:
     """What an auditor works on.
 
     Attributes:
@@ -71,15 +71,17 @@ class AuditorPorts:
 class Auditor:
     """From ``start`` to ``close``; made anew for each election that is won."""
 
-    def __init__(self, ports: AuditorPorts, config: AuditorConfig, figures: AuditorFigures) -> None:
-        self.ports, self.figures = ports, figures
+    def __init__(
+        self, ports: AuditorDependencies, config: AuditorConfig, metrics: AuditorMetrics
+    ) -> None:
+        self.ports, self.metrics = ports, metrics
         self.on_failed: Callable[[], None] | None = None
         """Called once, when a task ended by an error of ours: this auditor is of no more use."""
         self._config = config
         self._zone_store = ZoneStore(ports.store, ports.root)
         self._core: AuditorCore | None = None
         self._cluster = ClusterWatch(ports.store, lambda: self._on_news(_BOOKIES))
-        self._places = EachItem("places of bookies", _log, (MetadataError,))
+        self._places = ItemErrors("places of bookies", _log, (MetadataError,))
         self._read_again: asyncio.TimerHandle | None = None
         self._delay_path = f"{ports.root}/lostBookieRecoveryDelay"
         self._delay_writes = self._delay_writes_taken = 0
@@ -92,9 +94,9 @@ class Auditor:
         self._news = {_SWITCH, _DELAY, _BOOKIES}
         self._woken = asyncio.Event()
         self._effects: deque[Effect] = deque()
-        self._audit: Audit | None = None
+        self._audit: AuditLedgers | None = None
         self._audit_wanted = asyncio.Event()
-        self._audits = EachItem("audit", _log, (MetadataError, BookkeeperError))
+        self._audits = ItemErrors("audit", _log, (MetadataError, BookkeeperError))
         self._may_check = asyncio.Event()
         self._turn = asyncio.Lock()  # the core gets its news one after the other, as they were read
         self._tasks: list[asyncio.Task[None]] = []
@@ -167,7 +169,7 @@ class Auditor:
         """Mark a ledger, unless automatic repair was switched off meanwhile.
 
         Args:
-            suspects: see ``Marker.suspects``.
+            suspects: see ``UnderreplicationMarker.suspects``.
         """
         if not self.is_enabled:
             return
@@ -179,7 +181,7 @@ class Auditor:
     async def wait_enabled(self) -> None:
         """Until checks may run: automatic repair is on."""
         if not self._may_check.is_set():
-            self.figures.skipped_checks += 1
+            self.metrics.skipped_checks += 1
             await self._may_check.wait()
 
     def want_audit(self, reason: str) -> None:
@@ -291,27 +293,27 @@ class Auditor:
         return self._config.lost_bookie_delay_ms / 1000 if stored is None else stored
 
     async def _perform(self, effect: Effect) -> None:
-        figures, marks = self.figures, self.ports.marks
+        metrics, marks = self.metrics, self.ports.marks
         match effect:
-            case Audit():
+            case AuditLedgers():
                 self._audit = effect
                 self._audit_wanted.set()
             case DelayStarted(bookies, due_ms):
-                figures.audits_delayed += 1
+                metrics.audits_delayed += 1
                 seconds = (due_ms - _now_ms()) / 1000
                 _log.info("lost: %s; audit in %.1f s", " ".join(bookies), seconds)
             case DelayCancelled(bookies):
-                figures.audits_cancelled += 1
+                metrics.audits_cancelled += 1
                 _log.info("back in time, no audit: %s", " ".join(bookies))
             case AlertZone():
                 _log_zone(effect)
             case SaveZones(phases):
                 await self._zone_store.write(phases)
-            case Disable(reason):
+            case DisableReplication(reason):
                 await marks.disable(reason)
                 _log.warning("automatic repair is off: %s", reason)
                 self._on_news(_SWITCH)
-            case Enable():
+            case EnableReplication():
                 if await marks.enable_after_zones():
                     _log.warning("automatic repair is on again, its zones are back")
                 self._on_news(_SWITCH)
@@ -320,15 +322,15 @@ class Auditor:
 
     def _show(self, core: AuditorCore) -> None:
         """What metrics tell."""
-        figures = self.figures
-        figures.zones = {
+        metrics = self.metrics
+        metrics.zones = {
             zone.name: (zone.phase.value, zone.available, zone.total)
             for zone in core.zones.zones.values()
         }
-        figures.all_zones_down = core.zones.all_blocked
-        figures.lost_bookies = len(core.lost)
-        figures.disabled = core.disabled_reason is not None
-        if figures.disabled:
+        metrics.all_zones_down = core.zones.all_blocked
+        metrics.lost_bookies = len(core.lost)
+        metrics.disabled = core.disabled_reason is not None
+        if metrics.disabled:
             self._may_check.clear()
         else:
             self._may_check.set()
@@ -350,7 +352,7 @@ class Auditor:
 
     async def _run_audit(self, reason: str) -> bool:
         """False: it couldn't go over everything."""
-        began_ms, complete, figures = _now_ms(), False, self.figures
+        began_ms, complete, metrics = _now_ms(), False, self.metrics
         with self._audits.round() as each:
             audit = AuditPass(self.ports.ledgers, self, each)
             try:
@@ -359,9 +361,9 @@ class Auditor:
             except MetadataError as error:
                 each.failed["all of it"] = error
             finally:
-                figures.audits.record(_now_ms() - began_ms)
-                figures.marked_ledgers.record(audit.marked)
-                figures.unreadable_ledgers = audit.walk.unreadable
+                metrics.audits.record(_now_ms() - began_ms)
+                metrics.marked_ledgers.record(audit.marked)
+                metrics.unreadable_ledgers = audit.walk.unreadable
         text = "audit (%s): %d of %d ledgers marked%s"
         again = "" if complete else "; it will be repeated"
         _log.info(text, reason, audit.marked, audit.walk.ledgers, again)

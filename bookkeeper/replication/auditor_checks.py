@@ -14,36 +14,36 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from bookkeeper.client.placement import Adherence, Placement
+from bookkeeper.client.placement import Adherence, EnsemblePlacementPolicy
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError, LedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.replication.audit_pass import (
-    Walk,
+    LedgerWalk,
     members_of,
     read_ledger,
     walk_ledgers,
 )
 from bookkeeper.replication.auditor import Auditor
-from bookkeeper.replication.auditor_figures import AuditorFigures
+from bookkeeper.replication.auditor_metrics import AuditorMetrics
 from bookkeeper.replication.fragments import Fragment, Run, fragments_of
-from bookkeeper.replication.ledger_checker import LedgerChecker, Problem, gather_all
+from bookkeeper.replication.ledger_checker import LedgerChecker, ReplicaProblem, gather_all
 from bookkeeper.replication.replica_counts import ReplicaCounts, count_replicas, missing_runs
-from bookkeeper.replication.replica_reader import Answer, list_entries
+from bookkeeper.replication.replica_reader import ReplicaStatus, list_entries
 from bookkeeper.replication.under_replication import (
     CHECK_ALL_LEDGERS,
     PLACEMENT_CHECK,
     REPLICAS_CHECK,
 )
-from metadata.each_item import EachItem
 from metadata.errors import MetadataError
+from metadata.item_errors import ItemErrors
 
 _log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 60.0
 _RUNS_A_TURN: Final = 500  # steps of counting between two turns of the loop
 _CHECKS: Final = 4  # ledgers at a time whose copies are read
-_DOUBTS: Final = (Problem.ABSENT, Problem.CORRUPT, Problem.UNKNOWN)
+_DOUBTS: Final = (ReplicaProblem.ABSENT, ReplicaProblem.CORRUPT, ReplicaProblem.UNKNOWN)
 _SILENT_MAX: Final = 100_000  # ledgers that are looked at again
 _NAMED_MAX: Final = 100  # ledgers whose ids one check logs
 
@@ -84,17 +84,17 @@ class PeriodicChecks:
         auditor: Auditor,
         config: ChecksConfig,
         bookies: BookiePool,
-        placement: Placement,
+        placement: EnsemblePlacementPolicy,
         checker: LedgerChecker,
     ) -> None:
         self._auditor, self._config = auditor, config
-        self._ports, self._figures = auditor.ports, auditor.figures
+        self._ports, self._metrics = auditor.ports, auditor.metrics
         self._bookies, self._placement, self._checker = bookies, placement, checker
         expected = (MetadataError, BookkeeperError)
-        self._ledgers = EachItem("check of all ledgers", _log, expected)
-        self._places = EachItem("check of places", _log, expected)
-        self._replicas = EachItem("check of replicas", _log, expected)
-        self._census = EachItem("census of markers", _log, expected)
+        self._ledgers = ItemErrors("check of all ledgers", _log, expected)
+        self._places = ItemErrors("check of places", _log, expected)
+        self._replicas = ItemErrors("check of replicas", _log, expected)
+        self._census = ItemErrors("census of markers", _log, expected)
 
     def coroutines(self) -> list[Coroutine[None, None, None]]:
         config = self._config
@@ -154,10 +154,10 @@ class PeriodicChecks:
             all of it.
         """
         with self._ledgers.round() as each:
-            return await self._check_all(Walk(each))
+            return await self._check_all(LedgerWalk(each))
 
-    async def _check_all(self, walk: Walk) -> bool:
-        began_ms, figures = _now_ms(), self._figures
+    async def _check_all(self, walk: LedgerWalk) -> bool:
+        began_ms, metrics = _now_ms(), self._metrics
         marked, silent = 0, list[int]()
         async for batch in walk_ledgers(self._ports.ledgers, walk):
             for start in range(0, len(batch), _CHECKS):
@@ -172,13 +172,13 @@ class PeriodicChecks:
         if silent:
             await asyncio.sleep(max(self._config.silent_grace_s, self._auditor.delay_s))
             marked += await self._check_again(silent, walk)
-        figures.marked_ledgers.record(marked)
-        figures.checked_ledgers = walk.ledgers
-        figures.check_all_ledgers.record(_now_ms() - began_ms)
+        metrics.marked_ledgers.record(marked)
+        metrics.checked_ledgers = walk.ledgers
+        metrics.check_all_ledgers.record(_now_ms() - began_ms)
         _log.info("all ledgers checked: %d of %d marked", marked, walk.ledgers)
         return self._auditor.is_enabled and not walk.unanswered
 
-    async def _check_again(self, ledger_ids: Sequence[int], walk: Walk) -> int:
+    async def _check_again(self, ledger_ids: Sequence[int], walk: LedgerWalk) -> int:
         marked = 0
         for ledger_id in ledger_ids:
             found = await read_ledger(self._ports.ledgers, ledger_id, walk)
@@ -187,7 +187,7 @@ class PeriodicChecks:
         return marked
 
     async def _try_ledger(
-        self, metadata: LedgerMetadata, walk: Walk, *, was_silent: bool = False
+        self, metadata: LedgerMetadata, walk: LedgerWalk, *, was_silent: bool = False
     ) -> bool | None:
         marked: bool | None = None
         with walk.item(f"ledger {metadata.ledger_id}"):
@@ -198,13 +198,15 @@ class PeriodicChecks:
         self, metadata: LedgerMetadata, *, was_silent: bool = False
     ) -> bool | None:
         """True: it was marked. None: it may have to be; a bookie gave no answer."""
-        figures, auditor = self._figures, self._auditor
+        metrics, auditor = self._metrics, self._auditor
         found = await self._checker.check(metadata, auditor.available, share=self._config.share)
-        figures.fragments_per_ledger.record(len(metadata.segments))
-        figures.bookies_per_ledger.record(len(members_of(metadata)))
+        metrics.fragments_per_ledger.record(len(metadata.segments))
+        metrics.bookies_per_ledger.record(len(members_of(metadata)))
         # One that is gone is a matter of delays and zones, whoever notices it.
-        found = [f for f in found if f.problem is not Problem.GONE or auditor.may_mark(f.bookie)]
-        bad = [f for f in found if was_silent or f.problem is not Problem.SILENT]
+        found = [
+            f for f in found if f.problem is not ReplicaProblem.GONE or auditor.may_mark(f.bookie)
+        ]
+        bad = [f for f in found if was_silent or f.problem is not ReplicaProblem.SILENT]
         if bad:
             doubted = {each.bookie for each in bad if each.problem in _DOUBTS}
             await auditor.mark(metadata.ledger_id, {each.bookie for each in bad}, suspects=doubted)
@@ -218,9 +220,9 @@ class PeriodicChecks:
             False: the store didn't answer for all of it.
         """
         with self._places.round() as each:
-            return await self._check_places(Walk(each))
+            return await self._check_places(LedgerWalk(each))
 
-    async def _check_places(self, walk: Walk) -> bool:
+    async def _check_places(self, walk: LedgerWalk) -> bool:
         began_ms, failing, soft = _now_ms(), 0, 0
         async for batch in walk_ledgers(self._ports.ledgers, walk):
             for metadata in batch:
@@ -230,9 +232,9 @@ class PeriodicChecks:
                     failing += 1
                     if failing <= _NAMED_MAX:
                         _log.warning("ledger %d breaks the placement policy", metadata.ledger_id)
-        figures = self._figures
-        figures.not_adhering, figures.softly_adhering = failing, soft
-        figures.placement_check.record(_now_ms() - began_ms)
+        metrics = self._metrics
+        metrics.not_adhering, metrics.softly_adhering = failing, soft
+        metrics.placement_check.record(_now_ms() - began_ms)
         _log.info("placement: %d ledgers break the policy, %d follow it loosely", failing, soft)
         return not walk.unanswered
 
@@ -256,15 +258,15 @@ class PeriodicChecks:
         """
         began_ms, totals = _now_ms(), ReplicaTotals()
         with self._replicas.round() as each:
-            walk = Walk(each)
+            walk = LedgerWalk(each)
             async for batch in walk_ledgers(self._ports.ledgers, walk):
                 for metadata in batch:
                     counts: ReplicaCounts | None = None
                     with walk.item(f"ledger {metadata.ledger_id}"):
                         counts = await self._count(metadata)
                     totals.add(metadata.ledger_id, counts)
-        totals.show(self._figures)
-        self._figures.replicas_check.record(_now_ms() - began_ms)
+        totals.show(self._metrics)
+        self._metrics.replicas_check.record(_now_ms() - began_ms)
         return not walk.unanswered
 
     async def _count(self, metadata: LedgerMetadata) -> ReplicaCounts | None:
@@ -281,7 +283,7 @@ class PeriodicChecks:
         )
         held: dict[str, list[Run]] = {}
         for bookie, listing in zip(members, answers, strict=True):
-            if listing.answer is not Answer.GOOD:
+            if listing.answer is not ReplicaStatus.GOOD:
                 return None
             held[bookie] = list(listing.runs)
         counts = ReplicaCounts()
@@ -325,7 +327,7 @@ class PeriodicChecks:
                             overdue += self._ports.clock() - marker.created_ms > grace_ms
                     await asyncio.sleep(0)
         if not each.failed:
-            self._figures.marked_now, self._figures.marked_over_grace = marked, overdue
+            self._metrics.marked_now, self._metrics.marked_over_grace = marked, overdue
 
 
 class ReplicaTotals:
@@ -347,9 +349,9 @@ class ReplicaTotals:
             self._named += 1
             _log.warning("ledger %d: too few copies of entries: %s", ledger_id, counts)
 
-    def show(self, figures: AuditorFigures) -> None:
-        figures.no_replica, figures.under_ack_quorum = self.no_replica, self.under_ack
-        figures.under_write_quorum, figures.replicas_unknown = self.under_write, self.unknown
+    def show(self, metrics: AuditorMetrics) -> None:
+        metrics.no_replica, metrics.under_ack_quorum = self.no_replica, self.under_ack
+        metrics.under_write_quorum, metrics.replicas_unknown = self.under_write, self.unknown
 
 
 def _now_ms() -> int:

@@ -26,7 +26,7 @@ from bookkeeper.replication.zones import (
 
 
 @dataclass(slots=True)
-class Audit:
+class AuditLedgers:
     """Go over the metadata of all ledgers, mark those with a bookie that ``may_mark`` holds for.
 
     Answer: on_audit_done. There is one at a time.
@@ -66,18 +66,26 @@ class SaveZones:
 
 
 @dataclass(slots=True)
-class Disable:
+class DisableReplication:
     """Switch automatic repair off, for everybody. Answer: on_switch, with what is stored then."""
 
     reason: str
 
 
 @dataclass(slots=True)
-class Enable:
+class EnableReplication:
     """Switch it on again: all zones are back. Answer: on_switch."""
 
 
-Effect = Audit | DelayStarted | DelayCancelled | AlertZone | SaveZones | Disable | Enable
+Effect = (
+    AuditLedgers
+    | DelayStarted
+    | DelayCancelled
+    | AlertZone
+    | SaveZones
+    | DisableReplication
+    | EnableReplication
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +231,7 @@ class AuditorCore:
         self._announce({bookie: due_ms for bookie, due_ms in delays.items() if due_ms > now_ms})
         is_on = self.disabled_reason is None and not self.zones.any_switch_pending
         if self._wanted and is_on and not self._running and not self.zones.all_blocked:
-            self._effects.append(Audit(", ".join(dict.fromkeys(self._wanted))))
+            self._effects.append(AuditLedgers(", ".join(dict.fromkeys(self._wanted))))
             self._wanted, self._running = [], True
 
     # Answers
@@ -357,7 +365,7 @@ class AuditorCore:
         is_settled = self._start_audit_ms is None and self.zones.may_return
         if is_ours and is_settled and self._auto_return and not self._enabling:
             self._enabling = True
-            self._effects.append(Enable())
+            self._effects.append(EnableReplication())
 
     def _hold_blocked(self) -> None:
         """What was due and belongs to an outage now waits on, for the outage's end or release."""
@@ -370,4 +378,4 @@ class AuditorCore:
         text = ", ".join(f"{zone.name} {zone.available}/{zone.total}" for zone in down)
         if self.zones.all_blocked and len(self.zones.zones) > 1:
             text += " (all zones: is the auditor cut off from them?)"
-        self._effects.append(Disable(f"{ZONE_REASON}{text}"))
+        self._effects.append(DisableReplication(f"{ZONE_REASON}{text}"))

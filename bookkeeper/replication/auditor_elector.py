@@ -1,9 +1,9 @@
 """One of the candidates is auditor: elected, and stopped at once when its session is lost.
 
-One node, not BookKeeper's sequence of votes: the recipe of ``metadata/claims.py`` is what brokers
-are elected by, settles lost replies, and is tested against a real ZooKeeper. All candidates wake up
-when the auditor ends, which is nothing for some dozens of them, and who wins doesn't matter.
-(Pulsar's own metadata driver for BookKeeper elects the same way, at the same path.)
+One node, not BookKeeper's sequence of votes: the recipe of ``metadata/coordination.py`` is what
+brokers are elected by, settles lost replies, and is tested against a real ZooKeeper. All candidates
+wake up when the auditor ends, which is nothing for some dozens of them, and who wins doesn't
+matter. (Pulsar's own metadata driver for BookKeeper elects the same way, at the same path.)
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from bookkeeper.replication.auditor import Auditor, AuditorPorts
-from bookkeeper.replication.auditor_figures import AuditorFigures
+from bookkeeper.replication.auditor import Auditor, AuditorDependencies
+from bookkeeper.replication.auditor_metrics import AuditorMetrics
 from metadata.recipes import LeaderElection, LeaderState
 
 _AGAIN_S: Final = 10.0
@@ -31,13 +31,13 @@ class AuditorElector:
 
     def __init__(
         self,
-        ports: AuditorPorts,
+        ports: AuditorDependencies,
         name: str,
         make: Callable[[], Auditor],
-        figures: AuditorFigures,
+        metrics: AuditorMetrics,
     ) -> None:
         self.auditor: Auditor | None = None
-        self._make, self._figures = make, figures
+        self._make, self._metrics = make, metrics
         self._name = name
         self._ending: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None  # after a failure
@@ -61,10 +61,10 @@ class AuditorElector:
 
     def _on_state(self, state: LeaderState) -> None:
         if state is not LeaderState.NO_LEADER:
-            self._figures.election_attempts += 1
+            self._metrics.election_attempts += 1
         if state is LeaderState.LEADING:
             _log.info("%s is auditor now", self._name)
-            self._figures.is_auditor = True
+            self._metrics.is_auditor = True
             self._start()
         else:
             self._stop()
@@ -87,11 +87,11 @@ class AuditorElector:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        if self._figures.is_auditor:
+        if self._metrics.is_auditor:
             _log.info("%s is no auditor any more", self._name)
-        self._figures.is_auditor = False
-        self._figures.zones = {}  # another one's to tell
-        self._figures.all_zones_down = False
+        self._metrics.is_auditor = False
+        self._metrics.zones = {}  # another one's to tell
+        self._metrics.all_zones_down = False
         auditor, self.auditor = self.auditor, None
         if auditor is not None:
             self._end(auditor)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import Placement, Rng
+from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.replication.auditor import Auditor, AuditorPorts
+from bookkeeper.replication.auditor import Auditor, AuditorDependencies
 from bookkeeper.replication.auditor_checks import ChecksConfig, PeriodicChecks
 from bookkeeper.replication.auditor_core import AuditorConfig
 from bookkeeper.replication.auditor_elector import AuditorElector
-from bookkeeper.replication.auditor_figures import AuditorFigures
+from bookkeeper.replication.auditor_metrics import AuditorMetrics
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.ledger_checker import LedgerChecker
 from bookkeeper.replication.under_replication import UnderReplicationStore
@@ -51,7 +51,7 @@ class AutoRecovery:
         clock: wall clock in milliseconds since the epoch, for dates in stored values.
 
     Attributes:
-        figures: what the auditor counts, whether it is this process or not.
+        metrics: what the auditor counts, whether it is this process or not.
         elector: None: this process only repairs.
     """
 
@@ -59,22 +59,22 @@ class AutoRecovery:
         self,
         store: MetadataStore,
         bookies: BookiePool,
-        placement: Placement,
+        placement: EnsemblePlacementPolicy,
         name: str,
         *,
         clock: Callable[[], int],
-        rng: Rng,
+        rng: PlacementRandom,
         config: AutoRecoveryConfig | None = None,
     ) -> None:
-        self.figures = AuditorFigures()
+        self.metrics = AuditorMetrics()
         self._config = config = config or AutoRecoveryConfig()
         ledgers, marks = LedgerStore(store), UnderReplicationStore(store, clock)
-        self._ports = AuditorPorts(store, ledgers, marks, clock)
+        self._ports = AuditorDependencies(store, ledgers, marks, clock)
         self._bookies, self._placement = bookies, placement
         self._checker = LedgerChecker(bookies, rng, config.replication)
         self.elector: AuditorElector | None = None
         if config.audits:
-            self.elector = AuditorElector(self._ports, name, self._make_auditor, self.figures)
+            self.elector = AuditorElector(self._ports, name, self._make_auditor, self.metrics)
         self.workers = [
             ReplicationWorker(
                 store,
@@ -106,7 +106,7 @@ class AutoRecovery:
 
     def _make_auditor(self) -> Auditor:
         config = self._config
-        auditor = Auditor(self._ports, config.auditor, self.figures)
+        auditor = Auditor(self._ports, config.auditor, self.metrics)
         checks = PeriodicChecks(
             auditor, config.checks, self._bookies, self._placement, self._checker
         )

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from bookkeeper.client.placement.location import levels
-from bookkeeper.client.places import parse_racks
+from bookkeeper.client.placement.node_location import levels
+from bookkeeper.client.rack_mapping import parse_racks
 from bookkeeper.errors import BookieUnavailableError
 from bookkeeper.replication.auditor_core import ClusterView
 from bookkeeper.replication.zones import zone_of
@@ -24,8 +24,8 @@ from bookkeeper.service_info import (
     READ_ONLY_PATH,
     ServiceInfo,
 )
-from metadata.each_item import ItemRound
 from metadata.errors import MetadataError
+from metadata.item_errors import ItemPass
 from metadata.paths import decode_name
 from metadata.store import MetadataEvent, MetadataStore, SessionEvent, Versioned
 
@@ -65,7 +65,7 @@ class ClusterWatch:
         for watch in self._watches:
             watch.close()
 
-    async def read(self, each: ItemRound | None = None) -> ClusterView:
+    async def read(self, each: ItemPass | None = None) -> ClusterView:
         """Who there is now.
 
         Args:
@@ -74,7 +74,7 @@ class ClusterWatch:
         Raises:
             MetadataError: the store can't tell, or not of most nodes.
         """
-        each = each or ItemRound()
+        each = each or ItemPass()
         cookies = await self._paths(COOKIES_PATH)
         # A bookie that turns read-only, or back, makes its new node before it deletes the old one:
         # read in this order, it is met at least once.
@@ -112,7 +112,7 @@ class ClusterWatch:
         )
         return ClusterView(place(cookies), place(registered))
 
-    async def _read_told(self, each: ItemRound) -> dict[str, str]:
+    async def _read_told(self, each: ItemPass) -> dict[str, str]:
         """What operators said, by bookie or host:port; before, if it can't be read any more."""
         try:
             node = await self._store.get(RACKS_PATH)
@@ -128,7 +128,7 @@ class ClusterWatch:
         names = await self._store.children(directory)
         return {decode_name(n): f"{directory}/{n}" for n in names if n != READ_ONLY_NAME}
 
-    async def _read_zones(self, paths: Iterable[str], each: ItemRound) -> dict[str, str]:
+    async def _read_zones(self, paths: Iterable[str], each: ItemPass) -> dict[str, str]:
         """Zone by path; only nodes that aren't known are read, and those gone are forgotten.
 
         Raises:
@@ -156,7 +156,7 @@ class ClusterWatch:
         self._last_zones = {path: last[path] for path in wanted & last.keys()}
         return zones
 
-    async def _get(self, path: str, each: ItemRound) -> Versioned | None:
+    async def _get(self, path: str, each: ItemPass) -> Versioned | None:
         try:
             return await self._store.get(path)
         except MetadataError as error:

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.striped_runs import Part, plan_parts, put_together
+from bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.errors import UnreadableEntryError
 from bookkeeper.replication.fragments import Fragment, Run, split_runs
 from bookkeeper.replication.ledger_checker import gather_all
-from bookkeeper.replication.replica_reader import Answer, read_replica
+from bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
 from bookkeeper.transport import ALL_ENTRIES
 
 
@@ -97,15 +97,15 @@ class CopySource:
         ids = islice(stripe.ids(first), stripe.count(first, end))
         return put_together(shares, ids, stripe.cycle)
 
-    def _plan(self, first: int, end: int) -> list[Part]:
+    def _plan(self, first: int, end: int) -> list[StripeRead]:
         fragment = self._fragment
         if self._stripe is ALL_ENTRIES:
-            return [Part(self._order(fragment.slots_of(first)), first, ALL_ENTRIES)]
+            return [StripeRead(self._order(fragment.slots_of(first)), first, ALL_ENTRIES)]
         quorums = (fragment.ensemble_size, fragment.write_quorum)
         return plan_parts(first, end, quorums, self._order, wanted=self._stripe)
 
     async def _read_part(
-        self, part: Part, end: int, bytes_max: int
+        self, part: StripeRead, end: int, bytes_max: int
     ) -> tuple[list[bytes], list[str]]:
         """From the first bookie that has it; nothing, and what each of them said."""
         fragment, answers = self._fragment, list[str]()
@@ -123,11 +123,11 @@ class CopySource:
                 part.stripe,
                 creator=fragment.creator,
             )
-            if found.answer is Answer.GOOD:
+            if found.answer is ReplicaStatus.GOOD:
                 return found.packets, []
             answers.append(f"{bookie} {found}")
             # Of a striped ledger it would end the run of the others, too, each time.
-            if found.answer is Answer.SILENT or self._stripe is not ALL_ENTRIES:
+            if found.answer is ReplicaStatus.SILENT or self._stripe is not ALL_ENTRIES:
                 self._failures[bookie] += 1
         return [], answers
 

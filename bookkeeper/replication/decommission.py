@@ -20,7 +20,7 @@ from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.errors import BookieRegisteredError
 from bookkeeper.replication.ledger_checker import gather_all
-from bookkeeper.replication.ledger_repair import LedgerRepair, Progress, Verdict
+from bookkeeper.replication.ledger_repair import LedgerRepair, RepairProgress, RepairStatus
 from bookkeeper.replication.registrations import read_registered
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from metadata.errors import BadVersionError, NotFoundError
@@ -250,10 +250,10 @@ async def recover_bookies(
     wanted = frozenset(bookies)
     found = ledgers_of(repair.ledgers, wanted)
     ids = [i async for i in found if ledger_ids is None or i in ledger_ids]
-    left, done = [(ledger_id, Progress()) for ledger_id in ids], 0
+    left, done = [(ledger_id, RepairProgress()) for ledger_id in ids], 0
     at_once = repair.config.concurrent_ledgers
     while left:
-        later: list[tuple[float, int, Progress]] = []
+        later: list[tuple[float, int, RepairProgress]] = []
         for start in range(0, len(left), at_once):
             chunk = left[start : start + at_once]
             results = await gather_all(
@@ -276,7 +276,7 @@ async def recover_bookies(
 async def _recover(
     repair: LedgerRepair,
     ledger_id: int,
-    progress: Progress,
+    progress: RepairProgress,
     bookies: frozenset[str],
     open_ledgers: bool,
     dry_run: bool,
@@ -291,9 +291,9 @@ async def _recover(
         segments = sum(not bookies.isdisjoint(s.bookies) for s in found.metadata.segments)
         return f"would repair {segments} segments"
     outcome = await repair.run(ledger_id, progress, mark=bookies)
-    if outcome.verdict is Verdict.CLEARED:
+    if outcome.verdict is RepairStatus.CLEARED:
         return ""
-    if outcome.verdict is Verdict.BUSY:
+    if outcome.verdict is RepairStatus.BUSY:
         return "a worker is repairing it"
     return outcome.reason if outcome.until_s is None else outcome.until_s
 

@@ -14,7 +14,7 @@ from enum import Enum
 from math import ceil
 from typing import Any, TypeVar
 
-from bookkeeper.client.placement import Rng
+from bookkeeper.client.placement import PlacementRandom
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.replication.config import ReplicationConfig
@@ -26,8 +26,8 @@ from bookkeeper.replication.fragments import (
     subtract_runs,
 )
 from bookkeeper.replication.replica_reader import (
-    Answer,
-    Listing,
+    EntrySet,
+    ReplicaStatus,
     examine_replica,
     list_entries,
     read_replica,
@@ -36,7 +36,7 @@ from bookkeeper.replication.replica_reader import (
 T = TypeVar("T")
 
 
-class Problem(Enum):
+class ReplicaProblem(Enum):
     """Why a replica doesn't count."""
 
     GONE = "is not registered"
@@ -47,15 +47,15 @@ class Problem(Enum):
 
 
 _PROBLEMS = {
-    Answer.ABSENT: Problem.ABSENT,
-    Answer.CORRUPT: Problem.CORRUPT,
-    Answer.UNKNOWN: Problem.UNKNOWN,
-    Answer.SILENT: Problem.SILENT,
+    ReplicaStatus.ABSENT: ReplicaProblem.ABSENT,
+    ReplicaStatus.CORRUPT: ReplicaProblem.CORRUPT,
+    ReplicaStatus.UNKNOWN: ReplicaProblem.UNKNOWN,
+    ReplicaStatus.SILENT: ReplicaProblem.SILENT,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One member of one fragment that doesn't hold what it should.
 
     Attributes:
@@ -65,7 +65,7 @@ class Finding:
 
     fragment: Fragment
     slot: int
-    problem: Problem
+    problem: ReplicaProblem
     runs: tuple[Run, ...] = ()
     detail: str = ""
 
@@ -90,7 +90,9 @@ class LedgerChecker:
         rng: chooses the entries of a share.
     """
 
-    def __init__(self, bookies: BookiePool, rng: Rng, config: ReplicationConfig) -> None:
+    def __init__(
+        self, bookies: BookiePool, rng: PlacementRandom, config: ReplicationConfig
+    ) -> None:
         self._bookies, self._rng, self._config = bookies, rng, config
 
     async def check(
@@ -101,7 +103,7 @@ class LedgerChecker:
         share: float = 0.0,
         listed: Collection[str] = (),
         every: Collection[str] = (),
-    ) -> list[Finding]:
+    ) -> list[CheckResult]:
         """What is missing, in the order of the entries; at most one finding per member.
 
         Args:
@@ -111,9 +113,9 @@ class LedgerChecker:
             every: bookies of which every entry is read.
         """
         gate = asyncio.Semaphore(self._config.parallel_reads)
-        lists: dict[str, asyncio.Future[Listing]] = {}
+        lists: dict[str, asyncio.Future[EntrySet]] = {}
 
-        async def look(fragment: Fragment, slot: int) -> Finding | None:
+        async def look(fragment: Fragment, slot: int) -> CheckResult | None:
             bookie = fragment.bookies[slot]
             async with gate:
                 if bookie in every:
@@ -125,12 +127,12 @@ class LedgerChecker:
                 found = await self._compare(fragment, slot, await lists[bookie])
             return found
 
-        findings: list[Finding] = []
-        looks: list[Coroutine[Any, Any, Finding | None]] = []
+        findings: list[CheckResult] = []
+        looks: list[Coroutine[Any, Any, CheckResult | None]] = []
         for fragment in fragments_of(metadata):
             for slot, bookie in enumerate(fragment.bookies):
                 if bookie not in registered:
-                    findings.append(Finding(fragment, slot, Problem.GONE))
+                    findings.append(CheckResult(fragment, slot, ReplicaProblem.GONE))
                 elif fragment.is_closed and fragment.count_of(slot):
                     looks.append(look(fragment, slot))
         try:
@@ -140,14 +142,14 @@ class LedgerChecker:
                 task.cancel()
         return sorted(findings, key=lambda f: (f.fragment.first_entry, f.slot))
 
-    async def examine(self, fragment: Fragment, slot: int) -> Finding | None:
+    async def examine(self, fragment: Fragment, slot: int) -> CheckResult | None:
         """Reads everything that ``slot`` owns; the finding names all that is wanting."""
         bookie = fragment.bookies[slot]
         held = await self._list(fragment, bookie)
-        if held.answer is Answer.SILENT:
-            return Finding(fragment, slot, Problem.SILENT, (), held.detail)
+        if held.answer is ReplicaStatus.SILENT:
+            return CheckResult(fragment, slot, ReplicaProblem.SILENT, (), held.detail)
         owned = list(fragment.runs_of(slot))
-        absent = list(subtract_runs(owned, held.runs)) if held.answer is Answer.GOOD else []
+        absent = list(subtract_runs(owned, held.runs)) if held.answer is ReplicaStatus.GOOD else []
         answer, bad = await examine_replica(
             self._bookies,
             bookie,
@@ -157,21 +159,21 @@ class LedgerChecker:
             stripe=fragment.stripe_of(slot),
             creator=fragment.creator,
         )
-        if answer is Answer.SILENT:
-            return Finding(fragment, slot, Problem.SILENT, (owned[0],) if owned else ())
-        if answer is Answer.GOOD and not absent:
+        if answer is ReplicaStatus.SILENT:
+            return CheckResult(fragment, slot, ReplicaProblem.SILENT, (owned[0],) if owned else ())
+        if answer is ReplicaStatus.GOOD and not absent:
             return None
-        problem = Problem.ABSENT if answer is Answer.GOOD else _PROBLEMS[answer]
-        return Finding(fragment, slot, problem, tuple(join_runs([*absent, *bad])))
+        problem = ReplicaProblem.ABSENT if answer is ReplicaStatus.GOOD else _PROBLEMS[answer]
+        return CheckResult(fragment, slot, problem, tuple(join_runs([*absent, *bad])))
 
     async def missing(self, fragment: Fragment, slot: int) -> list[Run] | None:
         """What ``slot`` owns and its bookie doesn't list; None: it can't tell."""
         held = await self._list(fragment, fragment.bookies[slot])
-        if held.answer is not Answer.GOOD:
+        if held.answer is not ReplicaStatus.GOOD:
             return None
         return list(subtract_runs(fragment.runs_of(slot), held.runs))
 
-    async def behind(self, metadata: LedgerMetadata, named: Collection[str]) -> list[Finding]:
+    async def behind(self, metadata: LedgerMetadata, named: Collection[str]) -> list[CheckResult]:
         """Of the last segment of a ledger that isn't closed: who of ``named`` lacks entries.
 
         Which entries it will have nobody knows yet, but what another member has should be there.
@@ -181,24 +183,24 @@ class LedgerChecker:
         fragment = fragments_of(metadata)[-1]
         held = await gather_all(self._list(fragment, b) for b in fragment.bookies)
         mute = [
-            Finding(fragment, slot, _PROBLEMS[listing.answer], (), listing.detail)
+            CheckResult(fragment, slot, _PROBLEMS[listing.answer], (), listing.detail)
             for slot, listing in enumerate(held)
-            if listing.answer is not Answer.GOOD
+            if listing.answer is not ReplicaStatus.GOOD
         ]
         if mute:
             return mute
         there = join_runs(run for listing in held for run in listing.runs)
         fragment = replace(fragment, end=max(fragment.first_entry, there[-1][1] if there else 0))
-        findings: list[Finding] = []
+        findings: list[CheckResult] = []
         for slot, bookie in enumerate(fragment.bookies):
             if bookie in named:
                 owned = list(fragment.runs_of(slot))
                 should = subtract_runs(owned, subtract_runs(owned, there))
                 if lacks := tuple(subtract_runs(should, held[slot].runs)):
-                    findings.append(Finding(fragment, slot, Problem.ABSENT, lacks))
+                    findings.append(CheckResult(fragment, slot, ReplicaProblem.ABSENT, lacks))
         return findings
 
-    async def _probe(self, fragment: Fragment, slot: int, share: float) -> Finding | None:
+    async def _probe(self, fragment: Fragment, slot: int, share: float) -> CheckResult | None:
         """First and last entry, and some between."""
         count = fragment.count_of(slot)
         chosen = {0, count - 1}
@@ -206,7 +208,7 @@ class LedgerChecker:
             extra = min(count, ceil(share * count))
             chosen.update(int(self._rng.random() * count) for _ in range(extra))
         bad: list[Run] = []
-        problem: Problem | None = None
+        problem: ReplicaProblem | None = None
         detail = ""
         for index in sorted(chosen):
             entry_id = fragment.nth_of(slot, index)
@@ -220,21 +222,21 @@ class LedgerChecker:
                 self._config.request_timeout_s,
                 creator=fragment.creator,
             )
-            if found.answer is Answer.GOOD:
+            if found.answer is ReplicaStatus.GOOD:
                 continue
             bad.append((entry_id, entry_id + 1))
             problem, detail = _PROBLEMS[found.answer], found.detail
-            if found.answer is Answer.SILENT:
+            if found.answer is ReplicaStatus.SILENT:
                 break
-        return None if problem is None else Finding(fragment, slot, problem, tuple(bad), detail)
+        return None if problem is None else CheckResult(fragment, slot, problem, tuple(bad), detail)
 
-    async def _compare(self, fragment: Fragment, slot: int, held: Listing) -> Finding | None:
-        if held.answer is not Answer.GOOD:
+    async def _compare(self, fragment: Fragment, slot: int, held: EntrySet) -> CheckResult | None:
+        if held.answer is not ReplicaStatus.GOOD:
             return await self.examine(fragment, slot)
         bad = tuple(subtract_runs(fragment.runs_of(slot), held.runs))
-        return Finding(fragment, slot, Problem.ABSENT, bad) if bad else None
+        return CheckResult(fragment, slot, ReplicaProblem.ABSENT, bad) if bad else None
 
-    async def _list(self, fragment: Fragment, bookie: str) -> Listing:
+    async def _list(self, fragment: Fragment, bookie: str) -> EntrySet:
         timeout_s = self._config.request_timeout_s
         return await list_entries(
             self._bookies, bookie, fragment.ledger_id, timeout_s, fragment.creator

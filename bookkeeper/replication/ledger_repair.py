@@ -22,10 +22,10 @@ from typing import Final
 from bookkeeper.client.async_ledger_recovery import recover_ledger
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import Placement, Rng
+from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookkeeperError, NoSuchLedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, begin_recovery
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState, begin_recovery
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.errors import (
     FragmentChangedError,
@@ -35,12 +35,16 @@ from bookkeeper.replication.errors import (
     TargetFailedError,
     UnreadableEntryError,
 )
-from bookkeeper.replication.figures import ReplicationFigures
 from bookkeeper.replication.fragments import Fragment, Run, entry_bytes
-from bookkeeper.replication.ledger_checker import Finding, LedgerChecker, Problem
+from bookkeeper.replication.ledger_checker import CheckResult, LedgerChecker, ReplicaProblem
 from bookkeeper.replication.repair_report import RepairReport
 from bookkeeper.replication.replicator import Replicator
-from bookkeeper.replication.under_replication import Marker, MarkerLock, UnderReplicationStore
+from bookkeeper.replication.under_replication import (
+    MarkerLock,
+    UnderreplicationMarker,
+    UnderReplicationStore,
+)
+from bookkeeper.replication.worker_metrics import ReplicationMetrics
 from metadata.errors import MetadataError
 
 _ROUNDS_MAX: Final = 20
@@ -49,7 +53,7 @@ _REASONS_MAX: Final = 3  # told of one ledger
 _SMALL_ENTRY_BYTES: Final = 256  # assumed of a ledger whose length isn't known yet
 
 
-class Verdict(Enum):
+class RepairStatus(Enum):
     """How an attempt on a ledger ended."""
 
     CLEARED = "cleared"  # the ledger isn't marked any more
@@ -59,7 +63,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RepairResult:
     """Result of one attempt.
 
     Attributes:
@@ -67,14 +71,14 @@ class Outcome:
         needs_bookie: another bookie that registers may help at once.
     """
 
-    verdict: Verdict
+    verdict: RepairStatus
     reason: str = ""
     until_s: float | None = None
     needs_bookie: bool = False
 
 
 @dataclass(slots=True)
-class Progress:
+class RepairProgress:
     """What a worker remembers of a ledger between attempts.
 
     Attributes:
@@ -84,7 +88,7 @@ class Progress:
     """
 
     attempts: int = 0
-    segment: Segment | None = None
+    segment: EnsembleSegment | None = None
     since_s: float = 0.0
     report: RepairReport = field(default_factory=RepairReport)
 
@@ -112,14 +116,14 @@ class LedgerRepair:
         markers: UnderReplicationStore,
         ledgers: LedgerStore,
         bookies: BookiePool,
-        placement: Placement,
+        placement: EnsemblePlacementPolicy,
         checker: LedgerChecker,
         replicator: Replicator,
         *,
-        rng: Rng,
+        rng: PlacementRandom,
         config: ReplicationConfig,
         client_config: ClientConfig,
-        figures: ReplicationFigures,
+        metrics: ReplicationMetrics,
         registered: Callable[[], Awaitable[Collection[str]]],
         is_stopped: Callable[[], bool],
         held: Callable[[], Awaitable[Collection[str]]] | None = None,
@@ -129,10 +133,12 @@ class LedgerRepair:
         self.bookies, self.placement = bookies, placement
         self.checker, self.replicator = checker, replicator
         self.rng, self.config, self.client_config = rng, config, client_config
-        self.figures, self.registered, self.is_stopped = figures, registered, is_stopped
+        self.metrics, self.registered, self.is_stopped = metrics, registered, is_stopped
         self.silent_since: dict[str, float] = {}  # bookies registered without an answer
 
-    async def run(self, ledger_id: int, progress: Progress, mark: Collection[str] = ()) -> Outcome:
+    async def run(
+        self, ledger_id: int, progress: RepairProgress, mark: Collection[str] = ()
+    ) -> RepairResult:
         """One attempt.
 
         Args:
@@ -142,20 +148,20 @@ class LedgerRepair:
         """
         lock = await self.markers.lock(ledger_id)
         if lock is None:
-            return Outcome(Verdict.BUSY)
+            return RepairResult(RepairStatus.BUSY)
         try:
             if mark:
                 await self.markers.mark(ledger_id, mark)
             return await _Attempt(self, ledger_id, lock, progress).run()
         except RepairStoppedError as error:
-            return Outcome(Verdict.STOPPED, str(error))
+            return RepairResult(RepairStatus.STOPPED, str(error))
         except MetadataError as error:
-            return Outcome(Verdict.WAITING, f"the metadata store: {error}")
+            return RepairResult(RepairStatus.WAITING, f"the metadata store: {error}")
         except BookkeeperError as error:
             reason = str(error)
             with contextlib.suppress(MetadataError, BookkeeperError):
                 await self.markers.note(ledger_id, reason)
-            return Outcome(Verdict.WAITING, reason)
+            return RepairResult(RepairStatus.WAITING, reason)
         finally:
             with contextlib.suppress(MetadataError):  # else it ends with the session
                 await lock.release()
@@ -165,7 +171,7 @@ class _Attempt:
     """One ledger under its lock."""
 
     def __init__(
-        self, shared: LedgerRepair, ledger_id: int, lock: MarkerLock, progress: Progress
+        self, shared: LedgerRepair, ledger_id: int, lock: MarkerLock, progress: RepairProgress
     ) -> None:
         self._shared, self._ledger_id, self._lock = shared, ledger_id, lock
         self._progress = progress
@@ -174,14 +180,14 @@ class _Attempt:
         self._worked = False
         self._now = asyncio.get_running_loop().time
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RepairResult:
         markers = self._shared.markers
         for _ in range(_ROUNDS_MAX):
             self._check()
             marker = await markers.read(self._ledger_id)
             if marker is None:
                 await markers.remove_traces(self._ledger_id)
-                return Outcome(Verdict.CLEARED)
+                return RepairResult(RepairStatus.CLEARED)
             found = await self._shared.ledgers.read(self._ledger_id)
             if found is None:
                 outcome = await self._clear(marker)
@@ -191,7 +197,9 @@ class _Attempt:
                 return outcome
         return await self._wait([ReplicationError("it changes faster than it can be repaired")])
 
-    async def _round(self, marker: Marker, metadata: LedgerMetadata) -> Outcome | None:
+    async def _round(
+        self, marker: UnderreplicationMarker, metadata: LedgerMetadata
+    ) -> RepairResult | None:
         """Look and mend; None: look again."""
         registered = frozenset(await self._shared.registered())
         findings = await self._shared.checker.check(
@@ -215,7 +223,7 @@ class _Attempt:
             for finding in findings:
                 if finding.fragment.is_closed:
                     self._check()
-                    metadata = await self._mend_or_wait(
+                    metadata = await self._repair_or_wait(
                         marker, metadata, finding, registered, waits
                     )
         except (FragmentChangedError, NoSuchLedgerError):
@@ -223,10 +231,10 @@ class _Attempt:
         return await self._wait(waits) if waits else None
 
     async def _without_held(
-        self, findings: list[Finding], waits: list[ReplicationError]
-    ) -> list[Finding]:
+        self, findings: list[CheckResult], waits: list[ReplicationError]
+    ) -> list[CheckResult]:
         """Those that may be repaired; the others go to ``waits``."""
-        gone = {finding.bookie for finding in findings if finding.problem is Problem.GONE}
+        gone = {finding.bookie for finding in findings if finding.problem is ReplicaProblem.GONE}
         if self._shared.held is None or not gone:
             return findings
         held = gone & frozenset(await self._shared.held())
@@ -238,27 +246,27 @@ class _Attempt:
 
     # What a round does
 
-    async def _mend_or_wait(
+    async def _repair_or_wait(
         self,
-        marker: Marker,
+        marker: UnderreplicationMarker,
         metadata: LedgerMetadata,
-        finding: Finding,
+        finding: CheckResult,
         registered: frozenset[str],
         waits: list[ReplicationError],
     ) -> LedgerMetadata:
         """Mend one member; what is in the way goes to ``waits``, the others are mended all the
         same."""
         try:
-            return await self._mend(marker, metadata, finding, registered)
+            return await self._repair(marker, metadata, finding, registered)
         except (UnreadableEntryError, NoTargetError, TargetFailedError, _WaitError) as error:
             waits.append(error)
             return metadata
 
-    async def _mend(
+    async def _repair(
         self,
-        marker: Marker,
+        marker: UnderreplicationMarker,
         metadata: LedgerMetadata,
-        finding: Finding,
+        finding: CheckResult,
         registered: frozenset[str],
     ) -> LedgerMetadata:
         slot, first = finding.slot, finding.fragment.first_entry
@@ -266,9 +274,9 @@ class _Attempt:
         fragment = replace(finding.fragment, bookies=metadata.segment_of(first).bookies)
         if fragment.bookies[slot] != finding.bookie:
             raise FragmentChangedError(f"segment {first} has another bookie at slot {slot}")
-        if finding.problem is Problem.SILENT:
+        if finding.problem is ReplicaProblem.SILENT:
             self._check_patience(finding)
-        elif finding.problem is not Problem.GONE and (first, slot) not in self._filled:
+        elif finding.problem is not ReplicaProblem.GONE and (first, slot) not in self._filled:
             try:
                 await self._fill(metadata, fragment, finding)
                 return metadata
@@ -276,7 +284,9 @@ class _Attempt:
                 self._failed.add(error.bookie)
         return await self._replace(marker, metadata, fragment, slot, registered)
 
-    async def _fill(self, metadata: LedgerMetadata, fragment: Fragment, finding: Finding) -> None:
+    async def _fill(
+        self, metadata: LedgerMetadata, fragment: Fragment, finding: CheckResult
+    ) -> None:
         """Give a bookie that is there what it lacks; its place in the metadata stays."""
         runs = await self._lacking(fragment, finding)
         await self._shared.replicator.fill(
@@ -286,23 +296,23 @@ class _Attempt:
         # Whether that helped, the next round tells; a second time it is replaced.
         self._filled.add((fragment.first_entry, finding.slot))
         self._worked = True
-        self._shared.figures.members_filled += 1
+        self._shared.metrics.members_filled += 1
         self._progress.report.on_filled(fragment.first_entry, finding.bookie)
 
-    async def _lacking(self, fragment: Fragment, finding: Finding) -> list[Run]:
+    async def _lacking(self, fragment: Fragment, finding: CheckResult) -> list[Run]:
         """All of it, while the finding may rest on a few probes."""
         checker = self._shared.checker
-        if finding.problem is Problem.ABSENT:
+        if finding.problem is ReplicaProblem.ABSENT:
             missing = await checker.missing(fragment, finding.slot)
             return list(fragment.runs_of(finding.slot)) if missing is None else missing
         full = await checker.examine(fragment, finding.slot)
         if full is None:  # it was mended meanwhile, by its own scrub
             return []
-        return list(finding.runs if full.problem is Problem.SILENT else full.runs)
+        return list(finding.runs if full.problem is ReplicaProblem.SILENT else full.runs)
 
     async def _replace(
         self,
-        marker: Marker,
+        marker: UnderreplicationMarker,
         metadata: LedgerMetadata,
         fragment: Fragment,
         slot: int,
@@ -346,8 +356,8 @@ class _Attempt:
         if self._shared.is_stopped():
             raise RepairStoppedError("auto-recovery was switched off")
 
-    def _remember_silence(self, metadata: LedgerMetadata, findings: list[Finding]) -> None:
-        silent = {f.bookie for f in findings if f.problem is Problem.SILENT}
+    def _remember_silence(self, metadata: LedgerMetadata, findings: list[CheckResult]) -> None:
+        silent = {f.bookie for f in findings if f.problem is ReplicaProblem.SILENT}
         since = self._shared.silent_since
         for segment in metadata.segments:
             for bookie in segment.bookies:
@@ -356,14 +366,14 @@ class _Attempt:
         for bookie in silent:
             since.setdefault(bookie, self._now())
 
-    def _check_patience(self, finding: Finding) -> None:
+    def _check_patience(self, finding: CheckResult) -> None:
         """A bookie may be registered before it can be reached."""
         since_s = self._shared.silent_since.get(finding.bookie, self._now())
         until_s = since_s + self._shared.config.unreachable_grace_s
         if self._now() < until_s:
             raise _WaitError(until_s, str(finding))
 
-    def _grace(self, metadata: LedgerMetadata, findings: list[Finding]) -> _WaitError | None:
+    def _grace(self, metadata: LedgerMetadata, findings: list[CheckResult]) -> _WaitError | None:
         """Time for the writer to replace the lost bookie by itself; None: it had enough."""
         progress, segment = self._progress, metadata.last_segment
         if progress.segment != segment:
@@ -401,20 +411,20 @@ class _Attempt:
             return None
         except BookkeeperError as error:
             return ReplicationError(f"it can't be closed: {error}")
-        shared.figures.ledgers_recovered += 1
+        shared.metrics.ledgers_recovered += 1
         self._progress.report.on_closed()
         self._worked = True
         self._progress.segment = None
         return None
 
-    async def _wait(self, waits: list[ReplicationError]) -> Outcome:
+    async def _wait(self, waits: list[ReplicationError]) -> RepairResult:
         reasons = list(dict.fromkeys(map(str, waits)))
         more = f"; and {len(reasons) - _REASONS_MAX} more"
         text = "; ".join(reasons[:_REASONS_MAX]) + (more if len(reasons) > _REASONS_MAX else "")
         await self._shared.markers.note(self._ledger_id, text)
         untils = [wait.until_s for wait in waits if isinstance(wait, _WaitError)]
-        return Outcome(
-            Verdict.WAITING,
+        return RepairResult(
+            RepairStatus.WAITING,
             text,
             min(untils) if untils else None,
             any(not isinstance(wait, _WaitError) for wait in waits),
@@ -422,7 +432,9 @@ class _Attempt:
 
     # The end
 
-    async def _end(self, marker: Marker, metadata: LedgerMetadata) -> Outcome | None:
+    async def _end(
+        self, marker: UnderreplicationMarker, metadata: LedgerMetadata
+    ) -> RepairResult | None:
         """Nothing was found: clear the marker, unless what it doubts can't be judged yet."""
         last = metadata.last_segment
         if metadata.state is LedgerState.CLOSED:
@@ -444,17 +456,19 @@ class _Attempt:
                 )
         return await self._clear(marker)
 
-    async def _clear(self, marker: Marker) -> Outcome | None:
+    async def _clear(self, marker: UnderreplicationMarker) -> RepairResult | None:
         """None: it was marked again meanwhile."""
         self._check()
         if not await self._shared.markers.clear(self._ledger_id, marker.version):
             return None
-        self._shared.figures.ledgers_cleared += 1
-        self._shared.figures.ledgers_repaired += self._worked
-        return Outcome(Verdict.CLEARED)
+        self._shared.metrics.ledgers_cleared += 1
+        self._shared.metrics.ledgers_repaired += self._worked
+        return RepairResult(RepairStatus.CLEARED)
 
 
-def _begin_unless_changed(segment: Segment, current: LedgerMetadata) -> LedgerMetadata | None:
+def _begin_unless_changed(
+    segment: EnsembleSegment, current: LedgerMetadata
+) -> LedgerMetadata | None:
     if current.state is LedgerState.OPEN and current.last_segment != segment:
         raise FragmentChangedError("the writer has replaced the bookie")
     return begin_recovery(current)

@@ -18,20 +18,20 @@ from typing import Final
 
 from bookkeeper.bookie.admin_access import AdminAccess
 from bookkeeper.bookie.admin_server import AdminServer
-from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.ending import PLAIN, end_after, run_server
+from bookkeeper.client.pool_placement import placement_for
 from bookkeeper.errors import BookkeeperError
-from bookkeeper.http_sites import pages_check
 from bookkeeper.malloc import keep_freed_memory
+from bookkeeper.origin_check import pages_check
 from bookkeeper.probes import SessionState
+from bookkeeper.process_shutdown import PLAIN, end_after, run_server
 from bookkeeper.replication.admin_pages import AutoRecoveryPages, Metrics
 from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
 from bookkeeper.replication.settings import AutoRecoverySettings
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.transport_grpc.connector import BookieConnector
 from metadata.errors import MetadataError
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
@@ -137,15 +137,17 @@ class AutoRecoveryProcess:
 
     async def _listen_http(self, stack: AsyncExitStack) -> None:
         settings = self.settings
-        gate = settings.gate()
+        authenticator = settings.authenticator()
         pages = self._part.pages.by_path()
         sites = pages_check(
             settings.http_server_allowed_hosts,
             bind_address=settings.http_server_host,
             own=(),
-            is_authenticated=gate is not None,
+            is_authenticated=authenticator is not None,
         )
-        server = AdminServer(pages, None if gate is None else AdminAccess(gate), sites=sites)
+        server = AdminServer(
+            pages, None if authenticator is None else AdminAccess(authenticator), sites=sites
+        )
         stack.push_async_callback(server.close)
         port = await server.listen(settings.http_server_host, settings.http_server_port)
         self.web_url = f"http://{settings.http_server_host}:{port}"

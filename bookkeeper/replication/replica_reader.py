@@ -16,7 +16,7 @@ from bookkeeper.replication.fragments import Run, join_runs, split_runs
 from bookkeeper.transport import ALL_ENTRIES, Stripe
 
 
-class Answer(Enum):
+class ReplicaStatus(Enum):
     """What a bookie's answer says about its copy of an entry."""
 
     GOOD = "has it"
@@ -33,7 +33,7 @@ class ReplicaRead:
     ``detail`` tells operators why one is SILENT: it may be access, not the network.
     """
 
-    answer: Answer
+    answer: ReplicaStatus
     packets: list[bytes]
     detail: str = ""
 
@@ -42,7 +42,7 @@ class ReplicaRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class EntrySet:
     """Which entries a bookie holds, durably.
 
     Attributes:
@@ -51,14 +51,14 @@ class Listing:
         detail: why it is silent.
     """
 
-    answer: Answer
+    answer: ReplicaStatus
     runs: tuple[Run, ...] = ()
     detail: str = ""
 
 
 async def list_entries(
     bookies: BookiePool, bookie: str, ledger_id: int, timeout_s: float, creator: int
-) -> Listing:
+) -> EntrySet:
     """What the bookie says it holds of a ledger.
 
     One that reads entries out and doesn't list them isn't believed: what it reads may be in its
@@ -68,15 +68,15 @@ async def list_entries(
         async with asyncio.timeout(timeout_s):
             runs = await bookies.client(bookie).list_entries(ledger_id, creator=creator)
     except TimeoutError:
-        return Listing(Answer.SILENT, detail=f"for {timeout_s:g} s")
+        return EntrySet(ReplicaStatus.SILENT, detail=f"for {timeout_s:g} s")
     except BookkeeperError as error:
         code = error.code if isinstance(error, LedgerError) else codes.UNAVAILABLE
         if code in (codes.UNKNOWN_LEDGER_STATE, codes.IO_ERROR):
-            return Listing(Answer.UNKNOWN)
+            return EntrySet(ReplicaStatus.UNKNOWN)
         if codes.is_explicit_negative(code):
-            return Listing(Answer.GOOD)  # it holds another ledger with this id
-        return Listing(Answer.SILENT, detail=codes.code_name(code))
-    return Listing(Answer.GOOD, tuple(runs))
+            return EntrySet(ReplicaStatus.GOOD)  # it holds another ledger with this id
+        return EntrySet(ReplicaStatus.SILENT, detail=codes.code_name(code))
+    return EntrySet(ReplicaStatus.GOOD, tuple(runs))
 
 
 async def read_replica(
@@ -102,13 +102,13 @@ async def read_replica(
                 ledger_id, first, count_max, bytes_max, stripe=stripe, creator=creator
             )
     except TimeoutError:
-        return ReplicaRead(Answer.SILENT, [], f"for {timeout_s:g} s")
+        return ReplicaRead(ReplicaStatus.SILENT, [], f"for {timeout_s:g} s")
     except BookkeeperError as error:
         code = error.code if isinstance(error, LedgerError) else codes.UNAVAILABLE
-        return ReplicaRead(Answer.SILENT, [], codes.code_name(code))
+        return ReplicaRead(ReplicaStatus.SILENT, [], codes.code_name(code))
     if reply.code != codes.OK:
         meaning = _meaning(reply.code)
-        detail = codes.code_name(reply.code) if meaning is Answer.SILENT else ""
+        detail = codes.code_name(reply.code) if meaning is ReplicaStatus.SILENT else ""
         return ReplicaRead(meaning, [], detail)
     packets: list[bytes] = []
     for entry_id, packet in zip(stripe.ids(first), reply.packets[:count_max], strict=False):
@@ -117,8 +117,8 @@ async def read_replica(
             break
         packets.append(bytes(packet))
     if packets:
-        return ReplicaRead(Answer.GOOD, packets)
-    return ReplicaRead(Answer.CORRUPT if reply.packets else Answer.SILENT, [])
+        return ReplicaRead(ReplicaStatus.GOOD, packets)
+    return ReplicaRead(ReplicaStatus.CORRUPT if reply.packets else ReplicaStatus.SILENT, [])
 
 
 async def examine_replica(
@@ -131,7 +131,7 @@ async def examine_replica(
     stripe: Stripe = ALL_ENTRIES,
     *,
     creator: int = 0,
-) -> tuple[Answer, list[Run]]:
+) -> tuple[ReplicaStatus, list[Run]]:
     """Read all of ``runs``, which are of ``stripe``, from one bookie.
 
     Args:
@@ -142,7 +142,7 @@ async def examine_replica(
         nothing is said about the others. UNKNOWN: everything from the first doubt on counts as bad,
         as asking on entry by entry may take for ever.
     """
-    worst, bad = Answer.GOOD, list[Run]()
+    worst, bad = ReplicaStatus.GOOD, list[Run]()
     pieces = split_runs(runs, config.batch_entries, stripe)
     for first, end in pieces:
         while first < end:
@@ -157,12 +157,12 @@ async def examine_replica(
                 stripe,
                 creator=creator,
             )
-            if found.answer is Answer.SILENT:
-                return Answer.SILENT, []
-            if found.answer is Answer.UNKNOWN:
+            if found.answer is ReplicaStatus.SILENT:
+                return ReplicaStatus.SILENT, []
+            if found.answer is ReplicaStatus.UNKNOWN:
                 rest = (row for span in [(first, end), *pieces] for row in stripe.rows(*span))
-                return Answer.UNKNOWN, join_runs([*bad, *rest])
-            if found.answer is not Answer.GOOD:
+                return ReplicaStatus.UNKNOWN, join_runs([*bad, *rest])
+            if found.answer is not ReplicaStatus.GOOD:
                 worst = found.answer
                 bad.append((first, first + 1))
             elif pace is not None:
@@ -171,12 +171,12 @@ async def examine_replica(
     return worst, join_runs(bad)
 
 
-def _meaning(code: int) -> Answer:
+def _meaning(code: int) -> ReplicaStatus:
     if codes.is_explicit_negative(code):
-        return Answer.ABSENT
+        return ReplicaStatus.ABSENT
     if code == codes.UNKNOWN_LEDGER_STATE:
-        return Answer.UNKNOWN
-    return Answer.CORRUPT if code == codes.IO_ERROR else Answer.SILENT
+        return ReplicaStatus.UNKNOWN
+    return ReplicaStatus.CORRUPT if code == codes.IO_ERROR else ReplicaStatus.SILENT
 
 
 async def _report(

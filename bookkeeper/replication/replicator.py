@@ -20,7 +20,7 @@ from typing import Final
 
 from bookkeeper import codes
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import Placement
+from bookkeeper.client.placement import EnsemblePlacementPolicy
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import LedgerMetadataError
 from bookkeeper.ledger_metadata import (
@@ -38,7 +38,6 @@ from bookkeeper.replication.errors import (
     TargetFailedError,
     UnreadableEntryError,
 )
-from bookkeeper.replication.figures import ReplicationFigures
 from bookkeeper.replication.fragments import (
     Fragment,
     Run,
@@ -48,11 +47,12 @@ from bookkeeper.replication.fragments import (
 )
 from bookkeeper.replication.repair_report import RepairReport
 from bookkeeper.replication.replica_reader import (
-    Answer,
+    ReplicaStatus,
     examine_replica,
     list_entries,
 )
-from bookkeeper.replication.throttle import Throttle
+from bookkeeper.replication.replication_throttle import ReplicationThrottle
+from bookkeeper.replication.worker_metrics import ReplicationMetrics
 from bookkeeper.transport import AddRequest
 
 _WRITES_MAX: Final = 2  # requests to the target under way for one copy
@@ -83,16 +83,16 @@ class Replicator:
         self,
         ledgers: LedgerStore,
         bookies: BookiePool,
-        placement: Placement,
-        throttle: Throttle,
+        placement: EnsemblePlacementPolicy,
+        throttle: ReplicationThrottle,
         config: ReplicationConfig,
-        figures: ReplicationFigures,
+        metrics: ReplicationMetrics,
         started: Callable[[str], Awaitable[object]],
         location: str = "",
     ) -> None:
         self._started = started
         self._ledgers, self._bookies, self._placement = ledgers, bookies, placement
-        self._throttle, self._config, self._figures = throttle, config, figures
+        self._throttle, self._config, self._metrics = throttle, config, metrics
         self._location = location
 
     def choose_target(
@@ -155,7 +155,7 @@ class Replicator:
         await self.fill(metadata, fragment, slot, target, missing, check, report)
         if rotten:
             kept = await self._examine(fragment, slot, target, rotten, check)
-            if kept != (Answer.GOOD, []):
+            if kept != (ReplicaStatus.GOOD, []):
                 raise TargetFailedError(target, "it keeps damaged copies")
         if await self._started(target) != start:
             raise FragmentChangedError(f"{target} was started again, and may have lost copies")
@@ -163,7 +163,7 @@ class Replicator:
             fragment.ledger_id,
             lambda current: _with_target(current, fragment, slot, target, check),
         )
-        self._figures.members_replaced += 1
+        self._metrics.members_replaced += 1
         report.on_replaced(fragment.first_entry, fragment.bookies[slot], target)
         return stored.metadata
 
@@ -185,14 +185,14 @@ class Replicator:
         there = list(subtract_runs(owned, absent))
         # Read: old copies may have rotted, and nobody has looked at them since it left.
         answer, bad = await self._examine(fragment, slot, target, there, check)
-        if answer is Answer.SILENT:
+        if answer is ReplicaStatus.SILENT:
             raise TargetFailedError(target, "no answer")
-        self._figures.entries_resumed += count_entries(there) - count_entries(bad)
+        self._metrics.entries_resumed += count_entries(there) - count_entries(bad)
         return join_runs([*absent, *bad]), bad
 
     async def _examine(
         self, fragment: Fragment, slot: int, target: str, runs: Iterable[Run], check: Check
-    ) -> tuple[Answer, list[Run]]:
+    ) -> tuple[ReplicaStatus, list[Run]]:
         async def pace(byte_count: int) -> None:
             await self._throttle.take(byte_count)
             check()
@@ -234,7 +234,7 @@ class Replicator:
             while writes:
                 await self._finish(target, fragment, writes.popleft(), check, report)
         except UnreadableEntryError:
-            self._figures.unreadable_entries += 1
+            self._metrics.unreadable_entries += 1
             raise
 
     def _send(
@@ -284,8 +284,8 @@ class Replicator:
             )
         if code != codes.OK:
             raise TargetFailedError(target, codes.code_name(code))
-        self._figures.entries_copied += len(write.request.entry_ids)
-        self._figures.bytes_copied += write.request.body_bytes
+        self._metrics.entries_copied += len(write.request.entry_ids)
+        self._metrics.bytes_copied += write.request.body_bytes
         report.on_copied(len(write.request.entry_ids), write.request.body_bytes)
 
 

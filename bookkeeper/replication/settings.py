@@ -14,19 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookkeeper.auth.gate import Gate
-from bookkeeper.auth.gate_keys import GateKeys
+from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from bookkeeper.auth.settings import AuthSettingsBase
 from bookkeeper.auth.token_source import token_setting
 from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
 from bookkeeper.client.placement.config import RACK_AWARE, policy_named
 from bookkeeper.environment import PREFIXES
-from bookkeeper.http_sites import host_names
-from bookkeeper.key_values import KeyTable
-from bookkeeper.place import ZONE_LABEL, check_place, place
+from bookkeeper.network_location import ZONE_LABEL, check_place, place
+from bookkeeper.origin_check import host_names
 from bookkeeper.replication.auditor_checks import ChecksConfig
 from bookkeeper.replication.auditor_core import AuditorConfig
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.zones import ZoneConfig
+from bookkeeper.settings_parser import SettingsParser
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.tls import TlsFiles
 
@@ -48,10 +48,10 @@ class AutoRecoverySettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AutoRecoverySettings(GateKeys):
+class AutoRecoverySettings(AuthSettingsBase):
     """Attribute names are the keys in snake case; "own key" marks what bookkeeper.conf lacks.
 
-    Who may use the HTTP port: ``GateKeys``, a bookie's keys.
+    Who may use the HTTP port: ``AuthSettingsBase``, a bookie's keys.
     """
 
     # --- who and where
@@ -273,15 +273,15 @@ class AutoRecoverySettings(GateKeys):
             ),
         )
 
-    def gate(self) -> Gate | None:
+    def authenticator(self) -> BookieAuthenticator | None:
         """Who may use the HTTP port; None: whoever reaches it.
 
         Raises:
             AutoRecoverySettingsError: settings that can't be used.
         """
         try:
-            settings = self.gate_settings()
-            return None if settings is None else Gate(settings)
+            settings = self.auth_settings()
+            return None if settings is None else BookieAuthenticator(settings)
         except ValueError as error:
             raise AutoRecoverySettingsError(str(error)) from error
 
@@ -292,7 +292,7 @@ class AutoRecoverySettings(GateKeys):
         return TlsFiles(self.client_certificate_path, self.client_key_path, self.client_trust_path)
 
 
-KEYS: Final = KeyTable(
+KEYS: Final = SettingsParser(
     AutoRecoverySettings,
     {
         # Other names of the same things: Pulsar's, and older ones of BookKeeper.

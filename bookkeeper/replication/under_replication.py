@@ -1,4 +1,4 @@
-"""Markers, locks and switches of auto-recovery: the only door to /ledgers/underreplication.
+"""Markers, locks and switches of auto-recovery: the only access to /ledgers/underreplication.
 
 A *marker* says that a ledger may miss replicas. Auditors create it, workers repair the ledger and
 clear it. Anybody may mark a ledger again at any time, also while it is repaired, so a marker is
@@ -27,8 +27,7 @@ from bookkeeper.errors import LedgerMetadataError
 from bookkeeper.replication.zone_store import UNDER_REPLICATION_ROOT as UNDER_REPLICATION_ROOT
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.replication.zones import ZONE_REASON
-from metadata.claims import unclaim
-from metadata.each_item import Item
+from metadata.coordination import unclaim
 from metadata.errors import (
     BadVersionError,
     MetadataError,
@@ -38,6 +37,7 @@ from metadata.errors import (
     SessionLostError,
     StoreClosedError,
 )
+from metadata.item_errors import Item
 from metadata.paths import parent_of
 from metadata.recipes import update
 from metadata.store import (
@@ -63,7 +63,7 @@ _LEVELS: Final = 4  # directories of four hex digits: 64 bits of id
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class UnderreplicationMarker:
     """A ledger that may miss replicas.
 
     Attributes:
@@ -86,7 +86,7 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Disabled:
+class ReplicationDisabled:
     """Auto-recovery is switched off."""
 
     reason: str
@@ -206,13 +206,16 @@ class UnderReplicationStore:
         ledger before doesn't clear it.
 
         Args:
-            suspects: of them, those whose copies were found bad: see ``Marker.suspects``.
+            suspects: of them, those whose copies were found bad: see
+            ``UnderreplicationMarker.suspects``.
         """
         named, suspected = frozenset(bookies), frozenset(suspects)
 
-        def change(marker: Marker | None) -> Marker:
+        def change(marker: UnderreplicationMarker | None) -> UnderreplicationMarker:
             if marker is None:
-                return Marker(ledger_id, named | suspected, self._clock(), 0, "", suspected)
+                return UnderreplicationMarker(
+                    ledger_id, named | suspected, self._clock(), 0, "", suspected
+                )
             return replace(
                 marker,
                 bookies=marker.bookies | named | suspected,
@@ -221,7 +224,7 @@ class UnderReplicationStore:
 
         await self._change(ledger_id, change)
 
-    async def read(self, ledger_id: int) -> Marker | None:
+    async def read(self, ledger_id: int) -> UnderreplicationMarker | None:
         """The marker; None: the ledger isn't marked.
 
         Raises:
@@ -234,7 +237,7 @@ class UnderReplicationStore:
         """Write into the marker why the ledger waits; nothing if it says so, or is gone."""
         text = reason[:_REASON_CHARS_MAX]
 
-        def change(marker: Marker | None) -> Marker | None:
+        def change(marker: UnderreplicationMarker | None) -> UnderreplicationMarker | None:
             if marker is None or marker.reason == text:
                 return None
             return replace(marker, reason=text)
@@ -247,7 +250,7 @@ class UnderReplicationStore:
         Whoever takes over after a crash goes on with the same target.
         """
 
-        def change(marker: Marker | None) -> Marker | None:
+        def change(marker: UnderreplicationMarker | None) -> UnderreplicationMarker | None:
             key = (first_entry, slot)
             if marker is None or marker.targets.get(key) == target:
                 return None
@@ -400,17 +403,17 @@ class UnderReplicationStore:
         """False: auditors don't mark, workers take no work and leave what they have."""
         return not await self._store.exists(self._switch)
 
-    async def disabled(self) -> Disabled | None:
+    async def disabled(self) -> ReplicationDisabled | None:
         """Why and since when auto-recovery is off; None: it is on."""
         found = await self._store.get(self._switch)
         if found is None:
             return None
         try:
             fields = orjson.loads(found.value)
-            return Disabled(str(fields["reason"]), int(fields["sinceMs"]))
+            return ReplicationDisabled(str(fields["reason"]), int(fields["sinceMs"]))
         except (ValueError, KeyError, TypeError):
             # Off is what counts; an operator may have made the node by hand.
-            return Disabled(found.value.decode(errors="replace"), found.stat.created_ms)
+            return ReplicationDisabled(found.value.decode(errors="replace"), found.stat.created_ms)
 
     async def disable(self, reason: str) -> None:
         """Switch off; the reason and time of the first one who did so stay.
@@ -500,7 +503,9 @@ class UnderReplicationStore:
         return f"{self._root}/{name}"
 
     async def _change(
-        self, ledger_id: int, change: Callable[[Marker | None], Marker | None]
+        self,
+        ledger_id: int,
+        change: Callable[[UnderreplicationMarker | None], UnderreplicationMarker | None],
     ) -> None:
         """Compare-and-set loop. After a lost answer it goes again: twice is as good as once."""
         path = self.marker_path(ledger_id)
@@ -561,7 +566,7 @@ class _Watches(Watch):
             watch.close()
 
 
-def _encode_marker(marker: Marker) -> bytes:
+def _encode_marker(marker: UnderreplicationMarker) -> bytes:
     document: dict[str, Any] = {
         "format": FORMAT_VERSION,
         "bookies": sorted(marker.bookies),
@@ -580,14 +585,16 @@ def _is_of_zones(value: bytes) -> bool:
         return False
 
 
-def _decode_marker(ledger_id: int, found: Versioned) -> Marker:
+def _decode_marker(ledger_id: int, found: Versioned) -> UnderreplicationMarker:
     if not found.value:  # an operator's, made by hand: look at the ledger
-        return Marker(ledger_id, frozenset(), found.stat.created_ms, found.stat.version)
+        return UnderreplicationMarker(
+            ledger_id, frozenset(), found.stat.created_ms, found.stat.version
+        )
     try:
         document = orjson.loads(found.value)
         if document["format"] != FORMAT_VERSION:
             raise LedgerMetadataError(f"{found.path}: format {document['format']!r} is unknown")
-        return Marker(
+        return UnderreplicationMarker(
             ledger_id,
             frozenset(map(str, document["bookies"])),
             int(document["createdMs"]),

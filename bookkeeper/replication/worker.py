@@ -18,21 +18,26 @@ from typing import Final
 
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import Placement, Rng
+from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.figures import ReplicationFigures
-from bookkeeper.replication.held_bookies import read_held_bookies
 from bookkeeper.replication.ledger_checker import LedgerChecker
-from bookkeeper.replication.ledger_repair import LedgerRepair, Outcome, Progress, Verdict
+from bookkeeper.replication.ledger_repair import (
+    LedgerRepair,
+    RepairProgress,
+    RepairResult,
+    RepairStatus,
+)
 from bookkeeper.replication.registrations import read_registered, read_start
+from bookkeeper.replication.replication_throttle import ReplicationThrottle
 from bookkeeper.replication.replicator import Replicator
-from bookkeeper.replication.throttle import Throttle
+from bookkeeper.replication.suspended_bookies import read_suspended_bookies
 from bookkeeper.replication.under_replication import UnderReplicationStore
+from bookkeeper.replication.worker_metrics import ReplicationMetrics
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.service_info import AVAILABLE_PATH
-from metadata.each_item import EachItem
 from metadata.errors import MetadataError, StoreClosedError
+from metadata.item_errors import ItemErrors
 from metadata.store import EventType, MetadataEvent, MetadataStore, Watch
 
 _STORE_RETRY_S: Final = 1.0
@@ -46,7 +51,7 @@ class _Ledger:
     """A marked ledger that this worker has looked at."""
 
     began_s: float
-    progress: Progress = field(default_factory=Progress)
+    progress: RepairProgress = field(default_factory=RepairProgress)
     told: set[str] = field(default_factory=set)  # reasons why it waits, in the log by now
     due_s: float = 0.0
     needs_bookie: bool = False
@@ -66,7 +71,7 @@ class ReplicationWorker:
         held: reads whose zone is down and waits for an operator; default: from the store.
 
     Attributes:
-        figures: counters for metrics.
+        metrics: counters for metrics.
     """
 
     def __init__(
@@ -74,17 +79,17 @@ class ReplicationWorker:
         store: MetadataStore,
         ledgers: LedgerStore,
         bookies: BookiePool,
-        placement: Placement,
+        placement: EnsemblePlacementPolicy,
         *,
         clock: Callable[[], int],
-        rng: Rng,
+        rng: PlacementRandom,
         config: ReplicationConfig | None = None,
         client_config: ClientConfig | None = None,
         location: str = "",
         registered: Callable[[], Awaitable[Collection[str]]] | None = None,
         held: Callable[[], Awaitable[Collection[str]]] | None = None,
     ) -> None:
-        self.figures = ReplicationFigures()
+        self.metrics = ReplicationMetrics()
         self._config = config or ReplicationConfig()
         self._store, self._rng = store, rng
         self._markers = UnderReplicationStore(store, clock)
@@ -92,9 +97,9 @@ class ReplicationWorker:
             ledgers,
             bookies,
             placement,
-            Throttle(self._config.bytes_per_s),
+            ReplicationThrottle(self._config.bytes_per_s),
             self._config,
-            self.figures,
+            self.metrics,
             partial(read_start, store),
             location,
         )
@@ -108,9 +113,9 @@ class ReplicationWorker:
             rng=rng,
             config=self._config,
             client_config=client_config or ClientConfig(),
-            figures=self.figures,
+            metrics=self.metrics,
             registered=registered or partial(read_registered, store),
-            held=held or partial(read_held_bookies, store),
+            held=held or partial(read_suspended_bookies, store),
             is_stopped=self._is_stopped,
         )
         # Looked at, and marked then. Each has a time when it is due, and is forgotten then if
@@ -122,7 +127,7 @@ class ReplicationWorker:
         self._wake = asyncio.Event()
         self._rescan = True
         self._rescan_s = 0.0
-        self._pages = EachItem("search for marked ledgers", _log, (MetadataError,))
+        self._pages = ItemErrors("search for marked ledgers", _log, (MetadataError,))
         self._paused = True  # until the switch was read
         self._switch_task: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -281,7 +286,7 @@ class ReplicationWorker:
     # One ledger
 
     def _start(self, ledger_id: int) -> None:
-        self.figures.ledgers_under_repair += 1
+        self.metrics.ledgers_under_repair += 1
         task = asyncio.get_running_loop().create_task(self._work(ledger_id))
         self._busy[ledger_id] = task
         task.add_done_callback(partial(self._on_done, ledger_id))
@@ -289,8 +294,8 @@ class ReplicationWorker:
     def _on_done(self, ledger_id: int, _: asyncio.Task[None]) -> None:
         del self._busy[ledger_id]
         self._slots.release()
-        self.figures.ledgers_under_repair -= 1
-        self.figures.ledgers_waiting = len(self._known) - len(self._busy)
+        self.metrics.ledgers_under_repair -= 1
+        self.metrics.ledgers_waiting = len(self._known) - len(self._busy)
         self._wake.set()
 
     async def _work(self, ledger_id: int) -> None:
@@ -300,31 +305,33 @@ class ReplicationWorker:
         try:
             outcome = await self._repair.run(ledger_id, ledger.progress)
         except MetadataError as error:
-            outcome = Outcome(Verdict.WAITING, f"the metadata store: {error}")
+            outcome = RepairResult(RepairStatus.WAITING, f"the metadata store: {error}")
         except Exception:  # a bug of ours must not end the repair of all others
             _log.exception("the repair of ledger %d failed", ledger_id)
-            outcome = Outcome(Verdict.WAITING, "an internal error, see the worker's log")
+            outcome = RepairResult(RepairStatus.WAITING, "an internal error, see the worker's log")
         self._settle(ledger_id, ledger, outcome, began_s)
 
-    def _settle(self, ledger_id: int, ledger: _Ledger, outcome: Outcome, began_s: float) -> None:
+    def _settle(
+        self, ledger_id: int, ledger: _Ledger, outcome: RepairResult, began_s: float
+    ) -> None:
         now, config = self._now(), self._config
-        ledger.is_locked = outcome.verdict is Verdict.BUSY
+        ledger.is_locked = outcome.verdict is RepairStatus.BUSY
         ledger.needs_bookie = outcome.needs_bookie
         match outcome.verdict:
-            case Verdict.CLEARED:
+            case RepairStatus.CLEARED:
                 self._known.pop(ledger_id, None)
-                self.figures.repair.record((now - began_s) * 1000)
+                self.metrics.repair.record((now - began_s) * 1000)
                 report = ledger.progress.report
                 if report.steps:
                     _log.info("%s", report.text(ledger_id, now - ledger.began_s))
-            case Verdict.BUSY:
+            case RepairStatus.BUSY:
                 # Until the lock ends; which it may have done already.
                 pause_s = 0 if ledger.lock_ended else config.backoff_max_s
                 self._wait_until(ledger_id, ledger, now + pause_s)
-            case Verdict.STOPPED:
+            case RepairStatus.STOPPED:
                 self._wait_until(ledger_id, ledger, now + config.backoff_min_s)
-            case Verdict.WAITING:
-                self.figures.failures += outcome.until_s is None
+            case RepairStatus.WAITING:
+                self.metrics.failures += outcome.until_s is None
                 if outcome.reason not in ledger.told and len(ledger.told) < _REASONS_MAX:
                     ledger.told.add(outcome.reason)
                     _log.info("ledger %d waits: %s", ledger_id, outcome.reason)

@@ -1,4 +1,4 @@
-"""The only door to files: two narrow Protocols and their named sync points.
+"""The only access to files: two narrow Protocols and their named sync points.
 
 Paths are relative to the file system's root and use "/". Every call that makes bytes or names
 durable carries the name of its *sync point* ("journal.group", "entry-log.data"): the power-loss

@@ -9,7 +9,7 @@ from types import TracebackType
 import lmdb
 
 from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.ordered_store import Changes, OrderedStore
+from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
 from bookkeeper.storage.os_file_system import sync_directory
 
 _DEFAULT_MAP_BYTES = 64 << 30
@@ -103,7 +103,7 @@ class LmdbStore(OrderedStore):
                 items.append((key, value))
         return items
 
-    def commit(self, changes: Changes, sync_point: str | None) -> None:
+    def commit(self, changes: StoreTransaction, sync_point: str | None) -> None:
         try:
             self._commit(changes)
         except lmdb.MapFullError as error:
@@ -116,7 +116,7 @@ class LmdbStore(OrderedStore):
             code = errno.ENOSPC if "No space" in str(error) else errno.EIO
             raise OSError(code, f"index: {error}") from error
 
-    def _commit(self, changes: Changes) -> None:
+    def _commit(self, changes: StoreTransaction) -> None:
         with self._environment.begin(write=True) as transaction:
             with transaction.cursor() as cursor:
                 for first, end in changes.delete_ranges:

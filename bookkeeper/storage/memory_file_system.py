@@ -17,7 +17,7 @@ from typing import Protocol
 from bookkeeper.storage.file_system import Buffer, DirectoryLock, File, FileSystem
 
 
-class Rng(Protocol):
+class CrashRandom(Protocol):
     """The dice a crash needs; ``random.Random`` fits."""
 
     def random(self) -> float: ...
@@ -30,7 +30,7 @@ class PowerLoss(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FileSystemCall:
     """One call of the file system, as the fault plan sees it."""
 
     number: int
@@ -86,7 +86,7 @@ class MemoryFileSystem(FileSystem):
         self.faults = faults or Faults()
         self.call_count = 0
         self.sync_points_seen: set[str] = set()
-        self.on_call: Callable[[Call], None] | None = None
+        self.on_call: Callable[[FileSystemCall], None] | None = None
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         # Changes of directories since their last sync: (new name or None, old name or None, inode).
@@ -110,7 +110,7 @@ class MemoryFileSystem(FileSystem):
         if sync_point is not None:
             self.sync_points_seen.add(sync_point)
         if self.on_call is not None:
-            self.on_call(Call(number, kind, path, sync_point))
+            self.on_call(FileSystemCall(number, kind, path, sync_point))
         if number == self.faults.power_loss_at:
             self._lost_power = True
             return True
@@ -125,7 +125,7 @@ class MemoryFileSystem(FileSystem):
         """Lose power between two calls."""
         self._lost_power = True
 
-    def crash(self, rng: Rng) -> MemoryFileSystem:
+    def crash(self, rng: CrashRandom) -> MemoryFileSystem:
         """What a machine finds on its disk after the power cut."""
         after = MemoryFileSystem(Faults(space_bytes=self.faults.space_bytes))
         after._directories = set(self._directories)
@@ -329,7 +329,7 @@ class _MemoryLock(DirectoryLock):
         self._locks.discard(self._path)
 
 
-def _after_crash(inode: _Inode, rng: Rng) -> _Inode:
+def _after_crash(inode: _Inode, rng: CrashRandom) -> _Inode:
     """A copy with every unsynced write kept, dropped, cut or torn."""
     after = _Inode(inode.path)
     data = bytearray(inode.durable)

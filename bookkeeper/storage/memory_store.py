@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from bisect import bisect_left, bisect_right, insort
 
-from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss, Rng
-from bookkeeper.storage.ordered_store import Changes, OrderedStore
+from bookkeeper.storage.memory_file_system import CrashRandom, MemoryFileSystem, PowerLoss
+from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
 
 
 class MemoryStore(OrderedStore):
@@ -17,7 +17,7 @@ class MemoryStore(OrderedStore):
         self._values: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
         self._durable: dict[bytes, bytes] = {}
-        self._unsynced: list[Changes] = []
+        self._unsynced: list[StoreTransaction] = []
 
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)
@@ -37,7 +37,7 @@ class MemoryStore(OrderedStore):
             stop = min(stop, start + items_max)
         return [(key, self._values[key]) for key in self._keys[start:stop]]
 
-    def commit(self, changes: Changes, sync_point: str | None) -> None:
+    def commit(self, changes: StoreTransaction, sync_point: str | None) -> None:
         self._unsynced.append(changes)
         try:
             lost = self._fs.tick("commit", "index", sync_point)
@@ -58,7 +58,7 @@ class MemoryStore(OrderedStore):
     def close(self) -> None:
         pass
 
-    def crash(self, rng: Rng, file_system: MemoryFileSystem) -> MemoryStore:
+    def crash(self, rng: CrashRandom, file_system: MemoryFileSystem) -> MemoryStore:
         """What is left after the power cut: a prefix of the unsynced commits, each as a whole."""
         after = MemoryStore(file_system)
         after._durable = dict(self._durable)
@@ -69,7 +69,7 @@ class MemoryStore(OrderedStore):
         after._keys = sorted(after._values)
         return after
 
-    def _apply(self, changes: Changes) -> None:
+    def _apply(self, changes: StoreTransaction) -> None:
         for first, end in changes.delete_ranges:
             start, stop = bisect_left(self._keys, first), bisect_left(self._keys, end)
             for key in self._keys[start:stop]:
@@ -84,7 +84,7 @@ class MemoryStore(OrderedStore):
             self._values[key] = value
 
 
-def _apply(values: dict[bytes, bytes], changes: Changes) -> None:
+def _apply(values: dict[bytes, bytes], changes: StoreTransaction) -> None:
     for first, end in changes.delete_ranges:
         for key in [key for key in values if first <= key < end]:
             del values[key]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(slots=True)
-class Changes:
+class StoreTransaction:
     """One transaction. Applied in this order: range deletes, deletes, puts."""
 
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class OrderedStore(Protocol):
         """Items with ``first <= key < end`` in order, at most ``items_max``, of one moment."""
         ...
 
-    def commit(self, changes: Changes, sync_point: str | None) -> None:
+    def commit(self, changes: StoreTransaction, sync_point: str | None) -> None:
         """Apply all changes, or none after a crash; durable on return.
 
         Without ``sync_point`` the caller doesn't rely on that: a crash may undo the commit, and

@@ -4,8 +4,8 @@ Whatever is queued while a message is on its way goes out with the next one, up 
 no timer. A request is answered once: by the bookie, or with UNAVAILABLE when the stream ends, which
 proves nothing about what the bookie stored.
 
-The stream begins over gRPC. If the bookie offers a lane (``lane.py``), messages go there as soon as
-it is connected; if it can't be, everything stays with gRPC.
+The stream begins over gRPC. If the bookie offers an add connection (``add_connection.py``),
+messages go there as soon as it is connected; if it can't be, everything stays with gRPC.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ import grpc
 
 from bookkeeper import codes
 from bookkeeper.transport import AddRequest
+from bookkeeper.transport_grpc.add_connection import AddConnectionOffer
+from bookkeeper.transport_grpc.add_connection_client import (
+    AddConnectionListener,
+    ClientAddConnection,
+)
 from bookkeeper.transport_grpc.add_frames import (
     MANY_BYTES_MAX,
     decode_answers,
@@ -32,8 +37,6 @@ from bookkeeper.transport_grpc.add_frames import (
 )
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.lane import LaneOffer
-from bookkeeper.transport_grpc.lane_client import ClientLane, LaneOwner
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +44,7 @@ _SILENT_S = 2.0  # without any answer a bookie isn't waited for
 _REQUESTS_MAX = 1000  # of a message: encoding and decoding it hold a loop for some 2 ms
 _PIECES = 4  # a request is cut above so many messages, as a message has a largest size
 _CHECK_S = 1.0  # how often the oldest frame's age is looked at, while there is one
-_REASON_S = 1.0  # for the stream to say why, after its lane was lost
+_REASON_S = 1.0  # for the stream to say why, after its add connection was lost
 
 
 class AddCall(Protocol):
@@ -57,11 +60,11 @@ class AddCall(Protocol):
 
 
 OpenCall = Callable[[], Awaitable[AddCall]]
-TakeOffer = Callable[[LaneOffer, LaneOwner], Awaitable[ClientLane]]
-"""Raises OSError or TimeoutError: the lane can't be connected."""
+TakeOffer = Callable[[AddConnectionOffer, AddConnectionListener], Awaitable[ClientAddConnection]]
+"""Raises OSError or TimeoutError: the add connection can't be connected."""
 
 
-class HasOtherToken(Protocol):
+class CredentialsChanged(Protocol):
     """Whether a stream would begin with other credentials now."""
 
     def __call__(self, *, at_once: bool = False) -> bool: ...
@@ -124,7 +127,7 @@ class AddSender:
         on_failed: told why a stream ended, before its requests are answered.
         has_other_token: asked before a message leaves: then the stream ends in good order, and the
             next one begins with the new credentials.
-        take_offer: connect a lane; None: this client asks for no offers.
+        take_offer: connect an add connection; None: this client asks for no offers.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class AddSender:
         open_call: OpenCall,
         on_failed: Callable[[BaseException | None], None],
         cache: MessageCache,
-        has_other_token: HasOtherToken = _never,
+        has_other_token: CredentialsChanged = _never,
         take_offer: TakeOffer | None = None,
     ) -> None:
         self.pending_bytes = 0  # queued and unanswered
@@ -159,13 +162,15 @@ class AddSender:
         self._has_other_token = has_other_token
         self._take_offer = take_offer
         self._sender: asyncio.Task[None] | None = None
-        self._connecting: asyncio.Task[None] | None = None  # a lane
-        self._new_lane: ClientLane | None = None  # connected, and to be used from the next message
-        self._lane: ClientLane | None = None
-        self._lane_error: BaseException | None = None
-        self._lane_timer: asyncio.TimerHandle | None = None
-        self._call: AddCall | None = None  # of the lane
-        self._is_flushing = False  # scheduled, over the lane
+        self._connecting: asyncio.Task[None] | None = None  # an add connection
+        self._new_connection: ClientAddConnection | None = (
+            None  # connected, and to be used from the next message
+        )
+        self._connection: ClientAddConnection | None = None
+        self._connection_error: BaseException | None = None
+        self._connection_timer: asyncio.TimerHandle | None = None
+        self._call: AddCall | None = None  # of the add connection
+        self._is_flushing = False  # scheduled, over the add connection
         self._is_draining = False  # what is under way is waited for, before the stream ends
         self._is_renewed = False  # the stream was ended to begin another one
         self._closed = False
@@ -235,10 +240,10 @@ class AddSender:
                     call = await self._open_call()
                 self._sender = self._loop.create_task(self._send(call))
                 await self._receive(call)
-                self._leave_lane()
+                self._leave_connection()
         except asyncio.CancelledError:
             # Our own end, or a call that gRPC cancelled: the same to those who wait.
-            error = self._lane_error
+            error = self._connection_error
             if self._timed_out:
                 error = TimeoutError(f"no answer within {self._config.add_timeout_s} s")
         except (grpc.RpcError, OSError, LookupError, FrameError, TimeoutError) as caught:
@@ -255,7 +260,10 @@ class AddSender:
 
     async def _receive(self, call: AddCall) -> None:
         while (message := await call.read()) is not grpc.aio.EOF:
-            if self._take_offer is not None and (offer := LaneOffer.decode(message)) is not None:
+            if (
+                self._take_offer is not None
+                and (offer := AddConnectionOffer.decode(message)) is not None
+            ):
                 if self._connecting is not None:
                     raise FrameError("a second offer of a lane")
                 self._connecting = self._loop.create_task(self._connect(self._take_offer, offer))
@@ -263,12 +271,12 @@ class AddSender:
                 self._on_answers(message)
 
     async def _send(self, call: AddCall) -> None:
-        """Write messages for as long as the stream lives, or until there is a lane; the reader
-        notices when it ends."""
+        """Write messages for as long as the stream lives, or until there is an add connection; the
+        reader notices when it ends."""
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
-                if self._new_lane is not None:
-                    self._change_over(call, self._new_lane)
+                if self._new_connection is not None:
+                    self._change_over(call, self._new_connection)
                     return
                 if not self._queue:
                     await self._wait_to_be_woken()
@@ -299,68 +307,68 @@ class AddSender:
         wake = self._wake_sender
         if wake is not None and not wake.done():
             wake.set_result(None)
-        elif self._lane is not None and not self._is_flushing:
+        elif self._connection is not None and not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
 
-    # ---- over a lane
+    # ---- over an add connection
 
-    async def _connect(self, take_offer: TakeOffer, offer: LaneOffer) -> None:
+    async def _connect(self, take_offer: TakeOffer, offer: AddConnectionOffer) -> None:
         try:
-            self._new_lane = await take_offer(offer, self)
+            self._new_connection = await take_offer(offer, self)
         except (OSError, TimeoutError) as error:
             _log.warning("%s: no lane, adds stay with gRPC: %s", self._name, describe(error))
         else:
             self._wake()
 
-    def _change_over(self, call: AddCall, lane: ClientLane) -> None:
+    def _change_over(self, call: AddCall, connection: ClientAddConnection) -> None:
         """All that was written is on its way over gRPC; what follows goes over the lane."""
-        self._new_lane, self._wake_sender = None, None
-        self._lane, self._call = lane, call
-        lane.begin(self._next_number)
+        self._new_connection, self._wake_sender = None, None
+        self._connection, self._call = connection, call
+        connection.begin(self._next_number)
         self._flush()
 
     def _flush(self) -> None:
-        """All that was queued within a turn of the loop, as far as the lane takes it."""
+        """All that was queued within a turn of the loop, as far as the add connection takes it."""
         self._is_flushing = False
-        lane, call = self._lane, self._call
-        if lane is None or call is None or self._is_draining:
+        connection, call = self._connection, self._call
+        if connection is None or call is None or self._is_draining:
             return
-        while self._queue and lane.is_writable:
+        while self._queue and connection.is_writable:
             if self._has_other_token():
                 self._is_draining = True
-                self._sender = self._loop.create_task(self._end_lane(call))
+                self._sender = self._loop.create_task(self._end_connection(call))
                 return
-            lane.write(self._take_message())
+            connection.write(self._take_message())
 
-    async def _end_lane(self, call: AddCall) -> None:
+    async def _end_connection(self, call: AddCall) -> None:
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             await self._end_renewed(call)
 
-    def on_lane_answers(self, message: bytes) -> None:
+    def on_add_connection_answers(self, message: bytes) -> None:
         self._on_answers(message)
 
-    def on_lane_writable(self) -> None:
+    def on_add_connection_writable(self) -> None:
         self._flush()
 
-    def on_lane_lost(self, lane: ClientLane, error: BaseException) -> None:
+    def on_add_connection_lost(self, connection: ClientAddConnection, error: BaseException) -> None:
         """The stream ends, too; it may know a better reason."""
         task = self._task
-        if task is not None and lane in (self._lane, self._new_lane):
-            self._lane = self._new_lane = None
-            self._lane_error = error
-            self._lane_timer = self._loop.call_later(_REASON_S, task.cancel)
+        if task is not None and connection in (self._connection, self._new_connection):
+            self._connection = self._new_connection = None
+            self._connection_error = error
+            self._connection_timer = self._loop.call_later(_REASON_S, task.cancel)
 
-    def _leave_lane(self) -> None:
+    def _leave_connection(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._lane_timer is not None:
-            self._lane_timer.cancel()
-        for lane in (self._lane, self._new_lane):
-            if lane is not None:
-                lane.close()
-        self._connecting = self._lane_timer = self._lane_error = None
-        self._lane = self._new_lane = self._call = None
+        if self._connection_timer is not None:
+            self._connection_timer.cancel()
+        for connection in (self._connection, self._new_connection):
+            if connection is not None:
+                connection.close()
+        self._connecting = self._connection_timer = self._connection_error = None
+        self._connection = self._new_connection = self._call = None
 
     def _take_message(self) -> bytes:
         """The next message out of the queue; its frames are in flight from now on."""
@@ -419,7 +427,7 @@ class AddSender:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._leave_lane()
+        self._leave_connection()
         self._task = self._sender = self._wake_sender = None
         self._timed_out = self._is_draining = self._is_renewed = False
         self._cache.clear()

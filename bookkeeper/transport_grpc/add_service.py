@@ -3,8 +3,8 @@
 Reading and answering are two tasks: a stream that isn't read for the moment (back-pressure) is
 still answered, so the two directions of HTTP/2 flow control never wait for each other.
 
-A stream whose client takes an offer goes on over a lane (``lane.py``): then frames come and answers
-go without a task, and the gRPC stream only says that both are there.
+A stream whose client takes an offer goes on over an add connection (``add_connection.py``): then
+frames come and answers go without a task, and the gRPC stream only says that both are there.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import grpc
 
 from bookkeeper import codes
 from bookkeeper.transport import AddRequest, BookieClient
+from bookkeeper.transport_grpc.add_connection import AddConnectionOffer
+from bookkeeper.transport_grpc.add_connection_server import AddConnectionServer, ServerAddConnection
 from bookkeeper.transport_grpc.add_frames import AddFrame, decode_message, encode_answers
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.lane import LaneOffer
-from bookkeeper.transport_grpc.lane_door import LaneDoor, ServerLane
 
 _log = logging.getLogger(__name__)
 
 
-class StreamWatch(Protocol):
+class StreamAuthorizer(Protocol):
     """Whoever decides that a stream may go on no longer."""
 
     def begin(self, refuse: Callable[[str], None]) -> None:
@@ -50,7 +50,7 @@ class AddService:
         self.stream_bytes_max = config.stream_bytes_max
         self._pending_bytes_max = config.stream_bytes_max
         self._waiting: set[asyncio.Future[None]] = set()
-        self._lanes_waiting: list[_Stream] = []
+        self._connections_waiting: list[_Stream] = []
 
     def limit(self, pending_bytes_max: int) -> None:
         self._pending_bytes_max = pending_bytes_max
@@ -59,15 +59,15 @@ class AddService:
         self,
         bookie: BookieClient,
         context: Any,
-        watch: StreamWatch | None = None,
-        lanes: LaneDoor | None = None,
+        watch: StreamAuthorizer | None = None,
+        add_connections: AddConnectionServer | None = None,
     ) -> None:
         """One stream, until the client ends it or sends garbage, or ``watch`` ends it.
 
         Args:
-            lanes: where the client is offered to go on.
+            add_connections: where the client is offered to go on.
         """
-        stream = _Stream(self, bookie, context, lanes)
+        stream = _Stream(self, bookie, context, add_connections)
         if watch is None:
             await stream.run()
             return
@@ -88,18 +88,18 @@ class AddService:
             for waiting in self._waiting:
                 if not waiting.done():
                     waiting.set_result(None)
-            lanes, self._lanes_waiting = self._lanes_waiting, []
-            for stream in lanes:
+            add_connections, self._connections_waiting = self._connections_waiting, []
+            for stream in add_connections:
                 stream.read_on()
 
     def read_on_later(self, stream: _Stream) -> None:
         """Call its ``read_on`` when there is room."""
-        if stream not in self._lanes_waiting:
-            self._lanes_waiting.append(stream)
+        if stream not in self._connections_waiting:
+            self._connections_waiting.append(stream)
 
     def forget(self, stream: _Stream) -> None:
-        if stream in self._lanes_waiting:
-            self._lanes_waiting.remove(stream)
+        if stream in self._connections_waiting:
+            self._connections_waiting.remove(stream)
 
     async def wait_for_room(self) -> None:
         while self.is_full:
@@ -118,12 +118,16 @@ class _StreamAdd(AddRequest):
 
 class _Stream:
     def __init__(
-        self, service: AddService, bookie: BookieClient, context: Any, lanes: LaneDoor | None
+        self,
+        service: AddService,
+        bookie: BookieClient,
+        context: Any,
+        add_connections: AddConnectionServer | None,
     ) -> None:
         self._service = service
         self._bookie = bookie
         self._context = context
-        self._lanes = lanes
+        self._add_connections = add_connections
         self._loop = asyncio.get_running_loop()
         self._next_number = 0
         self._pending_bytes = 0
@@ -134,16 +138,18 @@ class _Stream:
         self._wake_reader: asyncio.Future[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._refused = ""  # why
-        self._lost: tuple[grpc.StatusCode, str] | None = None  # why the lane is
-        self._lane: ServerLane | None = None
-        self._lane_first = -1  # the first frame that comes over the lane; -1: not known yet
-        self._held: list[bytes] = []  # of the lane, behind frames that gRPC still carries
-        self._is_answering = False  # scheduled, over the lane
+        self._lost: tuple[grpc.StatusCode, str] | None = None  # why the add connection is
+        self._connection: ServerAddConnection | None = None
+        self._connection_first = (
+            -1
+        )  # the first frame that comes over the add connection; -1: not known yet
+        self._held: list[bytes] = []  # of the add connection, behind frames that gRPC still carries
+        self._is_answering = False  # scheduled, over the add connection
 
     async def run(self) -> None:
         if self._refused:  # good when the call came, and not any more
             await self._context.abort(grpc.StatusCode.UNAUTHENTICATED, self._refused)
-        offer = None if self._lanes is None else self._lanes.offer(self)
+        offer = None if self._add_connections is None else self._add_connections.offer(self)
         writer = asyncio.create_task(self._write_answers(offer))
         self._task = asyncio.current_task()
         try:
@@ -161,9 +167,9 @@ class _Stream:
             await self._context.abort(grpc.StatusCode.UNAUTHENTICATED, self._refused)
         finally:
             self._task = None
-            if offer is not None and self._lanes is not None:
-                self._lanes.withdraw(offer)
-            self._leave_lane()
+            if offer is not None and self._add_connections is not None:
+                self._add_connections.withdraw(offer)
+            self._leave_connection()
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
@@ -173,7 +179,7 @@ class _Stream:
             for frame in decode_message(message):
                 self._accept(frame)
             del message
-            if self._lane_first >= 0:
+            if self._connection_first >= 0:
                 self._take_held()
             while self._pending_bytes > self._service.stream_bytes_max:
                 await self._wait_for_answers()
@@ -185,8 +191,8 @@ class _Stream:
         if self._refused:
             return
         self._refused = reason
-        if self._lane is not None:
-            self._lane.pause()
+        if self._connection is not None:
+            self._connection.pause()
         if self._task is not None:
             self._task.cancel()
 
@@ -227,17 +233,17 @@ class _Stream:
         self._pending_bytes -= add.body_bytes
         self._service.on_answered(add.body_bytes)
         self._answers.append((add.number, code))
-        if self._lane is None:
+        if self._connection is None:
             _wake(self._wake_writer)
         else:
             self._answer_soon()
 
-    async def _write_answers(self, offer: LaneOffer | None) -> None:
+    async def _write_answers(self, offer: AddConnectionOffer | None) -> None:
         """Everything that was answered while the last message was on its way goes with the next."""
         if offer is not None:
             await self._context.write(offer.encode())
         while True:
-            if not self._answers or self._lane is not None:
+            if not self._answers or self._connection is not None:
                 _wake(self._wake_reader)
                 self._wake_writer = self._loop.create_future()
                 await self._wake_writer
@@ -252,32 +258,32 @@ class _Stream:
         self._wake_reader = self._loop.create_future()
         await self._wake_reader
 
-    # ---- over a lane
+    # ---- over an add connection
 
-    def on_lane(self, lane: ServerLane) -> None:
-        self._lane = lane
+    def on_add_connection(self, connection: ServerAddConnection) -> None:
+        self._connection = connection
         if self._answers:
             self._answer_soon()
 
-    def on_lane_begins(self, first_frame: int) -> None:
+    def on_add_connection_begins(self, first_frame: int) -> None:
         if first_frame < self._next_number:
             raise FrameError(f"frame {first_frame} came already")
-        self._lane_first = first_frame
+        self._connection_first = first_frame
 
-    def on_lane_message(self, message: bytes) -> None:
-        if self._held or self._next_number < self._lane_first:
+    def on_add_connection_message(self, message: bytes) -> None:
+        if self._held or self._next_number < self._connection_first:
             self._held.append(message)
         else:
             for frame in decode_message(message):
                 self._accept(frame)
         self.read_on()
 
-    def on_lane_writable(self) -> None:
+    def on_add_connection_writable(self) -> None:
         self._answer_soon()
         self.read_on()
 
-    def on_lane_lost(self, error: FrameError | None) -> None:
-        self._lane = None
+    def on_add_connection_lost(self, error: FrameError | None) -> None:
+        self._connection = None
         if self._lost is None and self._task is not None:
             self._lost = grpc.StatusCode.UNAVAILABLE, "the lane is lost"
             if error is not None:
@@ -287,22 +293,22 @@ class _Stream:
 
     def read_on(self) -> None:
         """As much as may be under way, and in order."""
-        lane = self._lane
-        if lane is None or not lane.is_writable or self._refused:
+        connection = self._connection
+        if connection is None or not connection.is_writable or self._refused:
             return
         if self._held or self._pending_bytes > self._service.stream_bytes_max:
-            lane.pause()
+            connection.pause()
         elif self._service.is_full:
-            lane.pause()
+            connection.pause()
             self._service.read_on_later(self)
         else:
-            lane.resume()
+            connection.resume()
 
     def _take_held(self) -> None:
-        """gRPC has brought more; the lane's frames may be next."""
-        if self._next_number > self._lane_first:
+        """gRPC has brought more; the add connection's frames may be next."""
+        if self._next_number > self._connection_first:
             raise FrameError("frames beside the lane")
-        if self._next_number == self._lane_first:
+        if self._next_number == self._connection_first:
             held, self._held = self._held, []
             for message in held:
                 for frame in decode_message(message):
@@ -317,20 +323,20 @@ class _Stream:
     def _answer_now(self) -> None:
         """All that was answered within a turn of the loop."""
         self._is_answering = False
-        lane = self._lane
-        if lane is None or not lane.is_writable or not self._answers:
+        connection = self._connection
+        if connection is None or not connection.is_writable or not self._answers:
             return
         answers, self._answers = self._answers, []
-        lane.write(encode_answers(answers))
+        connection.write(encode_answers(answers))
         _wake(self._wake_reader)
         self.read_on()
 
-    def _leave_lane(self) -> None:
+    def _leave_connection(self) -> None:
         self._service.forget(self)
         self._held.clear()
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            lane.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 def _wake(waiting: asyncio.Future[None] | None) -> None:

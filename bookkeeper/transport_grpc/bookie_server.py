@@ -1,4 +1,4 @@
-"""The bookie's door to the network: gRPC calls in, calls of the bookie out. Decides nothing.
+"""The bookie's gRPC server: gRPC calls in, calls of the bookie out. Decides nothing.
 
 The two calls that carry entries have frames of their own (``add_frames``, ``read_frames``), the
 others are messages of ``bookkeeper/proto/bookie.proto``.
@@ -16,14 +16,16 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from bookkeeper import codes
-from bookkeeper.auth.gate import Gate
+from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from bookkeeper.entry_prefixes import PIECE_BYTES_MAX, read_cut
 from bookkeeper.errors import LedgerError
-from bookkeeper.heads import PIECE_BYTES_MAX, read_cut
 from bookkeeper.proto import bookie_pb2 as pb
 from bookkeeper.transport import BookieClient, LacReply
+from bookkeeper.transport_grpc.add_connection import LANE_HEADER
+from bookkeeper.transport_grpc.add_connection_server import AddConnectionServer
 from bookkeeper.transport_grpc.add_service import AddService
-from bookkeeper.transport_grpc.admission import Admissions
-from bookkeeper.transport_grpc.byte_gate import ByteGate
+from bookkeeper.transport_grpc.auth_interceptor import AuthInterceptor
+from bookkeeper.transport_grpc.byte_semaphore import ByteSemaphore
 from bookkeeper.transport_grpc.config import (
     BOOKIE_ID_HEADER,
     INSTANCE_HEADER,
@@ -31,8 +33,6 @@ from bookkeeper.transport_grpc.config import (
     TransportConfig,
 )
 from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.lane import LANE_HEADER
-from bookkeeper.transport_grpc.lane_door import LaneDoor
 from bookkeeper.transport_grpc.read_frames import (
     ReadRequest,
     decode_read_request,
@@ -53,8 +53,8 @@ T = TypeVar("T")
 
 
 def _is_fit_to_log(record: logging.LogRecord) -> bool:
-    """gRPC has a traceback for each header that isn't UTF-8, with its value: as many as strangers
-    like, and what they show as credentials is in them."""
+    """gRPC has a traceback for each header that isn't UTF-8, with its value: as many as
+    unauthenticated clients like, and what they show as credentials is in them."""
     return not str(record.msg).startswith("Invalid encoding on")
 
 
@@ -70,20 +70,20 @@ class BookieServer:
         bookie_id: str,
         config: TransportConfig,
         credentials: grpc.ServerCredentials | None = None,
-        gate: Gate | None = None,
+        authenticator: BookieAuthenticator | None = None,
     ) -> None:
-        """``gate``: who may use the bookie; None: whoever reaches it."""
+        """``authenticator``: who may use the bookie; None: whoever reaches it."""
         self.bookie_id = bookie_id
         self._config = config
         self._credentials = credentials
         self._bookie: BookieClient | None = None
         self._instance_id = ""
-        self._reads = ByteGate(config.read_bytes_max)
+        self._reads = ByteSemaphore(config.read_bytes_max)
         self._adds = AddService(config)
-        self._lanes: LaneDoor | None = None
-        if config.lanes and credentials is None:  # what is encrypted goes over gRPC
-            self._lanes = LaneDoor(config.message_bytes_max)
-        self._admissions = None if gate is None else Admissions(gate)
+        self._add_connections: AddConnectionServer | None = None
+        if config.add_connections and credentials is None:  # what is encrypted goes over gRPC
+            self._add_connections = AddConnectionServer(config.message_bytes_max)
+        self._admissions = None if authenticator is None else AuthInterceptor(authenticator)
         _grpc_log.addFilter(_is_fit_to_log)  # once, however many servers there are
         self._server = grpc.aio.server(
             interceptors=None if self._admissions is None else (self._admissions,),
@@ -105,8 +105,8 @@ class BookieServer:
                 bound = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             raise OSError(errno.EADDRNOTAVAIL, str(error), address) from error
-        if self._lanes is not None:
-            await self._lanes.listen(host, self._config.lane_port)
+        if self._add_connections is not None:
+            await self._add_connections.listen(host, self._config.lane_port)
         await self._server.start()
         return int(bound)
 
@@ -124,8 +124,8 @@ class BookieServer:
 
     async def close(self) -> None:
         """Refuse new calls, let those under way end for a moment, cut the rest."""
-        if self._lanes is not None:
-            self._lanes.close()
+        if self._add_connections is not None:
+            self._add_connections.close()
         await self._server.stop(_CLOSE_GRACE_S)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
@@ -181,7 +181,9 @@ class BookieServer:
         watch = None if self._admissions is None else self._admissions.watch(context)
         bookie = await self._called(context)
         takes_offers = any(key == LANE_HEADER for key, _ in context.invocation_metadata())
-        await self._adds.run(bookie, context, watch, self._lanes if takes_offers else None)
+        await self._adds.run(
+            bookie, context, watch, self._add_connections if takes_offers else None
+        )
 
     async def _read(self, frame: bytes, context: Any) -> None:
         bookie = await self._called(context)

@@ -39,7 +39,8 @@ class TransportConfig:
         read_bytes_max: read replies a bookie has in memory at a time, all clients together.
         token: a client's, shown with every call: where it is (``bookkeeper.auth.TokenSource``).
         connections_max: that a bookie accepts; 0: any number.
-        lanes: add streams without TLS go on over plain connections (``lane.py``): a bookie offers
+        add_connections: add streams without TLS go on over plain connections
+        (``add_connection.py``): a bookie offers
             it, a client takes the offer.
         lane_port: of a bookie; 0: any free port.
     """
@@ -58,7 +59,7 @@ class TransportConfig:
     read_bytes_max: int = 64 * _MIB
     token: str = field(default="", repr=False)
     connections_max: int = 0
-    lanes: bool = True
+    add_connections: bool = True
     lane_port: int = 0
 
     @property

@@ -11,7 +11,7 @@ from typing import Final
 from crc32c import crc32c
 
 from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.transport import ALL_ENTRIES, CutReply, ReadReply, Stripe
+from bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe, TruncatedReply
 from bookkeeper.transport_grpc.errors import FrameError
 
 #: ledger u64, first entry u64, count u32, bytes u32, flags u8; what the flag says and the master
@@ -125,14 +125,14 @@ def decode_read_reply(frame: bytes) -> ReadReply:
     return ReadReply(code, first, packets)
 
 
-def encode_heads_reply(reply: CutReply) -> bytes:
+def encode_heads_reply(reply: TruncatedReply) -> bytes:
     count = len(reply.packets)
     fixed = READ_REPLY.pack(reply.code, count, reply.first)
     body = b"".join((fixed, struct_pack(f">{count}I", *reply.sizes), *reply.packets))
     return HEADS_CRC.pack(crc32c(body)) + body
 
 
-def decode_heads_reply(frame: bytes, head_bytes: int) -> CutReply:
+def decode_heads_reply(frame: bytes, head_bytes: int) -> TruncatedReply:
     """Of a request with ``head_bytes``.
 
     Raises:
@@ -152,7 +152,7 @@ def decode_heads_reply(frame: bytes, head_bytes: int) -> CutReply:
         offset = end
     if offset != len(frame):
         raise FrameError("a reply with heads that don't fill it")
-    return CutReply(code, first, packets, list(sizes))
+    return TruncatedReply(code, first, packets, list(sizes))
 
 
 def _decode_sizes(frame: bytes, at: int) -> tuple[int, int, tuple[int, ...], int]:

@@ -18,18 +18,23 @@ from google.protobuf.message import DecodeError, Message
 
 from bookkeeper import codes
 from bookkeeper.auth.token_source import TokenSource
+from bookkeeper.entry_prefixes import are_of, is_request, to_heads
 from bookkeeper.errors import BadRequestError, BookieUnavailableError, LedgerError, error_for_code
-from bookkeeper.heads import are_of, is_request, to_heads
 from bookkeeper.proto import bookie_pb2 as pb
 from bookkeeper.transport import (
     ALL_ENTRIES,
     HEADS_BYTES_MAX,
     AddRequest,
-    BookieInfo,
-    HeadsReply,
+    BookieStatus,
+    EntryPrefixesReply,
     LacReply,
     ReadReply,
     Stripe,
+)
+from bookkeeper.transport_grpc.add_connection import LANE_HEADER, AddConnectionOffer
+from bookkeeper.transport_grpc.add_connection_client import (
+    AddConnectionListener,
+    ClientAddConnection,
 )
 from bookkeeper.transport_grpc.add_sender import (
     REFUSALS,
@@ -47,8 +52,6 @@ from bookkeeper.transport_grpc.config import (
     TransportConfig,
 )
 from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.lane import LANE_HEADER, LaneOffer
-from bookkeeper.transport_grpc.lane_client import ClientLane, LaneOwner
 from bookkeeper.transport_grpc.read_frames import (
     ReadRequest,
     decode_heads_reply,
@@ -175,7 +178,7 @@ class RemoteBookieClient:
             self._on_stream_end,
             cache or MessageCache(),
             self._has_other_token,
-            self._take_offer if config.lanes else None,
+            self._take_offer if config.add_connections else None,
         )
 
     @property
@@ -260,14 +263,14 @@ class RemoteBookieClient:
         stripe: Stripe = ALL_ENTRIES,
         bytes_max: int = HEADS_BYTES_MAX,
         creator: int = 0,
-    ) -> HeadsReply:
+    ) -> EntryPrefixesReply:
         """See ``BookieClient.read_heads``.
 
         The bookie checks digests. Here ledger and entry id of each packet are checked, and the
         digest of the whole reply. A bookie from before there were heads answers BAD_REQUEST.
         """
         if not is_request(first, count_max, head_bytes, stripe):
-            return HeadsReply(codes.BAD_REQUEST, first, [], [])
+            return EntryPrefixesReply(codes.BAD_REQUEST, first, [], [])
         request = ReadRequest(
             *(
                 ledger_id,
@@ -285,10 +288,10 @@ class RemoteBookieClient:
             frame = await self._read(request)
             reply = decode_heads_reply(frame, head_bytes)
         except LedgerError as error:
-            return HeadsReply(error.code, first, [], [])
+            return EntryPrefixesReply(error.code, first, [], [])
         except FrameError as error:
             _log.error("bookie %s: %s", self._bookie_id, error)
-            return HeadsReply(codes.UNAVAILABLE, first, [], [])
+            return EntryPrefixesReply(codes.UNAVAILABLE, first, [], [])
         if (
             reply.first != first
             or (reply.code == codes.OK) != bool(reply.packets)
@@ -296,7 +299,7 @@ class RemoteBookieClient:
             or not are_of(reply, ledger_id, stripe)
         ):
             _log.error("bookie %s: a reply to another read", self._bookie_id)
-            return HeadsReply(codes.UNAVAILABLE, first, [], [])
+            return EntryPrefixesReply(codes.UNAVAILABLE, first, [], [])
         return to_heads(reply)
 
     async def read_lac(
@@ -346,10 +349,10 @@ class RemoteBookieClient:
         self._check(reply.code, "list ledgers")
         return list(reply.ledger_ids)
 
-    async def info(self) -> BookieInfo:
+    async def info(self) -> BookieStatus:
         reply = await self._call("Info", pb.InfoRequest(), pb.InfoReply)
         self._check(reply.code, "info")
-        return BookieInfo(reply.bookie_id, reply.read_only, reply.free_bytes, reply.total_bytes)
+        return BookieStatus(reply.bookie_id, reply.read_only, reply.free_bytes, reply.total_bytes)
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
         request = pb.ReportCorruptRequest(ledger_id=ledger_id, entry_id=entry_id)
@@ -506,7 +509,7 @@ class RemoteBookieClient:
     async def _open_add(self) -> AddCall:
         link = await self._get_link()
         metadata = link.metadata
-        if self._config.lanes:
+        if self._config.add_connections:
             metadata = (*metadata, (LANE_HEADER, "1"))
         call: AddCall = link.add(metadata=metadata)
         self._adds.creators = link.address.creators
@@ -514,11 +517,13 @@ class RemoteBookieClient:
             self._add_generation = self._token.generation
         return call
 
-    async def _take_offer(self, offer: LaneOffer, owner: LaneOwner) -> ClientLane:
+    async def _take_offer(
+        self, offer: AddConnectionOffer, owner: AddConnectionListener
+    ) -> ClientAddConnection:
         if self._link is None:
             raise ConnectionError("the connection is gone")
         async with asyncio.timeout(self._config.connect_timeout_s):
-            return await ClientLane.connect(self._link.address.host, offer, owner)
+            return await ClientAddConnection.connect(self._link.address.host, offer, owner)
 
     def _has_other_token(self, *, at_once: bool = False) -> bool:
         """Whether there is another token than the one that the add stream began with."""

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bookkeeper.auth.refusals import one_value
+from bookkeeper.auth.refusal_log import one_value
 from broker.auth.basic import BasicProvider
-from broker.auth.build import build
-from broker.auth.chain import Chain, Credentials
+from broker.auth.chain import Credentials, ProviderChain
 from broker.auth.errors import TooManyChecksError
 from broker.auth.key_files import KeyFiles
 from broker.auth.password_checks import PasswordChecks
-from broker.auth.provider import KeysNeededError, Principal, Provider
+from broker.auth.provider import AuthenticationProvider, KeysNeededError, Principal
+from broker.auth.provider_factory import build
 from broker.auth.renewal import KeyRenewal
 from broker.errors import AuthenticationError, BrokerError
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from broker.auth.issuer_keys import IssuerKeys
     from broker.config import BrokerConfig
 
-__all__ = ["Authenticator", "LiveLogin"]
+__all__ = ["AuthenticatedSession", "Authenticator"]
 
 logger = logging.getLogger("broker.audit")
 
@@ -46,23 +46,23 @@ _SIZES: Final = Struct(">II")
 _AFTER_TOO_MANY_S: Final = 1.0
 
 
-class LiveLogin(Protocol):
+class AuthenticatedSession(Protocol):
     """Whoever was let in and is still there: a connection, a WebSocket, a stream."""
 
     @property
     def proofs(self) -> Sequence[tuple[Credentials, str]]:
         """The credentials shown, and the role that each has proved."""
 
-    def doubt(self, credentials: Credentials) -> None:
+    def on_key_revoked(self, credentials: Credentials) -> None:
         """These prove nothing any more: ask for others, or end."""
 
 
 class Authenticator:
-    """Who is who, for all doors of a broker. Exists only while authentication is enabled."""
+    """Who is who, for all ports of a broker. Exists only while authentication is enabled."""
 
     def __init__(
         self,
-        chain: Chain,
+        chain: ProviderChain,
         issuers: IssuerKeys | None = None,
         *,
         passwords: PasswordChecks | None = None,
@@ -75,7 +75,7 @@ class Authenticator:
         """Grows with each change of keys: what was checked before may not hold any more."""
         self.now_s = clock_s
         """Wall clock, seconds since 1970."""
-        self._live: set[LiveLogin] = set()
+        self._live: set[AuthenticatedSession] = set()
         self._asking: asyncio.Task[None] | None = None
         self._passwords = PasswordChecks() if passwords is None else passwords
         self._keyed = _keyed()
@@ -116,7 +116,7 @@ class Authenticator:
 
     # --- keys that change
 
-    def use(self, chain: Chain) -> None:
+    def use(self, chain: ProviderChain) -> None:
         """Go on with other keys; everybody who is in is asked again."""
         self.chain = chain
         self.generation += 1
@@ -126,11 +126,11 @@ class Authenticator:
         if self._asking is None and self._live:
             self._asking = asyncio.get_running_loop().create_task(self._ask_everybody())
 
-    def start_login(self, login: LiveLogin) -> None:
+    def start_login(self, login: AuthenticatedSession) -> None:
         """Watch somebody who was let in. REQUIRES: by the chain that is in use now."""
         self._live.add(login)
 
-    def end_login(self, login: LiveLogin) -> None:
+    def end_login(self, login: AuthenticatedSession) -> None:
         self._live.discard(login)
 
     async def _ask_everybody(self) -> None:
@@ -146,7 +146,7 @@ class Authenticator:
         finally:
             self._asking = None
 
-    async def _ask_again(self, login: LiveLogin) -> None:
+    async def _ask_again(self, login: AuthenticatedSession) -> None:
         for credentials, role in login.proofs:
             try:
                 if (await self._patiently(credentials)).role == role:
@@ -157,7 +157,7 @@ class Authenticator:
                 pass
             if login in self._live:
                 try:
-                    login.doubt(credentials)
+                    login.on_key_revoked(credentials)
                 except Exception:  # the others must be asked all the same
                     logger.exception("ending a login failed")
             return
@@ -197,7 +197,7 @@ class Authenticator:
         return principal
 
     def _ask_nowait(
-        self, providers: Sequence[Provider], credentials: Credentials, digest: bytes
+        self, providers: Sequence[AuthenticationProvider], credentials: Credentials, digest: bytes
     ) -> Principal | None:
         now_s = self.now_s()
         if (known := self._remembered.get(digest)) is not None and now_s < known[1]:
@@ -325,7 +325,11 @@ class Authenticator:
         raise error or AuthenticationError("no provider")
 
     async def _ask(
-        self, provider: Provider, credentials: Credentials, digest: bytes, address: str
+        self,
+        provider: AuthenticationProvider,
+        credentials: Credentials,
+        digest: bytes,
+        address: str,
     ) -> Principal:
         if isinstance(provider, BasicProvider):
             question = provider.question(credentials.data)
@@ -369,7 +373,7 @@ def _keyed() -> hashlib.blake2b:
     return hashlib.blake2b(key=secrets.token_bytes(32), digest_size=32)
 
 
-def _ask(provider: Provider, credentials: Credentials, now_s: float) -> Principal:
+def _ask(provider: AuthenticationProvider, credentials: Credentials, now_s: float) -> Principal:
     return provider.authenticate(
         credentials.method, credentials.data, credentials.certificate, now_s
     )

@@ -10,13 +10,13 @@ from broker.auth.password_hashes import verify
 from broker.auth.provider import Principal, checked_role
 from broker.errors import AuthenticationError
 
-__all__ = ["BasicProvider", "Question"]
+__all__ = ["BasicProvider", "PasswordCheck"]
 
 _PASSWORD_BYTES_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PasswordCheck:
     """Whether ``digest`` is the hash of ``password``; somebody else has time to compute that."""
 
     digest: str = field(repr=False)  # "": nobody's
@@ -56,7 +56,7 @@ class BasicProvider:
         question = self.question(data)
         return question.answer(verify(question.digest, question.password))
 
-    def question(self, data: bytes) -> Question:
+    def question(self, data: bytes) -> PasswordCheck:
         """What has to be computed for ``data``, which is ``user:password``.
 
         Raises:
@@ -71,8 +71,8 @@ class BasicProvider:
             name = ""
         digest = self._users.get(name)
         if digest is None:
-            return Question(self._stand_in(user), password, name, is_known=False)
-        return Question(digest, password, name, is_known=True)
+            return PasswordCheck(self._stand_in(user), password, name, is_known=False)
+        return PasswordCheck(digest, password, name, is_known=True)
 
     def _stand_in(self, user: bytes) -> str:
         return self._others[hash(user) % len(self._others)] if self._others else ""

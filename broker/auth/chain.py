@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from broker.auth.provider import Provider, checked_role
+from broker.auth.provider import AuthenticationProvider, checked_role
 from broker.errors import AuthenticationError, AuthorizationError
 
-__all__ = ["Chain", "Credentials", "Login"]
+__all__ = ["AuthenticatedClient", "Credentials", "ProviderChain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class AuthenticatedClient:
     """Who is at the other end."""
 
     role: str  # proved
@@ -29,16 +29,19 @@ class Login:
     expires_at_s: float | None = None  # then credentials have to be renewed
 
 
-class Chain:
+class ProviderChain:
     """The configured providers in their order; pure."""
 
     def __init__(
-        self, providers: Sequence[Provider], anonymous_role: str, proxy_roles: frozenset[str]
+        self,
+        providers: Sequence[AuthenticationProvider],
+        anonymous_role: str,
+        proxy_roles: frozenset[str],
     ) -> None:
         """``anonymous_role``: of clients that show nothing; "": they are refused."""
         self.anonymous_role = anonymous_role
         self.proxy_roles = proxy_roles
-        self._by_method: dict[str, tuple[Provider, ...]] = {}
+        self._by_method: dict[str, tuple[AuthenticationProvider, ...]] = {}
         for provider in providers:
             known = self._by_method.get(provider.method, ())
             self._by_method[provider.method] = (*known, provider)
@@ -48,7 +51,7 @@ class Chain:
         """In configured order."""
         return tuple(self._by_method)
 
-    def providers(self, method: str) -> tuple[Provider, ...]:
+    def providers(self, method: str) -> tuple[AuthenticationProvider, ...]:
         """Who may judge credentials of a method; none: they are nobody's, thus anonymous.
 
         Raises:

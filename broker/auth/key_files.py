@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from bookkeeper.auth.keys import file_of
-from broker.auth.file_modes import KeyFile, complaint
+from broker.auth.file_permissions import KeyFile, complaint
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ from typing import Final
 
 from broker.auth.errors import TooManyChecksError
 from broker.auth.password_process import NO, YES, encode_question
-from broker.auth.password_queue import PasswordQueue, Waiting
+from broker.auth.password_queue import PasswordQueue, QueuedCheck
 from broker.cgroup import cores_max
 from broker.errors import AuthenticationError
 
@@ -38,7 +38,8 @@ _CHECK_S_MAX: Final = 30.0
 _SLOW_S: Final = 1.0
 """After so long a process that uses only idle processors gives way to one that is owed a share."""
 _CROWDED_S: Final = 1.0
-"""So long after somebody found no place, strangers' guesses get only a share of a processor:"""
+"""So long after somebody found no place, unauthenticated clients' guesses get only a share of a
+processor:"""
 _REST: Final = 5.0
 """a process rests for so many times what a check took, until somebody comes who was good before."""
 _REST_S_MAX: Final = 1.0
@@ -87,7 +88,7 @@ class _Worker:
         # Room for this and a question is always there: nothing else is on its way.
         here.send(json.dumps(_path()).encode() + b"\n")
         self.link = here
-        self.current: Waiting | None = None
+        self.current: QueuedCheck | None = None
         self.began_s = 0.0  # loop time
         self.is_idle = is_idle
         self.limit: asyncio.TimerHandle | None = None
@@ -129,7 +130,7 @@ class PasswordChecks:
 
     def has_room(self, address: str, name: str, *, is_trusted: bool) -> bool:
         """Whether ``check`` would begin now, not refuse at once."""
-        if self._queue.has_room(Waiting(address, name, is_trusted)):
+        if self._queue.has_room(QueuedCheck(address, name, is_trusted)):
             return True
         self._crowded_until_s = asyncio.get_running_loop().time() + _CROWDED_S
         return False
@@ -149,7 +150,7 @@ class PasswordChecks:
         if self._closed or loop.time() < self._refused_until_s:
             raise AuthenticationError("passwords can't be checked now")
         check = _Check(encode_question(digest, password), loop.create_future())
-        lost = self._queue.add(Waiting(address, name, is_trusted, check))
+        lost = self._queue.add(QueuedCheck(address, name, is_trusted, check))
         if lost is not None:
             self._crowded_until_s = loop.time() + _CROWDED_S
             _fail(lost, TooManyChecksError("too many checks at once"))
@@ -204,7 +205,7 @@ class PasswordChecks:
         self._workers.append(worker)
         return worker
 
-    def _give(self, worker: _Worker, each: Waiting) -> None:
+    def _give(self, worker: _Worker, each: QueuedCheck) -> None:
         check: _Check = each.item
         worker.current = each
         worker.began_s = self._loop.time()
@@ -343,7 +344,7 @@ def _path() -> list[str]:
     return entries if here in entries else [*entries, here]
 
 
-def _fail(each: Waiting, error: AuthenticationError) -> None:
+def _fail(each: QueuedCheck, error: AuthenticationError) -> None:
     check: _Check = each.item
     if not check.answer.done():
         check.answer.set_exception(error)

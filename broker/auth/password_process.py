@@ -15,7 +15,7 @@ import struct
 from typing import BinaryIO, Final
 
 from broker.auth.password_hashes import verify
-from broker.scheduling import INTERRUPT_S, die_with_parent, run_behind_others
+from broker.cpu_scheduling import INTERRUPT_S, die_with_parent, run_behind_others
 
 __all__ = ["NO", "YES", "encode_question", "serve"]
 
@@ -38,7 +38,7 @@ def serve(source: BinaryIO, *, idle: bool) -> None:
     """
     die_with_parent()
     run_behind_others(idle=idle)
-    # Its handler runs between two hashes; what counts is the interrupt (broker/scheduling.py).
+    # Its handler runs between two hashes; what counts is the interrupt (broker/cpu_scheduling.py).
     signal.signal(signal.SIGALRM, lambda *_: None)
     while len(sizes := source.read(_SIZES.size)) == _SIZES.size:
         digest_bytes, password_bytes = _SIZES.unpack(sizes)

@@ -1,10 +1,10 @@
 """Whose password is checked next, and who is not let into the queue; pure.
 
-A check takes milliseconds on purpose, so strangers who guess keep more checks waiting than anybody
-can compute. Places are bounded, and turns go round: first by address, then by the name of the user
-as it was shown (whether there is such a user makes no difference, or waiting would tell). When all
-places are taken, whoever has most of them loses his last one to a newcomer who has fewer. Those
-whose credentials were good before are trusted: they wait for nobody but each other.
+A check takes milliseconds on purpose, so unauthenticated clients who guess keep more checks waiting
+than anybody can compute. Places are bounded, and turns go round: first by address, then by the name
+of the user as it was shown (whether there is such a user makes no difference, or waiting would
+tell). When all places are taken, whoever has most of them loses his last one to a newcomer who has
+fewer. Those whose credentials were good before are trusted: they wait for nobody but each other.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["ADDRESS_MAX", "PLACES_MAX", "PasswordQueue", "Waiting"]
+__all__ = ["ADDRESS_MAX", "PLACES_MAX", "PasswordQueue", "QueuedCheck"]
 
 PLACES_MAX: Final = 256
 ADDRESS_MAX: Final = PLACES_MAX // 2
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class QueuedCheck:
     """One check."""
 
     address: str  # "": of the broker itself
@@ -35,14 +35,14 @@ class _Address:
     __slots__ = ("by_name", "count")
 
     def __init__(self) -> None:
-        self.by_name: dict[str, deque[Waiting]] = {}
+        self.by_name: dict[str, deque[QueuedCheck]] = {}
         self.count = 0
 
-    def add(self, each: Waiting) -> None:
+    def add(self, each: QueuedCheck) -> None:
         self.by_name.setdefault(each.name, deque()).append(each)
         self.count += 1
 
-    def take(self) -> Waiting:
+    def take(self) -> QueuedCheck:
         name = next(iter(self.by_name))
         queue = self.by_name.pop(name)
         each = queue.popleft()
@@ -57,7 +57,7 @@ class _Address:
     def count_of(self, name: str) -> int:
         return len(self.by_name.get(name, ()))
 
-    def drop(self) -> Waiting:
+    def drop(self) -> QueuedCheck:
         """The last one of the name that has most."""
         name = max(self.by_name, key=lambda name: len(self.by_name[name]))
         queue = self.by_name[name]
@@ -74,18 +74,18 @@ class PasswordQueue:
     def __init__(self, places_max: int = PLACES_MAX, address_max: int = ADDRESS_MAX) -> None:
         self._places_max = places_max
         self._address_max = address_max
-        self._trusted: deque[Waiting] = deque()
+        self._trusted: deque[QueuedCheck] = deque()
         self._addresses: dict[str, _Address] = {}  # in the order of their turns; none is empty
         self._count = 0
 
     def __len__(self) -> int:
         return self._count + len(self._trusted)
 
-    def has_room(self, each: Waiting) -> bool:
+    def has_room(self, each: QueuedCheck) -> bool:
         """Whether ``add`` would take it."""
         return each.is_trusted or self._loser(each) is not _NEWCOMER
 
-    def add(self, each: Waiting) -> Waiting | None:
+    def add(self, each: QueuedCheck) -> QueuedCheck | None:
         """Who has lost a place by that: another one, ``each`` itself, or nobody (None)."""
         if each.is_trusted:
             self._trusted.append(each)
@@ -98,7 +98,7 @@ class PasswordQueue:
         self._count += 1
         return pushed_out
 
-    def take(self) -> Waiting | None:
+    def take(self) -> QueuedCheck | None:
         """Whose turn it is; None: nobody waits."""
         if self._trusted:
             return self._trusted.popleft()
@@ -112,18 +112,18 @@ class PasswordQueue:
         self._count -= 1
         return each
 
-    def put_back(self, each: Waiting) -> None:
+    def put_back(self, each: QueuedCheck) -> None:
         """It was taken, and could not be done: it is the next one again."""
         self._trusted.appendleft(each)
 
-    def clear(self) -> list[Waiting]:
+    def clear(self) -> list[QueuedCheck]:
         """Nobody waits any more; who did."""
         found = []
         while (each := self.take()) is not None:
             found.append(each)
         return found
 
-    def _loser(self, each: Waiting) -> str | None:
+    def _loser(self, each: QueuedCheck) -> str | None:
         """The address that loses a place to a newcomer; None: there is room; or ``_NEWCOMER``."""
         own = self._addresses.get(each.address)
         own_count = 0 if own is None else own.count
@@ -138,7 +138,7 @@ class PasswordQueue:
             return each.address
         return _NEWCOMER
 
-    def _drop(self, name: str) -> Waiting:
+    def _drop(self, name: str) -> QueuedCheck:
         address = self._addresses[name]
         dropped = address.drop()
         if not address.count:

@@ -14,9 +14,9 @@ __all__ = [
     "CREDENTIAL_BYTES_MAX",
     "REFUSED",
     "ROLE_LENGTH_MAX",
+    "AuthenticationProvider",
     "KeysNeededError",
     "Principal",
-    "Provider",
     "checked_role",
 ]
 
@@ -34,7 +34,7 @@ class KeysNeededError(AuthenticationError):
         self.issuer = issuer
 
 
-class Provider(Protocol):
+class AuthenticationProvider(Protocol):
     """One way to authenticate. Pure: what it needs was loaded when it was made.
 
     The text of an ``AuthenticationError`` is for the broker's log; it never holds what was

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.build import build
+from broker.auth.provider_factory import build
 from broker.config import ConfigError
 
 if TYPE_CHECKING:

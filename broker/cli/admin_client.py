@@ -22,13 +22,13 @@ from broker.cli.errors import CliError
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["AdminClient", "Answer"]
+__all__ = ["AdminClient", "AdminResponse"]
 
 REDIRECTS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdminResponse:
     """What the server said; header names are in lower case."""
 
     status: int
@@ -100,7 +100,7 @@ class AdminClient:
         self._connection.close()
 
     def json(self, method: str, path: str, body: Any = None) -> Any:
-        """A call that must succeed; its answer as `Answer.value`.
+        """A call that must succeed; its answer as `AdminResponse.value`.
 
         Raises:
             CliError: refused; the text has the status and the server's reason.
@@ -118,7 +118,7 @@ class AdminClient:
         *,
         content_type: str | None = None,
         redirects: int = REDIRECTS_MAX,
-    ) -> Answer:
+    ) -> AdminResponse:
         """One call; follows 307 with method, body and credentials.
 
         Args:
@@ -149,7 +149,7 @@ class AdminClient:
                     method, path, body, content_type=content_type, redirects=redirects - 1
                 )
         names = {name.lower(): text for name, text in response.headers.items()}
-        return Answer(response.status, content, names)
+        return AdminResponse(response.status, content, names)
 
     @contextmanager
     def _at(self, asked: str, location: str) -> Iterator[tuple[AdminClient, str]]:

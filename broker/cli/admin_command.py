@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from broker.cli.admin_commands import commands_of
+from broker.cli.admin_commands.model import KINDS, AdminCommand, Option
+from broker.cli.argument_values import PARSERS
 from broker.cli.errors import CliError
-from broker.cli.global_words import ADMIN, add_globals
+from broker.cli.global_options import ADMIN, add_globals
 from broker.cli.output import print_value
 from broker.cli.profiles import target_of
 from broker.cli.progress import progress
-from broker.cli.request import Arguments, Request, request_of
-from broker.cli.values import PARSERS
-from broker.cli.words import words_of
-from broker.cli.words.model import KINDS, Option, Word
+from broker.cli.request import AdminRequest, Arguments, request_of
 
 if TYPE_CHECKING:
-    from broker.cli.admin_client import AdminClient, Answer
+    from broker.cli.admin_client import AdminClient, AdminResponse
 
-__all__ = ["AdminRun", "add_group", "run_admin"]
+__all__ = ["CommandRun", "add_group", "run_admin"]
 
 _SHOWN = frozenset(("json",))
 _METAVARS = {
@@ -27,7 +27,7 @@ _METAVARS = {
 }
 
 
-class AdminRun:
+class CommandRun:
     """One word while it runs; what steps get."""
 
     def __init__(self, arguments: Arguments, client: AdminClient, *, as_json: bool) -> None:
@@ -35,11 +35,11 @@ class AdminRun:
         self.client = client
         self.as_json = as_json
 
-    def request(self, path: str | None = None) -> Request:
+    def request(self, path: str | None = None) -> AdminRequest:
         """The word's own request, or of another path template."""
         return request_of(self.arguments, path)
 
-    def send(self, request: Request, content_type: str | None = None) -> Any:
+    def send(self, request: AdminRequest, content_type: str | None = None) -> Any:
         """The answer's value.
 
         Raises:
@@ -49,20 +49,20 @@ class AdminRun:
         check(answer)
         return answer.value()
 
-    def answer(self, request: Request, content_type: str | None = None) -> Answer:
+    def answer(self, request: AdminRequest, content_type: str | None = None) -> AdminResponse:
         return self.client.call(
             request.method, request.target, request.body, content_type=content_type
         )
 
     def get(self, path: str, **query: Any) -> Any:
         """A further question, of a path template."""
-        return self.send(Request("GET", self.request(path).path, query))
+        return self.send(AdminRequest("GET", self.request(path).path, query))
 
     def show(self, value: Any) -> None:
         print_value(value, as_json=self.as_json)
 
 
-def check(answer: Answer) -> None:
+def check(answer: AdminResponse) -> None:
     """Raises CliError: it is a refusal."""
     if not answer.ok:
         raise CliError(f"HTTP {answer.status}\nReason: {answer.reason}")
@@ -70,22 +70,22 @@ def check(answer: Answer) -> None:
 
 def run_admin(options: argparse.Namespace) -> int:
     """Raises CliError: the call failed; the text holds the server's reason."""
-    word = words_of(options.group)[options.word]
+    word = commands_of(options.group)[options.word]
     target = target_of(options)
     with target.admin_client(options.request_timeout) as client:
         runs = [
-            AdminRun(arguments, client, as_json=options.json)
+            CommandRun(arguments, client, as_json=options.json)
             for arguments in _arguments(word, options)
         ]
         return _run_one(runs[0]) if len(runs) == 1 else _run_many(runs)
 
 
-def _run_one(run: AdminRun) -> int:
+def _run_one(run: CommandRun) -> int:
     word = run.arguments.word
     if word.step:
-        from broker.cli import steps
+        from broker.cli import multi_call
 
-        return steps.STEPS[word.step](run)
+        return multi_call.STEPS[word.step](run)
     request = run.request()
     if word.update:
         request = _updated(run, request)
@@ -98,7 +98,7 @@ def _run_one(run: AdminRun) -> int:
     return 0
 
 
-def _run_many(runs: list[AdminRun]) -> int:
+def _run_many(runs: list[CommandRun]) -> int:
     """All of them, also when one fails; what failed is told at the end."""
     failed: list[str] = []
     word = runs[0].arguments.word
@@ -115,15 +115,17 @@ def _run_many(runs: list[AdminRun]) -> int:
     return 0
 
 
-def _updated(run: AdminRun, request: Request) -> Request:
+def _updated(run: CommandRun, request: AdminRequest) -> AdminRequest:
     """With the fields that the user didn't give as they are."""
-    now = run.send(Request("GET", request.path, {}))
+    now = run.send(AdminRequest("GET", request.path, {}))
     if not isinstance(now, dict):
         return request
-    return Request(request.method, request.path, request.query, {**now, **(request.body or {})})
+    return AdminRequest(
+        request.method, request.path, request.query, {**now, **(request.body or {})}
+    )
 
 
-def _arguments(word: Word, options: argparse.Namespace) -> list[Arguments]:
+def _arguments(word: AdminCommand, options: argparse.Namespace) -> list[Arguments]:
     """One for each of the things named last."""
     given: dict[str, Any] = {}
     for number, option in enumerate(word.options):
@@ -147,7 +149,7 @@ def _arguments(word: Word, options: argparse.Namespace) -> list[Arguments]:
 def add_group(parser: argparse.ArgumentParser, group: str) -> None:
     """Fill in the words of one group."""
     words = parser.add_subparsers(dest="word", metavar="WORD", required=True, title="words")
-    for name, word in words_of(group).items():
+    for name, word in commands_of(group).items():
         command = words.add_parser(
             name,
             help=word.help,
@@ -163,7 +165,7 @@ def add_group(parser: argparse.ArgumentParser, group: str) -> None:
             _add_option(command, groups, option, number)
 
 
-def _add_positionals(command: argparse.ArgumentParser, word: Word) -> None:
+def _add_positionals(command: argparse.ArgumentParser, word: AdminCommand) -> None:
     for position, name in enumerate(word.positionals):
         plain = name.strip("[]")
         last = position == len(word.positionals) - 1

@@ -63,12 +63,12 @@ def run_autorecovery(options: argparse.Namespace) -> int:
 
 def _run(settings: AutoRecoverySettings, url: str) -> int:
     from bookkeeper.replication import process
-    from broker.http.metrics_page import MetricsPage
+    from broker.http.prometheus_page import PrometheusPage
     from broker.http.replication_metrics import add_replication_metrics
     from broker.service.file_limit import raise_file_limit
 
     async def metrics(recovery: AutoRecovery) -> bytes:
-        page = MetricsPage(settings.cluster_name)
+        page = PrometheusPage(settings.cluster_name)
         add_replication_metrics(page, recovery, _PERIOD_S)
         return b"".join(page.pieces())
 
@@ -82,7 +82,7 @@ async def _turn_switch(
     from bookkeeper.replication.process import wall_clock_ms
     from bookkeeper.replication.under_replication import UnderReplicationStore
     from metadata.errors import MetadataError
-    from metadata.opening import connect_store
+    from metadata.factory import connect_store
 
     path = settings.metadata_store_config_path
     try:

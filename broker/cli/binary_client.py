@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Self
 from urllib.parse import urlsplit
 
-from broker.cli.access import Access
+from broker.cli.client_auth import ClientAuth
 from broker.cli.errors import CliError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import (
@@ -33,7 +33,7 @@ REDIRECTS_MAX = 20
 
 Frame = tuple[pb.BaseCommand, bytes]
 
-NOBODY = Access()
+NOBODY = ClientAuth()
 
 
 class BinaryClient:
@@ -42,7 +42,7 @@ class BinaryClient:
     def __init__(
         self,
         service_url: str,
-        access: Access = NOBODY,
+        access: ClientAuth = NOBODY,
         timeout_s: float = 30.0,
         *,
         proxy_url: str = "",

@@ -35,7 +35,7 @@ def run_bookie(options: argparse.Namespace) -> int:
     )
     from broker.config import ConfigError, read_properties
     from broker.http.bookie_metrics import add_bookie_metrics, bookie_disk
-    from broker.http.metrics_page import MetricsPage
+    from broker.http.prometheus_page import PrometheusPage
     from broker.http.replication_metrics import add_replication_metrics
     from broker.logs import set_up_log
     from broker.service.file_limit import raise_file_limit
@@ -68,7 +68,7 @@ def run_bookie(options: argparse.Namespace) -> int:
 
     async def metrics(bookie: Bookie) -> bytes:
         disk = await asyncio.to_thread(bookie_disk, bookie)
-        page = MetricsPage(settings.cluster_name)
+        page = PrometheusPage(settings.cluster_name)
         add_bookie_metrics(page, bookie, disk, _PERIOD_S)
         if part is not None and part.recovery is not None:
             add_replication_metrics(page, part.recovery, _PERIOD_S)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_body
 
-__all__ = ["ChunkAssembler", "Whole"]
+__all__ = ["AssembledMessage", "ClientChunkAssembler"]
 
 Origin: TypeAlias = tuple[int, pb.MessageIdData]
 """Consumer and id of an entry: what is acknowledged."""
@@ -21,14 +21,14 @@ class _Partial:
 
 
 @dataclass(slots=True)
-class Whole:
+class AssembledMessage:
     """An entry body that holds the complete message, and the entries it came in."""
 
     body: bytes
     origins: list[Origin]
 
 
-class ChunkAssembler:
+class ClientChunkAssembler:
     """Pieces by message; holds at most so many incomplete messages."""
 
     def __init__(self, incomplete_max: int) -> None:
@@ -38,7 +38,9 @@ class ChunkAssembler:
         self.dropped: list[Origin] = []
         """Entries of messages that were given up; the caller takes them away."""
 
-    def add(self, metadata: pb.MessageMetadata, payload: bytes, origin: Origin) -> Whole | None:
+    def add(
+        self, metadata: pb.MessageMetadata, payload: bytes, origin: Origin
+    ) -> AssembledMessage | None:
         """One piece; the message when it is complete.
 
         A piece that isn't the next of its message (its beginning is lost) drops the message.
@@ -61,7 +63,7 @@ class ChunkAssembler:
         del self._partial[metadata.uuid]
         # As one piece: whatever reads it needs to know nothing of pieces.
         metadata.num_chunks_from_msg = 1
-        return Whole(encode_body(metadata, b"".join(partial.pieces)), partial.origins)
+        return AssembledMessage(encode_body(metadata, b"".join(partial.pieces)), partial.origins)
 
     def _make_room(self) -> None:
         if 0 < self._incomplete_max < len(self._partial):

@@ -14,7 +14,13 @@ def run_cluster(options: argparse.Namespace) -> int:
     from broker.local_cluster.errors import LocalClusterError
     from broker.local_cluster.folder import ClusterFolder
     from broker.local_cluster.member import RestartPolicy
-    from broker.local_cluster.plan import FREE, PortBases, Wish, bookie_count, check_wish
+    from broker.local_cluster.plan import (
+        FREE,
+        ClusterOptions,
+        PortBases,
+        bookie_count,
+        check_cluster_options,
+    )
     from broker.local_cluster.run import run
 
     free = options.port == FREE
@@ -32,16 +38,18 @@ def run_cluster(options: argparse.Namespace) -> int:
     try:
         folder = ClusterFolder(Path(options.data or "data/cluster"))
         try:
-            wish = Wish(
+            cluster_options = ClusterOptions(
                 options.brokers,
-                bookie_count(options.bookies, folder.remembered().bookies),
+                bookie_count(options.bookies, folder.saved_ports().bookies),
                 options.bind or "127.0.0.1",
                 options.metadata or "",
                 options.broker_set,
                 options.bookie_set,
             )
-            check_wish(wish, bases)
-            return run(wish, bases, folder, RestartPolicy(enabled=not options.no_restart))
+            check_cluster_options(cluster_options, bases)
+            return run(
+                cluster_options, bases, folder, RestartPolicy(enabled=not options.no_restart)
+            )
         finally:
             folder.close()
     except LocalClusterError as error:

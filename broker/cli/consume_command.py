@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broker.cli.binary_client import BinaryClient, Frame
-from broker.cli.chunks import ChunkAssembler, Origin
-from broker.cli.cluster import Cluster, is_websocket, topic_name
+from broker.cli.chunks import ClientChunkAssembler, Origin
+from broker.cli.cluster_connections import ClusterConnections, is_websocket, topic_name
 from broker.cli.encryption import UndecryptableError, decryptor_of
 from broker.cli.errors import CliError
-from broker.cli.message_facts import facts_of
+from broker.cli.message_details import facts_of
 from broker.cli.output import describe
-from broker.cli.profiles import Target, target_of
+from broker.cli.profiles import ClusterTarget, target_of
 from broker.cli.progress import progress
 from broker.cli.typed_values import Decoder
 from broker.http.messages import Message, UndecodableEntryError, decode_entry
@@ -108,7 +108,7 @@ def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
 
 
 def _run(
-    target: Target,
+    target: ClusterTarget,
     options: argparse.Namespace,
     fill: Callable[[pb.CommandSubscribe], None],
     *,
@@ -117,7 +117,7 @@ def _run(
     one_part: bool = False,
     after: tuple[int, int] | None = None,
 ) -> int:
-    with Cluster(target) as cluster:
+    with ClusterConnections(target) as cluster:
         receiver = _Receiver(cluster, options, fill, after)
         pattern = _Pattern(options.topic) if regex else None
         if pattern is None:
@@ -168,7 +168,7 @@ class _Receiver:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterConnections,
         options: argparse.Namespace,
         fill: Callable[[pb.CommandSubscribe], None],
         after: tuple[int, int] | None,
@@ -183,7 +183,7 @@ class _Receiver:
         self._queue = max(1, min(options.queue_size, options.num_messages or options.queue_size))
         self._consumers: dict[tuple[BinaryClient, int], _Consumer] = {}
         self._topics: set[str] = set()
-        self._chunks = ChunkAssembler(options.max_chunked_msg)
+        self._chunks = ClientChunkAssembler(options.max_chunked_msg)
         self._decryptor = decryptor_of(options)
         self._end_ms: int = getattr(options, "end_timestamp", 0)
         self._start_ms: int = getattr(options, "start_timestamp", 0)

@@ -12,9 +12,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from broker.cli.admin_commands import GROUPS
 from broker.cli.errors import CliError
-from broker.cli.global_words import ADMIN, CLIENTS, PIPELINE, PROFILES, add_globals, misplaced
-from broker.cli.node_words import (
+from broker.cli.global_options import ADMIN, CLIENTS, PIPELINE, PROFILES, add_globals, misplaced
+from broker.cli.node_options import (
     add_autorecovery,
     add_bookie,
     add_bookie_drain,
@@ -24,9 +25,8 @@ from broker.cli.node_words import (
     add_probe,
     add_zookeeper,
 )
-from broker.cli.shell_words import JSON, add_bookie_shell
-from broker.cli.token_words import add_tokens
-from broker.cli.words import GROUPS
+from broker.cli.shell_options import JSON, add_bookie_shell
+from broker.cli.token_options import add_tokens
 
 __all__ = ["build_parser", "main"]
 
@@ -180,7 +180,7 @@ def _add_standalone(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_clients(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    from broker.cli.client_words import add_consume, add_produce, add_read
+    from broker.cli.client_options import add_consume, add_produce, add_read
 
     for name, help, fill in (
         ("produce", "send messages to a topic", add_produce),

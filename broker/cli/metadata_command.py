@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bookkeeper.bookie.cookie import COOKIES_PATH, INSTANCE_ID_PATH
-from bookkeeper.bookie.holdings import Holdings, read_holdings
+from bookkeeper.bookie.directory_contents import DirectoryContents, read_holdings
 from bookkeeper.client.ledger_store import ID_BLOCK, LEDGERS_ROOT, ledger_path
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem, sync_directory
@@ -79,14 +79,14 @@ def _locked(bookie: Path) -> Iterator[None]:
         lock.release()
 
 
-def _check_cluster(found: Salvage, holdings: Holdings, data: Path) -> None:
+def _check_cluster(found: Salvage, holdings: DirectoryContents, data: Path) -> None:
     row = found.rows.get(INSTANCE_ID_PATH)
     cookie = holdings.cookie
     if row is not None and cookie is not None and row[1].decode() != cookie.cookie.instance_id:
         raise CliError(f"{data / 'metadata'} belongs to another data directory")
 
 
-def _behind(found: Salvage, holdings: Holdings) -> list[str]:
+def _behind(found: Salvage, holdings: DirectoryContents) -> list[str]:
     """Commits that only the bookie knows of."""
     seen, now = holdings.metadata_mark, found.mark
     if seen is None:
@@ -99,7 +99,7 @@ def _behind(found: Salvage, holdings: Holdings) -> list[str]:
     return [f"all that the bookie has seen of its metadata, commits up to {seen.commit}"]
 
 
-def _tell_ledgers(found: Salvage, holdings: Holdings) -> None:
+def _tell_ledgers(found: Salvage, holdings: DirectoryContents) -> None:
     unknown = sorted(each for each in holdings.ledgers if ledger_path(each) not in found.rows)
     if unknown:
         named = ", ".join(map(str, unknown[:_NAMED_MAX]))
@@ -110,7 +110,7 @@ def _tell_ledgers(found: Salvage, holdings: Holdings) -> None:
         )
 
 
-def _complete(found: Salvage, holdings: Holdings) -> None:
+def _complete(found: Salvage, holdings: DirectoryContents) -> None:
     """What the bookie needs of its metadata, and a counter above every id it has seen."""
     if holdings.cookie is not None:
         cookie = holdings.cookie.cookie
@@ -124,7 +124,7 @@ def _complete(found: Salvage, holdings: Holdings) -> None:
     found.rows[_IDS] = (_IDS, b"%d" % number, old[2] + 1, old[3], old[4])
 
 
-def _next_mark(found: Salvage, holdings: Holdings) -> CommitMark:
+def _next_mark(found: Salvage, holdings: DirectoryContents) -> CommitMark:
     """Above every commit there was, so that none of the older files is taken for this state."""
     known = [each for each in (holdings.metadata_mark, found.mark) if each is not None]
     if not known:

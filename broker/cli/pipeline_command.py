@@ -16,7 +16,7 @@ __all__ = ["add_jobs", "run_pipeline"]
 
 def add_jobs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     """Its words; returns the parsers of the jobs. Needs nothing of the extra."""
-    words: list[argparse.ArgumentParser] = _load("pipeline.command_words").add_words(parser)
+    words: list[argparse.ArgumentParser] = _load("pipeline.command_options").add_words(parser)
     return words
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from broker.cli.binary_client import BinaryClient
-from broker.cli.cluster import Cluster, is_websocket, topic_name
+from broker.cli.cluster_connections import ClusterConnections, is_websocket, topic_name
 from broker.cli.encryption import Encryptor, encryptor_of
 from broker.cli.errors import CliError
 from broker.cli.payloads import check_options, contents_of, paced, pair_key_of, properties_of
@@ -47,7 +47,7 @@ def run_produce(options: argparse.Namespace) -> int:
     encoder = Encoder(options.value_schema, options.key_schema, options.key_value_encoding_type)
     messages = [_outgoing(content, encoder, options) for content in contents_of(options)]
     topic = topic_name(options.topic)
-    with Cluster(target) as cluster:
+    with ClusterConnections(target) as cluster:
         producers = _producers(cluster, topic, encoder, encryptor, options)
         total = len(messages) * options.num_produce
         with progress("messages", total) as advance:
@@ -95,7 +95,7 @@ def _groups(messages: list[OutgoingMessage], options: argparse.Namespace) -> Ite
 
 
 def _producers(
-    cluster: Cluster,
+    cluster: ClusterConnections,
     topic: TopicName,
     encoder: Encoder,
     encryptor: Encryptor | None,

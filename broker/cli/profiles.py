@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.cli.access import Access
+from broker.cli.client_auth import ClientAuth
 from broker.cli.errors import CliError
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from broker.cli.admin_client import AdminClient
 
-__all__ = ["DEFAULT", "Profiles", "Target", "resolve", "target_of", "with_access"]
+__all__ = ["DEFAULT", "ClusterTarget", "Profiles", "resolve", "target_of", "with_access"]
 
 _OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ClusterTarget:
     """One cluster as the command line reaches it, and as whom."""
 
     service_url: str
@@ -47,8 +47,8 @@ class Target:
     proxy_url: str = ""  # "": straight to the brokers
 
     @property
-    def access(self) -> Access:
-        return Access(
+    def access(self) -> ClientAuth:
+        return ClientAuth(
             self.auth_plugin, self.auth_params, self.tls_trust_cert_path, self.tls_allow_insecure
         )
 
@@ -65,7 +65,7 @@ class Target:
         return AdminClient(self.admin_url, timeout_s, access.headers(), tls)
 
 
-DEFAULT = Target("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080")
+DEFAULT = ClusterTarget("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080")
 
 
 class Profiles:
@@ -79,7 +79,7 @@ class Profiles:
         """
         self._path = path
         self.current = ""
-        self.targets: dict[str, Target] = {}
+        self.targets: dict[str, ClusterTarget] = {}
         try:
             mode = path.stat().st_mode
             text = path.read_text("utf-8")
@@ -104,7 +104,7 @@ class Profiles:
         home = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         return cls(Path(home) / "magnetar" / "profiles.json")
 
-    def add(self, name: str, target: Target) -> None:
+    def add(self, name: str, target: ClusterTarget) -> None:
         """Add or replace one; the first one is in use at once."""
         self.targets[name] = target
         self.current = self.current or name
@@ -123,7 +123,7 @@ class Profiles:
         self.current = "" if self.current == name else self.current
         self._write()
 
-    def get(self, name: str) -> Target:
+    def get(self, name: str) -> ClusterTarget:
         """Raises CliError: there is none of that name."""
         if name not in self.targets:
             known = ", ".join(sorted(self.targets)) or "none yet"
@@ -157,7 +157,7 @@ def resolve(
     service_url: str | None,
     admin_url: str | None,
     environment: Mapping[str, str] | None = None,
-) -> Target:
+) -> ClusterTarget:
     """What a command talks to; None: the option wasn't given.
 
     Raises:
@@ -175,7 +175,7 @@ def resolve(
         target = profiles.get(name) if name else DEFAULT
     if not profile:
         if service_url or admin_url or any(variables):
-            target = Target(target.service_url, target.admin_url)  # without its credentials
+            target = ClusterTarget(target.service_url, target.admin_url)  # without its credentials
         target = _with_variables(target, environment)
     return replace(
         target,
@@ -184,7 +184,7 @@ def resolve(
     )
 
 
-def _with_variables(target: Target, environment: Mapping[str, str]) -> Target:
+def _with_variables(target: ClusterTarget, environment: Mapping[str, str]) -> ClusterTarget:
     plugin = environment.get("MAGNETAR_AUTH_PLUGIN")
     return replace(
         target,
@@ -197,7 +197,7 @@ def _with_variables(target: Target, environment: Mapping[str, str]) -> Target:
     )
 
 
-def target_of(options: argparse.Namespace) -> Target:
+def target_of(options: argparse.Namespace) -> ClusterTarget:
     """What a command's options mean, with everything that they leave open.
 
     Raises:
@@ -209,7 +209,7 @@ def target_of(options: argparse.Namespace) -> Target:
     return with_access(target, options)
 
 
-def with_access(target: Target, options: argparse.Namespace) -> Target:
+def with_access(target: ClusterTarget, options: argparse.Namespace) -> ClusterTarget:
     """The target with what the options say about credentials and trust. Raises CliError."""
     if options.auth_params is not None and options.auth_plugin is None:
         raise CliError("--auth-params needs --auth-plugin")

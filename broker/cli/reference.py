@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from broker.cli.admin_commands import GROUPS, commands_of
 from broker.cli.main import build_parser
-from broker.cli.words import GROUPS, words_of
 
 __all__ = ["MARK", "reference"]
 
@@ -44,7 +44,7 @@ def _lines() -> Iterator[str]:
         yield "| word and arguments | what it does | call |"
         yield "|---|---|---|"
         parsers = _children(groups[name])
-        for word, row in words_of(name).items():
+        for word, row in commands_of(name).items():
             usage = _cell(_usage(parsers[word]))
             yield f"| `{word}{usage}` | {_cell(row.help)} | `{row.method} {row.path}` |"
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from broker.cli.admin_commands.model import AdminCommand
 from broker.cli.errors import CliError
-from broker.cli.words.model import Word
 
-__all__ = ["Arguments", "Request", "request_of", "topic_parts"]
+__all__ = ["AdminRequest", "Arguments", "request_of", "topic_parts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AdminRequest:
     """``path`` is quoted and has no query; ``query`` may hold lists."""
 
     method: str
@@ -29,7 +29,7 @@ class Request:
             return self.path
         return f"{self.path}?{urlencode({k: _text(v) for k, v in self.query.items()}, doseq=True)}"
 
-    def at(self, path: str, **changes: Any) -> Request:
+    def at(self, path: str, **changes: Any) -> AdminRequest:
         return replace(self, path=path, **changes)
 
 
@@ -37,7 +37,7 @@ class Request:
 class Arguments:
     """What a user gave: positionals by name, options by where they go."""
 
-    word: Word
+    word: AdminCommand
     positionals: Mapping[str, str]
     options: Mapping[str, Any]
 
@@ -60,7 +60,7 @@ class Arguments:
         return replace(self, positionals={**self.positionals, "topic": topic})
 
 
-def request_of(arguments: Arguments, path: str | None = None) -> Request:
+def request_of(arguments: Arguments, path: str | None = None) -> AdminRequest:
     """The request of a word that is one plain call.
 
     Args:
@@ -82,7 +82,7 @@ def request_of(arguments: Arguments, path: str | None = None) -> Request:
     template = word.path if path is None else path
     filled = template.format_map(_Segments(arguments))
     body = arguments.options.get("body")
-    return Request(word.method, filled, query, body if body is not None else fields or None)
+    return AdminRequest(word.method, filled, query, body if body is not None else fields or None)
 
 
 def topic_parts(text: str) -> tuple[str, str, str, str]:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.ending import PLAIN
-from bookkeeper.environment import settings_among, squeeze
+from bookkeeper.environment import normalize_key, settings_among
+from bookkeeper.process_shutdown import PLAIN
 from broker.cli.errors import CliError
 from broker.config import ConfigError, read_properties
 from broker.logs import log_what_nobody_catches, set_up_log
@@ -56,21 +56,21 @@ def log_format(options: argparse.Namespace, variables: Mapping[str, str]) -> str
         pairs = {}
     prefixes = (*_PREFIXES, *_OF_ROLES.get(options.command, ()))
     if options.command != "zookeeper":
-        pairs |= settings_among(variables, prefixes, lambda key: squeeze(key) == _KEY)
+        pairs |= settings_among(variables, prefixes, lambda key: normalize_key(key) == _KEY)
     pairs |= dict(text.split("=", 1) for text in options.set if "=" in text)
-    found = [text for key, text in pairs.items() if squeeze(key) == _KEY]
+    found = [text for key, text in pairs.items() if normalize_key(key) == _KEY]
     return "json" if found[-1:] == ["json"] else "text"
 
 
 def variables_behind(said: str, variables: Mapping[str, str]) -> str:
     """Names of variables that set the keys that a message names; "" if there are none."""
-    words = {squeeze(word) for word in re.findall(r"\w+", said)}
+    words = {normalize_key(word) for word in re.findall(r"\w+", said)}
     prefixes = {*_PREFIXES, *(each for of_role in _OF_ROLES.values() for each in of_role)}
     names = [
         name
         for name in sorted(variables)
         for prefix in prefixes
         if name.startswith(prefix) and name not in said
-        if squeeze(name.removeprefix(prefix)) in words
+        if normalize_key(name.removeprefix(prefix)) in words
     ]
     return f" (set: {', '.join(dict.fromkeys(names))})" if names else ""

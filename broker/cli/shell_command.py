@@ -10,17 +10,17 @@ from typing import TypeAlias
 from bookkeeper.errors import BookkeeperError
 from broker.cli.errors import CliError
 from broker.cli.shell import bookies, ledgers, local, repair
-from broker.cli.shell.cluster import Cluster, Out, open_cluster
-from broker.cli.shell_words import LOCAL
+from broker.cli.shell.cluster import ShellContext, ShellOutput, open_cluster
+from broker.cli.shell_options import LOCAL
 from broker.cli.standalone_command import load_config
 from broker.config import ConfigError
 from metadata.errors import MetadataError
 
 __all__ = ["run_bookie_shell"]
 
-_Action: TypeAlias = Callable[[Cluster, argparse.Namespace, Out], Awaitable[int]]
+_Action: TypeAlias = Callable[[ShellContext, argparse.Namespace, ShellOutput], Awaitable[int]]
 
-_LOCAL: dict[str, Callable[[argparse.Namespace, Out], int]] = {
+_LOCAL: dict[str, Callable[[argparse.Namespace, ShellOutput], int]] = {
     "listfilesondisc": local.list_files,
     "bookieformat": local.format_bookie,
 }
@@ -48,7 +48,7 @@ _ACTIONS: dict[str, _Action] = {
 
 
 def run_bookie_shell(options: argparse.Namespace) -> int:
-    out = Out(options.json)
+    out = ShellOutput(options.json)
     try:
         if options.action in LOCAL:
             return _LOCAL[options.action](options, out)
@@ -57,6 +57,6 @@ def run_bookie_shell(options: argparse.Namespace) -> int:
         raise CliError(str(error)) from error
 
 
-async def _run(options: argparse.Namespace, out: Out) -> int:
+async def _run(options: argparse.Namespace, out: ShellOutput) -> int:
     async with open_cluster(load_config(options)) as cluster:
         return await _ACTIONS[options.action](cluster, options, out)

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
+from broker.cli.argument_values import parse_time
 from broker.cli.encryption import (
     Decryptor,
     Encryptor,
@@ -24,10 +25,9 @@ from broker.cli.encryption import (
 from broker.cli.errors import CliError
 from broker.cli.output import describe
 from broker.cli.payloads import check_options, contents_of, paced, properties_of
-from broker.cli.profiles import Target
+from broker.cli.profiles import ClusterTarget
 from broker.cli.progress import progress
 from broker.cli.request import topic_parts
-from broker.cli.values import parse_time
 from broker.cli.web_socket import WebSocket, open_web_socket
 from broker.http.messages import COMPRESSIONS, UndecodableEntryError, messages_of
 from broker.protocol import pulsar_api_pb2 as pb
@@ -39,7 +39,7 @@ ANSWER_S_MAX = 30.0
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 
 
-def produce_by_websocket(target: Target, options: argparse.Namespace) -> int:
+def produce_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
     _refuse("-vs", options.value_schema != "bytes")
     _refuse("-kvet", options.key_value_encoding_type)
@@ -106,7 +106,7 @@ def _take_receipt(socket: WebSocket) -> None:
         raise CliError(f"{answer.get('result')}: {answer.get('errorMsg')}")
 
 
-def consume_by_websocket(target: Target, options: argparse.Namespace) -> int:
+def consume_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int:
     """Receive, show and acknowledge. Exit code 1 when the silence was too long."""
     _refuse("-p Earliest", options.subscription_position != "Latest")
     _refuse("-rs", options.replicated)
@@ -126,7 +126,7 @@ def consume_by_websocket(target: Target, options: argparse.Namespace) -> int:
     return _show_all(target, path, options, "consumed")
 
 
-def read_by_websocket(target: Target, options: argparse.Namespace) -> int:
+def read_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int:
     """Receive and show from a message on, without a subscription that stays."""
     _refuse("-i", options.start_message_id_inclusive)
     _refuse("-rc", options.readCompacted)
@@ -152,7 +152,7 @@ def _receiving(options: argparse.Namespace) -> dict[str, Any]:
     return {"receiverQueueSize": queue, "cryptoFailureAction": action}
 
 
-def _show_all(target: Target, path: str, options: argparse.Namespace, done: str) -> int:
+def _show_all(target: ClusterTarget, path: str, options: argparse.Namespace, done: str) -> int:
     timeout_s = options.timeout if options.timeout > 0 else None
     end_ms = getattr(options, "end_timestamp", 0)
     decryptor = decryptor_of(options)
@@ -245,7 +245,7 @@ def _describe(
     )
 
 
-def _refuse_routes(target: Target) -> None:
+def _refuse_routes(target: ClusterTarget) -> None:
     _refuse("--listener-name", target.listener_name)
     _refuse("--proxy-url", target.proxy_url)
 
@@ -260,7 +260,7 @@ def _refuse(word: str, given: object) -> None:
 
 
 @contextmanager
-def _connection(target: Target, path: str) -> Iterator[WebSocket]:
+def _connection(target: ClusterTarget, path: str) -> Iterator[WebSocket]:
     """Raises CliError: refused, or nobody listens there, or closed meanwhile."""
     url, access = target.service_url, target.access
     address = f"{url.rstrip('/')}/ws/{path}"

@@ -13,16 +13,16 @@ import logging
 from collections.abc import Callable
 from typing import assert_never
 
-from broker.dispatch.ports import (
+from broker.dispatch.interfaces import (
     CursorView,
     Deliver,
     DispatchCore,
+    DispatchLimiter,
     DispatchLimits,
-    EntryReads,
+    DispatchReadRequest,
+    EntrySource,
     NotifyActive,
-    RateGate,
-    ReadRequest,
-    Skip,
+    SkipEntries,
 )
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
@@ -41,7 +41,7 @@ class AsyncDispatcher:
     def __init__(
         self,
         core: DispatchCore,
-        ledger: EntryReads,
+        ledger: EntrySource,
         cursor: CursorView,
         limits: DispatchLimits,
         *,
@@ -50,24 +50,24 @@ class AsyncDispatcher:
         notify_active: Callable[[NotifyActive], None],
         label: str,
         ack_sets: bool,
-        gate: RateGate | None = None,
+        limiter: DispatchLimiter | None = None,
     ) -> None:
         """Args:
         deliver: hands a batch to its sink; answers the bytes it sent.
         label: topic and subscription, for the log.
         ack_sets: whether batches may be acknowledged in part.
-        gate: rate limits; None: there are none.
+        limiter: rate limits; None: there are none.
         """
         self._core, self._ledger, self._cursor, self._limits = core, ledger, cursor, limits
         self._now_ms, self._deliver, self._notify_active = now_ms, deliver, notify_active
         self._label = label
-        self._gate = gate
+        self._limiter = limiter
         self._ack_set_of = cursor.batch_ack_set if ack_sets else None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._closed = False
         self._reading: asyncio.Task[None] | None = None
-        self.reading: ReadRequest | None = None
+        self.reading: DispatchReadRequest | None = None
         """What is being read from storage; what the cache holds is read at once."""
         self.is_waiting = False
         """Whether consumers could take more than there is: the next entry goes to them."""
@@ -87,18 +87,18 @@ class AsyncDispatcher:
         if not self._closed:
             self._turn()
 
-    def set_gate(self, gate: RateGate | None) -> None:
+    def set_limiter(self, limiter: DispatchLimiter | None) -> None:
         """Other rate limits hold from now on."""
-        if self._gate is not None:
-            self._gate.leave(self)
-        self._gate = gate
+        if self._limiter is not None:
+            self._limiter.leave(self)
+        self._limiter = limiter
         self.wake()
 
     def close(self) -> None:
         """Deliver nothing more; a read in flight is abandoned."""
         self._closed = True
-        if self._gate is not None:
-            self._gate.leave(self)
+        if self._limiter is not None:
+            self._limiter.leave(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._reading is not None:
@@ -116,8 +116,8 @@ class AsyncDispatcher:
             position = request.position
             if position is None:
                 position = self._cursor.first_unacked()
-            if self._gate is not None and position <= ledger.last_confirmed:
-                admitted = self._gate.admit(self, self._go_on, position, core.per_entry)
+            if self._limiter is not None and position <= ledger.last_confirmed:
+                admitted = self._limiter.admit(self, self._go_on, position, core.per_entry)
                 if admitted is None:
                     break
                 request.entries_max = min(request.entries_max, admitted[0])
@@ -151,7 +151,7 @@ class AsyncDispatcher:
             text = "%s: few enough delayed messages wait: delivery goes on"
         logger.warning(text, self._label)
 
-    def _dispatch(self, request: ReadRequest, batch: EntryBatch) -> int:
+    def _dispatch(self, request: DispatchReadRequest, batch: EntryBatch) -> int:
         acked = self._cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
         self._core.on_entries(request, batch, acked, self._ack_set_of, self._now_ms())
         # A batch of nothing but acknowledged entries costs time as well: it must count.
@@ -165,10 +165,10 @@ class AsyncDispatcher:
                 case Deliver():
                     size = self._deliver(effect)
                     sent += size
-                    if self._gate is not None:
+                    if self._limiter is not None:
                         entries = len(effect.batch.heads if effect.picks is None else effect.picks)
-                        self._gate.take(entries, effect.messages, size)
-                case Skip(positions):
+                        self._limiter.take(entries, effect.messages, size)
+                case SkipEntries(positions):
                     self._cursor.ack(positions)
                 case NotifyActive():
                     self._notify_active(effect)
@@ -176,7 +176,7 @@ class AsyncDispatcher:
                     assert_never(effect)
         return sent
 
-    async def _read(self, request: ReadRequest, position: Position, bytes_max: int) -> None:
+    async def _read(self, request: DispatchReadRequest, position: Position, bytes_max: int) -> None:
         try:
             batch = await self._ledger.read(position, request.entries_max, bytes_max)
         except asyncio.CancelledError:

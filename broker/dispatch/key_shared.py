@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 from pyroaring import BitMap
 
 from broker.dispatch.consumer_state import ConsumerState
+from broker.dispatch.interfaces import AckSets, DispatchLimits, DispatchReadRequest, SkipEntries
 from broker.dispatch.key_selector import KeySelector
-from broker.dispatch.ports import AckSets, DispatchLimits, ReadRequest, Skip
 from broker.dispatch.position_set import PositionSet
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import remaining_messages
-from broker.protocol.entry_head import (
+from broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
     FLAG_KEY,
     FLAG_MARKER,
-    parse_head,
+    parse_header,
 )
 from managed_ledger.entry_batch import Buffer, EntryBatch
 from managed_ledger.position import Position
@@ -104,7 +104,7 @@ class KeySharedDispatcher(SharedDispatcher):
         for slot in list(self._stuck):
             self._release(slot)
 
-    def _stick(self, slot: int, ledger_id: int, entry_id: int) -> None:
+    def _bind_hash(self, slot: int, ledger_id: int, entry_id: int) -> None:
         positions = self._stuck.setdefault(slot, PositionSet())
         if (ledger_id, entry_id) not in positions:
             positions.add(ledger_id, (entry_id,))
@@ -115,12 +115,12 @@ class KeySharedDispatcher(SharedDispatcher):
         if slots:
             for entry_id in entries:
                 if (slot := slots.pop(entry_id, None)) is not None:
-                    self._let_go(slot)
+                    self._release_hash(slot)
             if not slots:
                 del self._slots[ledger_id]
         return super()._forget_sizes(ledger_id, entries)
 
-    def _let_go(self, slot: int) -> None:
+    def _release_hash(self, slot: int) -> None:
         """One entry of the slot is pending no more; with draining only one consumer has any."""
         held = self._held[slot]
         owner = next(iter(held))
@@ -142,7 +142,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     # --- reading and assignment
 
-    def next_read(self) -> ReadRequest | None:
+    def next_read(self) -> DispatchReadRequest | None:
         for consumer in [each for each in self._starved if each.available]:
             for slot in self._starved.pop(consumer):
                 self._release(slot)
@@ -154,7 +154,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def on_entries(
         self,
-        request: ReadRequest,
+        request: DispatchReadRequest,
         batch: EntryBatch,
         acked: Sequence[int] | None,
         ack_set_of: AckSets | None,
@@ -186,7 +186,7 @@ class KeySharedDispatcher(SharedDispatcher):
         used = len(indexes)
         for nth, index in enumerate(indexes):
             entry_id = first + index
-            head = parse_head(batch.heads[index])
+            head = parse_header(batch.heads[index])
             if head.flags & FLAG_MARKER:
                 markers.append((ledger_id, entry_id))
                 continue
@@ -200,7 +200,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 key_hash = self._hash_of_body(batch.bodies[index])
             slot = self.selector.slot_of(key_hash)
             if (owner := self._ready_owner(slot)) is None:
-                self._stick(slot, ledger_id, entry_id)
+                self._bind_hash(slot, ledger_id, entry_id)
                 continue
             messages = head.message_count
             if head.flags & FLAG_BATCH:
@@ -214,10 +214,10 @@ class KeySharedDispatcher(SharedDispatcher):
             room -= messages
             chosen.setdefault(owner, []).append(index)
         if markers:
-            self._effects.append(Skip(markers))
+            self._effects.append(SkipEntries(markers))
         for owner, picks in chosen.items():
             messages = sum([sizes.get(index, 1) for index in picks])
-            self.book(owner, batch, picks, messages, ack_sets, sizes, chunks.get(owner, 0))
+            self.mark_pending(owner, batch, picks, messages, ack_sets, sizes, chunks.get(owner, 0))
         return used
 
     def _ready_owner(self, slot: int) -> ConsumerState | None:
@@ -261,8 +261,8 @@ class KeySharedDispatcher(SharedDispatcher):
         return found
 
     @property
-    def replayed_later(self) -> int:
-        return super().replayed_later + self._stuck_count
+    def replay_size(self) -> int:
+        return super().replay_size + self._stuck_count
 
     @property
     def draining_slots(self) -> int:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.dispatch.active_choice import ActiveChoice
+from broker.dispatch.active_consumer import ActiveConsumerSelector
 from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.head_scan import scan_heads
+from broker.dispatch.header_scan import scan_headers
+from broker.dispatch.interfaces import Deliver, NotifyActive
 from broker.dispatch.key_selector import KeySelector
-from broker.dispatch.ports import Deliver, NotifyActive
 from broker.dispatch.round_robin import RoundRobin
-from broker.protocol.entry_head import FLAG_CHUNK, FLAG_KEY, FLAG_MARKER, parse_head
+from broker.protocol.entry_header import FLAG_CHUNK, FLAG_KEY, FLAG_MARKER, parse_header
 from managed_ledger.entry_batch import Buffer, EntryBatch
 
 __all__ = ["NonPersistentDispatcher"]
@@ -36,15 +36,15 @@ class NonPersistentDispatcher:
         """selector: Key_Shared only; there is nothing to drain when a slot moves."""
         self.active: ConsumerState | None = None  # single-active types only
         self.dropped_messages = 0
-        self._rounds = RoundRobin()
+        self._round_robin = RoundRobin()
         self._single, self._failover = single_active, failover
-        self._choice = ActiveChoice(topic, partition_index)
+        self._choice = ActiveConsumerSelector(topic, partition_index)
         self._quota = round_robin_messages
         self._selector, self._hash_of_body = selector, hash_of_body
         self._effects: list[Deliver | NotifyActive] = []
 
     def add_consumer(self, consumer: ConsumerState) -> None:
-        self._rounds.add(consumer)
+        self._round_robin.add(consumer)
         if self._single:
             self._choice.add(consumer)
         if self._selector is not None:
@@ -55,7 +55,7 @@ class NonPersistentDispatcher:
             self._effects.append(NotifyActive(consumer, False))
 
     def remove_consumer(self, consumer: ConsumerState) -> None:
-        if self._rounds.remove(consumer):
+        if self._round_robin.remove(consumer):
             if self._single:
                 self._choice.remove(consumer)
             if self._selector is not None:
@@ -65,7 +65,7 @@ class NonPersistentDispatcher:
     def _choose(self) -> None:
         if not self._single:
             return
-        consumers = self._rounds.consumers
+        consumers = self._round_robin.consumers
         chosen = self._choice.choose() if consumers else None
         if chosen is not self.active:
             self.active = chosen  # at once: there is nothing to hand over
@@ -74,7 +74,7 @@ class NonPersistentDispatcher:
 
     def on_published(self, heads: list[bytes], bodies: list[Buffer]) -> None:
         """Hand out one batch; its lists are not kept beyond the effects."""
-        rows = scan_heads(heads)
+        rows = scan_headers(heads)
         batch = EntryBatch(0, 0, heads, bodies)
         picks: dict[ConsumerState, list[int]] = {}
         sent: dict[ConsumerState, int] = {}
@@ -94,7 +94,7 @@ class NonPersistentDispatcher:
                     self.dropped_messages += messages
                     continue
             elif consumer is None or quota <= 0 or not consumer.available:
-                consumer, quota = self._rounds.next(), self._quota
+                consumer, quota = self._round_robin.next(), self._quota
                 if consumer is None:
                     self.dropped_messages += messages
                     continue
@@ -113,7 +113,7 @@ class NonPersistentDispatcher:
     def _owner(
         self, selector: KeySelector, entry_head: bytes, body: Buffer
     ) -> ConsumerState | None:
-        head = parse_head(entry_head)
+        head = parse_header(entry_head)
         key_hash = head.key_hash if head.flags & FLAG_KEY else self._hash_of_body(body)
         return selector.owner(selector.slot_of(key_hash))
 

@@ -17,12 +17,19 @@ from pyroaring import BitMap
 
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.delayed_index import DelayedIndex
-from broker.dispatch.head_scan import scan_heads
-from broker.dispatch.ports import AckSets, Deliver, DispatchLimits, Effect, ReadRequest, Skip
+from broker.dispatch.header_scan import scan_headers
+from broker.dispatch.interfaces import (
+    AckSets,
+    Deliver,
+    DispatchLimits,
+    DispatchReadRequest,
+    Effect,
+    SkipEntries,
+)
 from broker.dispatch.position_set import ENTRY_ID_END, PositionSet
 from broker.dispatch.round_robin import RoundRobin
 from broker.dispatch.single_active import remaining_messages
-from broker.protocol.entry_head import (
+from broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
     FLAG_FIRST_CHUNK,
@@ -59,16 +66,18 @@ class SharedDispatcher:
         self.is_held_back = False  # the delayed index is full; until half of it is free
         self.unblocked = False  # since the shell looked last, somebody may take entries again
         self._limits = limits
-        self._rounds = RoundRobin()
+        self._round_robin = RoundRobin()
         self._sizes: dict[int, dict[int, int]] = {}  # pending entries that aren't one message each
         self._counts: dict[int, dict[int, int]] = {}  # redeliveries, of redelivered entries only
-        self._pins: dict[int, ConsumerState] = {}  # chunked message -> who got its first chunk
+        self._chunk_owners: dict[
+            int, ConsumerState
+        ] = {}  # chunked message -> who got its first chunk
         self.per_entry = 1.0
         self._effects: list[Effect] = []
 
     @property
     def consumers(self) -> list[ConsumerState]:
-        return self._rounds.consumers
+        return self._round_robin.consumers
 
     def set_limits(self, limits: DispatchLimits) -> None:
         """Other limits hold from now on, for what is pending and delayed as well."""
@@ -76,25 +85,27 @@ class SharedDispatcher:
         self.delayed.set_precision(limits.delay_tick_ms, strict=limits.delay_strict)
         of_all, of_each = limits.unacked_per_subscription, limits.unacked_per_consumer
         self.blocked = 0 < of_all <= self.unacked
-        for consumer in self._rounds.consumers:
+        for consumer in self._round_robin.consumers:
             consumer.blocked = 0 < of_each <= consumer.unacked
             self._release_waiting(consumer)
 
     # --- consumers
 
     def add_consumer(self, consumer: ConsumerState) -> None:
-        self._rounds.add(consumer)
+        self._round_robin.add(consumer)
 
     def remove_consumer(self, consumer: ConsumerState) -> None:
         """Its pending entries go back to the queue, their redelivery counts unchanged."""
-        if not self._rounds.remove(consumer):
+        if not self._round_robin.remove(consumer):
             return
-        if not self._rounds.consumers:
+        if not self._round_robin.consumers:
             self.rewind()
             self._counts.clear()
         else:
             self._give_back(consumer)
-            self._pins = {key: owner for key, owner in self._pins.items() if owner is not consumer}
+            self._chunk_owners = {
+                key: owner for key, owner in self._chunk_owners.items() if owner is not consumer
+            }
         consumer.pending.clear()
         consumer.waiting.clear()
         consumer.unacked = 0
@@ -108,13 +119,13 @@ class SharedDispatcher:
 
     def rewind(self) -> None:
         """Start again from the cursor: nothing is pending, waiting or delayed any more."""
-        for consumer in self._rounds.consumers:
+        for consumer in self._round_robin.consumers:
             consumer.pending.clear()
             consumer.waiting.clear()
             consumer.unacked, consumer.blocked = 0, False
         self.replay.clear()
         self.delayed.clear()
-        self._pins.clear()
+        self._chunk_owners.clear()
         self._sizes.clear()
         self._lower_unacked(self.unacked)
         self.blocked = False
@@ -161,7 +172,7 @@ class SharedDispatcher:
 
     def on_mark_delete(self, mark_delete: Position) -> None:
         """Everything up to this position is acknowledged at once (expiry, skip, clear)."""
-        for consumer in self._rounds.consumers:
+        for consumer in self._round_robin.consumers:
             for ledger_id, bits in list(consumer.pending.ledgers.items()):
                 if ledger_id > mark_delete[0]:
                     continue
@@ -180,7 +191,7 @@ class SharedDispatcher:
     def _on_acked_one(self, consumer: ConsumerState | None, ledger_id: int, entry_id: int) -> int:
         owner = consumer
         if owner is None or not owner.pending.discard(ledger_id, entry_id):
-            for owner in self._rounds.consumers:
+            for owner in self._round_robin.consumers:
                 if owner.pending.discard(ledger_id, entry_id):
                     break
             else:
@@ -203,7 +214,7 @@ class SharedDispatcher:
         total, rest = 0, entries
         if self._counts:
             self._forget_counts(ledger_id, entries)
-        owners = self._rounds.consumers
+        owners = self._round_robin.consumers
         if consumer is not None and consumer in owners:
             owners = [consumer, *(each for each in owners if each is not consumer)]
         for owner in owners:
@@ -231,7 +242,7 @@ class SharedDispatcher:
     def on_batch_acked(self, position: Position, remaining: int) -> None:
         """Some messages of a pending batch were acknowledged; ``remaining`` are left."""
         ledger_id, entry_id = position
-        for owner in self._rounds.consumers:
+        for owner in self._round_robin.consumers:
             if position in owner.pending:
                 sizes = self._sizes.setdefault(ledger_id, {})
                 messages = sizes.get(entry_id, 1) - remaining
@@ -321,7 +332,7 @@ class SharedDispatcher:
 
     # --- reading and assignment
 
-    def next_read(self) -> ReadRequest | None:
+    def next_read(self) -> DispatchReadRequest | None:
         """The replay queue before new entries; None while nobody can take anything.
 
         While the delayed index is full no new entry is read, for it might have to wait there. The
@@ -332,20 +343,20 @@ class SharedDispatcher:
             self.is_held_back = False  # not at each entry that makes room: this is for the log
         if self.blocked or self.waits_for_broker:
             return None
-        permits = self._rounds.available_permits()
+        permits = self._round_robin.available_permits()
         if permits <= 0:
             return None
         wanted = min(int(permits / self.per_entry) + 1, self._limits.read_entries_max)
         if self.replay:
             position, span = self._replay_span(wanted)
-            return ReadRequest(position, span, True, self.generation)
+            return DispatchReadRequest(position, span, True, self.generation)
         if 0 < limit <= self.delayed.memory_bytes:
             self.is_held_back = True
             return None  # until entries come due or are acknowledged
-        return ReadRequest(self.read_position, wanted, False, self.generation)
+        return DispatchReadRequest(self.read_position, wanted, False, self.generation)
 
     @property
-    def replayed_later(self) -> int:
+    def replay_size(self) -> int:
         """Entries that were read and are sent before any new one."""
         return len(self.replay)
 
@@ -361,7 +372,7 @@ class SharedDispatcher:
             last = bits[window - 1]
         return (ledger_id, first), min(last - first + 1, self._limits.read_entries_max)
 
-    def on_nothing(self, request: ReadRequest, position: Position) -> None:
+    def on_nothing(self, request: DispatchReadRequest, position: Position) -> None:
         """Nothing there: a replayed entry no longer exists, or the end of the log is reached."""
         if request.generation != self.generation:
             return
@@ -372,7 +383,7 @@ class SharedDispatcher:
 
     def on_entries(
         self,
-        request: ReadRequest,
+        request: DispatchReadRequest,
         batch: EntryBatch,
         acked: Sequence[int] | None,
         ack_set_of: AckSets | None,
@@ -417,8 +428,8 @@ class SharedDispatcher:
         now_ms: int,
     ) -> int:
         """Send entries to the consumers whose turn it is; answers how many are used up."""
-        rows = scan_heads(batch.heads)
-        turn = _Turn(self, batch, ack_set_of, now_ms)
+        rows = scan_headers(batch.heads)
+        turn = _DispatchBatch(self, batch, ack_set_of, now_ms)
         used = turn.assign_plain(indexes) if rows is None else turn.assign_rows(indexes, rows)
         turn.finish()
         return used
@@ -430,7 +441,7 @@ class SharedDispatcher:
         self.delayed.add(ledger_id, entry_id, deliver_at_ms)
         return True
 
-    def book(
+    def mark_pending(
         self,
         consumer: ConsumerState,
         batch: EntryBatch,
@@ -485,7 +496,7 @@ class SharedDispatcher:
         return effects
 
 
-class _Turn:
+class _DispatchBatch:
     """One batch being spread: each consumer gets its entries of the turn in one piece."""
 
     __slots__ = (
@@ -516,7 +527,7 @@ class _Turn:
     def assign_plain(self, indexes: Sequence[int]) -> int:
         """Ordinary single messages: whole slices at once. Returns how many indexes are used up."""
         core, used, total = self.core, 0, len(indexes)
-        rounds, limits = core._rounds, core._limits
+        rounds, limits = core._round_robin, core._limits
         per_consumer = limits.unacked_per_consumer
         room = limits.unacked_per_subscription - core.unacked
         if not limits.unacked_per_subscription:
@@ -557,7 +568,7 @@ class _Turn:
             if room <= 0:
                 return used
             if consumer is None or quota <= 0 or consumer.permits <= 0 or consumer.blocked:
-                if (consumer := core._rounds.next()) is None:
+                if (consumer := core._round_robin.next()) is None:
                     return used
                 quota = limits.round_robin_messages
             if flags & FLAG_BATCH:
@@ -571,7 +582,7 @@ class _Turn:
                     target.waiting.add(ledger_id, (first + index,))
                     continue
                 if flags & FLAG_LAST_CHUNK:
-                    core._pins.pop(chunk_hash, None)
+                    core._chunk_owners.pop(chunk_hash, None)
                 self.chunks[target] = self.chunks.get(target, 0) + 1
             if target is consumer:
                 quota -= messages
@@ -596,7 +607,7 @@ class _Turn:
 
     def _pinned(self, turn: ConsumerState, flags: int, chunk_hash: int) -> ConsumerState:
         """Who gets this chunk: the owner of the first one, else whose turn it is."""
-        pins = self.core._pins
+        pins = self.core._chunk_owners
         if (owner := pins.get(chunk_hash)) is not None:
             return owner
         if flags & FLAG_FIRST_CHUNK:
@@ -606,7 +617,7 @@ class _Turn:
     def finish(self) -> None:
         core = self.core
         if self.markers:
-            core._effects.append(Skip(self.markers))
+            core._effects.append(SkipEntries(self.markers))
         sizes = self.sizes
         for consumer, parts in self.parts.items():
             picks = parts[0]
@@ -616,4 +627,4 @@ class _Turn:
             if sizes:
                 messages = sum([sizes.get(index, 1) for index in picks])
             chunks = self.chunks.get(consumer, 0) if self.chunks else 0
-            core.book(consumer, self.batch, picks, messages, self.ack_sets, sizes, chunks)
+            core.mark_pending(consumer, self.batch, picks, messages, self.ack_sets, sizes, chunks)

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.dispatch.active_choice import ActiveChoice
+from broker.dispatch.active_consumer import ActiveConsumerSelector
 from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.head_scan import scan_heads
-from broker.dispatch.ports import (
+from broker.dispatch.header_scan import scan_headers
+from broker.dispatch.interfaces import (
     AckSets,
     Deliver,
     DispatchLimits,
+    DispatchReadRequest,
     Effect,
     NotifyActive,
-    ReadRequest,
-    Skip,
+    SkipEntries,
 )
-from broker.protocol.entry_head import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER
+from broker.protocol.entry_header import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
 
@@ -45,7 +45,7 @@ class SingleActiveDispatcher:
         self.generation = 0
         self._limits = limits
         self._failover = failover
-        self._choice = ActiveChoice(topic, partition_index)
+        self._choice = ActiveConsumerSelector(topic, partition_index)
         self._switching = False  # a new active consumer is chosen and waits for the delay
         self._switch_at_ms: int | None = None
         self.per_entry = 1.0  # messages per entry, a moving average that sizes reads
@@ -128,22 +128,22 @@ class SingleActiveDispatcher:
 
     # --- entries
 
-    def next_read(self) -> ReadRequest | None:
+    def next_read(self) -> DispatchReadRequest | None:
         active = self.active
         if active is None or self._switching or active.permits <= 0 or not active.writable:
             return None
         wanted = int(active.permits / self.per_entry) + 1
-        return ReadRequest(
+        return DispatchReadRequest(
             self.read_position, min(wanted, self._limits.read_entries_max), False, self.generation
         )
 
-    def on_nothing(self, request: ReadRequest, position: Position) -> None:
+    def on_nothing(self, request: DispatchReadRequest, position: Position) -> None:
         if request.generation == self.generation:
             self.read_position = position
 
     def on_entries(
         self,
-        request: ReadRequest,
+        request: DispatchReadRequest,
         batch: EntryBatch,
         acked: Sequence[int] | None,
         ack_set_of: AckSets | None,
@@ -155,7 +155,7 @@ class SingleActiveDispatcher:
             return
         if not active.writable:
             return  # its connection filled up while the read was under way: read again later
-        rows = scan_heads(batch.heads)
+        rows = scan_headers(batch.heads)
         if rows is None and acked is None:
             count = min(len(batch.heads), max(active.permits, 0))
             self.read_position = (batch.ledger_id, batch.first + count)
@@ -204,7 +204,7 @@ class SingleActiveDispatcher:
             picks.append(index)
         self.read_position = (ledger_id, first + end)
         if markers:
-            self._effects.append(Skip(markers))
+            self._effects.append(SkipEntries(markers))
         if picks:
             messages = active.permits - permits
             active.permits = permits

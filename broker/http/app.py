@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from broker.http.access import authorize
 from broker.http.broker_metrics import CacheRates
-from broker.http.compression import GzipLayer
+from broker.http.compression import GzipMiddleware
 from broker.http.errors import install_error_handlers
-from broker.http.front import FrontDoor, HttpFigures
 from broker.http.openapi import complete_openapi
-from broker.http.places import send_to_owner
-from broker.http.prepared_routes import PreparedRoutes
+from broker.http.origin_middleware import OriginMiddleware
+from broker.http.origin_settings import site_check
 from broker.http.raw_path import RawPathMiddleware
 from broker.http.redirects import redirection
+from broker.http.request_context import HttpMetrics, RequestContextMiddleware
+from broker.http.request_routing import send_to_owner
 from broker.http.responses import JsonResponse
 from broker.http.rest_consume import RestSessions
 from broker.http.rest_produce import RestPublishers
+from broker.http.route_permissions import authorize
+from broker.http.route_warmup import RouteWarmup
 from broker.http.routes import (
-    absent_services,
     anti_affinity,
     bookies,
     broker_stats,
@@ -47,18 +48,17 @@ from broker.http.routes import (
     subscription_backlogs,
     subscriptions,
     tenants,
+    topic_operations,
     topic_partitions,
     topic_permissions,
     topic_policies,
-    topic_processes,
     topic_properties,
     topic_segments,
     topic_statistics,
     topics,
+    unsupported_services,
 )
-from broker.http.site_check import site_check
-from broker.http.sites import SiteLayer
-from broker.http.websocket.layer import WebSocketLayer
+from broker.http.websocket.middleware import WebSocketMiddleware
 from broker.http.websocket.routes import unknown_route, websocket_routes
 from broker.http.websocket.topic_changes import TopicChanges
 
@@ -102,7 +102,7 @@ def create_app(service: BrokerService) -> FastAPI:
     )
     app.openapi = complete_openapi(app)  # type: ignore[method-assign] # FastAPI's documented way
     attach(app, service)
-    app.state.http_figures = HttpFigures()
+    app.state.http_figures = HttpMetrics()
     app.state.cache_rates = CacheRates()
     _add_layers(app, service)
     install_error_handlers(app, redirection)
@@ -118,7 +118,7 @@ def create_app(service: BrokerService) -> FastAPI:
         namespace_backlogs,
         topics,
         topic_partitions,
-        topic_processes,
+        topic_operations,
         topic_properties,
         topic_permissions,
         stored_messages,
@@ -135,14 +135,14 @@ def create_app(service: BrokerService) -> FastAPI:
         resource_quotas,
         resource_groups,
         metadata_store,
-        absent_services,
+        unsupported_services,
         lookup,
         health,
         metrics,
         documentation,
     ):
         app.include_router(module.router)
-    app.router.routes.extend(_WEBSOCKETS)  # of those that WebSocketLayer serves, to be seen
+    app.router.routes.extend(_WEBSOCKETS)  # of those that WebSocketMiddleware serves, to be seen
     return app
 
 
@@ -158,19 +158,19 @@ def attach(app: FastAPI, service: BrokerService) -> None:
 def _add_layers(app: FastAPI, service: BrokerService) -> None:
     """What every request passes, innermost first."""
     config = service.config
-    app.add_middleware(PreparedRoutes)
+    app.add_middleware(RouteWarmup)
     app.add_middleware(
-        GzipLayer, excluded_paths=_words(config.http_server_gzip_compression_excluded_paths)
+        GzipMiddleware, excluded_paths=_words(config.http_server_gzip_compression_excluded_paths)
     )
-    app.add_middleware(WebSocketLayer, routes=_WEBSOCKETS)
+    app.add_middleware(WebSocketMiddleware, routes=_WEBSOCKETS)
     app.add_middleware(RawPathMiddleware)
     if config.authentication_enabled:
         # Imported here: only with authentication. Inside CORS: browsers ask first, as nobody.
-        from broker.http.authentication import AuthenticationLayer
+        from broker.http.authentication import AuthenticationMiddleware
 
         assert service.authenticator is not None
         app.add_middleware(
-            AuthenticationLayer,
+            AuthenticationMiddleware,
             authenticator=service.authenticator,
             metrics_too=config.authenticate_metrics_endpoint,
             grace_s=config.authentication_refresh_check_seconds,
@@ -184,8 +184,8 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
             expose_headers=["X-Request-ID", "Retry-After"],
             max_age=config.cors_max_age_seconds,
         )
-    app.add_middleware(SiteLayer, sites=site_check(config))
-    app.add_middleware(FrontDoor, config=config, figures=app.state.http_figures)
+    app.add_middleware(OriginMiddleware, sites=site_check(config))
+    app.add_middleware(RequestContextMiddleware, config=config, metrics=app.state.http_figures)
 
 
 def _words(text: str) -> list[str]:

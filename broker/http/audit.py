@@ -9,7 +9,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from bookkeeper.auth.refusals import one_value
+from bookkeeper.auth.refusal_log import one_value
 
 if TYPE_CHECKING:
     from starlette.types import Scope

@@ -1,8 +1,9 @@
 """Who sends a request: the layer in front of all routes while authentication is enabled.
 
 Sets ``scope["state"]["role"]``, for a proxy also ``["original_role"]``. Whether that role may do
-what it asks is decided later (access.py). Refusals: AuthenticationService.authenticateHttpRequest;
-unlike there, credentials that are wrong are refused also where showing none would be good enough.
+what it asks is decided later (route_permissions.py). Refusals:
+AuthenticationService.authenticateHttpRequest; unlike there, credentials that are wrong are refused
+also where showing none would be good enough.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from broker.auth.chain import Credentials
 from broker.auth.errors import TooManyChecksError
 from broker.auth.provider import BUSY, REFUSED
 from broker.errors import AuthenticationError, BrokerError
+from broker.http.authenticated_requests import AuthenticatedRequest
 from broker.http.errors import error_response, refuse
-from broker.http.live_requests import LiveRequest
-from broker.http.sites import may_last
-from broker.service.peers import CALLER
+from broker.http.origin_middleware import may_last
+from broker.service.broker_client import CALLER
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from broker.auth.authenticator import Authenticator
 
-__all__ = ["AuthenticationLayer"]
+__all__ = ["AuthenticationMiddleware"]
 
 _REQUIRED: Final = "Authentication required"
 _OPEN: Final = frozenset(
@@ -36,10 +37,11 @@ _OPEN: Final = frozenset(
 """For everybody: liveness, and documentation that tells nothing of this broker."""
 _SCHEMES: Final = {"token": "Bearer", "basic": "Basic"}
 _AMBIENT: Final = frozenset({"tls", "basic"})
-"""Methods whose credentials browsers show by themselves: not for pages of every site (sites.py)."""
+"""Methods whose credentials browsers show by themselves: not for pages of every site
+(origin_middleware.py)."""
 
 
-class AuthenticationLayer:
+class AuthenticationMiddleware:
     """Pure ASGI; a credential that was seen in the last minute costs some microseconds."""
 
     def __init__(
@@ -96,7 +98,7 @@ class AuthenticationLayer:
             state["original_role"] = original
         CALLER.set(principal.role if original is None else original)
         if may_last(scope):
-            live = LiveRequest(authenticator, credentials, principal, self._grace_s)
+            live = AuthenticatedRequest(authenticator, credentials, principal, self._grace_s)
             await live.serve(self._app, scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from broker.http.loop_metrics import add_stalls
-from broker.http.metrics_page import MetricsPage, label
-from broker.service.figures import QUOTA_CHECK_LIMITS_S
+from broker.http.prometheus_page import PrometheusPage, label
 from broker.service.file_limit import file_limit
+from broker.service.metrics import QUOTA_CHECK_LIMITS_S
 from broker.service.rates import RateSampler
-from broker.service.schemas.figures import OPERATIONS
+from broker.service.schemas.metrics import OPERATIONS
 
 if TYPE_CHECKING:
-    from broker.http.front import HttpFigures
+    from broker.http.request_context import HttpMetrics
     from broker.http.topic_metrics import TopicMetrics
     from broker.service.broker_service import BrokerService
-    from broker.service.figures import Durations
-    from broker.service.waiting_room import WaitingRoom
+    from broker.service.metrics import Durations
+    from broker.service.unauthenticated_limiter import UnauthenticatedLimiter
 
-__all__ = ["CacheRates", "ProcessFigures", "add_broker_metrics", "add_schemas", "process_figures"]
+__all__ = ["CacheRates", "ProcessMetrics", "add_broker_metrics", "add_schemas", "process_metrics"]
 
 _BROKER_SUMS: Final = {
     "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",
@@ -70,12 +70,12 @@ class CacheRates:
 
 
 def add_broker_metrics(
-    page: MetricsPage,
+    page: PrometheusPage,
     service: BrokerService,
-    http: HttpFigures,
+    http: HttpMetrics,
     cache_rates: CacheRates,
     topics: TopicMetrics,
-    process: ProcessFigures,
+    process: ProcessMetrics,
     throttled: int,
 ) -> None:
     """Args:
@@ -109,15 +109,15 @@ def add_broker_metrics(
         add_stalls(page, service.loop_stalls)
 
 
-def _add_connections(page: MetricsPage, service: BrokerService) -> None:
-    figures = service.figures
+def _add_connections(page: PrometheusPage, service: BrokerService) -> None:
+    metrics = service.metrics
     labels = f'{page.base},{label("broker", service.broker_id)},metric="broker_connection"'
-    created, refused = figures.connections_created, figures.connections_refused
+    created, refused = metrics.connections_created, metrics.connections_refused
     page.add("pulsar_active_connections", labels, len(service.connections))
     page.add("pulsar_connection_created_total_count", labels, created)
     page.add("pulsar_connection_create_success_count", labels, created - refused)
     page.add("pulsar_connection_create_fail_count", labels, refused)
-    page.add("pulsar_connection_closed_total_count", labels, figures.connections_closed)
+    page.add("pulsar_connection_closed_total_count", labels, metrics.connections_closed)
     if (authenticator := service.authenticator) is not None:
         for name, counts in (
             ("pulsar_authentication_success_total", authenticator.accepted),
@@ -127,22 +127,24 @@ def _add_connections(page: MetricsPage, service: BrokerService) -> None:
                 page.add(
                     name, f"{page.base},{label('auth_method', method)}", counts[method], "counter"
                 )
-        _add_room(page, page.base, service.waiting_room)
+        _add_unauthenticated(page, page.base, service.unauthenticated_limiter)
         checks = authenticator.pending_passwords
         page.add("pulsar_authentication_password_checks", page.base, checks)
-    for door, room in service.rooms.items():
-        _add_room(page, f"{page.base},{label('door', door)}", room)
+    for door, limiter in service.limiters.items():
+        _add_unauthenticated(page, f"{page.base},{label('door', door)}", limiter)
     if (access := service.access) is not None:
         page.add("pulsar_authorization_failures_total", page.base, access.refused, "counter")
 
 
-def _add_room(page: MetricsPage, labels: str, room: WaitingRoom) -> None:
-    page.add("pulsar_unauthenticated_connections", labels, len(room))
-    page.add("pulsar_unauthenticated_connections_cut_total", labels, room.cut, "counter")
+def _add_unauthenticated(
+    page: PrometheusPage, labels: str, limiter: UnauthenticatedLimiter
+) -> None:
+    page.add("pulsar_unauthenticated_connections", labels, len(limiter))
+    page.add("pulsar_unauthenticated_connections_cut_total", labels, limiter.cut, "counter")
 
 
-def _add_durations(page: MetricsPage, service: BrokerService) -> None:
-    figures, period_s = service.figures, service.config.stats_update_frequency_in_secs
+def _add_durations(page: PrometheusPage, service: BrokerService) -> None:
+    metrics, period_s = service.metrics, service.config.stats_update_frequency_in_secs
     now_s = time.monotonic()
 
     def summary(name: str, durations: Durations, wanted: tuple[str, ...]) -> None:
@@ -150,27 +152,27 @@ def _add_durations(page: MetricsPage, service: BrokerService) -> None:
         pairs = list(zip(wanted, values, strict=True))
         page.add_summary(name, pairs, durations.count, durations.sum_ms)
 
-    summary("pulsar_topic_load_times", figures.topic_load, _LOAD)
-    summary("pulsar_broker_publish_latency", figures.publish, _PUBLISH)
-    summary("pulsar_broker_lookup", figures.lookup, _LOOKUP)
+    summary("pulsar_topic_load_times", metrics.topic_load, _LOAD)
+    summary("pulsar_broker_publish_latency", metrics.publish, _PUBLISH)
+    summary("pulsar_broker_lookup", metrics.lookup, _LOOKUP)
     base = page.base
-    page.add("pulsar_broker_lookup_answers_total", base, figures.lookup.count, "counter")
-    page.add("pulsar_broker_lookup_failures_total", base, figures.lookup_failures, "counter")
+    page.add("pulsar_broker_lookup_answers_total", base, metrics.lookup.count, "counter")
+    page.add("pulsar_broker_lookup_failures_total", base, metrics.lookup_failures, "counter")
     # One broker owns everything it answers for, so that no lookup is redirected.
     page.add("pulsar_broker_lookup_redirects_total", base, 0, "counter")
     page.add("pulsar_broker_lookup_pending_requests", base, service.lookups)
     page.add("pulsar_broker_topic_load_pending_requests", base, service.loader.loading)
-    page.add("topic_load_times_count", base, figures.topic_load.count)  # the name before 4.0
+    page.add("topic_load_times_count", base, metrics.topic_load.count)  # the name before 4.0
     labels = f'{base},{label("broker", service.broker_id)},metric="pulsar_topic_load_times"'
     wanted = [float(each) for each in _LOAD]
-    loads = figures.topic_load.quantiles(wanted, now_s, period_s)
+    loads = metrics.topic_load.quantiles(wanted, now_s, period_s)
     for name, value in zip(_LOAD_NAMES, loads, strict=True):
         page.add(f"pulsar_topic_load_time_{name}_ms", labels, value)
-    page.add("pulsar_topic_load_failed_count", labels, figures.topic_load_failures)
-    page.add("topic_load_failed_total", base, figures.topic_load_failures, "counter")
+    page.add("pulsar_topic_load_failed_count", labels, metrics.topic_load_failures)
+    page.add("topic_load_failed_total", base, metrics.topic_load_failures, "counter")
 
 
-def _add_cache(page: MetricsPage, service: BrokerService, cache_rates: CacheRates) -> None:
+def _add_cache(page: PrometheusPage, service: BrokerService, cache_rates: CacheRates) -> None:
     base = page.base
     cache = service.ledgers.cache
     hit_rate, miss_rate = cache_rates.sample(service.clock(), cache.hits, cache.misses)
@@ -183,58 +185,58 @@ def _add_cache(page: MetricsPage, service: BrokerService, cache_rates: CacheRate
     page.add("pulsar_ml_cache_misses_rate", base, miss_rate)
 
 
-def _add_reads(page: MetricsPage, service: BrokerService) -> None:
+def _add_reads(page: PrometheusPage, service: BrokerService) -> None:
     """Reads of ledgers that weren't as easy as they should be."""
-    figures = service.ledgers.read_figures
+    metrics = service.ledgers.read_metrics
     for name, count in (
-        ("speculative_reads", figures.speculative),
-        ("speculative_reads_won", figures.speculative_won),
-        ("reads_fallen_over", figures.fell_over),
-        ("corrupt_entries", figures.corrupt),
-        ("corrupt_entries_reported", figures.reported),
+        ("speculative_reads", metrics.speculative),
+        ("speculative_reads_won", metrics.speculative_won),
+        ("reads_fallen_over", metrics.fell_over),
+        ("corrupt_entries", metrics.corrupt),
+        ("corrupt_entries_reported", metrics.reported),
     ):
         page.add(f"pulsar_bookkeeper_client_{name}_total", page.base, count, "counter")
 
 
-def _add_offloads(page: MetricsPage, service: BrokerService) -> None:
+def _add_offloads(page: PrometheusPage, service: BrokerService) -> None:
     """Copies of ledgers elsewhere (docs/offload.md), by driver."""
     for offloader in service.ledgers.offloaders.values():
-        figures = offloader.figures
+        metrics = offloader.metrics
         labels = f"{page.base},{label('driver', offloader.driver)}"
         for name, count in (
-            ("copies", figures.copies),
-            ("copied_bytes", figures.copied_bytes),
-            ("copy_errors", figures.copy_errors),
-            ("reads", figures.reads),
-            ("read_bytes", figures.read_bytes),
-            ("read_errors", figures.read_errors),
-            ("copies_deleted", figures.deleted),
+            ("copies", metrics.copies),
+            ("copied_bytes", metrics.copied_bytes),
+            ("copy_errors", metrics.copy_errors),
+            ("reads", metrics.reads),
+            ("read_bytes", metrics.read_bytes),
+            ("read_errors", metrics.read_errors),
+            ("copies_deleted", metrics.deleted),
         ):
             page.add(f"pulsar_ledger_offloader_{name}_total", labels, count, "counter")
 
 
-def _add_quota_checks(page: MetricsPage, service: BrokerService) -> None:
+def _add_quota_checks(page: PrometheusPage, service: BrokerService) -> None:
     name = "pulsar_storage_backlog_quota_check_duration_seconds"
-    checks = service.figures.quota_check
+    checks = service.metrics.quota_check
     page.add_histogram(name, QUOTA_CHECK_LIMITS_S, checks.counts, checks.total)
 
 
-def add_schemas(page: MetricsPage, service: BrokerService) -> Iterator[None]:
+def add_schemas(page: PrometheusPage, service: BrokerService) -> Iterator[None]:
     """Operations of the schema registry; a step for each namespace."""
     latencies = {kind: f"pulsar_schema_{kind}_ops_latency" for kind in OPERATIONS}
     names = [f"pulsar_schema_{kind}_ops_failed_total" for kind in OPERATIONS]
     names += ["pulsar_schema_compatible_total", "pulsar_schema_incompatible_total"]
     table = page.table(names)
-    for namespace, figures in list(service.schemas.figures.of_namespace.items()):
+    for namespace, metrics in list(service.schemas.metrics.of_namespace.items()):
         labels = f"{page.base},{label('namespace', namespace)}"
         for kind, name in latencies.items():
-            page.add_summary(name, (), figures.counts[kind], figures.ms[kind], labels)
-        failed = tuple(figures.failed.values())
-        table.add(labels, (*failed, figures.compatible, figures.incompatible))
+            page.add_summary(name, (), metrics.counts[kind], metrics.ms[kind], labels)
+        failed = tuple(metrics.failed.values())
+        table.add(labels, (*failed, metrics.compatible, metrics.incompatible))
         yield
 
 
-def _add_load(page: MetricsPage, service: BrokerService) -> None:
+def _add_load(page: PrometheusPage, service: BrokerService) -> None:
     labels = f'{page.base},{label("broker", service.broker_id)},metric="loadBalancing"'
     sample = service.host_usage.sample()
     cache, cache_max = service.ledgers.cache.size, service.ledgers.cache.bytes_max
@@ -247,12 +249,12 @@ def _add_load(page: MetricsPage, service: BrokerService) -> None:
         ("pulsar_lb_bandwidth_in_usage", "bandwidthIn"),
         ("pulsar_lb_bandwidth_out_usage", "bandwidthOut"),
     ):
-        figures = sample[resource]
-        if figures["limit"] > 0:  # else this machine doesn't tell
-            page.add(name, labels, 100 * figures["usage"] / figures["limit"])
+        metrics = sample[resource]
+        if metrics["limit"] > 0:  # else this machine doesn't tell
+            page.add(name, labels, 100 * metrics["usage"] / metrics["limit"])
 
 
-def _add_http(page: MetricsPage, http: HttpFigures) -> None:
+def _add_http(page: PrometheusPage, http: HttpMetrics) -> None:
     base = page.base
     page.add("jetty_requests_total", base, sum(http.answers), "counter")
     page.add("jetty_requests_active", base, http.active)
@@ -262,7 +264,7 @@ def _add_http(page: MetricsPage, http: HttpFigures) -> None:
     page.add("jetty_request_time_seconds_total", base, http.seconds, "counter")
 
 
-def _add_process(page: MetricsPage, process: ProcessFigures) -> None:
+def _add_process(page: PrometheusPage, process: ProcessMetrics) -> None:
     base = page.base
     page.add("process_cpu_seconds_total", base, time.process_time(), "counter")
     page.add("process_resident_memory_bytes", base, process.resident_bytes)
@@ -271,9 +273,9 @@ def _add_process(page: MetricsPage, process: ProcessFigures) -> None:
     page.add("process_open_fds", base, process.open_files)
     page.add("process_max_fds", base, file_limit())
     page.add("jvm_threads_current", base, threading.active_count())
-    for generation, figures in enumerate(gc.get_stats()):
+    for generation, metrics in enumerate(gc.get_stats()):
         labels = f'{base},gc="generation {generation}"'
-        page.add("jvm_gc_collection_seconds_count", labels, figures["collections"], "counter")
+        page.add("jvm_gc_collection_seconds_count", labels, metrics["collections"], "counter")
     # Dashboards fill their variables from this one.
     page.add("jvm_memory_bytes_used", f'{base},area="heap"', process.resident_bytes)
 
@@ -283,7 +285,7 @@ _STARTED_S: Final = psutil.Process().create_time()
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessFigures:
+class ProcessMetrics:
     """What the system says of this process; 0 where it can't be told."""
 
     virtual_bytes: int
@@ -291,10 +293,10 @@ class ProcessFigures:
     open_files: int
 
 
-def process_figures() -> ProcessFigures:
+def process_metrics() -> ProcessMetrics:
     """Ask the system. Takes milliseconds when thousands of files are open: not for the loop."""
     virtual, resident = _memory_bytes()
-    return ProcessFigures(virtual, resident, _open_files())
+    return ProcessMetrics(virtual, resident, _open_files())
 
 
 def _memory_bytes() -> tuple[int, int]:

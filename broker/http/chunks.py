@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.protocol import pulsar_api_pb2 as pb
-    from broker.service.shared_bytes import SharedBytes
+    from broker.service.byte_budget import ByteBudget
     from managed_ledger.position import Position
 
-__all__ = ["CHUNKS_MAX", "EXPIRE_MS", "PENDING_MAX", "ChunkAssembler", "Joined"]
+__all__ = ["CHUNKS_MAX", "EXPIRE_MS", "PENDING_MAX", "ChunkAssembler", "JoinedMessage"]
 
 PENDING_MAX: Final = 10
 EXPIRE_MS: Final = 60_000
@@ -39,7 +39,7 @@ class _Pending:
 
 
 @dataclass(slots=True)
-class Joined:
+class JoinedMessage:
     """A whole message: the last chunk's metadata goes with it."""
 
     payload: bytes
@@ -52,7 +52,7 @@ class ChunkAssembler:
     def __init__(
         self,
         bytes_max: int,
-        shared: SharedBytes,
+        shared: ByteBudget,
         *,
         pending_max: int = PENDING_MAX,
         expire_ms: int = EXPIRE_MS,
@@ -89,7 +89,7 @@ class ChunkAssembler:
 
     def add(
         self, metadata: pb.MessageMetadata, payload: memoryview, position: Position, now_ms: int
-    ) -> Joined | None:
+    ) -> JoinedMessage | None:
         """Take one chunk; the whole message when it was the last one missing."""
         uuid, chunk_id, count = metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg
         pending = self._pending.get(uuid)
@@ -118,7 +118,7 @@ class ChunkAssembler:
         if len(slices) == count:
             del self._pending[uuid]
             self._charge(-pending.slice_bytes)
-            return Joined(b"".join(slices), tuple(pending.positions))
+            return JoinedMessage(b"".join(slices), tuple(pending.positions))
         self._make_room(uuid)
         return None
 

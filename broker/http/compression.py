@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["GzipLayer", "accepts_gzip", "allow_compression"]
+__all__ = ["GzipMiddleware", "accepts_gzip", "allow_compression"]
 
 _WORTH_BYTES: Final = 1024  # less fits in one packet anyway
 _THREAD_BYTES: Final = 32 * 1024  # 0.3 ms of the loop at level 4
@@ -38,7 +38,7 @@ def allow_compression(scope: Scope) -> None:
     scope["state"][_PIECES] = True
 
 
-class GzipLayer:
+class GzipMiddleware:
     def __init__(self, app: ASGIApp, excluded_paths: Iterable[str] = ()) -> None:
         """
         Args:

@@ -17,7 +17,7 @@ from broker.service.broker_service import BrokerService
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from broker.http.front import HttpFigures
+    from broker.http.request_context import HttpMetrics
 
 __all__ = [
     "Authoritative",
@@ -207,16 +207,16 @@ async def read_body(request: Request) -> bytes:
 
 
 def _charge(request: Request, size: int) -> None:
-    """Count bytes of a body, as they come, until its request is answered (front.py).
+    """Count bytes of a body, as they come, until its request is answered (request_context.py).
 
     Raises:
         ApiError: 503, all bodies together are more than publishes may take in memory.
     """
     state = request.app.state
-    figures: HttpFigures = state.http_figures
-    if figures.body_bytes + size > state.service.publish_buffer_max:
+    metrics: HttpMetrics = state.http_figures
+    if metrics.body_bytes + size > state.service.publish_buffer_max:
         raise ApiError(503, "Too many large requests at once, maxMessagePublishBufferSizeInMB")
-    figures.body_bytes += size
+    metrics.body_bytes += size
     charged = request.scope["state"]
     charged["body_bytes"] = charged.get("body_bytes", 0) + size
 

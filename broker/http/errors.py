@@ -28,12 +28,12 @@ from broker.logs import REQUEST_ID
 from broker.protocol.topic_name import InvalidTopicNameError
 from bundles.errors import BundleBusyError, BundleNotReadyError
 from metadata.errors import (
+    MetadataWriteError,
     OutcomeUnknownError,
     SessionLostError,
     StoreClosedError,
     StoreUnreachableError,
     ValueTooLargeError,
-    WriteFailedError,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ _UNAVAILABLE = (
     SessionLostError,
     StoreClosedError,  # this broker is shutting down
     StoreUnreachableError,
-    WriteFailedError,
+    MetadataWriteError,
 )
 """Of the metadata store: nothing is wrong with the request, and it may be made again."""
 _CHANGING = (BundleBusyError, BundleNotReadyError)

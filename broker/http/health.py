@@ -7,9 +7,9 @@ import secrets
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError
-from broker.http.feed import Feed
+from broker.http.internal_consumer import InternalConsumer
+from broker.http.internal_producer import InternalProducer
 from broker.http.messages import OutgoingMessage, encode_single
-from broker.http.publisher import Publisher
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import EXCLUSIVE, SubscribeRequest
 from bundles.local_policies import is_heartbeat
@@ -37,7 +37,7 @@ class HealthCheckError(Exception):
     """The round trip failed; the text names the step."""
 
 
-class _Ticket:
+class _PublishContext:
     def __init__(self) -> None:
         self.stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -61,14 +61,14 @@ async def check_round_trip(service: BrokerService) -> None:
     token = secrets.token_bytes(12)
 
     def on_ready() -> None:
-        deliveries = feed.take(len(feed.ready))
-        feed.release(deliveries)
-        feed.add_credit(len(deliveries))
+        deliveries = consumer_feed.take(len(consumer_feed.ready))
+        consumer_feed.release(deliveries)
+        consumer_feed.add_credit(len(deliveries))
         if any(delivery.message.payload == token for delivery in deliveries):
             arrived.set()
 
-    feed = Feed(service, on_ready, lost.set, _BUFFER_BYTES)
-    publisher: Publisher | None = None
+    consumer_feed = InternalConsumer(service, on_ready, lost.set, _BUFFER_BYTES)
+    publisher: InternalProducer | None = None
     topic = health_topic(service)
     step = "load the topic"
     try:
@@ -82,17 +82,17 @@ async def check_round_trip(service: BrokerService) -> None:
             durable=False,
             start_position=LATEST,
         )
-        await feed.open(topic, request, remote="127.0.0.1:0", client_version="health")
-        feed.add_credit(100)
+        await consumer_feed.open(topic, request, remote="127.0.0.1:0", client_version="health")
+        consumer_feed.add_credit(100)
         step = "publish"
-        publisher = await Publisher.open(
+        publisher = await InternalProducer.open(
             service, topic, "", remote="127.0.0.1:0", client_version="health"
         )
-        ticket = _Ticket()
+        publish_context = _PublishContext()
         message = OutgoingMessage(token, 0)
         entry = encode_single(publisher.producer_name, message, service.clock())
-        publisher.producers[0].publish([entry], ticket)
-        await ticket.stored
+        publisher.producers[0].publish([entry], publish_context)
+        await publish_context.stored
         step = "read back"
         waits = {asyncio.ensure_future(event.wait()) for event in (arrived, lost)}
         try:
@@ -105,6 +105,6 @@ async def check_round_trip(service: BrokerService) -> None:
     except BrokerError as error:
         raise HealthCheckError(f"{step}: {error}") from error
     finally:
-        feed.close()
+        consumer_feed.close()
         if publisher is not None:
             publisher.close()

@@ -10,11 +10,11 @@ from itertools import pairwise
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.http.metrics_page import MetricsPage, label
-from broker.service.figures import LATENCY_LIMITS_MS, SIZE_LIMITS
+from broker.http.prometheus_page import PrometheusPage, label
+from broker.service.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS
 
 if TYPE_CHECKING:
-    from bookkeeper.figures import PeriodBuckets
+    from bookkeeper.metrics import PeriodBuckets
     from managed_ledger.managed_ledger import ManagedLedger
 
 __all__ = ["NO_LEDGER", "LedgerPeriod", "LedgerSums", "LedgerTables", "ledger_period"]
@@ -39,7 +39,7 @@ NO_LEDGER: Final = LedgerPeriod()
 
 
 def ledger_period(ledger: ManagedLedger, now_s: float, period_s: float) -> LedgerPeriod:
-    figures = ledger.figures
+    metrics = ledger.metrics
 
     def buckets(found: PeriodBuckets | None) -> _Buckets | None:
         return None if found is None else found.period(now_s, period_s)
@@ -49,11 +49,11 @@ def ledger_period(ledger: ManagedLedger, now_s: float, period_s: float) -> Ledge
 
     return LedgerPeriod(
         ledger.config.write_quorum,
-        buckets(figures.writes),
-        buckets(figures.switches),
-        count(figures.add_errors),
-        count(figures.read_errors),
-        count(figures.read_misses),
+        buckets(metrics.writes),
+        buckets(metrics.switches),
+        count(metrics.add_errors),
+        count(metrics.read_errors),
+        count(metrics.read_misses),
     )
 
 
@@ -120,7 +120,7 @@ class LedgerSums:
 class _BucketTable:
     """One metric of buckets: a label for each, and a metric of its own for what is above."""
 
-    def __init__(self, page: MetricsPage, name: str, ranges: Sequence[str]) -> None:
+    def __init__(self, page: PrometheusPage, name: str, ranges: Sequence[str]) -> None:
         self._rows = page.table((name,))
         self._above = page.table((f"{name}_OVERFLOW",))
         self._ranges = ranges
@@ -135,7 +135,7 @@ class _BucketTable:
 class LedgerTables:
     """The tables of one page."""
 
-    def __init__(self, page: MetricsPage) -> None:
+    def __init__(self, page: PrometheusPage) -> None:
         self._base = page.base
         self._rows = page.table(_NAMES)
         latencies = _LATENCY_RANGES

@@ -1,7 +1,8 @@
 """Producers inside the broker: what REST calls and WebSockets publish through.
 
 One ``LocalProducer`` is one registered producer of one topic (or partition). Answers come back per
-publish call to its ``Ticket``, never per entry: the HTTP side has no future per message either.
+publish call to its ``PublishContext``, never per entry: the HTTP side has no future per message
+either.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from broker.errors import (
     NotAllowedError,
     ServiceNotReadyError,
 )
-from broker.protocol.entry_head import make_head
+from broker.protocol.entry_header import make_header
 from broker.protocol.framing import METADATA_BYTES_MAX, METADATA_TOO_LARGE
 from broker.service.producer import SHARED, TOO_LARGE, Producer, ProducerRequest, PublishBatch
-from broker.service.schemas.admission import admit_producer
+from broker.service.schemas.schema_checks import admit_producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
     from broker.service.throttle import PublishThrottle
     from broker.service.topic import Topic
 
-__all__ = ["LocalProducer", "Ticket", "java_string_hash", "murmur_hash"]
+__all__ = ["LocalProducer", "PublishContext", "java_string_hash", "murmur_hash"]
 
 Entry = tuple["pb.MessageMetadata", bytes]
 
 
-class Ticket(Protocol):
+class PublishContext(Protocol):
     """Who waits for the entries of one publish call; indexes count from the call's first entry."""
 
     def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
@@ -49,11 +50,11 @@ class Ticket(Protocol):
         """Those entries were not stored and won't be."""
 
 
-class _PartTicket:
+class _PartContext:
     """The ticket of a part of a call's entries."""
 
-    def __init__(self, ticket: Ticket, first: int) -> None:
-        self._ticket, self._first = ticket, first
+    def __init__(self, publish_context: PublishContext, first: int) -> None:
+        self._ticket, self._first = publish_context, first
 
     def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
         self._ticket.done(self._first + index, count, ledger_id, first_entry_id)
@@ -95,7 +96,7 @@ class LocalProducer:
         self._topic: Topic | None = None
         self._producer: Producer | None = None
         # Calls that wait, in publish order, each with its batch: the topic answers in this order.
-        self._waiting: deque[tuple[PublishBatch, Ticket]] = deque()
+        self._waiting: deque[tuple[PublishBatch, PublishContext]] = deque()
 
     @classmethod
     async def open(
@@ -191,22 +192,29 @@ class LocalProducer:
                     turn.set_result(None)
                     return
 
-    def publish(self, entries: Sequence[Entry], ticket: Ticket) -> None:
-        """Hand entries to the topic in one call; each is answered on ``ticket`` exactly once."""
+    def publish(self, entries: Sequence[Entry], publish_context: PublishContext) -> None:
+        """Hand entries to the topic in one call; each is answered on ``publish_context`` exactly
+        once."""
         topic, producer = self._topic, self._producer
         if self.closed or topic is None or producer is None:
-            ticket.failed(0, len(entries), ServiceNotReadyError("The topic was closed or moved"))
+            publish_context.failed(
+                0, len(entries), ServiceNotReadyError("The topic was closed or moved")
+            )
             return
         if producer.checked or any(len(body) > METADATA_BYTES_MAX for _, body in entries):
-            self._publish_checked(topic, producer, entries, ticket)
+            self._publish_checked(topic, producer, entries, publish_context)
         else:
-            self._publish(topic, producer, entries, ticket)
+            self._publish(topic, producer, entries, publish_context)
         topic.service.pause_if_full(self)
         if self._line:
             self._wake_next()
 
     def _publish_checked(
-        self, topic: Topic, producer: Producer, entries: Sequence[Entry], ticket: Ticket
+        self,
+        topic: Topic,
+        producer: Producer,
+        entries: Sequence[Entry],
+        publish_context: PublishContext,
     ) -> None:
         """Refuse what a policy forbids; what is between goes on in parts."""
         first = 0
@@ -215,29 +223,33 @@ class LocalProducer:
                 continue
             if index > first:
                 part = entries[first:index]
-                self._publish(topic, producer, part, _PartTicket(ticket, first))
-            ticket.failed(index, 1, refusal)
+                self._publish(topic, producer, part, _PartContext(publish_context, first))
+            publish_context.failed(index, 1, refusal)
             first = index + 1
         if first == 0:
-            self._publish(topic, producer, entries, ticket)
+            self._publish(topic, producer, entries, publish_context)
         elif first < len(entries):
-            self._publish(topic, producer, entries[first:], _PartTicket(ticket, first))
+            self._publish(topic, producer, entries[first:], _PartContext(publish_context, first))
 
     def _publish(
-        self, topic: Topic, producer: Producer, entries: Sequence[Entry], ticket: Ticket
+        self,
+        topic: Topic,
+        producer: Producer,
+        entries: Sequence[Entry],
+        publish_context: PublishContext,
     ) -> None:
         bodies = [body for _, body in entries]
         metadatas = [metadata for metadata, _ in entries]
         batch = PublishBatch(
             producer,
-            [make_head(metadata) for metadata in metadatas],
+            [make_header(metadata) for metadata in metadatas],
             bodies,
             [metadata.sequence_id for metadata in metadatas],
             [metadata.highest_sequence_id for metadata in metadatas],
             sum(map(len, bodies)),
             sum(metadata.num_messages_in_batch for metadata in metadatas),  # its default is 1
         )
-        self._waiting.append((batch, ticket))
+        self._waiting.append((batch, publish_context))
         self.in_flight += len(bodies)
         topic.publish(producer, batch)
 
@@ -297,14 +309,14 @@ class LocalProducer:
     async def check_liveness(self) -> bool:
         return not self.closed
 
-    def _take(self, batch: PublishBatch, offset: int, count: int) -> Ticket:
+    def _take(self, batch: PublishBatch, offset: int, count: int) -> PublishContext:
         self.in_flight -= count
         waiting = self._waiting
-        for index, (known, ticket) in enumerate(waiting):
+        for index, (known, publish_context) in enumerate(waiting):
             if known is batch:  # nearly always the first one
                 if offset + count == len(batch.sequence_ids):
                     del waiting[index]
-                return ticket
+                return publish_context
         raise AssertionError("the topic answered a batch twice")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bookkeeper.loop_stalls import CAUSES
-from broker.http.metrics_page import MetricsPage, label
+from broker.http.prometheus_page import PrometheusPage, label
 
 if TYPE_CHECKING:
     from bookkeeper.loop_stalls import LoopStalls
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["add_stalls"]
 
 
-def add_stalls(page: MetricsPage, stalls: LoopStalls) -> None:
+def add_stalls(page: PrometheusPage, stalls: LoopStalls) -> None:
     for cause in CAUSES:
         labels = f"{page.base},{label('cause', cause)}"
         name = "magnetar_loop_stall_seconds"

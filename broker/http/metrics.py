@@ -18,13 +18,13 @@ from broker.http.broker_metrics import (
     CacheRates,
     add_broker_metrics,
     add_schemas,
-    process_figures,
+    process_metrics,
 )
-from broker.http.metrics_page import MetricsPage, label
+from broker.http.prometheus_page import PrometheusPage, label
 from broker.http.topic_metrics import TopicMetrics
 
 if TYPE_CHECKING:
-    from broker.http.front import HttpFigures
+    from broker.http.request_context import HttpMetrics
     from broker.service.broker_service import BrokerService
 
 __all__ = ["PIECE_BYTES", "TURN_S", "metrics_pieces"]
@@ -34,7 +34,7 @@ PIECE_BYTES: Final = 256 * 1024
 """What is given to the client at once: small enough to be copied and sent within a turn."""
 
 
-class Turns:
+class Yielder:
     """Whether it is time to let others run, and the wait for the next turn."""
 
     __slots__ = ("_clock", "_end_s")
@@ -54,7 +54,7 @@ class Turns:
 
 async def metrics_pieces(
     service: BrokerService,
-    http: HttpFigures,
+    http: HttpMetrics,
     cache_rates: CacheRates,
     *,
     version: str = "",
@@ -66,9 +66,9 @@ async def metrics_pieces(
         version: of this product.
         clock: seconds, by which turns end.
     """
-    page = MetricsPage(service.cluster)
+    page = PrometheusPage(service.cluster)
     topics = TopicMetrics(page, service)
-    turns = Turns(clock)
+    turns = Yielder(clock)
     for _ in topics.steps():
         if turns.over:
             await turns.next()
@@ -80,7 +80,7 @@ async def metrics_pieces(
         throttled += connection.paused
         if turns.over:
             await turns.next()
-    process = await asyncio.to_thread(process_figures)
+    process = await asyncio.to_thread(process_metrics)
     await turns.next()
     add_broker_metrics(page, service, http, cache_rates, topics, process, throttled)
     if (bookie := service.bookie) is not None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from broker.errors import TopicNotFoundError
 from broker.http.topic_access import each
 from broker.protocol.topic_name import TopicName
-from broker.service.peers import PeerCall, PeerRefusedError, topic_path
+from broker.service.broker_client import BrokerCall, BrokerRefusedError, topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from broker.http.fan_out import FanOut
+    from broker.http.scatter_gather import ScatterGather
     from broker.service.broker_service import BrokerService
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 
 
 async def topics_everywhere(
-    service: BrokerService, spread: FanOut, namespace: str, mode: str
+    service: BrokerService, spread: ScatterGather, namespace: str, mode: str
 ) -> list[str]:
     """Full names, sorted: as ``list_topics``, with the volatile topics that others have loaded.
 
@@ -50,24 +50,26 @@ async def topics_everywhere(
     return sorted({*names, *(name for some in answers.check().values for name in some)})
 
 
-async def delete_topics(service: BrokerService, spread: FanOut, names: Iterable[str]) -> None:
+async def delete_topics(
+    service: BrokerService, spread: ScatterGather, names: Iterable[str]
+) -> None:
     """Delete topics by force, each by its broker; those that are gone are fine."""
 
     async def delete(full: str) -> None:
         name = TopicName.parse(full)
-        call = PeerCall("DELETE", topic_path(name), "force=true")
+        call = BrokerCall("DELETE", topic_path(name), "force=true")
         try:
             await spread.on_owner(name, lambda: service.delete_topic(name, force=True), call)
         except TopicNotFoundError:
             pass
-        except PeerRefusedError as error:
+        except BrokerRefusedError as error:
             if error.http_status != 404:
                 raise
 
     await each(list(names), delete)
 
 
-async def release_everywhere(service: BrokerService, spread: FanOut, namespace: str) -> None:
+async def release_everywhere(service: BrokerService, spread: ScatterGather, namespace: str) -> None:
     """Unload all bundles of a namespace, whoever owns them."""
 
     async def here(bundle: str) -> None:
@@ -84,7 +86,7 @@ async def release_everywhere(service: BrokerService, spread: FanOut, namespace: 
     answers.check()
 
 
-async def forget_namespace(service: BrokerService, spread: FanOut, namespace: str) -> None:
+async def forget_namespace(service: BrokerService, spread: ScatterGather, namespace: str) -> None:
     """Delete an empty namespace. Raises NamespaceNotFoundError: somebody was faster."""
     await release_everywhere(service, spread, namespace)  # while others can still be asked
     await service.resources.delete_namespace(namespace)
@@ -92,7 +94,7 @@ async def forget_namespace(service: BrokerService, spread: FanOut, namespace: st
 
 
 async def delete_namespace_with_topics(
-    service: BrokerService, spread: FanOut, namespace: str
+    service: BrokerService, spread: ScatterGather, namespace: str
 ) -> None:
     """Forced deletion: partitioned topics, topics, then the namespace."""
     for domain in ("persistent", "non-persistent"):

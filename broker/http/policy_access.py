@@ -15,8 +15,8 @@ from broker.policies.quotas import QUOTA_TYPES
 from broker.policies.values import Names
 
 if TYPE_CHECKING:
-    from broker.policies.effective import Policies
-    from broker.policies.table import At, Policy
+    from broker.policies.effective import EffectivePolicies
+    from broker.policies.table import Policy, PolicyRoute
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
@@ -115,14 +115,14 @@ LenientBody = Annotated[Any, Depends(read_leniently)]
 # --- documents
 
 
-async def namespace_policies(service: BrokerService, namespace: str) -> Policies:
+async def namespace_policies(service: BrokerService, namespace: str) -> EffectivePolicies:
     """Raises ApiError 404."""
     if (policies := await service.resources.policies(namespace)) is None:
         raise ApiError(404, "Namespace does not exist")
     return policies
 
 
-async def own_policies(service: BrokerService, name: TopicName) -> Policies:
+async def own_policies(service: BrokerService, name: TopicName) -> EffectivePolicies:
     """What holds for an existing topic; its own document is ``topic_document``.
 
     Raises:
@@ -145,7 +145,7 @@ async def own_policies(service: BrokerService, name: TopicName) -> Policies:
 # --- values
 
 
-def body_of(policy: Policy, at: At, value: Any, service: BrokerService) -> Any:
+def body_of(policy: Policy, at: PolicyRoute, value: Any, service: BrokerService) -> Any:
     """What a client's body says, as it is stored; None: take the policy away.
 
     Raises:
@@ -158,7 +158,9 @@ def body_of(policy: Policy, at: At, value: Any, service: BrokerService) -> Any:
     return None
 
 
-def value_of(policy: Policy, at: At, stored: Any, policies: Policies, applied: bool) -> Any:
+def value_of(
+    policy: Policy, at: PolicyRoute, stored: Any, policies: EffectivePolicies, applied: bool
+) -> Any:
     """What GET answers with; None: nothing."""
     if applied or policy.always_applied:
         return policy.applied(policies)
@@ -196,7 +198,7 @@ def require_local(clusters: list[str], local: str) -> None:
 # --- descriptions
 
 
-def get_doc(policy: Policy, at: At, *, topic: bool) -> Responses:
+def get_doc(policy: Policy, at: PolicyRoute, *, topic: bool) -> Responses:
     """``responses`` of a GET."""
     content = {"schema": policy.kind.schema, "example": policy.example}
     responses: Responses = {
@@ -207,7 +209,7 @@ def get_doc(policy: Policy, at: At, *, topic: bool) -> Responses:
     return {**responses, **(TOPIC_REFUSALS if topic else ABSENT)}
 
 
-def write_doc(policy: Policy, at: At, *, topic: bool) -> dict[str, Any]:
+def write_doc(policy: Policy, at: PolicyRoute, *, topic: bool) -> dict[str, Any]:
     """Keywords of the route that sets a policy."""
     keywords: dict[str, Any] = {
         "status_code": 204,

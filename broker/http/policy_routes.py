@@ -1,7 +1,7 @@
 """Routes of policies, made from the rows of broker/policies/table.py, for namespaces and topics.
 
-A route reads and writes through a ``Holder``: the namespace or the topic that the request names.
-What differs between the two levels beyond their documents is said in ``Level``.
+A route reads and writes through a ``PolicyScope``: the namespace or the topic that the request
+names. What differs between the two levels beyond their documents is said in ``ScopeConfig``.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from broker.policies.table import POLICIES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.policies.effective import Policies
-    from broker.policies.table import At, Policy
+    from broker.policies.effective import EffectivePolicies
+    from broker.policies.table import Policy, PolicyRoute
     from broker.service.broker_service import BrokerService
 
-__all__ = ["Holder", "Level", "add_policy_routes"]
+__all__ = ["PolicyScope", "ScopeConfig", "add_policy_routes"]
 
 Document = dict[str, Any]
 
 
-class Holder(ABC):
+class PolicyScope(ABC):
     """Whose policies a request means."""
 
     def __init__(self, service: BrokerService, namespace: str) -> None:
         self.service, self.namespace = service, namespace
 
     @abstractmethod
-    async def policies(self) -> Policies:
+    async def policies(self) -> EffectivePolicies:
         """What holds. Raises ApiError: it doesn't exist, or may have no policies."""
 
     @abstractmethod
-    def stored(self, policies: Policies, policy: Policy) -> Any:
+    def stored(self, policies: EffectivePolicies, policy: Policy) -> Any:
         """Its own value; None: not set."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Holder(ABC):
         """Set its own value, None: unset it. Raises PolicyConflictError."""
 
     @abstractmethod
-    def stored_quotas(self, policies: Policies) -> Document:
+    def stored_quotas(self, policies: EffectivePolicies) -> Document:
         """Its own backlog quotas by type."""
 
     @abstractmethod
@@ -71,14 +71,14 @@ class Holder(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class ScopeConfig:
     """What namespaces and topics have each in their own way."""
 
-    holder: Callable[..., Any]
+    policy_scope: Callable[..., Any]
     """Dependency: the holder."""
     body: Callable[..., Any]
     """Dependency: the JSON of the body."""
-    at: Callable[[Policy], At | None]
+    at: Callable[[Policy], PolicyRoute | None]
     """Where it has a policy; None: nowhere."""
     is_topic: bool
 
@@ -93,7 +93,7 @@ class Level:
         return TOPIC_REFUSALS if self.is_topic else ABSENT
 
 
-def add_policy_routes(router: APIRouter, level: Level) -> None:
+def add_policy_routes(router: APIRouter, level: ScopeConfig) -> None:
     """GET, the method that sets, and DELETE of every policy that the level has."""
     for policy in POLICIES:
         if (at := level.at(policy)) is not None:
@@ -104,18 +104,20 @@ def add_policy_routes(router: APIRouter, level: Level) -> None:
     _add_quotas(router, level)
 
 
-def _add_get(router: APIRouter, level: Level, policy: Policy, at: At) -> None:
-    of = Depends(level.holder)
+def _add_get(router: APIRouter, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:
+    of = Depends(level.policy_scope)
 
-    async def read(holder: Holder, applied: bool) -> Response:
-        policies = await holder.policies()
-        return answer(value_of(policy, at, holder.stored(policies, policy), policies, applied))
+    async def read(policy_scope: PolicyScope, applied: bool) -> Response:
+        policies = await policy_scope.policies()
+        return answer(
+            value_of(policy, at, policy_scope.stored(policies, policy), policies, applied)
+        )
 
-    async def get_applied(holder: Holder = of, applied: Applied = None) -> Response:
-        return await read(holder, flag(applied))
+    async def get_applied(policy_scope: PolicyScope = of, applied: Applied = None) -> Response:
+        return await read(policy_scope, flag(applied))
 
-    async def get(holder: Holder = of) -> Response:
-        return await read(holder, False)
+    async def get(policy_scope: PolicyScope = of) -> Response:
+        return await read(policy_scope, False)
 
     router.add_api_route(
         f"/{at.path}",
@@ -127,8 +129,8 @@ def _add_get(router: APIRouter, level: Level, policy: Policy, at: At) -> None:
     )
 
 
-def _add_set(router: APIRouter, level: Level, policy: Policy, at: At) -> None:
-    of, json = Depends(level.holder), Depends(level.body)
+def _add_set(router: APIRouter, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:
+    of, json = Depends(level.policy_scope), Depends(level.body)
     query = Query(
         None,
         alias=at.path,
@@ -136,20 +138,20 @@ def _add_set(router: APIRouter, level: Level, policy: Policy, at: At) -> None:
         json_schema_extra={"type": "integer", "minimum": 0},
     )
 
-    async def write(holder: Holder, given: Any) -> Response:
-        await holder.policies()
-        await holder.store(policy, body_of(policy, at, given, holder.service))
+    async def write(policy_scope: PolicyScope, given: Any) -> Response:
+        await policy_scope.policies()
+        await policy_scope.store(policy, body_of(policy, at, given, policy_scope.service))
         return no_content()
 
-    async def set_value(holder: Holder = of, body: Any = json) -> Response:
-        return await write(holder, body)
+    async def set_value(policy_scope: PolicyScope = of, body: Any = json) -> Response:
+        return await write(policy_scope, body)
 
-    async def set_true(holder: Holder = of) -> Response:
-        return await write(holder, True)
+    async def set_true(policy_scope: PolicyScope = of) -> Response:
+        return await write(policy_scope, True)
 
     # What comes as text in the query (http-api, trap 3).
-    async def set_query(holder: Holder = of, given: str | None = query) -> Response:
-        return await write(holder, _number(given))
+    async def set_query(policy_scope: PolicyScope = of, given: str | None = query) -> Response:
+        return await write(policy_scope, _number(given))
 
     router.add_api_route(
         f"/{at.path}",
@@ -170,12 +172,12 @@ def _number(text: str | None) -> int | None:
         raise ApiError(400, f"{text!r:.60} is not an integer") from error
 
 
-def _add_remove(router: APIRouter, level: Level, policy: Policy, at: At) -> None:
-    of = Depends(level.holder)
+def _add_remove(router: APIRouter, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:
+    of = Depends(level.policy_scope)
 
-    async def remove(holder: Holder = of) -> Response:
-        await holder.policies()
-        await holder.store(policy, None)
+    async def remove(policy_scope: PolicyScope = of) -> Response:
+        await policy_scope.policies()
+        await policy_scope.store(policy, None)
         return no_content()
 
     router.add_api_route(
@@ -189,35 +191,37 @@ def _add_remove(router: APIRouter, level: Level, policy: Policy, at: At) -> None
     )
 
 
-def _add_quotas(router: APIRouter, level: Level) -> None:
+def _add_quotas(router: APIRouter, level: ScopeConfig) -> None:
     """Backlog quotas: one for each type, named in the query."""
-    of, json = Depends(level.holder), Depends(level.body)
+    of, json = Depends(level.policy_scope), Depends(level.body)
     shown = {"application/json": {"example": {"destination_storage": QUOTA_EXAMPLE}}}
 
-    async def get_applied(holder: Holder = of, applied: Applied = None) -> Response:
-        policies = await holder.policies()
+    async def get_applied(policy_scope: PolicyScope = of, applied: Applied = None) -> Response:
+        policies = await policy_scope.policies()
         if flag(applied):
             return JsonResponse(applied_quotas(policies))
-        return JsonResponse(holder.stored_quotas(policies))
+        return JsonResponse(policy_scope.stored_quotas(policies))
 
-    async def get(holder: Holder = of) -> Response:
-        return JsonResponse(holder.stored_quotas(await holder.policies()))
+    async def get(policy_scope: PolicyScope = of) -> Response:
+        return JsonResponse(policy_scope.stored_quotas(await policy_scope.policies()))
 
     async def set_quota(
-        holder: Holder = of, body: Any = json, backlogQuotaType: QuotaType = None
+        policy_scope: PolicyScope = of, body: Any = json, backlogQuotaType: QuotaType = None
     ) -> Response:
         kind = quota_type(backlogQuotaType)
-        await holder.policies()
+        await policy_scope.policies()
         if body is None and not level.is_topic:
             raise ApiError(400, "The request entity cannot be empty.")
-        quota = None if body is None else parse_quota(body, holder.namespace)
-        await holder.store_quota(kind, quota)
+        quota = None if body is None else parse_quota(body, policy_scope.namespace)
+        await policy_scope.store_quota(kind, quota)
         return no_content()
 
-    async def remove(holder: Holder = of, backlogQuotaType: QuotaType = None) -> Response:
+    async def remove(
+        policy_scope: PolicyScope = of, backlogQuotaType: QuotaType = None
+    ) -> Response:
         kind = quota_type(backlogQuotaType)
-        await holder.policies()
-        await holder.store_quota(kind, None)
+        await policy_scope.policies()
+        await policy_scope.store_quota(kind, None)
         return no_content()
 
     router.add_api_route(

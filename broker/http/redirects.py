@@ -1,8 +1,8 @@
 """Requests about what another broker serves are sent there (http-api 1.5): 307 with its address.
 
-Most are before their route runs (places.py). Others just ask for their topic or bundle, and so may
-any whose bundle moves meanwhile: when that fails because another broker owns it, the handlers of
-errors ask here where the request belongs.
+Most are before their route runs (request_routing.py). Others just ask for their topic or bundle,
+and so may any whose bundle moves meanwhile: when that fails because another broker owns it, the
+handlers of errors ask here where the request belongs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from broker.http.dependencies import flag, make_topic_name
 from broker.http.errors import ApiError
 from broker.http.raw_path import form_decode
-from broker.service.peers import Peer, as_authoritative, busy_bundle
+from broker.service.broker_client import BrokerEndpoint, as_authoritative, busy_bundle
 from bundles.errors import BundleBusyError, BundleError
 from bundles.ownership import Redirect
 from metadata.errors import MetadataError
@@ -33,11 +33,13 @@ _DIGITS_MAX = 10
 
 async def require_owner(service: BrokerService, bundle: str) -> None:
     """For calls that do nothing where the bundle isn't owned. Raises BundleBusyError."""
-    if await service.peers.other_owner(bundle) is not None:
+    if await service.broker_client.other_owner(bundle) is not None:
         raise BundleBusyError(bundle)
 
 
-async def whom_to_ask(service: BrokerService, bundle: str, *, is_chosen: bool) -> Peer | None:
+async def whom_to_ask(
+    service: BrokerService, bundle: str, *, is_chosen: bool
+) -> BrokerEndpoint | None:
     """Who owns a bundle, is to own it, or finds out who is; None: this broker, which has it now.
 
     Args:
@@ -48,14 +50,17 @@ async def whom_to_ask(service: BrokerService, bundle: str, *, is_chosen: bool) -
     found = await service.bundles.lookup_bundle(bundle, authoritative=is_chosen)
     if found is None or found.broker == service.bundles.broker:
         return None
-    return Peer.of(found.broker, is_chosen=isinstance(found, Redirect) and found.authoritative)
+    return BrokerEndpoint.of(
+        found.broker, is_chosen=isinstance(found, Redirect) and found.authoritative
+    )
 
 
 async def redirection(request: Request, error: Exception) -> Response | None:
     """The answer to a request that another broker can serve; None: it can't either.
 
     A call about a partitioned topic stays: its partitions may be anywhere, so that brokers would
-    send the request back and forth. Its route asks the brokers of the partitions (fan_out.py).
+    send the request back and forth. Its route asks the brokers of the partitions
+    (scatter_gather.py).
     """
     if (bundle := busy_bundle(error)) is None:
         return None
@@ -74,7 +79,7 @@ async def redirection(request: Request, error: Exception) -> Response | None:
     return Response(status_code=307, headers={"Location": location})
 
 
-def location_at(owner: Peer, request: Request, path: str | None = None) -> str | None:
+def location_at(owner: BrokerEndpoint, request: Request, path: str | None = None) -> str | None:
     """The same request at another broker; None: it doesn't serve this scheme.
 
     Args:

@@ -1,5 +1,5 @@
 """A consumer on a topic of another broker, with the faces of a consumer and its subscription that
-a feed needs (feed.py)."""
+a feed needs (internal_consumer.py)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from broker.errors import ServiceNotReadyError
     from broker.protocol.topic_name import TopicName
+    from broker.service.broker_connection import BrokerConnection
     from broker.service.consumer import SubscribeRequest
-    from broker.service.peer_link import PeerLink
     from managed_ledger.position import Position
 
 __all__ = ["RemoteConsumer"]
@@ -29,7 +29,7 @@ class RemoteConsumer:
 
     def __init__(
         self,
-        link: PeerLink,
+        link: BrokerConnection,
         name: TopicName,
         on_entry: Callable[[int, int, bytes, int, Sequence[int] | None], None],
         on_closed: Callable[[], None],

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from broker.errors import BrokerError, ServiceNotReadyError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_command, encode_payload_command
-from broker.service.peer_link import error_of
+from broker.service.broker_connection import error_of
 from broker.service.schemas.definition import fill_wire, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from broker.http.local_producer import Entry, Ticket
+    from broker.http.local_producer import Entry, PublishContext
     from broker.protocol.topic_name import TopicName
-    from broker.service.peer_link import PeerLink
+    from broker.service.broker_connection import BrokerConnection
     from broker.service.schemas.definition import SchemaDefinition
 
 __all__ = ["RemoteProducer"]
@@ -27,7 +27,7 @@ class RemoteProducer:
 
     limited = held = False
 
-    def __init__(self, link: PeerLink, name: TopicName) -> None:
+    def __init__(self, link: BrokerConnection, name: TopicName) -> None:
         self.closed = False
         self.on_closed: Callable[[], None] | None = None
         self.schema_version: int | None = None
@@ -35,7 +35,7 @@ class RemoteProducer:
         self._link, self._name = link, name
         self._id = link.next_id()
         # Entries under way, in the order of their answers: the ticket, and the index in its call.
-        self._waiting: deque[tuple[Ticket, int]] = deque()
+        self._waiting: deque[tuple[PublishContext, int]] = deque()
 
     @property
     def in_flight(self) -> int:
@@ -45,7 +45,7 @@ class RemoteProducer:
     @classmethod
     async def open(
         cls,
-        link: PeerLink,
+        link: BrokerConnection,
         name: TopicName,
         producer_name: str,
         *,
@@ -86,10 +86,12 @@ class RemoteProducer:
     async def ready(self) -> None:
         """At once: see the class."""
 
-    def publish(self, entries: Sequence[Entry], ticket: Ticket) -> None:
-        """Send entries; each is answered on ``ticket`` exactly once."""
+    def publish(self, entries: Sequence[Entry], publish_context: PublishContext) -> None:
+        """Send entries; each is answered on ``publish_context`` exactly once."""
         if self.closed or self._link.closed:
-            ticket.failed(0, len(entries), ServiceNotReadyError("The topic was closed or moved"))
+            publish_context.failed(
+                0, len(entries), ServiceNotReadyError("The topic was closed or moved")
+            )
             return
         frames = []
         for index, (metadata, body) in enumerate(entries):
@@ -100,22 +102,22 @@ class RemoteProducer:
             if metadata.highest_sequence_id:
                 send.highest_sequence_id = metadata.highest_sequence_id
             frames.append(encode_payload_command(command, body))
-            self._waiting.append((ticket, index))
+            self._waiting.append((publish_context, index))
         self._link.send(b"".join(frames))
 
     def on_frame(self, command: pb.BaseCommand, body: bytes) -> None:
         if command.type == pb.BaseCommand.CLOSE_PRODUCER:
             self._end(ServiceNotReadyError("The topic was closed or moved"))
         elif self._waiting:
-            ticket, index = self._waiting.popleft()
+            publish_context, index = self._waiting.popleft()
             if command.type == pb.BaseCommand.SEND_RECEIPT:
                 id_ = command.send_receipt.message_id
                 duplicate = id_.ledgerId >= 2**63  # -1 on the wire
                 ledger_id, entry_id = (-1, -1) if duplicate else (id_.ledgerId, id_.entryId)
-                ticket.done(index, 1, ledger_id, entry_id)
+                publish_context.done(index, 1, ledger_id, entry_id)
             else:
                 told = command.send_error
-                ticket.failed(index, 1, error_of(told.error, told.message))
+                publish_context.failed(index, 1, error_of(told.error, told.message))
 
     def on_link_lost(self, error: ServiceNotReadyError) -> None:
         self._end(error)
@@ -126,8 +128,11 @@ class RemoteProducer:
         self.closed = True
         self._link.users.pop(("producer", self._id), None)
         waiting, self._waiting = self._waiting, deque()
-        for ticket, index in waiting:  # stored or not: as for any client whose connection ends
-            ticket.failed(index, 1, error)
+        for (
+            publish_context,
+            index,
+        ) in waiting:  # stored or not: as for any client whose connection ends
+            publish_context.failed(index, 1, error)
         if self.on_closed is not None:
             self.on_closed()
 

@@ -18,7 +18,7 @@ import orjson
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from broker.http.counted_lines import CountedLines
+from broker.http.rate_limited_log import RateLimitedLog
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 from broker.service.file_limit import AddressQuota, SocketQuota
 from broker.service.tls import client_certificate
@@ -76,7 +76,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
     """Of all HTTP and WebSocket connections of the process; set by ``protocol_with``."""
     addresses: AddressQuota
     """The same by address."""
-    lines: CountedLines
+    lines: RateLimitedLog
     _address = ""
     limits: ConnectionLimits
     _declined = False  # the request being parsed offers another protocol than WebSocket
@@ -388,5 +388,5 @@ def protocol_with(
     quota: SocketQuota, addresses: AddressQuota, limits: ConnectionLimits
 ) -> type[LenientHttpProtocol]:
     """The protocol class of one server."""
-    shared = {"quota": quota, "addresses": addresses, "limits": limits, "lines": CountedLines()}
+    shared = {"quota": quota, "addresses": addresses, "limits": limits, "lines": RateLimitedLog()}
     return type("HttpProtocol", (LenientHttpProtocol,), shared)

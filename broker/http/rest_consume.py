@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from broker.http.errors import ApiError
-from broker.http.feed import ACKED, UNACKED, UNKNOWN, Delivery, Feed, MessageKey
+from broker.http.internal_consumer import (
+    ACKED,
+    UNACKED,
+    UNKNOWN,
+    ConsumedMessage,
+    InternalConsumer,
+    MessageKey,
+)
 from broker.http.messages import MessageIdError, encode_message_id, parse_message_id
 from broker.service.consumer import SubscribeRequest
 from broker.service.schemas.definition import parse_version
@@ -28,16 +35,16 @@ from managed_ledger.position import EARLIEST, LATEST
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from broker.http.value_schemas import Decoded
+    from broker.http.value_schemas import DecodedValue
     from broker.protocol.topic_name import TopicName
     from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
 
 __all__ = [
+    "AckResults",
     "RestSession",
     "RestSessions",
     "SessionOptions",
-    "Settled",
     "message_of",
     "parse_message_id_text",
     "parse_token",
@@ -68,7 +75,7 @@ class SessionOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class AckResults:
     """What became of the messages that a call names: their places in its list."""
 
     done: list[int]
@@ -101,7 +108,7 @@ class RestSession:
         self._arrived = asyncio.Event()
         self._unacked: OrderedDict[MessageKey, float] = OrderedDict()  # by lease end, loop time
         self._polls = 0
-        self.feed = Feed(
+        self.consumer_feed = InternalConsumer(
             service, self._arrived.set, self.close, service.config.rest_consumer_buffer_bytes
         )
 
@@ -114,7 +121,7 @@ class RestSession:
             consumer_name=self.key[2] or f"rest-{self.session_id}",
             initial_position=EARLIEST if options.earliest else LATEST,
         )
-        await self.feed.open(name, request, remote=remote, client_version="REST")
+        await self.consumer_feed.open(name, request, remote=remote, client_version="REST")
 
     def used_with(self, right: Right) -> None:
         """A caller with this right, which was checked, goes on to use the session.
@@ -140,7 +147,7 @@ class RestSession:
         """A long poll is waiting: the session isn't idle, however long that takes."""
         return self._polls > 0
 
-    async def poll(self, count_max: int, wait_ms: int) -> list[Delivery]:
+    async def poll(self, count_max: int, wait_ms: int) -> list[ConsumedMessage]:
         """Up to that many messages; waits for the first one, never for more.
 
         Raises:
@@ -153,12 +160,12 @@ class RestSession:
         if room <= 0:
             raise ApiError(429, f"{UNACKED_MAX} messages are unacknowledged in this session")
         count_max = min(count_max, room)
-        feed = self.feed
-        if (missing := count_max - feed.credit) > 0:
-            feed.add_credit(missing)
+        consumer_feed = self.consumer_feed
+        if (missing := count_max - consumer_feed.credit) > 0:
+            consumer_feed.add_credit(missing)
         self._polls += 1
         try:
-            while not feed.ready:
+            while not consumer_feed.ready:
                 self._arrived.clear()
                 left = deadline - loop.time()
                 if self.closed or left <= 0:
@@ -176,21 +183,21 @@ class RestSession:
 
     async def stream(
         self, window: int, *, alive_s: float, auto_ack: bool
-    ) -> AsyncGenerator[list[Delivery], None]:
+    ) -> AsyncGenerator[list[ConsumedMessage], None]:
         """Messages as they come, at most ``window`` of them unacknowledged in this session.
 
         Args:
             alive_s: an empty list is yielded when nothing else was for so long.
             auto_ack: messages are acknowledged once the caller comes back for the next ones.
         """
-        loop, feed = asyncio.get_running_loop(), self.feed
+        loop, consumer_feed = asyncio.get_running_loop(), self.consumer_feed
         self._polls += 1
         try:
             while not self.closed:
                 room = min(window, UNACKED_MAX) - len(self._unacked)
-                if (missing := room - feed.credit) > 0:
-                    feed.add_credit(missing)
-                if room > 0 and feed.ready and feed.credit > 0:
+                if (missing := room - consumer_feed.credit) > 0:
+                    consumer_feed.add_credit(missing)
+                if room > 0 and consumer_feed.ready and consumer_feed.credit > 0:
                     deliveries = self._take(min(room, MESSAGES_MAX))
                     try:
                         yield deliveries
@@ -210,30 +217,30 @@ class RestSession:
             self._polls -= 1
             self.last_used_s = loop.time()
 
-    def acknowledge_delivered(self, deliveries: list[Delivery]) -> None:
+    def acknowledge_delivered(self, deliveries: list[ConsumedMessage]) -> None:
         """These are done: their client has them and asked for no more than that."""
         if self.closed:
             return
         for delivery in deliveries:
             self._unacked.pop(delivery.key, None)
-            self.feed.acknowledge(delivery.key)
+            self.consumer_feed.acknowledge(delivery.key)
 
-    def _take(self, count_max: int) -> list[Delivery]:
-        feed, ready, size, count = self.feed, self.feed.ready, 0, 0
+    def _take(self, count_max: int) -> list[ConsumedMessage]:
+        consumer_feed, ready, size, count = self.consumer_feed, self.consumer_feed.ready, 0, 0
         for delivery in ready:
             size += len(delivery.message.payload)
             if count == count_max or (count and size > ANSWER_BYTES_MAX):
                 break
             count += 1
-        deliveries = feed.take(count)
-        feed.release(deliveries)
+        deliveries = consumer_feed.take(count)
+        consumer_feed.release(deliveries)
         lease_end = asyncio.get_running_loop().time() + self.options.lease_ms / 1000
         for delivery in deliveries:
             self._unacked[delivery.key] = lease_end
             self._unacked.move_to_end(delivery.key)
         return deliveries
 
-    def acknowledge(self, keys: list[MessageKey], *, negative: bool) -> Settled:
+    def acknowledge(self, keys: list[MessageKey], *, negative: bool) -> AckResults:
         """Acknowledge, or give back for delivery to anyone, what isn't acknowledged yet.
 
         Raises:
@@ -241,8 +248,8 @@ class RestSession:
                 session; nothing is done then.
         """
         self.last_used_s = asyncio.get_running_loop().time()
-        self.feed.flush()  # of earlier calls in this tick
-        settled = Settled([], [], [])
+        self.consumer_feed.flush()  # of earlier calls in this tick
+        settled = AckResults([], [], [])
         done: dict[MessageKey, None] = {}  # in the order given
         sizes: dict[MessageKey, int] | None = None
         for number, key in enumerate(keys):
@@ -261,10 +268,10 @@ class RestSession:
         for key in done:
             self._unacked.pop(key, None)
         if negative:
-            self.feed.redeliver(list(done))
+            self.consumer_feed.redeliver(list(done))
         else:
             for key in done:
-                self.feed.acknowledge(key)
+                self.consumer_feed.acknowledge(key)
         self._arrived.set()  # a stream may go on
         return settled
 
@@ -273,25 +280,25 @@ class RestSession:
         if key in self._unacked:
             return UNACKED  # also on a topic that keeps nothing
         try:
-            return self.feed.state_of(key)
+            return self.consumer_feed.state_of(key)
         except KeyError as error:
             raise ApiError(400, f"The topic has no partition {error}") from error
 
     async def stored(self) -> None:
         """Returns when acknowledgements are durable. Raises ApiError: 503."""
         try:
-            await self.feed.stored()
+            await self.consumer_feed.stored()
         except ManagedLedgerError as error:
             raise ApiError(
                 503, f"Acknowledged, but not stored, so it may come again: {error}"
             ) from error
 
-    def give_back(self, deliveries: list[Delivery]) -> None:
+    def give_back(self, deliveries: list[ConsumedMessage]) -> None:
         """These were taken and can't be handed over."""
         keys = [delivery.key for delivery in deliveries]
         for key in keys:
             self._unacked.pop(key, None)
-        self.feed.redeliver(keys)
+        self.consumer_feed.redeliver(keys)
 
     def expire_leases(self, now_s: float) -> None:
         """Give back what wasn't acknowledged in time."""
@@ -299,7 +306,7 @@ class RestSession:
         while self._unacked and next(iter(self._unacked.values())) <= now_s:
             due.append(self._unacked.popitem(last=False)[0])
         if due:
-            self.feed.redeliver(due)
+            self.consumer_feed.redeliver(due)
             self._arrived.set()
 
     def close(self) -> None:
@@ -307,7 +314,7 @@ class RestSession:
         if not self.closed:
             self.closed = True
             self._owner.forget(self)
-            self.feed.close()
+            self.consumer_feed.close()
             self._arrived.set()
 
 
@@ -430,7 +437,7 @@ class RestSessions:
 
 
 def message_of(
-    delivery: Delivery, *, as_base64: bool, decoded: Decoded | None = None
+    delivery: ConsumedMessage, *, as_base64: bool, decoded: DecodedValue | None = None
 ) -> dict[str, Any]:
     """A message as a REST consumer sees it; ``decoded``: its value, where that was asked for."""
     message = delivery.message

@@ -14,8 +14,8 @@ from broker.errors import (
     ServiceNotReadyError,
 )
 from broker.http.errors import ApiError
+from broker.http.internal_producer import InternalProducer
 from broker.http.messages import HEAVY_BYTES, OutgoingMessage, encode_single
-from broker.http.publisher import Publisher
 from broker.http.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
 from broker.protocol.framing import FRAME_PADDING_BYTES
 from broker.service.schemas.definition import version_bytes
@@ -67,7 +67,7 @@ class _Shared:
 
     __slots__ = ("publisher", "users")
 
-    def __init__(self, publisher: asyncio.Future[Publisher]) -> None:
+    def __init__(self, publisher: asyncio.Future[InternalProducer]) -> None:
         self.publisher = publisher
         self.users = 0
 
@@ -86,7 +86,7 @@ class _Shared:
             self.publisher.result().close()
 
 
-class _PartitionTicket:
+class _PartitionContext:
     """The part of a call that went to one partition; ``slots``: where its results belong."""
 
     __slots__ = ("_call", "_partition", "_slots")
@@ -182,7 +182,7 @@ class RestPublishers:
     def _opening(self, name: TopicName, producer_name: str, schema: ProduceSchema) -> _Shared:
         return _Shared(
             asyncio.ensure_future(
-                Publisher.open(
+                InternalProducer.open(
                     self._service,
                     name,
                     producer_name,
@@ -203,7 +203,7 @@ class RestPublishers:
 
     async def _produce(
         self,
-        publisher: Publisher,
+        publisher: InternalProducer,
         messages: list[OutgoingMessage],
         schema: ProduceSchema,
         now_ms: int,
@@ -248,7 +248,7 @@ class RestPublishers:
 
     def _number(
         self,
-        publisher: Publisher,
+        publisher: InternalProducer,
         messages: list[OutgoingMessage],
         wrong: dict[int, Exception],
         now_ms: int,
@@ -271,7 +271,7 @@ class RestPublishers:
 
     def _entries(
         self,
-        publisher: Publisher,
+        publisher: InternalProducer,
         messages: list[OutgoingMessage],
         wrong: dict[int, Exception],
         now_ms: int,
@@ -294,17 +294,17 @@ class RestPublishers:
 
     async def _publish(
         self,
-        publisher: Publisher,
+        publisher: InternalProducer,
         call: _Call,
         split: dict[int, tuple[list[int], list[Entry]]],
     ) -> list[dict[str, Any]]:
         for index, (slots, entries) in split.items():
-            ticket = _PartitionTicket(call, slots, publisher.partition_of(index))
+            publish_context = _PartitionContext(call, slots, publisher.partition_of(index))
             producer = publisher.producers[index]
             if producer.held and not await _may_publish(producer):
-                ticket.failed(0, len(slots), ServiceNotReadyError(_OVER_RATE))
+                publish_context.failed(0, len(slots), ServiceNotReadyError(_OVER_RATE))
                 continue
-            producer.publish(entries, ticket)
+            producer.publish(entries, publish_context)
         if call.left:
             done, _ = await asyncio.wait((call.answered,), timeout=ANSWER_TIMEOUT_S)
             if not done:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from broker.http.door import HttpDoor
-from broker.http.early_refusals import early_refusals
+from broker.http.fast_rejector import fast_rejector
+from broker.http.http_pre_auth import HttpPreAuth
 from broker.http.request_protocol import ConnectionLimits, protocol_with
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 from broker.service.file_limit import AddressQuota, SocketQuota, file_limit
@@ -36,7 +36,7 @@ class HttpServer:
         self._server: uvicorn.Server | None = None
         self._socket: socket.socket | None = None
         self._tls: TlsListener | None = None
-        self._door: HttpDoor | None = None
+        self._pre_auth: HttpPreAuth | None = None
         self.port = 0
 
     async def start(self, host: str, port: int, listener: socket.socket | None = None) -> int:
@@ -51,7 +51,7 @@ class HttpServer:
         if listener is None and port >= 0:
             listener = listening_socket(host, port, "HTTP")
         if listener is not None and not settings.authentication_enabled:
-            self._socket = listener  # else everybody is a stranger first
+            self._socket = listener  # else everybody is an unauthenticated client first
         ping_s = settings.web_socket_ping_duration_seconds
         config = uvicorn.Config(
             self._app,
@@ -85,9 +85,9 @@ class HttpServer:
         await server.startup(sockets=[] if self._socket is None else [self._socket])
         self.port = -1 if listener is None else listener.getsockname()[1]
         if listener is not None and self._socket is None:
-            refusals = early_refusals(self._app, settings)
-            self._door = HttpDoor(self._protocol, settings, listener, refusals)
-            self._app.state.service.rooms["http"] = self._door.room
+            refusals = fast_rejector(self._app, settings)
+            self._pre_auth = HttpPreAuth(self._protocol, settings, listener, refusals)
+            self._app.state.service.limiters["http"] = self._pre_auth.limiter
         return self.port
 
     async def start_tls(self, host: str, port: int) -> int:
@@ -99,7 +99,7 @@ class HttpServer:
         self._tls = TlsListener(
             self._config, self._protocol, backlog=self._config.http_server_accept_queue_size
         )
-        self._app.state.service.rooms["https"] = self._tls.room
+        self._app.state.service.limiters["https"] = self._tls.limiter
         return await self._tls.start(host, port, "HTTPS")
 
     def _protocol(self) -> asyncio.Protocol:
@@ -116,7 +116,7 @@ class HttpServer:
         if self._server is None:
             return
         server, self._server = self._server, None
-        for each in (self._tls, self._door):
+        for each in (self._tls, self._pre_auth):
             if each is not None:
                 each.close()
         self._app.state.rest_sessions.close_all()

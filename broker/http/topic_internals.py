@@ -14,7 +14,7 @@ from broker.http.topic_access import each, stored
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.rates import iso_time
 from managed_ledger.cursor.ack_state import runs_of
-from managed_ledger.offload.choosing import is_offloaded
+from managed_ledger.offload.policy import is_offloaded
 from managed_ledger.position import Position, format_position
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
     from managed_ledger.managed_ledger import ManagedLedger
-    from managed_ledger.stored_info import StoredCursor, StoredLedger
+    from managed_ledger.stored_info import StoredCursor, StoredManagedLedger
     from metadata.store import Stat
 
 __all__ = [
@@ -214,7 +214,7 @@ def _metadata_text(found: LedgerMetadata) -> str:
     )
 
 
-def ledger_info(found: StoredLedger) -> AsyncIterator[bytes]:
+def ledger_info(found: StoredManagedLedger) -> AsyncIterator[bytes]:
     """ManagedLedgerInfo."""
     info = found.info
     answer: dict[str, Any] = {

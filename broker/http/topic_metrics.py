@@ -20,7 +20,7 @@ from broker.http.ledger_metrics import (
     LedgerTables,
     ledger_period,
 )
-from broker.http.metrics_page import MetricsPage, label
+from broker.http.prometheus_page import PrometheusPage, label
 from broker.service.backlog_quota import AGE, SIZE
 from broker.service.persistent_topic import PersistentTopic
 
@@ -129,11 +129,11 @@ _BOUND: Final = 32
 class _NamespaceSums:
     """What the topics of one namespace come to."""
 
-    __slots__ = ("figures", "ledgers", "publish", "topics")
+    __slots__ = ("ledgers", "metrics", "publish", "topics")
 
     def __init__(self) -> None:
         self.topics = 0
-        self.figures: list[float] = [0] * len(_SUMMED)
+        self.metrics: list[float] = [0] * len(_SUMMED)
         self.publish: list[float] | None = None  # nobody published
         self.ledgers: LedgerSums | None = None  # no stored topics
 
@@ -141,7 +141,7 @@ class _NamespaceSums:
 class TopicMetrics:
     """One walk over the topics of a broker, for one page."""
 
-    def __init__(self, page: MetricsPage, service: BrokerService) -> None:
+    def __init__(self, page: PrometheusPage, service: BrokerService) -> None:
         self._page = page
         self._service = service
         config = service.config
@@ -223,8 +223,8 @@ class TopicMetrics:
         entries, messages, size, _ = topic.rates.rates
         stored = topic.storage_stats()
         storage_bytes = stored.get("storageSize", 0)
-        ledger = self._ledger_figures(topic)
-        figures = (
+        ledger = self._ledger_metrics(topic)
+        metrics = (
             *(len(topic.subscriptions), len(topic.registry.by_name), consumers),
             *(messages, rate_out, size, throughput_out),
             *(topic.messages_in, topic.bytes_in, messages_out, bytes_out),
@@ -232,8 +232,8 @@ class TopicMetrics:
             *(stored.get("backlogSize", 0), stored.get("offloadedStorageSize", 0)),
             *(entries, rate_out, ledger.read_misses / self._period_s, delayed_bytes, backlog),
         )
-        sums = self._sum_up(topic, figures)
-        publish = self._publish_figures(topic, ledger)
+        sums = self._sum_up(topic, metrics)
+        publish = self._publish_metrics(topic, ledger)
         if publish is not None:
             sums.publish = list(map(add, sums.publish or [0] * len(publish), publish))
         if topic.persistent:
@@ -248,7 +248,7 @@ class TopicMetrics:
                 stored.get("oldestBacklogMessageAgeSeconds", -1),
                 stored["publishRateLimitedTimes"],
             )
-            self._topic_rows.add(labels, (*figures, *others))
+            self._topic_rows.add(labels, (*metrics, *others))
             if publish is not None:
                 self._publish_rows.add(labels, publish)
             self._add_evictions(labels, topic)
@@ -257,13 +257,13 @@ class TopicMetrics:
         elif isinstance(topic, PersistentTopic):
             self._add_evictions("", topic)
 
-    def _ledger_figures(self, topic: Topic) -> LedgerPeriod:
+    def _ledger_metrics(self, topic: Topic) -> LedgerPeriod:
         """Of the last period; of a topic that isn't stored: nothing."""
         if not isinstance(topic, PersistentTopic):
             return NO_LEDGER
         return ledger_period(topic.ledger, self._now_s, self._period_s)
 
-    def _publish_figures(self, topic: Topic, ledger: LedgerPeriod) -> tuple[float, ...] | None:
+    def _publish_metrics(self, topic: Topic, ledger: LedgerPeriod) -> tuple[float, ...] | None:
         """Write latencies and entry sizes; nothing for a topic that nobody published to."""
         if not isinstance(topic, PersistentTopic) or not topic.messages_in:
             return None
@@ -275,12 +275,12 @@ class TopicMetrics:
             *(*sizes, sum(sizes), size, sizes[-1]),
         )
 
-    def _sum_up(self, topic: Topic, figures: tuple[float, ...]) -> _NamespaceSums:
+    def _sum_up(self, topic: Topic, metrics: tuple[float, ...]) -> _NamespaceSums:
         namespace = topic.name.namespace
         if (sums := self._of_namespace.get(namespace)) is None:
             sums = self._of_namespace[namespace] = _NamespaceSums()
         sums.topics += 1
-        sums.figures = list(map(add, sums.figures, figures))
+        sums.metrics = list(map(add, sums.metrics, metrics))
         if topic.persistent:
             self.persistent_topics += 1
         if topic.name.is_system:
@@ -302,8 +302,8 @@ class TopicMetrics:
         self, labels: str, subscription: Subscription, stats: dict[str, Any]
     ) -> Iterator[None]:
         labels = f"{labels},{label('subscription', subscription.name)}"
-        figures = [stats.get(field, 0) + 0 for _, field in _SUBSCRIPTION_FIELDS]  # + 0: no bool
-        self._subscription_rows.add(labels, (*figures, len(subscription.consumers)))
+        metrics = [stats.get(field, 0) + 0 for _, field in _SUBSCRIPTION_FIELDS]  # + 0: no bool
+        self._subscription_rows.add(labels, (*metrics, len(subscription.consumers)))
         for name, reason, field in _THROTTLED:
             if count := stats[field]:  # six series for each subscription otherwise
                 self._throttled_rows[name].add(f'{labels},reason="{reason}"', (count,))
@@ -350,14 +350,14 @@ class TopicMetrics:
         for namespace, sums in self._of_namespace.items():
             labels = f"{page.base},{label('namespace', namespace)}"
             counts.add(labels, (sums.topics,))
-            self._total = list(map(add, self._total, sums.figures))
-            *figures, backlog = sums.figures
+            self._total = list(map(add, self._total, sums.metrics))
+            *metrics, backlog = sums.metrics
             if rows is not None:
-                rows.add(labels, tuple(figures))
+                rows.add(labels, tuple(metrics))
                 backlogs.add(f'{labels},remote_cluster="local"', (backlog,))
                 if sums.publish is not None:
                     publish.add(labels, tuple(sums.publish))
             if sums.ledgers is not None:
-                logical_size = sums.figures[_LOGICAL_SIZE]
+                logical_size = sums.metrics[_LOGICAL_SIZE]
                 ledgers.add(namespace, sums.ledgers, sums.publish, backlog, logical_size)
             yield

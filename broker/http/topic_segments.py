@@ -14,13 +14,13 @@ from broker.errors import TopicFencedError
 from broker.http.long_answers import long_array
 from broker.http.topic_access import each, stored
 from broker.service.bookie_access import BookieAccess
-from managed_ledger.extent import LogExtent, ReadableLedger, extent_of, left_of
+from managed_ledger.readable_range import ReadableLedger, ReadableRange, extent_of, left_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from bookkeeper.ledger_metadata import LedgerMetadata
-    from broker.service.bookie_access import BookieDirectory
+    from broker.service.bookie_access import BookieAddressResolver
     from broker.service.persistent_topic import PersistentTopic
     from managed_ledger.managed_ledger import ManagedLedger
     from managed_ledger.offload.context import OffloadContext
@@ -30,7 +30,11 @@ __all__ = ["access_fields", "ledger_row", "named_bookies", "segments_head", "top
 
 
 async def topic_segments(
-    topic: PersistentTopic, directory: BookieDirectory | None, from_ledger: int, *, locations: bool
+    topic: PersistentTopic,
+    directory: BookieAddressResolver | None,
+    from_ledger: int,
+    *,
+    locations: bool,
 ) -> AsyncIterator[bytes]:
     """The answer about one topic, as of one moment.
 
@@ -99,7 +103,9 @@ def named_bookies(found: Iterable[LedgerMetadata]) -> set[str]:
     return {bookie for x in found for segment in x.segments for bookie in segment.bookies}
 
 
-def segments_head(name: str, head_bytes: int, extent: LogExtent, first: Position) -> dict[str, Any]:
+def segments_head(
+    name: str, head_bytes: int, extent: ReadableRange, first: Position
+) -> dict[str, Any]:
     """What the answer says of the topic as a whole."""
     return {
         "topic": name,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["LATE", "STRING", "Codec", "Decoded", "ProduceSchema", "ValueSchemas"]
+__all__ = ["LATE", "STRING", "Codec", "DecodedValue", "ProduceSchema", "ValueSchemas"]
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ RAW: Final = ProduceSchema(None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedValue:
     """A message's value as JSON can hold it, or why it isn't shown."""
 
     type: str
@@ -168,7 +168,9 @@ class ValueSchemas:
             self._bytes -= len(dropped[1])
         return codec
 
-    async def decode(self, name: TopicName, messages: Sequence[Message]) -> list[Decoded | None]:
+    async def decode(
+        self, name: TopicName, messages: Sequence[Message]
+    ) -> list[DecodedValue | None]:
         """Values by the versions the messages carry; None: it carries none, or is encrypted."""
         codecs: dict[bytes, tuple[str, Codec | None]] = {}
         for stamp in {message.schema_version for message in messages} - {b""}:
@@ -191,18 +193,18 @@ class ValueSchemas:
         found = await self.work(
             [message.payload for message in chosen],
             lambda index: _decoded(chosen[index], *codecs[chosen[index].schema_version]),
-            lambda index: Decoded(codecs[chosen[index].schema_version][0], error=LATE),
+            lambda index: DecodedValue(codecs[chosen[index].schema_version][0], error=LATE),
         )
-        results: list[Decoded | None] = [None] * len(messages)
+        results: list[DecodedValue | None] = [None] * len(messages)
         for place, result in zip(places, found, strict=True):
             results[place] = result
         return results
 
 
-def _decoded(message: Message, kind: str, codec: Codec | None) -> Decoded:
+def _decoded(message: Message, kind: str, codec: Codec | None) -> DecodedValue:
     if codec is None:
         unknown = "values of its schema aren't shown" if kind else "its schema isn't known"
-        return Decoded(kind, error=unknown)
+        return DecodedValue(kind, error=unknown)
     try:
         if isinstance(codec, KeyValueCodec):
             key = None
@@ -211,11 +213,11 @@ def _decoded(message: Message, kind: str, codec: Codec | None) -> Decoded:
             value = codec.decode_pair(key, message.payload)
         else:
             value = codec.decode(message.payload)
-        return Decoded(kind, orjson.Fragment(orjson.dumps(value)))
+        return DecodedValue(kind, orjson.Fragment(orjson.dumps(value)))
     except ValueError as error:  # ValueCodecError, or a key that isn't base64
-        return Decoded(kind, error=str(error))
+        return DecodedValue(kind, error=str(error))
     except orjson.JSONEncodeError as error:  # a TypeError: JSON has no form for it
-        return Decoded(kind, error=f"can't be shown: {error}")
+        return DecodedValue(kind, error=f"can't be shown: {error}")
 
 
 def _told(definition: SchemaDefinition) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from broker.local_cluster.errors import LocalClusterError
 
-__all__ = ["ClusterFolder", "Remembered", "candidate_ports", "port_is_free"]
+__all__ = ["ClusterFolder", "SavedPorts", "candidate_ports", "port_is_free"]
 
 _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 # Below what systems give to outgoing connections: none of those can take a port from a
@@ -23,7 +23,7 @@ _CANDIDATES: Final = range(20_000, 32_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class SavedPorts:
     """What the next start on the same data needs."""
 
     bookies: int | None = None
@@ -50,14 +50,14 @@ class ClusterFolder:
     def close(self) -> None:
         os.close(self._lock)
 
-    def remembered(self) -> Remembered:
+    def saved_ports(self) -> SavedPorts:
         """Raises LocalClusterError: the file is damaged."""
         try:
             stored = json.loads(self._memory.read_text())
             ports = {str(role): int(port) for role, port in stored["ports"].items()}
-            return Remembered(int(stored["bookies"]), ports)
+            return SavedPorts(int(stored["bookies"]), ports)
         except FileNotFoundError:
-            return Remembered()
+            return SavedPorts()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LocalClusterError(f"{self._memory} is damaged: {error}") from error
 

@@ -6,10 +6,10 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Member", "RestartPolicy", "State", "how_it_ended"]
+__all__ = ["Member", "MemberState", "RestartPolicy", "how_it_ended"]
 
 
-class State(StrEnum):
+class MemberState(StrEnum):
     WAITING = "waiting"  # for those it needs
     STARTING = "starting"
     READY = "ready"
@@ -43,7 +43,7 @@ class Member:
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
-        self.state = State.WAITING
+        self.state = MemberState.WAITING
         self.pid = 0  # 0: there is no process
         self.restarts = 0
         self.can_not_start = False
@@ -57,18 +57,18 @@ class Member:
         return self._ending
 
     def on_started(self, now_s: float, pid: int) -> None:
-        if self.state is State.RESTARTING:
+        if self.state is MemberState.RESTARTING:
             self.restarts += 1
-        self.state, self.pid, self._since_s = State.STARTING, pid, now_s
+        self.state, self.pid, self._since_s = MemberState.STARTING, pid, now_s
 
     def on_ready(self) -> None:
-        if self.state is State.STARTING:  # else it is being stopped
-            self.state, self._was_ready = State.READY, True
+        if self.state is MemberState.STARTING:  # else it is being stopped
+            self.state, self._was_ready = MemberState.READY, True
 
     def on_stop(self) -> None:
         """It is to end, and to stay so."""
         self._ending = True
-        self.state = State.STOPPING if self.pid else State.STOPPED
+        self.state = MemberState.STOPPING if self.pid else MemberState.STOPPED
 
     def on_exit(self, now_s: float) -> float | None:
         """After so many seconds it is to be started again; None: never."""
@@ -78,9 +78,9 @@ class Member:
             self._deaths >= self._policy.starts_max or not self._policy.enabled
         )
         if self._ending or not self._policy.enabled or self.can_not_start:
-            self.state = State.STOPPED
+            self.state = MemberState.STOPPED
             return None
-        self.state = State.RESTARTING
+        self.state = MemberState.RESTARTING
         doublings = min(self._deaths - 1, 32)
         return min(self._policy.first_s * 2.0**doublings, self._policy.longest_s)
 

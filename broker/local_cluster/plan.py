@@ -14,14 +14,14 @@ from broker.local_cluster.errors import LocalClusterError
 
 __all__ = [
     "FREE",
+    "ClusterOptions",
     "ClusterPlan",
-    "Kind",
     "PlannedProcess",
     "PortBases",
-    "Wish",
+    "ProcessKind",
     "assign_ports",
     "bookie_count",
-    "check_wish",
+    "check_cluster_options",
     "plan_cluster",
     "quorum_settings",
 ]
@@ -35,7 +35,7 @@ NODES_MAX: Final = 64
 """Of one kind: more is a mistake on one machine."""
 
 
-class Kind(StrEnum):
+class ProcessKind(StrEnum):
     """In the order of the start; the stop goes the other way round."""
 
     ZOOKEEPER = "zookeeper"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
     BROKER = "broker"
 
 
-STAGES: Final = tuple(Kind)
+STAGES: Final = tuple(ProcessKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PortBases:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ClusterOptions:
     """What was asked for.
 
     Attributes:
@@ -89,7 +89,7 @@ class PlannedProcess:
     """
 
     name: str
-    kind: Kind
+    kind: ProcessKind
     host: str
     port: int
     web_port: int
@@ -109,36 +109,43 @@ class ClusterPlan:
     processes: tuple[PlannedProcess, ...]  # in the order of the start
     metadata_url: str
 
-    def stage(self, kind: Kind) -> tuple[PlannedProcess, ...]:
+    def stage(self, kind: ProcessKind) -> tuple[PlannedProcess, ...]:
         return tuple(process for process in self.processes if process.kind is kind)
 
     @property
     def service_url(self) -> str:
         """All brokers in one URL, as clients take it."""
-        return "pulsar://" + ",".join(broker.address for broker in self.stage(Kind.BROKER))
+        return "pulsar://" + ",".join(broker.address for broker in self.stage(ProcessKind.BROKER))
 
     @property
     def web_urls(self) -> tuple[str, ...]:
-        return tuple(broker.web_url for broker in self.stage(Kind.BROKER))
+        return tuple(broker.web_url for broker in self.stage(ProcessKind.BROKER))
 
 
-def check_wish(wish: Wish, bases: PortBases) -> None:
+def check_cluster_options(cluster_options: ClusterOptions, bases: PortBases) -> None:
     """Before anything is touched.
 
     Raises:
         LocalClusterError: what was asked for makes no cluster.
     """
-    for what, count in (("--brokers", wish.brokers), ("--bookies", wish.bookies)):
+    for what, count in (
+        ("--brokers", cluster_options.brokers),
+        ("--bookies", cluster_options.bookies),
+    ):
         if not 1 <= count <= NODES_MAX:
             raise LocalClusterError(f"{what} {count}: 1 to {NODES_MAX} are expected")
-    if ":" in wish.host or not wish.host:
-        raise LocalClusterError(f"--bind {wish.host}: an IPv4 address or a name is expected")
-    for role, port in _roles(wish, bases):
+    if ":" in cluster_options.host or not cluster_options.host:
+        raise LocalClusterError(
+            f"--bind {cluster_options.host}: an IPv4 address or a name is expected"
+        )
+    for role, port in _roles(cluster_options, bases):
         if not 0 <= port <= PORT_MAX:
             raise LocalClusterError(f"port {port} ({role}): there is no such port")
-    if wish.metadata_url and not wish.metadata_url.startswith("zk:"):
-        raise LocalClusterError(f"--metadata {wish.metadata_url}: zk:HOST:PORT/CHROOT is expected")
-    for text in (*wish.broker_settings, *wish.bookie_settings):
+    if cluster_options.metadata_url and not cluster_options.metadata_url.startswith("zk:"):
+        raise LocalClusterError(
+            f"--metadata {cluster_options.metadata_url}: zk:HOST:PORT/CHROOT is expected"
+        )
+    for text in (*cluster_options.broker_settings, *cluster_options.bookie_settings):
         if not text.partition("=")[1]:
             raise LocalClusterError(f"{text}: KEY=VALUE is expected")
 
@@ -176,7 +183,7 @@ def quorum_settings(bookies: int) -> dict[str, str]:
 
 
 def assign_ports(
-    wish: Wish,
+    cluster_options: ClusterOptions,
     bases: PortBases,
     known: Mapping[str, int],
     is_free: Callable[[int], bool],
@@ -193,7 +200,7 @@ def assign_ports(
     ports: dict[str, int] = {}
     taken: set[int] = set()
     # Those that can't move first, so that no free choice takes one of theirs.
-    for role, port in sorted(_roles(wish, bases), key=lambda pair: pair[1] == FREE):
+    for role, port in sorted(_roles(cluster_options, bases), key=lambda pair: pair[1] == FREE):
         if port != FREE:
             if port in taken or not is_free(port):
                 raise LocalClusterError(
@@ -209,41 +216,46 @@ def assign_ports(
     return ports
 
 
-def _roles(wish: Wish, bases: PortBases) -> Iterator[tuple[str, int]]:
+def _roles(cluster_options: ClusterOptions, bases: PortBases) -> Iterator[tuple[str, int]]:
     def behind(base: int, index: int) -> int:
         return base + index if base != FREE else FREE
 
-    if not wish.metadata_url:
+    if not cluster_options.metadata_url:
         yield "zookeeper", bases.zookeeper
-    for index in range(wish.brokers):
+    for index in range(cluster_options.brokers):
         yield f"broker-{index + 1}", behind(bases.broker, index)
         yield f"broker-{index + 1} web", behind(bases.web, index)
-    for index in range(wish.bookies):
+    for index in range(cluster_options.bookies):
         yield f"bookie-{index + 1}", behind(bases.bookie, index)
         yield f"bookie-{index + 1} web", FREE
     yield "autorecovery web", FREE
 
 
-def plan_cluster(wish: Wish, ports: Mapping[str, int], data: str) -> ClusterPlan:
+def plan_cluster(
+    cluster_options: ClusterOptions, ports: Mapping[str, int], data: str
+) -> ClusterPlan:
     """
     Args:
         ports: as ``assign_ports`` made them.
         data: folder below which each process has its own.
     """
     processes = []
-    metadata_url = wish.metadata_url
+    metadata_url = cluster_options.metadata_url
     if not metadata_url:
         port = ports["zookeeper"]
-        host = wish.reachable_host  # nobody else has to reach it
+        host = cluster_options.reachable_host  # nobody else has to reach it
         metadata_url = f"zk:{host}:{port}"
-        processes.append(PlannedProcess("zookeeper", Kind.ZOOKEEPER, host, port, 0, ()))
+        processes.append(PlannedProcess("zookeeper", ProcessKind.ZOOKEEPER, host, port, 0, ()))
     processes += [
         *(
-            _bookie(wish, name, ports, metadata_url, data)
-            for name in _names("bookie", wish.bookies)
+            _bookie(cluster_options, name, ports, metadata_url, data)
+            for name in _names("bookie", cluster_options.bookies)
         ),
-        _autorecovery(wish, ports, metadata_url),
-        *(_broker(wish, name, ports, metadata_url) for name in _names("broker", wish.brokers)),
+        _autorecovery(cluster_options, ports, metadata_url),
+        *(
+            _broker(cluster_options, name, ports, metadata_url)
+            for name in _names("broker", cluster_options.brokers)
+        ),
     ]
     return ClusterPlan(tuple(processes), metadata_url)
 
@@ -253,47 +265,62 @@ def _names(kind: str, count: int) -> list[str]:
 
 
 def _bookie(
-    wish: Wish, name: str, ports: Mapping[str, int], metadata_url: str, data: str
+    cluster_options: ClusterOptions,
+    name: str,
+    ports: Mapping[str, int],
+    metadata_url: str,
+    data: str,
 ) -> PlannedProcess:
     port, web_port = ports[name], ports[f"{name} web"]
-    host = wish.reachable_host
+    host = cluster_options.reachable_host
     settings = {
         "advertisedAddress": host,
         "zkTimeout": str(SESSION_MS),
-        **_web(web_port, wish.host),
+        **_web(web_port, cluster_options.host),
     }
     arguments = (
         *("bookie", "--id", name, "--metadata", metadata_url, "--data", f"{data}/{name}"),
-        *("--bind", wish.host, "--port", str(port)),
-        *_set(settings, wish.bookie_settings),
+        *("--bind", cluster_options.host, "--port", str(port)),
+        *_set(settings, cluster_options.bookie_settings),
     )
-    return PlannedProcess(name, Kind.BOOKIE, host, port, web_port, arguments)
+    return PlannedProcess(name, ProcessKind.BOOKIE, host, port, web_port, arguments)
 
 
-def _autorecovery(wish: Wish, ports: Mapping[str, int], metadata_url: str) -> PlannedProcess:
+def _autorecovery(
+    cluster_options: ClusterOptions, ports: Mapping[str, int], metadata_url: str
+) -> PlannedProcess:
     web_port = ports["autorecovery web"]
     arguments = (
         *("autorecovery", "--id", "autorecovery", "--metadata", metadata_url),
-        *_set({"zkTimeout": str(SESSION_MS), **_web(web_port, wish.host)}, ()),
+        *_set({"zkTimeout": str(SESSION_MS), **_web(web_port, cluster_options.host)}, ()),
     )
     return PlannedProcess(
-        "autorecovery", Kind.AUTORECOVERY, wish.reachable_host, 0, web_port, arguments
+        "autorecovery",
+        ProcessKind.AUTORECOVERY,
+        cluster_options.reachable_host,
+        0,
+        web_port,
+        arguments,
     )
 
 
-def _broker(wish: Wish, name: str, ports: Mapping[str, int], metadata_url: str) -> PlannedProcess:
+def _broker(
+    cluster_options: ClusterOptions, name: str, ports: Mapping[str, int], metadata_url: str
+) -> PlannedProcess:
     port, web_port = ports[name], ports[f"{name} web"]
     settings = {
-        "advertisedAddress": wish.reachable_host,
+        "advertisedAddress": cluster_options.reachable_host,
         "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
-        **quorum_settings(wish.bookies),
+        **quorum_settings(cluster_options.bookies),
     }
     arguments = (
-        *("broker", "--metadata", metadata_url, "--bind", wish.host),
+        *("broker", "--metadata", metadata_url, "--bind", cluster_options.host),
         *("--port", str(port), "--web-port", str(web_port)),
-        *_set(settings, wish.broker_settings),
+        *_set(settings, cluster_options.broker_settings),
     )
-    return PlannedProcess(name, Kind.BROKER, wish.reachable_host, port, web_port, arguments)
+    return PlannedProcess(
+        name, ProcessKind.BROKER, cluster_options.reachable_host, port, web_port, arguments
+    )
 
 
 def _web(port: int, host: str) -> dict[str, str]:

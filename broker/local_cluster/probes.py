@@ -14,12 +14,12 @@ from http.client import HTTPException
 from typing import Any, Final
 
 from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
-from broker.local_cluster.plan import Kind, PlannedProcess
+from broker.local_cluster.plan import PlannedProcess, ProcessKind
 from metadata.errors import MetadataError
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.store import MetadataStore
 
-__all__ = ["Registry", "Seen", "health_of", "zookeeper_answers"]
+__all__ = ["ClusterRegistry", "ObservedState", "health_of", "zookeeper_answers"]
 
 _log = logging.getLogger(__name__)
 _ANSWER_S_MAX: Final = 3.0
@@ -30,7 +30,7 @@ _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedState:
     """What ZooKeeper holds.
 
     Attributes:
@@ -42,14 +42,14 @@ class Seen:
     leader: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Registry:
+class ClusterRegistry:
     """A session on the cluster's metadata, made when it is needed."""
 
     def __init__(self, metadata_url: str) -> None:
         self._url = metadata_url
         self._store: MetadataStore | None = None
 
-    async def look(self) -> Seen | None:
+    async def look(self) -> ObservedState | None:
         """None: ZooKeeper doesn't answer now."""
         try:
             async with asyncio.timeout(_ANSWER_S_MAX + _SESSION_S):
@@ -59,7 +59,7 @@ class Registry:
             await self.close()  # the next look has a new session
             return None
 
-    async def _look(self) -> Seen:
+    async def _look(self) -> ObservedState:
         store = self._store
         if store is None:
             store = self._store = await connect_store(
@@ -69,7 +69,7 @@ class Registry:
         read_only = await store.children(READ_ONLY_PATH)
         node = await store.get(_LEADER_PATH)
         leader = {} if node is None else json.loads(node.value)
-        return Seen(
+        return ObservedState(
             frozenset(writable) - {READ_ONLY_NAME},
             frozenset(read_only),
             leader if isinstance(leader, dict) else {},
@@ -81,18 +81,18 @@ class Registry:
             await store.close()
 
 
-async def health_of(process: PlannedProcess, seen: Seen | None) -> str:
+async def health_of(process: PlannedProcess, seen: ObservedState | None) -> str:
     """A word or two for the table, out of facts only."""
     match process.kind:
-        case Kind.ZOOKEEPER:
+        case ProcessKind.ZOOKEEPER:
             answers = await asyncio.to_thread(zookeeper_answers, process.host, process.port)
             return "answers" if answers else "no answer"
-        case Kind.BOOKIE:
+        case ProcessKind.BOOKIE:
             return bookie_health(process.name, seen)
-        case Kind.AUTORECOVERY:
+        case ProcessKind.AUTORECOVERY:
             url = f"{process.web_url}/api/v1/autorecovery/status"
             return autorecovery_health(await asyncio.to_thread(_page, url))
-        case Kind.BROKER:
+        case ProcessKind.BROKER:
             broker = process.web_url.removeprefix("http://")
             url = f"{process.web_url}/admin/v2/brokers/standalone/{broker}/ownedNamespaces"
             owned = await asyncio.to_thread(_page, url)
@@ -101,7 +101,7 @@ async def health_of(process: PlannedProcess, seen: Seen | None) -> str:
             return broker_health(process, owned, seen)
 
 
-def bookie_health(name: str, seen: Seen | None) -> str:
+def bookie_health(name: str, seen: ObservedState | None) -> str:
     if seen is None:
         return "unknown: no ZooKeeper"
     if name in seen.writable:
@@ -116,7 +116,7 @@ def autorecovery_health(status: Any) -> str:
     return role if status.get("enabled", True) else f"{role}, switched off"
 
 
-def broker_health(process: PlannedProcess, owned: Any, seen: Seen | None) -> str:
+def broker_health(process: PlannedProcess, owned: Any, seen: ObservedState | None) -> str:
     if not isinstance(owned, dict):
         return "no answer"
     leads = seen is not None and (

@@ -15,10 +15,10 @@ from broker.local_cluster.folder import ClusterFolder, candidate_ports, port_is_
 from broker.local_cluster.java import find_jars, find_java, zoo_cfg, zookeeper_command
 from broker.local_cluster.member import RestartPolicy
 from broker.local_cluster.plan import (
+    ClusterOptions,
     ClusterPlan,
     PlannedProcess,
     PortBases,
-    Wish,
     assign_ports,
     plan_cluster,
 )
@@ -31,20 +31,22 @@ _STOP_S_MAX: Final = 45.0
 _REDRAW_S: Final = 1.0
 
 
-def run(wish: Wish, bases: PortBases, folder: ClusterFolder, policy: RestartPolicy) -> int:
+def run(
+    cluster_options: ClusterOptions, bases: PortBases, folder: ClusterFolder, policy: RestartPolicy
+) -> int:
     """Run until SIGINT or SIGTERM; the exit code: 0, or 4 when some had to be killed.
 
     Raises:
         LocalClusterError: it can't start; nothing runs then.
     """
-    command = _Commands(folder, find_zookeeper=not wish.metadata_url)
+    command = _Commands(folder, find_zookeeper=not cluster_options.metadata_url)
     ports = assign_ports(
-        *(wish, bases, folder.remembered().ports),
-        lambda port: port_is_free(wish.host, port),
+        *(cluster_options, bases, folder.saved_ports().ports),
+        lambda port: port_is_free(cluster_options.host, port),
         candidate_ports(),
     )
-    plan = plan_cluster(wish, ports, str(folder.path))
-    folder.remember(wish.bookies, ports)
+    plan = plan_cluster(cluster_options, ports, str(folder.path))
+    folder.remember(cluster_options.bookies, ports)
     _log_to(folder.log_path("cluster"))
     return asyncio.run(_serve(plan, folder, command, policy))
 

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.local_cluster.member import State
-from broker.local_cluster.rows import COLUMNS, Row, summary, text_table
+from broker.local_cluster.member import MemberState
+from broker.local_cluster.status_table import COLUMNS, ProcessRow, summary, text_table
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["LiveScreen", "PlainScreen", "Screen", "open_screen"]
 
 _COLOURS: Final = {
-    State.WAITING: "dim",
-    State.STARTING: "yellow",
-    State.READY: "green",
-    State.RESTARTING: "red",
-    State.STOPPING: "yellow",
-    State.STOPPED: "dim",
+    MemberState.WAITING: "dim",
+    MemberState.STARTING: "yellow",
+    MemberState.READY: "green",
+    MemberState.RESTARTING: "red",
+    MemberState.STOPPING: "yellow",
+    MemberState.STOPPED: "dim",
 }
 _RIGHT: Final = {"pid", "memory", "CPU", "restarts"}
 _LINES_SHOWN: Final = 6
@@ -33,10 +33,10 @@ class Screen(Protocol):
     def say(self, line: str) -> None:
         """News."""
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[ProcessRow]) -> None:
         """How it is now; called about once a second."""
 
-    def started(self, rows: Sequence[Row], addresses: Sequence[str]) -> None:
+    def started(self, rows: Sequence[ProcessRow], addresses: Sequence[str]) -> None:
         """All of them are ready, and may be found there."""
 
     def close(self) -> None: ...
@@ -49,10 +49,10 @@ class PlainScreen:
         with contextlib.suppress(OSError):  # nobody reads any more; the cluster goes on
             print(line, flush=True)
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[ProcessRow]) -> None:
         pass
 
-    def started(self, rows: Sequence[Row], addresses: Sequence[str]) -> None:
+    def started(self, rows: Sequence[ProcessRow], addresses: Sequence[str]) -> None:
         for line in (*text_table(rows), *addresses):
             self.say(line)
 
@@ -69,7 +69,7 @@ class LiveScreen:
         from rich.live import Live
 
         self._news: deque[str] = deque(maxlen=_LINES_SHOWN)
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[ProcessRow] = ()
         self._addresses: Sequence[str] = ()  # stay, however many news there are
         self._live: Live = Live(
             console=Console(), auto_refresh=False, redirect_stderr=False, redirect_stdout=False
@@ -80,11 +80,11 @@ class LiveScreen:
         self._news.append(line)
         self._draw()
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[ProcessRow]) -> None:
         self._rows = rows
         self._draw()
 
-    def started(self, rows: Sequence[Row], addresses: Sequence[str]) -> None:
+    def started(self, rows: Sequence[ProcessRow], addresses: Sequence[str]) -> None:
         self._addresses = addresses
         self.show(rows)
 
@@ -99,7 +99,7 @@ class LiveScreen:
         self._live.update(Group(table_of(self._rows), *lines), refresh=True)
 
 
-def table_of(rows: Sequence[Row]) -> Table:
+def table_of(rows: Sequence[ProcessRow]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -16,13 +16,13 @@ from typing import Final
 
 import psutil
 
-from broker.local_cluster import guard
+from broker.local_cluster import parent_guard
 from broker.local_cluster.errors import LocalClusterError
 from broker.local_cluster.folder import ClusterFolder
-from broker.local_cluster.member import Member, RestartPolicy, State, how_it_ended
-from broker.local_cluster.plan import STAGES, ClusterPlan, Kind, PlannedProcess
-from broker.local_cluster.probes import Registry, health_of, zookeeper_answers
-from broker.local_cluster.rows import Facts, Row, row
+from broker.local_cluster.member import Member, MemberState, RestartPolicy, how_it_ended
+from broker.local_cluster.plan import STAGES, ClusterPlan, PlannedProcess, ProcessKind
+from broker.local_cluster.probes import ClusterRegistry, health_of, zookeeper_answers
+from broker.local_cluster.status_table import ProcessRow, ProcessStats, row
 
 __all__ = ["Supervisor"]
 
@@ -39,7 +39,7 @@ class _Child:
 
     def __init__(self, plan: PlannedProcess, policy: RestartPolicy, log: Path) -> None:
         self.plan, self.member, self.log = plan, Member(policy), log
-        self.facts = Facts()
+        self.stats = ProcessStats()
         self.process: asyncio.subprocess.Process | None = None
         self.meter: psutil.Process | None = None
         self.settled = asyncio.Event()  # it was ready once, or can't start
@@ -50,7 +50,7 @@ class _Child:
 class Supervisor:
     """Owns the processes of one cluster; start it, then stop it, on the main thread's loop.
 
-    The main thread's: children die with the thread that made them (guard.py).
+    The main thread's: children die with the thread that made them (parent_guard.py).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Supervisor:
         self._children = [
             _Child(each, policy, folder.log_path(each.name)) for each in plan.processes
         ]
-        self._registry = Registry(plan.metadata_url)
+        self._registry = ClusterRegistry(plan.metadata_url)
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -81,7 +81,11 @@ class Supervisor:
             LocalClusterError: one of them can't start; what it said is in the text.
         """
         self._looking = asyncio.create_task(self._look_for_ever())
-        for group in ((Kind.ZOOKEEPER,), (Kind.BOOKIE,), (Kind.AUTORECOVERY, Kind.BROKER)):
+        for group in (
+            (ProcessKind.ZOOKEEPER,),
+            (ProcessKind.BOOKIE,),
+            (ProcessKind.AUTORECOVERY, ProcessKind.BROKER),
+        ):
             children = [child for child in self._children if child.plan.kind in group]
             for child in children:
                 child.task = asyncio.create_task(self._keep(child))
@@ -135,11 +139,11 @@ class Supervisor:
             child.member.on_stop()
             _signal(child, signal.SIGKILL)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ProcessRow]:
         """The table, with memory and CPU of now."""
         for child in self._children:
             _measure(child)
-        return [row(child.plan, child.member, child.facts) for child in self._children]
+        return [row(child.plan, child.member, child.stats) for child in self._children]
 
     async def _keep(self, child: _Child) -> None:
         """Until it is to stay down."""
@@ -178,7 +182,7 @@ class Supervisor:
         with child.log.open("ab") as log:
             child.log_offset = log.tell()
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", guard.__file__, str(os.getpid())),
+                *(sys.executable, "-I", "-S", parent_guard.__file__, str(os.getpid())),
                 *self._command(child.plan),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -205,19 +209,21 @@ class Supervisor:
                 break
             await asyncio.sleep(_POLL_S)
         child.member.on_ready()
-        if child.member.state is State.READY:
+        if child.member.state is MemberState.READY:
             child.settled.set()
             self._say(f"{child.plan.name} ready at {child.plan.address}")
 
     async def _look_for_ever(self) -> None:
         while True:
-            ready = [each for each in self._children if each.member.state is State.READY]
+            ready = [each for each in self._children if each.member.state is MemberState.READY]
             seen = await self._registry.look() if ready else None
             answers = await asyncio.gather(*(health_of(each.plan, seen) for each in ready))
             for child, health in zip(ready, answers, strict=True):
-                if health != child.facts.health:
+                if health != child.stats.health:
                     _log.info("%s: %s", child.plan.name, health)
-                child.facts = Facts(health, child.facts.resident_bytes, child.facts.cpu_share)
+                child.stats = ProcessStats(
+                    health, child.stats.resident_bytes, child.stats.cpu_share
+                )
             await asyncio.sleep(_LOOK_S)
 
     async def _stop_looking(self) -> None:
@@ -230,7 +236,7 @@ class Supervisor:
 
 def _is_ready(child: _Child) -> bool:
     plan = child.plan
-    if plan.kind is Kind.ZOOKEEPER:
+    if plan.kind is ProcessKind.ZOOKEEPER:
         return zookeeper_answers(plan.host, plan.port)
     with child.log.open("rb") as log:
         log.seek(child.log_offset)
@@ -250,7 +256,7 @@ def _measure(child: _Child) -> None:
         with child.meter.oneshot():
             resident = child.meter.memory_info().rss
             share = child.meter.cpu_percent(None) / 100
-        child.facts = Facts(child.facts.health, resident, share)
+        child.stats = ProcessStats(child.stats.health, resident, share)
 
 
 def _tail(log: Path, offset: int) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.local_cluster.errors import LocalClusterError
 
-__all__ = ["ServerLine", "heap_flags", "own_id", "parse_servers", "server_cfg"]
+__all__ = ["ServerAddress", "heap_flags", "own_id", "parse_servers", "server_cfg"]
 
 _SERVER: Final = re.compile(r"(\d+)=([^:\s]+):(\d+):(\d+)")
 _HEAP: Final = re.compile(r"\d+[kKmMgG]")
@@ -31,7 +31,7 @@ _OWN: Final = frozenset({"dataDir", "clientPort"})
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLine:
+class ServerAddress:
     """One member of an ensemble; ``id`` is 1 to 255."""
 
     id: int
@@ -40,7 +40,7 @@ class ServerLine:
     election_port: int
 
 
-def parse_servers(texts: Sequence[str]) -> list[ServerLine]:
+def parse_servers(texts: Sequence[str]) -> list[ServerAddress]:
     """Of ``ID=HOST:PEER_PORT:ELECTION_PORT`` each.
 
     Raises:
@@ -51,13 +51,13 @@ def parse_servers(texts: Sequence[str]) -> list[ServerLine]:
         found = _SERVER.fullmatch(text)
         if found is None or not 0 < int(found[1]) < 256:
             raise LocalClusterError(f"--server {text}: ID=HOST:PEER_PORT:ELECTION_PORT is expected")
-        servers.append(ServerLine(int(found[1]), found[2], int(found[3]), int(found[4])))
+        servers.append(ServerAddress(int(found[1]), found[2], int(found[3]), int(found[4])))
     if len({each.id for each in servers}) < len(servers):
         raise LocalClusterError("--server: one id twice")
     return servers
 
 
-def own_id(given: int | None, host_name: str, servers: Sequence[ServerLine]) -> int:
+def own_id(given: int | None, host_name: str, servers: Sequence[ServerAddress]) -> int:
     """This server's id among ``servers``: the given one, else the host's number and one.
 
     Raises:
@@ -78,7 +78,7 @@ def server_cfg(
     data: Path,
     bind: str,
     port: int,
-    servers: Sequence[ServerLine],
+    servers: Sequence[ServerAddress],
     settings: Mapping[str, str],
 ) -> str:
     """The text of zoo.cfg.

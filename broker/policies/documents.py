@@ -14,7 +14,7 @@ from broker.policies.values import Names, Text
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
 
 __all__ = [
     "TOPIC_QUOTA_ABOVE_RETENTION",
@@ -158,7 +158,7 @@ def change_inner(document: Document, scope: str, field: str, key: str, value: An
     return change_topic(document, scope, field, inner)
 
 
-def check_topic_agreement(policies: Policies, reason: str) -> None:
+def check_topic_agreement(policies: EffectivePolicies, reason: str) -> None:
     """A topic's quota against its retention, whoever of topic and namespace names them.
 
     Raises:

@@ -5,7 +5,7 @@ document has rates by cluster; a topic's document is ``{"local": {...}, "global"
 ``local`` wins, with the same names and rates as they are.
 
 Everything is worked out once, when a document was read: topics of a namespace without own policies
-share one ``Policies``, and asking it is an attribute read.
+share one ``EffectivePolicies``, and asking it is an attribute read.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = [
     "STRATEGIES",
     "AutoTopicCreation",
     "BacklogQuota",
-    "DelayedDelivery",
-    "InactiveTopics",
-    "Persistence",
-    "Policies",
+    "DelayedDeliveryPolicies",
+    "EffectivePolicies",
+    "InactiveTopicPolicies",
+    "PersistencePolicies",
     "Rate",
-    "Retention",
+    "RetentionPolicies",
     "SubscribeRate",
 ]
 
@@ -57,7 +57,7 @@ _QUOTA_TYPES: Final = ("destination_storage", "message_age")
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionPolicies:
     """How long acknowledged messages are kept; -1: for ever, 0: not."""
 
     time_ms: int
@@ -106,7 +106,7 @@ class SubscribeRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Persistence:
+class PersistencePolicies:
     """Bookies of a topic's ledgers, and the writes of a cursor."""
 
     ensemble: int
@@ -117,7 +117,7 @@ class Persistence:
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedDelivery:
+class DelayedDeliveryPolicies:
     active: bool
     """Whether messages with a delivery time wait for it."""
     tick_ms: int
@@ -126,7 +126,7 @@ class DelayedDelivery:
 
 
 @dataclass(frozen=True, slots=True)
-class InactiveTopics:
+class InactiveTopicPolicies:
     """When a topic that nobody uses is deleted."""
 
     delete: bool
@@ -145,7 +145,7 @@ class AutoTopicCreation:
     partitions: int
 
 
-class Policies:
+class EffectivePolicies:
     """Read-only; never changed, replaced when one of its documents changes."""
 
     __slots__ = (
@@ -191,7 +191,7 @@ class Policies:
         document: Document,
         config: BrokerConfig,
         topic_document: Document = _EMPTY,
-        namespace: Policies | None = None,
+        namespace: EffectivePolicies | None = None,
     ) -> None:
         """
         Args:
@@ -215,12 +215,12 @@ class Policies:
         self._read_rest()
         self.offload = effective_offload(self)
 
-    def with_topic(self, topic_document: Document | None) -> Policies:
+    def with_topic(self, topic_document: Document | None) -> EffectivePolicies:
         """A topic's policies from its namespace's; None: it has none of its own."""
         assert not self.topic_document, "these are a topic's already"
         if not topic_document:
             return self
-        return Policies(self.document, self.config, topic_document, self)
+        return EffectivePolicies(self.document, self.config, topic_document, self)
 
     def value(self, field: str) -> Any:
         """A policy as stored, of the most specific document that has it; None: none has."""
@@ -247,7 +247,7 @@ class Policies:
             kept.get("retentionTimeInMinutes"), config.default_retention_time_in_minutes
         )
         megabytes = _integer(kept.get("retentionSizeInMB"), config.default_retention_size_in_mb)
-        self.retention = Retention(
+        self.retention = RetentionPolicies(
             -1 if minutes < 0 else minutes * _MINUTE_MS, -1 if megabytes < 0 else megabytes << 20
         )
         self.message_ttl_s = self._integer(
@@ -261,7 +261,7 @@ class Policies:
         self.backlog_quotas = {kind: self._quota(kind) for kind in _QUOTA_TYPES}
         """By type: ``destination_storage`` (its size counts), ``message_age`` (its time)."""
         stored = _object(self.value("persistence"))
-        self.persistence = Persistence(
+        self.persistence = PersistencePolicies(
             _positive(
                 stored.get("bookkeeperEnsemble"), config.managed_ledger_default_ensemble_size
             ),
@@ -378,7 +378,7 @@ class Policies:
         )
         """Names of the allowed types."""
         delayed = _object(self.value("delayed_delivery_policies"))
-        self.delayed_delivery = DelayedDelivery(
+        self.delayed_delivery = DelayedDeliveryPolicies(
             _boolean(delayed.get("active"), config.delayed_delivery_enabled),
             min(
                 _positive(delayed.get("tickTime"), config.delayed_delivery_tick_time_millis),
@@ -393,7 +393,7 @@ class Policies:
             ),
         )
         inactive = _object(self.value("inactive_topic_policies"))
-        self.inactive_topics = InactiveTopics(
+        self.inactive_topics = InactiveTopicPolicies(
             _boolean(
                 inactive.get("deleteWhileInactive"), config.broker_delete_inactive_topics_enabled
             ),

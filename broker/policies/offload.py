@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.policies.errors import PolicyRangeError, UnsupportedPolicyError
 from broker.policies.values import LONG_MAX, Choice, Integer, Shape, ShapeField, Text
 from managed_ledger.offload.config import OffloadConfig
-from managed_ledger.offload.places import FILESYSTEM, URI, path_of_uri
+from managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
 
 __all__ = [
     "DELETION_LAG",
@@ -141,7 +141,7 @@ def check_place(value: Mapping[str, Any], config: BrokerConfig) -> None:
         raise PolicyRangeError(f"{URI}: {wanted} is not below {root.as_uri()}, the broker's")
 
 
-def _fields(policies: Policies) -> dict[str, Any]:
+def _fields(policies: EffectivePolicies) -> dict[str, Any]:
     """What holds, field by field; only what anybody set."""
     fields: dict[str, Any] = {}
     for name, legacy in _LEGACY.items():
@@ -154,7 +154,7 @@ def _fields(policies: Policies) -> dict[str, Any]:
     return fields
 
 
-def effective_offload(policies: Policies) -> OffloadConfig:
+def effective_offload(policies: EffectivePolicies) -> OffloadConfig:
     """What holds for a topic."""
     config, fields = policies.config, _fields(policies)
 
@@ -175,7 +175,7 @@ def effective_offload(policies: Policies) -> OffloadConfig:
     )
 
 
-def applied_offload(policies: Policies) -> dict[str, Any] | None:
+def applied_offload(policies: EffectivePolicies) -> dict[str, Any] | None:
     """What holds in the end, as an object; None: nobody said anything."""
     fields, held = _fields(policies), effective_offload(policies)
     if not fields and not held.driver:

@@ -9,7 +9,7 @@ from broker.policies.errors import InvalidPolicyError, PolicyConflictError
 from broker.policies.values import LONG_MAX, Choice, Integer, Shape, ShapeField
 
 if TYPE_CHECKING:
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
 
 __all__ = [
     "QUOTAS",
@@ -67,7 +67,7 @@ def parse_quota(value: Any, namespace: str) -> dict[str, Any]:
     }
 
 
-def applied_quotas(policies: Policies) -> dict[str, dict[str, Any]]:
+def applied_quotas(policies: EffectivePolicies) -> dict[str, dict[str, Any]]:
     """What holds in the end, by type."""
     return {
         kind: {

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bookkeeper.errors import PlacementRuleError
-from broker.bookie_choice import placement_config
+from broker.placement_settings import placement_config
 from broker.policies.effective import LEGACY_STRATEGIES, STRATEGIES
 from broker.policies.errors import (
     InvalidPolicyError,
@@ -48,20 +48,20 @@ from broker.policies.shapes import (
     SUBSCRIBE_RATE,
     SUBSCRIPTION_TYPES,
 )
-from broker.policies.values import LONG_MAX, Choice, Flag, Integer, Kind, Names
+from broker.policies.values import LONG_MAX, Choice, Flag, Integer, Names, ValueKind
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
 
-__all__ = ["POLICIES", "At", "Policy", "policy_of_field"]
+__all__ = ["POLICIES", "Policy", "PolicyRoute", "policy_of_field"]
 
 Off = Callable[[Any], bool]
 _EMPTY: Final = InvalidPolicyError("The request entity cannot be empty.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class At:
+class PolicyRoute:
     """Where one level, namespaces or topics, has a policy."""
 
     path: str
@@ -90,12 +90,12 @@ class Policy:
 
     field: str
     """Its name in documents."""
-    kind: Kind
+    kind: ValueKind
     title: str
     """What it is, for a summary: "Set: ..."."""
     example: Any
-    namespace: At | None = None
-    topic: At | None = None
+    namespace: PolicyRoute | None = None
+    topic: PolicyRoute | None = None
     inner: tuple[str, str] | None = None
     """Setting it is setting this field of another policy; ``field`` is where tools once wrote it.
     """
@@ -107,7 +107,7 @@ class Policy:
     """What holds while neither topic nor namespace sets it."""
     null_error: PolicyError = _EMPTY
     """Why ``null`` is refused, where it is."""
-    effective: Callable[[Policies], Any] | None = None
+    effective: Callable[[EffectivePolicies], Any] | None = None
     """What holds in the end, where that isn't just the most specific document's value."""
     always_applied: bool = False
     """GET always answers what holds in the end."""
@@ -118,7 +118,7 @@ class Policy:
     check: Callable[[Any, BrokerConfig], None] | None = None
     """Against the broker's settings; raises PolicyError."""
 
-    def parse(self, value: Any, at: At, config: BrokerConfig) -> Any:
+    def parse(self, value: Any, at: PolicyRoute, config: BrokerConfig) -> Any:
         """A client's value as it is stored.
 
         Raises:
@@ -133,7 +133,7 @@ class Policy:
             self.check(parsed, config)
         return parsed
 
-    def applied(self, policies: Policies) -> Any:
+    def applied(self, policies: EffectivePolicies) -> Any:
         """What holds in the end, as a document would say it; None: nothing does."""
         if self.effective is not None:
             return self.effective(policies)
@@ -217,7 +217,11 @@ def dispatch_default(messages: int, size: int, *, relative: bool) -> dict[str, A
 
 
 def _limit_row(
-    field: str, title: str, namespace: str, topic: At, default: Callable[[BrokerConfig], int]
+    field: str,
+    title: str,
+    namespace: str,
+    topic: PolicyRoute,
+    default: Callable[[BrokerConfig], int],
 ) -> Policy:
     """A number of things, 0 for any number."""
     return Policy(
@@ -225,7 +229,7 @@ def _limit_row(
         kind=_COUNT,
         title=title,
         example=10,
-        namespace=At(path=namespace, null_removes=False),
+        namespace=PolicyRoute(path=namespace, null_removes=False),
         topic=topic,
         default=default,
     )
@@ -237,12 +241,12 @@ _STORAGE: Final = (
         kind=_COUNT,
         title="seconds after which messages count as acknowledged, 0: never",
         example=3600,
-        namespace=At(
+        namespace=PolicyRoute(
             path="messageTTL",
             null_removes=False,
             too_low="Invalid value for message TTL, message TTL must >= 0",
         ),
-        topic=At(
+        topic=PolicyRoute(
             path="messageTTL", in_query=True, applied=True, too_low="Invalid value for message TTL"
         ),
         default=lambda config: config.ttl_duration_default_in_seconds,
@@ -252,12 +256,12 @@ _STORAGE: Final = (
         kind=_COUNT,
         title="minutes after which a subscription without use is deleted, 0: never",
         example=1440,
-        namespace=At(
+        namespace=PolicyRoute(
             path="subscriptionExpirationTime",
             null_removes=False,
             too_low=_EXPIRATION,
         ),
-        topic=At(
+        topic=PolicyRoute(
             path="subscriptionExpirationTime", in_query=True, applied=True, too_low=_EXPIRATION
         ),
         default=lambda config: config.subscription_expiration_time_minutes,
@@ -267,8 +271,8 @@ _STORAGE: Final = (
         kind=RETENTION,
         title="how long acknowledged messages are kept, -1: for ever",
         example={"retentionTimeInMinutes": 1440, "retentionSizeInMB": 1024},
-        namespace=At(path="retention"),
-        topic=At(path="retention", applied=True),
+        namespace=PolicyRoute(path="retention"),
+        topic=PolicyRoute(path="retention", applied=True),
         default=lambda config: {
             "retentionTimeInMinutes": config.default_retention_time_in_minutes,
             "retentionSizeInMB": config.default_retention_size_in_mb,
@@ -284,8 +288,8 @@ _STORAGE: Final = (
             "bookkeeperAckQuorum": 2,
             "managedLedgerMaxMarkDeleteRate": 1.0,
         },
-        namespace=At(path="persistence", null_removes=False),
-        topic=At(path="persistence", applied=True, null_removes=False),
+        namespace=PolicyRoute(path="persistence", null_removes=False),
+        topic=PolicyRoute(path="persistence", applied=True, null_removes=False),
         null_error=InvalidPolicyError("persistence policies should not be null"),
         check=_check_quorums,
         default=lambda config: {
@@ -300,8 +304,8 @@ _STORAGE: Final = (
         kind=_LONG_COUNT,
         title="bytes of backlog that begin a compaction, 0: none",
         example=0,
-        namespace=At(path="compactionThreshold", method="PUT", null_removes=False),
-        topic=At(
+        namespace=PolicyRoute(path="compactionThreshold", method="PUT", null_removes=False),
+        topic=PolicyRoute(
             path="compactionThreshold",
             applied=True,
             null_removes=False,
@@ -317,7 +321,7 @@ _STORAGE: Final = (
         kind=_ANY_LONG,
         title="bytes of a topic above which ledgers are offloaded, negative: never",
         example=-1,
-        namespace=At(
+        namespace=PolicyRoute(
             path="offloadThreshold", method="PUT", removable=False, null_removes=False, unset=-1
         ),
         stored_unset=-1,
@@ -328,7 +332,7 @@ _STORAGE: Final = (
         kind=_ANY_LONG,
         title="seconds after which ledgers are offloaded, negative: never",
         example=-1,
-        namespace=At(
+        namespace=PolicyRoute(
             path="offloadThresholdInSeconds",
             method="PUT",
             removable=False,
@@ -343,15 +347,15 @@ _STORAGE: Final = (
         kind=_ANY_LONG,
         title="milliseconds that offloaded ledgers stay in bookies, negative: for ever",
         example=-1,
-        namespace=At(path="offloadDeletionLagMs", method="PUT", null_removes=False),
+        namespace=PolicyRoute(path="offloadDeletionLagMs", method="PUT", null_removes=False),
     ),
     Policy(
         field=OFFLOAD_FIELD,
         kind=OFFLOAD,
         title="where ledgers are offloaded to, and when",
         example=OFFLOAD_EXAMPLE,
-        namespace=At(path="offloadPolicies", removable=False, null_removes=False),
-        topic=At(path="offloadPolicies", applied=True, null_removes=False),
+        namespace=PolicyRoute(path="offloadPolicies", removable=False, null_removes=False),
+        topic=PolicyRoute(path="offloadPolicies", applied=True, null_removes=False),
         null_error=PolicyRangeError("The offloadPolicies must be specified for namespace offload."),
         effective=applied_offload,
         check=check_place,
@@ -364,8 +368,8 @@ _RATES: Final = (
         kind=PUBLISH_RATE,
         title="messages and bytes a second that producers of a topic may publish, -1: any",
         example={"publishThrottlingRateInMsg": 1000, "publishThrottlingRateInByte": 1048576},
-        namespace=At(path="publishRate"),
-        topic=At(path="publishRate"),
+        namespace=PolicyRoute(path="publishRate"),
+        topic=PolicyRoute(path="publishRate"),
         by_cluster=True,
         stored_unset={},
     ),
@@ -374,8 +378,8 @@ _RATES: Final = (
         kind=DISPATCH_RATE,
         title="messages and bytes that a topic dispatches in a period, -1: any",
         example=_DISPATCH,
-        namespace=At(path="dispatchRate"),
-        topic=At(path="dispatchRate", applied=True),
+        namespace=PolicyRoute(path="dispatchRate"),
+        topic=PolicyRoute(path="dispatchRate", applied=True),
         by_cluster=True,
         stored_unset={},
         default=lambda config: dispatch_default(
@@ -389,8 +393,8 @@ _RATES: Final = (
         kind=DISPATCH_RATE,
         title="messages and bytes that each subscription dispatches in a period, -1: any",
         example=_DISPATCH,
-        namespace=At(path="subscriptionDispatchRate"),
-        topic=At(path="subscriptionDispatchRate", applied=True),
+        namespace=PolicyRoute(path="subscriptionDispatchRate"),
+        topic=PolicyRoute(path="subscriptionDispatchRate", applied=True),
         by_cluster=True,
         stored_unset={},
         default=lambda config: dispatch_default(
@@ -404,8 +408,8 @@ _RATES: Final = (
         kind=DISPATCH_RATE,
         title="messages and bytes that go to other clusters in a period, -1: any",
         example={**_DISPATCH, "dispatchThrottlingRateInMsg": -1},
-        namespace=At(path="replicatorDispatchRate"),
-        topic=At(path="replicatorDispatchRate", applied=True),
+        namespace=PolicyRoute(path="replicatorDispatchRate"),
+        topic=PolicyRoute(path="replicatorDispatchRate", applied=True),
         by_cluster=True,
         stored_unset={},
         default=lambda _: dispatch_default(0, 0, relative=False),
@@ -417,8 +421,8 @@ _RATES: Final = (
         kind=SUBSCRIBE_RATE,
         title="how often one consumer may subscribe in a period, -1: any",
         example={"subscribeThrottlingRatePerConsumer": 10, "ratePeriodInSecond": 30},
-        namespace=At(path="subscribeRate"),
-        topic=At(path="subscribeRate", applied=True),
+        namespace=PolicyRoute(path="subscribeRate"),
+        topic=PolicyRoute(path="subscribeRate", applied=True),
         by_cluster=True,
         stored_unset={},
         default=lambda config: {
@@ -433,21 +437,21 @@ _LIMITS: Final = (
         "max_producers_per_topic",
         "producers that a topic may have, 0: any number",
         "maxProducersPerTopic",
-        At(path="maxProducers", applied=True, null_removes=False),
+        PolicyRoute(path="maxProducers", applied=True, null_removes=False),
         lambda config: config.max_producers_per_topic,
     ),
     _limit_row(
         "max_consumers_per_topic",
         "consumers that a topic may have, 0: any number",
         "maxConsumersPerTopic",
-        At(path="maxConsumers", applied=True, null_removes=False),
+        PolicyRoute(path="maxConsumers", applied=True, null_removes=False),
         lambda config: config.max_consumers_per_topic,
     ),
     _limit_row(
         "max_consumers_per_subscription",
         "consumers that a subscription may have, 0: any number",
         "maxConsumersPerSubscription",
-        At(
+        PolicyRoute(
             path="maxConsumersPerSubscription",
             null_removes=False,
             too_low="Invalid value for maxConsumersPerSubscription",
@@ -458,21 +462,21 @@ _LIMITS: Final = (
         "max_subscriptions_per_topic",
         "subscriptions that a topic may have, 0: any number",
         "maxSubscriptionsPerTopic",
-        At(path="maxSubscriptionsPerTopic", null_removes=False),
+        PolicyRoute(path="maxSubscriptionsPerTopic", null_removes=False),
         lambda config: config.max_subscriptions_per_topic,
     ),
     _limit_row(
         "max_unacked_messages_per_consumer",
         "messages that a consumer may have unacknowledged, 0: any number",
         "maxUnackedMessagesPerConsumer",
-        At(path="maxUnackedMessagesOnConsumer", applied=True, too_low=_UNACKED),
+        PolicyRoute(path="maxUnackedMessagesOnConsumer", applied=True, too_low=_UNACKED),
         lambda config: config.max_unacked_messages_per_consumer,
     ),
     _limit_row(
         "max_unacked_messages_per_subscription",
         "messages that a subscription may have unacknowledged, 0: any number",
         "maxUnackedMessagesPerSubscription",
-        At(path="maxUnackedMessagesOnSubscription", applied=True, too_low=_UNACKED),
+        PolicyRoute(path="maxUnackedMessagesOnSubscription", applied=True, too_low=_UNACKED),
         lambda config: config.max_unacked_messages_per_subscription,
     ),
     Policy(
@@ -480,14 +484,14 @@ _LIMITS: Final = (
         kind=_COUNT,
         title="topics that a namespace may have, 0: any number",
         example=1000,
-        namespace=At(path="maxTopicsPerNamespace", null_removes=False, unset=0),
+        namespace=PolicyRoute(path="maxTopicsPerNamespace", null_removes=False, unset=0),
     ),
     Policy(
         field="max_message_size",
         kind=_COUNT,
         title="bytes that a message may have, 0: as many as the broker takes",
         example=1048576,
-        topic=At(path="maxMessageSize", null_removes=False, too_low=_MESSAGE_SIZE),
+        topic=PolicyRoute(path="maxMessageSize", null_removes=False, too_low=_MESSAGE_SIZE),
         check=_check_message_size,
     ),
 )
@@ -502,7 +506,7 @@ _CREATION: Final = (
             "topicType": "partitioned",
             "defaultNumPartitions": 4,
         },
-        namespace=At(path="autoTopicCreation"),
+        namespace=PolicyRoute(path="autoTopicCreation"),
         check=_check_partitions,
     ),
     Policy(
@@ -510,8 +514,8 @@ _CREATION: Final = (
         kind=AUTO_SUBSCRIPTION,
         title="whether consuming creates the subscription",
         example={"allowAutoSubscriptionCreation": False},
-        namespace=At(path="autoSubscriptionCreation"),
-        topic=At(path="autoSubscriptionCreation", applied=True),
+        namespace=PolicyRoute(path="autoSubscriptionCreation"),
+        topic=PolicyRoute(path="autoSubscriptionCreation", applied=True),
         default=lambda config: {
             "allowAutoSubscriptionCreation": config.allow_auto_subscription_creation
         },
@@ -525,8 +529,8 @@ _CREATION: Final = (
             "maxInactiveDurationSeconds": 3600,
             "deleteWhileInactive": True,
         },
-        namespace=At(path="inactiveTopicPolicies"),
-        topic=At(path="inactiveTopicPolicies", applied=True),
+        namespace=PolicyRoute(path="inactiveTopicPolicies"),
+        topic=PolicyRoute(path="inactiveTopicPolicies", applied=True),
         default=lambda config: {
             "inactiveTopicDeleteMode": config.broker_delete_inactive_topics_mode,
             "maxInactiveDurationSeconds": (
@@ -544,8 +548,8 @@ _CLIENTS: Final = (
         kind=DELAYED_DELIVERY,
         title="whether messages may ask for later delivery, and how much later",
         example={"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 86400000},
-        namespace=At(path="delayedDelivery"),
-        topic=At(path="delayedDelivery", applied=True),
+        namespace=PolicyRoute(path="delayedDelivery"),
+        topic=PolicyRoute(path="delayedDelivery", applied=True),
         default=lambda config: {
             "tickTime": config.delayed_delivery_tick_time_millis,
             "active": config.delayed_delivery_enabled,
@@ -557,8 +561,8 @@ _CLIENTS: Final = (
         kind=SUBSCRIPTION_TYPES,
         title="subscription types that consumers may use, empty: all",
         example=["Exclusive", "Failover"],
-        namespace=At(path="subscriptionTypesEnabled", null_removes=False, unset=[]),
-        topic=At(path="subscriptionTypesEnabled", null_removes=False, unset=[]),
+        namespace=PolicyRoute(path="subscriptionTypesEnabled", null_removes=False, unset=[]),
+        topic=PolicyRoute(path="subscriptionTypesEnabled", null_removes=False, unset=[]),
         stored_unset=[],
     ),
     Policy(
@@ -566,7 +570,9 @@ _CLIENTS: Final = (
         kind=Flag(),
         title="whether producers must encrypt",
         example=True,
-        namespace=At(path="encryptionRequired", removable=False, null_removes=False, unset=False),
+        namespace=PolicyRoute(
+            path="encryptionRequired", removable=False, null_removes=False, unset=False
+        ),
         stored_unset=False,
     ),
     Policy(
@@ -574,7 +580,7 @@ _CLIENTS: Final = (
         kind=Choice(("None", "Prefix")),
         title="whether a subscription's name must begin with the consumer's role",
         example="Prefix",
-        namespace=At(path="subscriptionAuthMode", removable=False, unset="None"),
+        namespace=PolicyRoute(path="subscriptionAuthMode", removable=False, unset="None"),
         stored_unset="None",
     ),
     Policy(
@@ -582,8 +588,8 @@ _CLIENTS: Final = (
         kind=Flag(),
         title="whether messages that a producer sends again are dropped",
         example=False,
-        namespace=At(path="deduplication", null_removes=False),
-        topic=At(path="deduplicationEnabled", applied=True),
+        namespace=PolicyRoute(path="deduplication", null_removes=False),
+        topic=PolicyRoute(path="deduplicationEnabled", applied=True),
         default=lambda config: config.broker_deduplication_enabled,
     ),
     Policy(
@@ -591,12 +597,14 @@ _CLIENTS: Final = (
         kind=_COUNT,
         title="seconds between snapshots of the deduplication state, 0: by messages only",
         example=0,
-        namespace=At(
+        namespace=PolicyRoute(
             path="deduplicationSnapshotInterval",
             removable=False,
             too_low="interval must be greater than or equal to 0",
         ),
-        topic=At(path="deduplicationSnapshotInterval", too_low="interval must be 0 or more"),
+        topic=PolicyRoute(
+            path="deduplicationSnapshotInterval", too_low="interval must be 0 or more"
+        ),
         default=lambda config: config.broker_deduplication_snapshot_interval_seconds,
     ),
     Policy(
@@ -604,8 +612,8 @@ _CLIENTS: Final = (
         kind=ENTRY_FILTERS,
         title="server-side filters, by name",
         example={"entryFilterNames": "filter"},
-        namespace=At(path="entryFilters"),
-        topic=At(path="entryFilters", applied=True),
+        namespace=PolicyRoute(path="entryFilters"),
+        topic=PolicyRoute(path="entryFilters", applied=True),
         default=lambda _: {"entryFilterNames": ""},
     ),
     Policy(
@@ -613,7 +621,7 @@ _CLIENTS: Final = (
         kind=Names(),
         title="properties of topics that label their metrics",
         example=["team"],
-        namespace=At(path="allowedTopicPropertyKeysForMetrics"),
+        namespace=PolicyRoute(path="allowedTopicPropertyKeysForMetrics"),
         off=_empty,
         feature="Labelling metrics with properties of topics",
     ),
@@ -622,8 +630,8 @@ _CLIENTS: Final = (
         kind=Flag(),
         title="whether subscriptions go to other clusters",
         example=False,
-        namespace=At(path="replicateSubscriptionState"),
-        topic=At(path="replicateSubscriptionState", applied=True),
+        namespace=PolicyRoute(path="replicateSubscriptionState"),
+        topic=PolicyRoute(path="replicateSubscriptionState", applied=True),
         default=lambda _: False,
         off=_false,
         feature="Replication to other clusters",
@@ -633,8 +641,10 @@ _CLIENTS: Final = (
         kind=Flag(),
         title="whether dispatch waits for cursors that can't be stored in full",
         example=True,
-        namespace=At(path="dispatcherPauseOnAckStatePersistent", bodiless=True, unset=False),
-        topic=At(
+        namespace=PolicyRoute(
+            path="dispatcherPauseOnAckStatePersistent", bodiless=True, unset=False
+        ),
+        topic=PolicyRoute(
             path="dispatcherPauseOnAckStatePersistent", bodiless=True, unset=False, applied=True
         ),
         default=lambda _: False,
@@ -650,14 +660,14 @@ _SCHEMAS: Final = (
         kind=Choice(("UNDEFINED", *sorted(STRATEGIES))),
         title="how a new schema must fit the ones before",
         example="BACKWARD",
-        namespace=At(
+        namespace=PolicyRoute(
             path="schemaCompatibilityStrategy",
             method="PUT",
             removable=False,
             applied=True,
             unset="UNDEFINED",
         ),
-        topic=At(path="schemaCompatibilityStrategy", method="PUT", applied=True),
+        topic=PolicyRoute(path="schemaCompatibilityStrategy", method="PUT", applied=True),
         stored_unset="UNDEFINED",
         effective=lambda policies: policies.schema_strategy,
     ),
@@ -666,14 +676,16 @@ _SCHEMAS: Final = (
         kind=Choice(tuple(LEGACY_STRATEGIES)),
         title="the strategy's old form, which holds while the new one is UNDEFINED",
         example="Backward",
-        namespace=At(path="schemaAutoUpdateCompatibilityStrategy", method="PUT", removable=False),
+        namespace=PolicyRoute(
+            path="schemaAutoUpdateCompatibilityStrategy", method="PUT", removable=False
+        ),
     ),
     Policy(
         field="is_allow_auto_update_schema",
         kind=Flag(),
         title="whether producers and consumers may add schema versions",
         example=True,
-        namespace=At(path="isAllowAutoUpdateSchema", removable=False, null_removes=False),
+        namespace=PolicyRoute(path="isAllowAutoUpdateSchema", removable=False, null_removes=False),
         effective=lambda policies: policies.schema_auto_update,
         always_applied=True,
     ),
@@ -682,14 +694,16 @@ _SCHEMAS: Final = (
         kind=Flag(),
         title="whether producers without a schema are refused on topics with one",
         example=True,
-        namespace=At(
+        namespace=PolicyRoute(
             path="schemaValidationEnforced",
             removable=False,
             null_removes=False,
             applied=True,
             unset=False,
         ),
-        topic=At(path="schemaValidationEnforced", null_removes=False, applied=True, unset=False),
+        topic=PolicyRoute(
+            path="schemaValidationEnforced", null_removes=False, applied=True, unset=False
+        ),
         stored_unset=False,
         effective=lambda policies: policies.schema_validation_enforced,
     ),

@@ -21,12 +21,12 @@ __all__ = [
     "Choice",
     "Flag",
     "Integer",
-    "Kind",
     "Names",
     "Number",
     "Shape",
     "ShapeField",
     "Text",
+    "ValueKind",
 ]
 
 INT_MAX: Final = 2**31 - 1
@@ -36,7 +36,7 @@ _WHOLE_TEXT: Final = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")
 _DECIMAL_TEXT: Final = re.compile(r"\s*[+-]?[0-9]{1,40}(\.[0-9]{1,40})?\s*")
 
 
-class Kind(ABC):
+class ValueKind(ABC):
     """How a policy's value is read."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Kind(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Integer(Kind):
+class Integer(ValueKind):
     minimum: int = -(2**31)
     maximum: int = INT_MAX
     too_low: str = ""
@@ -89,7 +89,7 @@ class Integer(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Number(Kind):
+class Number(ValueKind):
     """A floating-point number."""
 
     def parse(self, value: Any, where: str) -> float:
@@ -107,7 +107,7 @@ class Number(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Flag(Kind):
+class Flag(ValueKind):
     def parse(self, value: Any, where: str) -> bool:
         # Clients send the text "true" as well (http-api, trap 42).
         if isinstance(value, str) and value.lower() in ("true", "false"):
@@ -122,7 +122,7 @@ class Flag(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Kind):
+class Choice(ValueKind):
     """One of some texts."""
 
     values: Sequence[str]
@@ -139,7 +139,7 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Kind):
+class Text(ValueKind):
     def parse(self, value: Any, where: str) -> str:
         if not isinstance(value, str):
             raise InvalidPolicyError(f"{where}: {value!r:.60} is not a text")
@@ -151,7 +151,7 @@ class Text(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Names(Kind):
+class Names(ValueKind):
     """A set of texts, each once; of ``values`` only, where they are given, and in their order."""
 
     values: Sequence[str] = ()
@@ -179,13 +179,13 @@ class Names(Kind):
 class ShapeField:
     """One field of an object."""
 
-    kind: Kind
+    kind: ValueKind
     default: Any = None
     """What stands there when the client gives nothing; None: the field is left out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape(Kind):
+class Shape(ValueKind):
     """An object with known fields."""
 
     fields: Mapping[str, ShapeField]

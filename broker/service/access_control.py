@@ -12,11 +12,11 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from bookkeeper.auth.refusals import RefusalLog
+from bookkeeper.auth.refusal_log import RefusalLog
 from broker.auth.authorization import NO_GRANTS, Authorizer, Caller, Permission, Resource
 from broker.errors import AuthorizationError, BrokerMetadataError
 from broker.service.consumer import Consumer
-from broker.service.pending import PendingCreation
+from broker.service.pending_creation import PendingCreation
 from broker.service.resources import POLICIES
 from metadata.errors import MetadataError
 from metadata.paths import decode_name
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from broker.service.producer import Producer
     from metadata.store import MetadataEvent
 
-__all__ = ["AccessControl", "LiveUse", "Right"]
+__all__ = ["AccessControl", "AuthorizedSession", "Right"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _RETRY_S: Final = 1.0
 _EVERYTHING: Final = ""
 
 
-class LiveUse(Protocol):
+class AuthorizedSession(Protocol):
     """What goes on using a right after it was checked: a WebSocket, a REST session."""
 
     @property
@@ -53,7 +53,7 @@ class LiveUse(Protocol):
 
 
 class AccessControl:
-    """Who may do what, for all doors of a broker."""
+    """Who may do what, for all ports of a broker."""
 
     def __init__(self, service: BrokerService) -> None:
         config = service.config
@@ -66,7 +66,7 @@ class AccessControl:
         self._refusals = RefusalLog(logging.getLogger("broker.audit"))
         self.refused = 0
         """For the metrics page."""
-        self.live: set[LiveUse] = set()
+        self.live: set[AuthorizedSession] = set()
         self._watch = _AccessWatch(service, self)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class AccessControl:
         """Raises BrokerMetadataError, MetadataError."""
         return (await self._resources.access(tenant, "")).admins is not None
 
-    def start_use(self, use: LiveUse) -> None:
+    def start_use(self, use: AuthorizedSession) -> None:
         """Watch a use of rights, which were checked; it may be revoked at once.
 
         Between the check and now a document may have changed: so they are asked for again.
@@ -121,7 +121,7 @@ class AccessControl:
                 use.revoke()
                 return
 
-    def end_use(self, use: LiveUse) -> None:
+    def end_use(self, use: AuthorizedSession) -> None:
         self.live.discard(use)
 
     def producer_created(self, connection: Connection, producer: Producer) -> None:

@@ -18,7 +18,7 @@ __all__ = ["assign_broker"]
 
 def assign_broker(
     command: pb.CommandCloseProducer | pb.CommandCloseConsumer,
-    heir: BrokerLookup,
+    new_owner: BrokerLookup,
     listener: str | None,
 ) -> None:
     """The client may connect there without a lookup; older ones skip the fields, and look up.
@@ -27,12 +27,12 @@ def assign_broker(
         listener: whose addresses the client asks for; "": for none's; None: unknown, so that it
             isn't told anything if that matters.
     """
-    if heir.advertised_listeners and listener != "":
-        reached = None if listener is None else heir.by_listener(listener)
+    if new_owner.advertised_listeners and listener != "":
+        reached = None if listener is None else new_owner.by_listener(listener)
         if reached is None:
             return
-        heir = reached
-    if heir.broker_url:
-        command.assignedBrokerServiceUrl = heir.broker_url
-    if heir.broker_url_tls:
-        command.assignedBrokerServiceUrlTls = heir.broker_url_tls
+        new_owner = reached
+    if new_owner.broker_url:
+        command.assignedBrokerServiceUrl = new_owner.broker_url
+    if new_owner.broker_url_tls:
+        command.assignedBrokerServiceUrlTls = new_owner.broker_url_tls

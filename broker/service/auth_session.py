@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.chain import Credentials, Login
+from broker.auth.chain import AuthenticatedClient, Credentials
 from broker.auth.errors import TooManyChecksError
 from broker.auth.provider import BUSY, REFUSED
 from broker.errors import AuthenticationError, AuthorizationError, BrokerError
@@ -62,7 +62,7 @@ class AuthSession:
             self._original = Credentials(
                 command.original_auth_method or "none", command.original_auth_data.encode()
             )
-        self._login: Login | None = None
+        self._login: AuthenticatedClient | None = None
         self._challenged = False
         self._renewing = False  # what the client answered is being checked
         self._timer: asyncio.TimerHandle | None = None
@@ -70,7 +70,7 @@ class AuthSession:
 
     @property
     def proofs(self) -> list[tuple[Credentials, str]]:
-        """What it was let in by (LiveLogin)."""
+        """What it was let in by (AuthenticatedSession)."""
         login = self._login
         assert login is not None
         found = [(self._own, login.role)]
@@ -146,7 +146,7 @@ class AuthSession:
             self._own = credentials
         else:
             self._original = credentials
-        self._login = Login(login.role, login.original_role, principal.expires_at_s)
+        self._login = AuthenticatedClient(login.role, login.original_role, principal.expires_at_s)
         self._arm()
 
     # --- outcomes
@@ -156,7 +156,7 @@ class AuthSession:
         named = self._original_principal if original is None else original.role
         speaks_for = self._authenticator.chain.check_original(own.role, named, same_is_good=False)
         expires_at_s = own.expires_at_s if original is None else original.expires_at_s
-        self._login = Login(own.role, speaks_for, expires_at_s)
+        self._login = AuthenticatedClient(own.role, speaks_for, expires_at_s)
         self._authenticator.success(self._own.method)
         connection = self._connection
         connection.role, connection.original_role = own.role, speaks_for
@@ -183,8 +183,9 @@ class AuthSession:
 
     # --- credentials that expire, or whose key was taken away
 
-    def doubt(self, credentials: Credentials) -> None:
-        """They prove nothing any more (LiveLogin): others are asked for, as when they expire."""
+    def on_key_revoked(self, credentials: Credentials) -> None:
+        """They prove nothing any more (AuthenticatedSession): others are asked for, as when they
+        expire."""
         if credentials is not (self._original or self._own):
             self._connection.close("the key of a proxy's credentials was taken away")
         elif not self._challenged and not self._renewing:

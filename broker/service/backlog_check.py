@@ -13,7 +13,7 @@ from broker.errors import (
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededExceptionError,
 )
-from broker.protocol.entry_head import parse_head
+from broker.protocol.entry_header import parse_header
 from broker.service.backlog_quota import (
     AGE,
     EVICTION,
@@ -107,7 +107,7 @@ class BacklogCheck:
 
     def _note(self, found: tuple[Position, str], head: bytes) -> None:
         self._oldest_at = found[0]
-        self._oldest = OldestMessage(found[1], parse_head(head).publish_time_ms)
+        self._oldest = OldestMessage(found[1], parse_header(head).publish_time_ms)
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """The fields of TopicStats about quotas and the backlog's age.
@@ -123,15 +123,15 @@ class BacklogCheck:
             if head is not None:
                 self._note(found, head)
         oldest = self._oldest
-        figures: dict[str, Any] = {
+        metrics: dict[str, Any] = {
             "backlogSize": self.backlog_bytes(),
             "backlogQuotaLimitSize": quotas[SIZE].limit_bytes,
             "backlogQuotaLimitTime": quotas[AGE].limit_s,
             "oldestBacklogMessageAgeSeconds": -1 if oldest is None else oldest.age_s(now_ms),
         }
         if oldest is not None:
-            figures["oldestBacklogMessageSubscriptionName"] = oldest.subscription
-        return figures
+            metrics["oldestBacklogMessageSubscriptionName"] = oldest.subscription
+        return metrics
 
     # --- what follows from it
 

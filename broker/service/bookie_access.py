@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bookkeeper.client.pool import BookiePool
     from metadata.store import MetadataStore
 
-__all__ = ["BookieAccess", "BookieDirectory", "RegisteredBookies"]
+__all__ = ["BookieAccess", "BookieAddressResolver", "RegisteredBookies"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class BookieAccess:
     token: str = field(default="", repr=False)
 
 
-class BookieDirectory(Protocol):
+class BookieAddressResolver(Protocol):
     """Whoever knows."""
 
     async def find(self, bookie_ids: Collection[str], log_name: str) -> BookieAccess:

@@ -11,33 +11,33 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.advertised_listeners import address_of, parse_listeners
-from broker.auth.without_effect import without_effect
+from broker.auth.config_warnings import without_effect
 from broker.dispatch.unacked_budget import UnackedBudget
 from broker.service.access_control import AccessControl
+from broker.service.broker_client import BrokerClient
+from broker.service.byte_budget import ByteBudget
 from broker.service.cluster_documents import ClusterDocuments
 from broker.service.cluster_members import ClusterMembers
-from broker.service.command_gate import CommandGate
+from broker.service.command_authorizer import CommandAuthorizer
 from broker.service.connection import Connection
-from broker.service.doorstep import Doorstep
 from broker.service.dynamic_configuration import DynamicConfiguration
-from broker.service.figures import BrokerFigures
 from broker.service.file_limit import SocketQuota, file_limit
 from broker.service.load_report import HostUsage
-from broker.service.peers import Peers
-from broker.service.policy_feed import PolicyFeed
+from broker.service.metrics import BrokerMetrics
+from broker.service.periodic_tasks import PeriodicTasks
+from broker.service.policy_watcher import PolicyWatcher
+from broker.service.pre_auth_acceptor import PreAuthAcceptor
 from broker.service.readiness import Readiness
 from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
 from broker.service.schemas.registry import SchemaRegistry
 from broker.service.send_messages import SendMessages
-from broker.service.shared_bytes import SharedBytes
-from broker.service.sweeper import Sweeper
 from broker.service.throttle import broker_dispatch_throttle, broker_publish_throttle
 from broker.service.tls import TlsListener, listening_socket
 from broker.service.topic_directory import TopicDirectory
 from broker.service.topic_list import TopicListWatchers
 from broker.service.topic_loader import TopicLoader
-from broker.service.waiting_room import WaitingRoom
+from broker.service.unauthenticated_limiter import UnauthenticatedLimiter
 from bundles.lookup import BrokerLookup
 from bundles.ownership import OwnershipService
 from metadata.recipes import IdGenerator
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.http.local_producer import LocalProducer
     from broker.protocol.topic_name import TopicName
-    from broker.service.bookie_access import BookieDirectory
+    from broker.service.bookie_access import BookieAddressResolver
     from broker.service.load_sharing import LoadSharing
     from broker.service.topic import Topic
     from managed_ledger.factory import ManagedLedgerFactory
@@ -88,18 +88,21 @@ def _unacked_budget(config: BrokerConfig) -> UnackedBudget | None:
     return UnackedBudget(limit, share) if limit > 0 and share > 0 else None
 
 
-def _access_of(service: BrokerService) -> tuple[AccessControl | None, CommandGate | None]:
+def _access_of(service: BrokerService) -> tuple[AccessControl | None, CommandAuthorizer | None]:
     if not service.config.authorization_enabled:
         return None, None
     access = AccessControl(service)
-    return access, CommandGate(access)
+    return access, CommandAuthorizer(access)
 
 
-def _doors_of(config: BrokerConfig) -> tuple[SocketQuota, WaitingRoom, dict[str, WaitingRoom]]:
-    """Of the plain binary port; and the other doors' rooms, by name, once they are open."""
+def _limiters_of(
+    config: BrokerConfig,
+) -> tuple[SocketQuota, UnauthenticatedLimiter, dict[str, UnauthenticatedLimiter]]:
+    """Of the plain binary port; and the limiters of the other ports, by name, once they are
+    open."""
     limits = [file_limit() // 2, config.broker_max_connections]
     quota = SocketQuota("binary protocol", min(each for each in limits if each > 0))
-    return quota, WaitingRoom(config.max_unauthenticated_connections), {}
+    return quota, UnauthenticatedLimiter(config.max_unauthenticated_connections), {}
 
 
 class BrokerService:
@@ -111,7 +114,7 @@ class BrokerService:
     service_url_tls = web_url_tls = ""  # "": not served over TLS
     bookie: Bookie | None = None
     """The one in this process, for its metrics; None: bookies are elsewhere."""
-    bookie_directory: BookieDirectory | None = None
+    bookie_directory: BookieAddressResolver | None = None
     """For readers in other processes; None: they can reach no bookie."""
     sharing: LoadSharing | None = None
     """With the other brokers of a cluster; None: this one serves alone."""
@@ -134,16 +137,16 @@ class BrokerService:
         self.cluster = config.cluster_name
         self.loop = asyncio.get_running_loop()
         self.resources = Resources(store, config)
-        self.policies = PolicyFeed(self)
+        self.policies = PolicyWatcher(self)
         self.schemas = SchemaRegistry(store, clock)
         self.dynamic_configuration = DynamicConfiguration(store, config, self.apply_config)
         self.cluster_documents, self.cluster_members = ClusterDocuments(store), ClusterMembers(self)
         self.host_usage = HostUsage()
-        self.figures = BrokerFigures()
+        self.metrics = BrokerMetrics()
         # Who clients are; None: authentication is off, and they are nobody.
         self.authenticator = _authenticator_of(config)
         # What clients may do; None: authorization is off, and they may everything.
-        self.access, self.gate = _access_of(self)
+        self.access, self.command_authorizer = _access_of(self)
         self.request_shutdown: Callable[[], None] | None = None
         """Ends the process in an orderly way; None where the process isn't this broker's."""
         self.ready, self.readiness = False, Readiness(self)
@@ -151,11 +154,11 @@ class BrokerService:
         self.bundles: OwnershipService  # set by start: it needs the URLs
         self.topics: dict[str, Topic] = {}
         """Loaded topics by full name; only the loader changes it."""
-        self.loader, self.peers = TopicLoader(self), Peers(self)
+        self.loader, self.broker_client = TopicLoader(self), BrokerClient(self)
         self.directory = TopicDirectory(self)
         self.watchers = TopicListWatchers(self)
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages()
-        self.chunk_bytes = SharedBytes(_CHUNK_BYTES_MAX)
+        self.chunk_bytes = ByteBudget(_CHUNK_BYTES_MAX)
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers
         self.publish_buffer_max = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
@@ -171,12 +174,12 @@ class BrokerService:
         self.lookups = 0
         """LOOKUP-class requests under way."""
         self.connections: set[Connection] = set()
-        self._quota, self.waiting_room, self.rooms = _doors_of(config)
+        self._quota, self.unauthenticated_limiter, self.limiters = _limiters_of(config)
         self._connections_per_ip: Counter[str] = Counter()
         self._paused: set[Connection | LocalProducer] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._servers: list[asyncio.Server | Doorstep | TlsListener] = []
-        self._sweeper = Sweeper(self)
+        self._servers: list[asyncio.Server | PreAuthAcceptor | TlsListener] = []
+        self._periodic_tasks = PeriodicTasks(self)
         self._producer_names, self._name_prefix = itertools.count(), ""
 
     # --- life
@@ -184,7 +187,7 @@ class BrokerService:
     async def listen(self, host: str, port: int) -> int:
         """Serve the binary protocol; returns the port (0 picks a free one)."""
         if self.authenticator is not None:
-            return self._listen_for_strangers(self.authenticator, host, port)
+            return self._listen_unauthenticated(self.authenticator, host, port)
         try:
             server = await self.loop.create_server(
                 lambda: Connection(self), host, port, backlog=1024, reuse_address=True
@@ -198,22 +201,24 @@ class BrokerService:
         self.service_url = f"pulsar://{self.config.advertised_host}:{bound}"
         return bound
 
-    def _listen_for_strangers(self, authenticator: Authenticator, host: str, port: int) -> int:
+    def _listen_unauthenticated(self, authenticator: Authenticator, host: str, port: int) -> int:
         """The same, of clients that have to say who they are before they get a connection."""
-        from broker.service.binary_door import BinaryDoor  # loaded with the authenticator
+        from broker.service.binary_pre_auth import BinaryPreAuth  # loaded with the authenticator
 
         what = "binary protocol"
         listener = listening_socket(host, port, what)
-        door = BinaryDoor(self, authenticator)
-        door.doorstep = doorstep = Doorstep(
+        door = BinaryPreAuth(self, authenticator)
+        door.acceptor = acceptor = PreAuthAcceptor(
             door,
-            self.waiting_room,
+            self.unauthenticated_limiter,
             what=what,
             deadline_s=lambda: self.keep_alive_ms / 1000,
-            admits=lambda guests: self._quota.admits(len(self.connections) + guests),
+            admits=lambda pending_sockets: self._quota.admits(
+                len(self.connections) + pending_sockets
+            ),
         )
-        self._servers.append(doorstep)
-        bound = doorstep.start(listener, backlog=1024)
+        self._servers.append(acceptor)
+        bound = acceptor.start(listener, backlog=1024)
         self.service_url = f"pulsar://{self.config.advertised_host}:{bound}"
         return bound
 
@@ -225,7 +230,7 @@ class BrokerService:
         """
         listener = TlsListener(self.config, lambda: Connection(self), backlog=1024)
         bound = await listener.start(host, port, "binary protocol over TLS")
-        self.rooms["pulsar+ssl"] = listener.room
+        self.limiters["pulsar+ssl"] = listener.limiter
         self._servers.append(listener)
         self.service_url_tls = f"pulsar+ssl://{self.config.advertised_host}:{bound}"
         return bound
@@ -266,7 +271,7 @@ class BrokerService:
             permit=None if self.sharing is None else self.sharing.permit,
             default_bundle_count=self.config.default_number_of_namespace_bundles,
         )
-        self._sweeper.start()
+        self._periodic_tasks.start()
         if self.authenticator is not None:
             self.authenticator.start()
         elif warning := without_effect(self.config):
@@ -303,10 +308,10 @@ class BrokerService:
         """Stop listening, unload every topic, release the bundles, close every connection."""
         was_ready, self.ready = self.ready, False
         if was_ready and self.sharing is not None:
-            await self.sharing.be_missed_by_nobody()
+            await self.sharing.stop_failure_detection()
         for server in self._servers:
             server.close()
-        self._sweeper.close()
+        self._periodic_tasks.close()
         self.readiness.close()
         self.watchers.close()
         if was_ready and self.sharing is not None:
@@ -322,7 +327,7 @@ class BrokerService:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.peers.close()
+        await self.broker_client.close()
         if self.authenticator is not None:
             self.authenticator.close()
         if self.access is not None:
@@ -357,7 +362,7 @@ class BrokerService:
     def add_connection(self, connection: Connection) -> str | None:
         """Register a new connection; the reason when it is one too many."""
         ip = connection.ip
-        self.figures.connections_created += 1
+        self.metrics.connections_created += 1
         self.connections.add(connection)
         self._connections_per_ip[ip] += 1
         per_ip = self.config.broker_max_connections_per_ip
@@ -367,16 +372,16 @@ class BrokerService:
         elif 0 < per_ip < self._connections_per_ip[ip]:
             refused = "Reached the maximum number of connections on address " + ip
         if refused is None and self.authenticator is not None:
-            self.waiting_room.enter(connection)
-        self.figures.connections_refused += refused is not None
+            self.unauthenticated_limiter.enter(connection)
+        self.metrics.connections_refused += refused is not None
         return refused
 
     def remove_connection(self, connection: Connection) -> None:
         if connection not in self.connections:
             return
         self.connections.remove(connection)
-        self.waiting_room.leave(connection)
-        self.figures.connections_closed += 1
+        self.unauthenticated_limiter.leave(connection)
+        self.metrics.connections_closed += 1
         self._paused.discard(connection)
         self._connections_per_ip[connection.ip] -= 1
         if not self._connections_per_ip[connection.ip]:
@@ -449,7 +454,7 @@ class BrokerService:
 
     async def check_backlog_quotas(self) -> None:
         """Look at every loaded topic's backlog now, as is done every so often anyway."""
-        await self._sweeper.upkeep.check_backlogs()
+        await self._periodic_tasks.background_tasks.check_backlogs()
 
     async def unload_topic(self, name: TopicName) -> None:
         """Close a topic; clients reconnect. A topic that isn't loaded is unloaded already."""
@@ -458,9 +463,10 @@ class BrokerService:
     async def unload_bundle(self, bundle: str) -> None:
         """Close the loaded topics of a bundle (``tenant/ns/0x..._0x...``)."""
         names = self.loader.loaded_in(bundle)
-        heir, lost = self.bundles.heir(bundle), self.bundles.is_lost(bundle)
+        new_owner, lost = self.bundles.new_owner(bundle), self.bundles.is_lost(bundle)
         results = await asyncio.gather(
-            *(self.loader.unload(name, heir, lost=lost) for name in names), return_exceptions=True
+            *(self.loader.unload(name, new_owner, lost=lost) for name in names),
+            return_exceptions=True,
         )
         for name, result in zip(names, results, strict=True):
             if isinstance(result, Exception):

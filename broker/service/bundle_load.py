@@ -105,7 +105,7 @@ async def loads_by_bundle(service: BrokerService) -> dict[str, dict[str, Any]]:
     answer: dict[str, dict[str, Any]] = {}
     for number, topic in enumerate(list(service.topics.values()), 1):
         bundle = await service.bundles.bundle_of(str(topic.name))
-        figures = answer.setdefault(
+        metrics = answer.setdefault(
             bundle,
             {
                 **dict.fromkeys(_FIGURES, 0.0),
@@ -114,12 +114,12 @@ async def loads_by_bundle(service: BrokerService) -> dict[str, dict[str, Any]]:
         )
         stats = topic.stats()
         for name in _FIGURES:
-            figures[name] += stats[name]
-        figures["producerCount"] += len(stats["publishers"])
-        figures["consumerCount"] += sum(
+            metrics[name] += stats[name]
+        metrics["producerCount"] += len(stats["publishers"])
+        metrics["consumerCount"] += sum(
             len(subscription["consumers"]) for subscription in stats["subscriptions"].values()
         )
-        figures["topics"] += 1
+        metrics["topics"] += 1
         if number % _SLICE == 0:
             await asyncio.sleep(0)
     return answer

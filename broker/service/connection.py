@@ -20,11 +20,11 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import FRAME_PADDING_BYTES, MalformedFrameError
 from broker.protocol.text import has_broken_text
 from broker.service.handlers import FIELDS, HANDLERS
-from broker.service.outgoing import coalesce
-from broker.service.pending import PendingCreation
+from broker.service.pending_creation import PendingCreation
 from broker.service.receive_buffer import FrameBuffer
 from broker.service.send_path import SendPath
 from broker.service.tls import client_certificate
+from broker.service.write_grouping import coalesce
 
 if TYPE_CHECKING:
     from broker.service.auth_session import AuthSession
@@ -52,7 +52,7 @@ _HOT: Final[dict[bytes, Any]] = {
 _SEND_PREFIX = bytes((0x08, _SEND, _SEND << 3 | 2))
 _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 
-# Why reading is paused; it resumes when no reason is left. 32: command_gate.py
+# Why reading is paused; it resumes when no reason is left. 32: command_authorizer.py
 PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING, PAUSED_TASKS, PAUSED_RATE = 1, 2, 4, 8, 16
 PAUSED_TURN: Final = 64
 _COMMANDS_PER_TURN = 64
@@ -86,7 +86,8 @@ class Connection(asyncio.BufferedProtocol):
     has_looked_up = False
 
     def __init__(self, service: BrokerService, received: bytes = b"") -> None:
-        """``received``: what the client has said before there was a connection (binary_door.py)."""
+        """``received``: what the client has said before there was a connection
+        (binary_pre_auth.py)."""
         self.service = service
         self._received = received
         self.client_version = ""
@@ -255,8 +256,8 @@ class Connection(asyncio.BufferedProtocol):
         message = getattr(base, field)
         if has_broken_text(message):
             raise MalformedFrameError(f"command {kind} holds text that isn't UTF-8")
-        if (gate := self.service.gate) is not None:
-            gate.take(self, kind, message)
+        if (command_authorizer := self.service.command_authorizer) is not None:
+            command_authorizer.take(self, kind, message)
         else:
             HANDLERS[kind](self, message)
 
@@ -347,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
     def admit(self) -> None:
         """CONNECTED is sent: from now on any command may come."""
         self.connected = True
-        self.service.waiting_room.leave(self)
+        self.service.unauthenticated_limiter.leave(self)
         self._frame_bytes_max = self.service.config.max_message_size + FRAME_PADDING_BYTES
 
     def client_certificate(self) -> bytes | None:
@@ -359,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         service = self.service
-        if not self.connected and not service.waiting_room.may_log(service.clock()):
+        if not self.connected and not service.unauthenticated_limiter.may_log(service.clock()):
             level = logging.DEBUG  # whoever floods the port must not fill the log as well
         logger.log(level, "connection %s: closed: %s", self.remote, reason)
         self._flush()

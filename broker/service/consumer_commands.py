@@ -17,7 +17,7 @@ from broker.errors import (
     ServiceNotReadyError,
 )
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_head import FLAG_BATCH, FLAG_MARKER, parse_head
+from broker.protocol.entry_header import FLAG_BATCH, FLAG_MARKER, parse_header
 from broker.protocol.framing import MalformedFrameError
 from broker.protocol.text import has_broken_text
 from broker.service.consumer import (
@@ -496,7 +496,7 @@ async def _fill_last(subscription: PersistentSubscription, last: pb.MessageIdDat
             batch = await ledger.read(position, 1, _LAST_ENTRY_BYTES_MAX)
         if batch is None:
             return  # trimmed: as good as empty
-        head = parse_head(batch.heads[0])
+        head = parse_header(batch.heads[0])
         if not head.flags & FLAG_MARKER:
             last.ledgerId, last.entryId = batch.ledger_id, batch.first
             last.batch_index = head.message_count - 1 if head.flags & FLAG_BATCH else -1

@@ -90,8 +90,8 @@ class BinaryConsumerSink:
         command.close_consumer.request_id = _NO_REQUEST
         if consumer.reconnect_url:
             command.close_consumer.assignedBrokerServiceUrl = consumer.reconnect_url
-        if (heir := consumer.subscription.topic.heir) is not None:
-            assign_broker(command.close_consumer, heir, connection.listener)
+        if (new_owner := consumer.subscription.topic.new_owner) is not None:
+            assign_broker(command.close_consumer, new_owner, connection.listener)
         connection.send(command)
 
     async def check_liveness(self) -> bool:

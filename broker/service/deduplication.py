@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Final, cast
 
 from bookkeeper.errors import LedgerError
 from broker.errors import PersistenceError, TopicFencedError
-from broker.protocol.entry_head import (
+from broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
-    parse_head,
+    parse_header,
 )
 from broker.protocol.framing import MalformedFrameError, parse_entry_body
-from broker.service.sequence_ids import NEW, STORED, Run, SequenceIds
+from broker.service.sequence_ids import NEW, STORED, DuplicateRun, SequenceIds
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerTerminatedError
 from managed_ledger.position import LATEST, Position
 from metadata.errors import MetadataError
@@ -61,19 +61,19 @@ def _last_id(first: int, highest: int, head: bytes) -> int:
     other batches when it starts over would store the end of its last batch again.
     """
     if head[3] & FLAG_BATCH:
-        return max(first + parse_head(head).message_count - 1, highest)
+        return max(first + parse_header(head).message_count - 1, highest)
     return max(first, highest)
 
 
-class _Sifted:
+class _FilteredBatch:
     """A batch on its way: its new runs are in the log's hands, the others wait for their turn."""
 
     __slots__ = ("after", "batch", "failed", "runs")
 
-    def __init__(self, batch: PublishBatch, runs: list[Run]) -> None:
+    def __init__(self, batch: PublishBatch, runs: list[DuplicateRun]) -> None:
         self.batch = batch
         self.runs = runs
-        self.after: _Sifted | None = None
+        self.after: _FilteredBatch | None = None
         """The same producer's next batch."""
         self.failed = False
         """An entry before was lost: the client sends all that follows again."""
@@ -90,7 +90,9 @@ class Deduplication:
         self._topic = topic
         self._ids = SequenceIds()
         self._cursor: Cursor | None = None
-        self._tails: dict[Producer, _Sifted] = {}  # the last batch that isn't answered in full
+        self._tails: dict[
+            Producer, _FilteredBatch
+        ] = {}  # the last batch that isn't answered in full
         self._noted: Position | None = None  # everything up to it is in `_ids`
         self._entries_since = 0  # noted since the last snapshot
         self._snapshot_ms = topic.service.clock()
@@ -147,7 +149,7 @@ class Deduplication:
             logger.info("%s: read %d entries for de-duplication", self._topic.name, count)
 
     def _replay_entry(self, head: bytes, body: bytes) -> None:
-        flags = parse_head(head).flags
+        flags = parse_header(head).flags
         if flags & FLAG_MARKER or (flags & FLAG_CHUNK and not flags & FLAG_LAST_CHUNK):
             return
         try:
@@ -166,7 +168,7 @@ class Deduplication:
             map(_last_id, batch.sequence_ids, batch.highest_ids, batch.heads)
         )
         runs = self._ids.sift(producer.name, batch.sequence_ids, last_ids, batch.unfinished)
-        sifted = _Sifted(batch, runs)
+        sifted = _FilteredBatch(batch, runs)
         before = self._tails.get(producer)
         self._tails[producer] = sifted
         if before is not None:
@@ -186,7 +188,7 @@ class Deduplication:
 
     def _on_appended(
         self,
-        sifted: _Sifted,
+        sifted: _FilteredBatch,
         ledger_id: int,
         first_entry_id: int,
         count: int,
@@ -196,7 +198,7 @@ class Deduplication:
         self._topic.on_appended_batch(sifted.batch, ledger_id, first_entry_id, count, error)
         self._answer_others(sifted)
 
-    def _answer_others(self, sifted: _Sifted) -> None:
+    def _answer_others(self, sifted: _FilteredBatch) -> None:
         """Answer the repeated entries whose turn has come."""
         while True:
             batch = sifted.batch
@@ -213,7 +215,7 @@ class Deduplication:
             sifted.after.failed = sifted.after.failed or sifted.failed
             sifted = sifted.after
 
-    def _answer(self, sifted: _Sifted, run: Run) -> None:
+    def _answer(self, sifted: _FilteredBatch, run: DuplicateRun) -> None:
         count = run.end - run.start
         error: Exception | None = None
         if sifted.failed:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.dispatch.key_selector import HashRing, KeySelector, SplitRanges, StickyRanges
 from broker.errors import ConsumerAssignError, SubscriptionBusyError
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_head import sticky_hash
+from broker.protocol.entry_header import sticky_hash
 from broker.protocol.framing import MalformedFrameError, parse_entry_body
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ class HostUsage:
         self._sampled_s = time.monotonic()
         self._net = _net_bytes()
         psutil.cpu_percent(None), self._process.cpu_percent(None)  # starts the measurements
-        self._latest = self._figures(0.0, (0.0, 0.0))  # until there is something to tell
+        self._latest = self._metrics(0.0, (0.0, 0.0))  # until there is something to tell
 
     def sample(self) -> dict[str, dict[str, float]]:
         """``{usage, limit}`` by resource: CPU in percent of one core, memory in MiB, network in
@@ -59,10 +59,10 @@ class HostUsage:
         of_all, own = psutil.cpu_percent(None), self._process.cpu_percent(None)
         # In a container the rest of the machine is none of our business.
         cpu = of_all * _cores() if _own_cores() is None else own
-        self._latest = self._figures(cpu, (received, sent))
+        self._latest = self._metrics(cpu, (received, sent))
         return self._latest
 
-    def _figures(self, cpu: float, kbits: tuple[float, float]) -> dict[str, dict[str, float]]:
+    def _metrics(self, cpu: float, kbits: tuple[float, float]) -> dict[str, dict[str, float]]:
         cores = _own_cores() or _cores()
         speed = _net_kbits_max()
         memory = min(psutil.virtual_memory().total, memory_bytes_max() or sys.maxsize)
@@ -115,7 +115,7 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
     cache = service.ledgers.cache
 
     def total(field: str) -> Any:
-        return sum(figures[field] for figures in bundles.values())
+        return sum(metrics[field] for metrics in bundles.values())
 
     resources = {
         "cpu": host["cpu"],

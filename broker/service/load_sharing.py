@@ -1,7 +1,8 @@
 """How this broker shares the work of its cluster: ``loadbalance`` and ``bundles`` put together.
 
-It chooses brokers for bundles that nobody owns, moves bundles to them by orders (bundles/orders.py)
-and measures this broker's load. A process that serves alone has none of it.
+It chooses brokers for bundles that nobody owns, moves bundles to them by orders
+(bundles/bundle_commands.py) and measures this broker's load. A process that serves alone has none
+of it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from broker.errors import BrokerError
 from broker.service.bundle_load import split_points
-from broker.service.death_watch import DeathWatch
-from broker.service.death_watch_network import BrokerNetwork
 from broker.service.load_report import load_report
+from broker.service.peer_failure_detector import PeerFailureDetector
+from broker.service.peer_failure_network import BrokerPeerNetwork
+from bundles.bundle_commands import BundleCommand, BundleCommandQueue
 from bundles.errors import BundleError, BundleNotReadyError
 from bundles.lookup import BrokerLookup
-from bundles.orders import BundleOrders, Order
 from bundles.ownership import Redirect
 from loadbalance.documents import broker_load_of
+from loadbalance.leader_tasks import UnloadCallbacks
 from loadbalance.manager import LoadManager, NoCandidateError
 from loadbalance.model import ResourceUsage
-from loadbalance.office import Actions
 from loadbalance.policies import pinned_broker
 from metadata.errors import MetadataError
 
@@ -55,10 +56,10 @@ class LoadSharing:
             service.cluster,
             service.config,
             self._measure,
-            Actions(self._move, self._split_elsewhere, self._bundle_count),
+            UnloadCallbacks(self._move, self._split_elsewhere, self._bundle_count),
         )
-        self.orders: BundleOrders
-        self._death_watch: DeathWatch | None = None
+        self.orders: BundleCommandQueue
+        self._failure_detector: PeerFailureDetector | None = None
         self._is_draining = False
         self._walked: BrokerLoad | None = None
         self._walked_s = 0.0
@@ -70,22 +71,22 @@ class LoadSharing:
             MetadataError: the store can't tell, or another broker has this one's web address.
         """
         service = self._service
-        self.orders = BundleOrders(
+        self.orders = BundleCommandQueue(
             *(service.store, service.bundles, service.broker_id),
             *(self.find, self._split, self._accepts),
         )
         session_s = service.config.metadata_store_session_timeout_millis / 1000
         await self.manager.start(session_s + _NAME_GRACE_S)
         if service.config.broker_death_watch_enabled:
-            self._death_watch = DeathWatch(
-                service.store, service.broker_id, service.bundles.broker, BrokerNetwork(service)
+            self._failure_detector = PeerFailureDetector(
+                service.store, service.broker_id, service.bundles.broker, BrokerPeerNetwork(service)
             )
-            self._death_watch.start()
+            self._failure_detector.start()
 
-    async def be_missed_by_nobody(self) -> None:
+    async def stop_failure_detection(self) -> None:
         """Before the ports are closed: the others shall not take this broker for dead."""
-        if self._death_watch is not None:
-            await self._death_watch.leave()
+        if self._failure_detector is not None:
+            await self._failure_detector.leave()
 
     async def hand_over(self) -> None:
         """Take no more bundles, and give each that is here to another broker, which its clients are
@@ -108,10 +109,12 @@ class LoadSharing:
         self, bundle: str, turns: asyncio.Semaphore, refused: set[str]
     ) -> None:
         async with turns:
-            heir = await self.manager.heir_of(bundle)
-            if heir is not None:
-                order = Order(bundle, self._service.broker_id, heir, epoch=await self._epoch())
-                if await self.orders.hand_over(order, _TAKEN_S):
+            new_owner = await self.manager.assigned_broker(bundle)
+            if new_owner is not None:
+                command = BundleCommand(
+                    bundle, self._service.broker_id, new_owner, epoch=await self._epoch()
+                )
+                if await self.orders.hand_over(command, _TAKEN_S):
                     return
             refused.add(bundle)
 
@@ -156,8 +159,10 @@ class LoadSharing:
         Raises:
             MetadataError: the store can't tell.
         """
-        order = Order(bundle, self._service.broker_id, destination, epoch=await self._epoch())
-        return await self.orders.give(order, _ORDER_S)
+        command = BundleCommand(
+            bundle, self._service.broker_id, destination, epoch=await self._epoch()
+        )
+        return await self.orders.give(command, _ORDER_S)
 
     # --- where the leader alone decides
 
@@ -175,42 +180,42 @@ class LoadSharing:
         if not self._by_epoch or pinned_broker(bundle.rpartition("/")[0]) == broker_id:
             return
         try:
-            if await self.manager.epochs.is_assigned(bundle, broker_id):
+            if await self.manager.leader_epoch.is_assigned(bundle, broker_id):
                 return
         except MetadataError as error:
             raise BundleNotReadyError(bundle, str(error)) from error
         raise BundleNotReadyError(bundle, "the leader hasn't assigned it to this broker")
 
     async def _accepts(self, epoch: int) -> bool:
-        return not self._by_epoch or await self.manager.epochs.is_current(epoch)
+        return not self._by_epoch or await self.manager.leader_epoch.is_current(epoch)
 
     async def _epoch(self) -> int:
         """For what an operator orders at the owner."""
-        return await self.manager.epochs.current() if self._by_epoch else 0
+        return await self.manager.leader_epoch.current() if self._by_epoch else 0
 
     # --- what a leader orders
 
     async def _move(self, move: Move) -> bool:
-        order = Order(move.bundle, move.source, move.target or "", epoch=move.epoch)
+        command = BundleCommand(move.bundle, move.source, move.target or "", epoch=move.epoch)
         try:
-            return await self.orders.give(order, _ORDER_S)
+            return await self.orders.give(command, _ORDER_S)
         except BundleError as error:
-            logger.warning("%s: %s", order, error)
+            logger.warning("%s: %s", command, error)
             return False
 
     async def _split_elsewhere(self, split: Split) -> bool:
-        order = Order(
+        command = BundleCommand(
             *(split.bundle, split.owner),
             algorithm=split.algorithm,
             unload=split.unload,
             epoch=split.epoch,
         )
         try:
-            await self.orders.give(order, _ORDER_S)
+            await self.orders.give(command, _ORDER_S)
             namespace = split.bundle.rpartition("/")[0]
             return split.bundle not in (await self._service.bundles.bundles(namespace)).names
         except (BundleError, MetadataError) as error:
-            logger.warning("%s: %s", order, error)
+            logger.warning("%s: %s", command, error)
             return False
 
     async def _bundle_count(self, namespace: str) -> int | None:

@@ -218,11 +218,11 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
         reply.brokerServiceUrlTls = broker.broker_url_tls
     reply.proxy_through_service_url = False
     connection.send(base)
-    service.figures.lookup.record((perf_counter() - began_s) * 1000)
+    service.metrics.lookup.record((perf_counter() - began_s) * 1000)
 
 
 def reply_lookup_error(connection: Connection, request_id: int, error: BrokerError) -> None:
-    connection.service.figures.lookup_failures += 1
+    connection.service.metrics.lookup_failures += 1
     base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     reply = base.lookupTopicResponse
     reply.request_id, reply.response = request_id, _FAILED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from broker.dispatch.interfaces import Deliver, NotifyActive
 from broker.dispatch.non_persistent import NonPersistentDispatcher
-from broker.dispatch.ports import Deliver, NotifyActive
 from broker.errors import TopicBusyError
 from broker.service.consumer import FAILOVER, Consumer, SubscribeRequest
 from broker.service.key_shared_policy import hash_of_body

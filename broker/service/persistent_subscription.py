@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bookkeeper.errors import LedgerError
 from broker.dispatch.async_dispatcher import AsyncDispatcher
+from broker.dispatch.interfaces import Deliver, DispatchLimits, DispatchReadRequest, NotifyActive
 from broker.dispatch.key_shared import KeySharedDispatcher
-from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher
 from broker.errors import PersistenceError, SubscriptionFencedError, TopicBusyError
-from broker.protocol.entry_head import parse_head
+from broker.protocol.entry_header import parse_header
 from broker.service.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
 from broker.service.key_shared_policy import hash_of_body
 from broker.service.rates import RateSampler
@@ -29,7 +29,7 @@ from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
     from broker.service.topic import Topic
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
@@ -55,7 +55,7 @@ _limits_of: Final = lru_cache(maxsize=64)(DispatchLimits)
 """One object for all subscriptions with the same limits."""
 
 
-def dispatch_limits(config: BrokerConfig, policies: Policies) -> DispatchLimits:
+def dispatch_limits(config: BrokerConfig, policies: EffectivePolicies) -> DispatchLimits:
     """The settings and policies that dispatchers look at."""
     delayed = policies.delayed_delivery
     return _limits_of(
@@ -185,7 +185,7 @@ class PersistentSubscription(Subscription):
             notify_active=self._notify_active,
             label=f"{self.topic.name} {self.name}",
             ack_sets=self._batch_acks,
-            gate=self._rate.gate(self._entries_from),
+            limiter=self._rate.limiter(self._entries_from),
         )
         budget = self.topic.service.unacked_budget
         if budget is not None and isinstance(core, SharedDispatcher):
@@ -197,10 +197,10 @@ class PersistentSubscription(Subscription):
 
     def policies_changed(self) -> None:
         self._limits = dispatch_limits(self.topic.service.config, self.topic.policies)
-        gate = self._rate.gate(self._entries_from)
+        limiter = self._rate.limiter(self._entries_from)
         if self._core is not None and self._dispatcher is not None:
             self._core.set_limits(self._limits)
-            self._dispatcher.set_gate(gate)
+            self._dispatcher.set_limiter(limiter)
 
     def sample(self, now_ms: int) -> None:
         super().sample(now_ms)
@@ -501,7 +501,7 @@ class PersistentSubscription(Subscription):
     ) -> Position | None:
         """Newest entry above ``after`` published before that time; None: there is none."""
         return await self.ledger.find_newest(
-            lambda head, _: parse_head(head).publish_time_ms < publish_time_ms, after=after
+            lambda head, _: parse_header(head).publish_time_ms < publish_time_ms, after=after
         )
 
     async def expire_before(self, publish_time_ms: int) -> int:
@@ -579,7 +579,7 @@ class PersistentSubscription(Subscription):
             delayed = core.delayed.count
             stats["blockedSubscriptionOnUnackedMsgs"] = core.blocked or core.waits_for_broker
             stats["unackedMessages"] = core.unacked
-            stats["msgInReplay"] = core.replayed_later
+            stats["msgInReplay"] = core.replay_size
             stats["delayedMessageIndexSizeInBytes"] = core.delayed.memory_bytes
             if with_consumers and isinstance(core, KeySharedDispatcher):
                 self._add_hashes(core, stats)
@@ -605,19 +605,19 @@ class PersistentSubscription(Subscription):
         assert self.selector is not None
         ranges, draining = self.selector.ranges(), core.draining()
         stats["drainingHashesCount"] = core.draining_slots
-        for consumer, figures in zip(self.consumers, stats["consumers"], strict=True):
+        for consumer, metrics in zip(self.consumers, stats["consumers"], strict=True):
             held = draining.get(consumer, [])
             unacked = sum(entries for _, entries, _ in held)
             stats["drainingHashesUnackedMessages"] += unacked
             stats["drainingHashesClearedTotal"] += consumer.drained
-            figures["drainingHashesClearedTotal"] = consumer.drained
-            figures["drainingHashesCount"] = len(held)
-            figures["drainingHashesUnackedMessages"] = unacked
-            figures["drainingHashes"] = [
+            metrics["drainingHashesClearedTotal"] = consumer.drained
+            metrics["drainingHashesCount"] = len(held)
+            metrics["drainingHashesUnackedMessages"] = unacked
+            metrics["drainingHashes"] = [
                 {"hash": slot, "unackMsgs": entries, "blockedAttempts": attempts}
                 for slot, entries, attempts in held[:_HASHES_MAX]
             ]
-            figures["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
+            metrics["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
 
     @property
     def read_position(self) -> Position:
@@ -627,7 +627,7 @@ class PersistentSubscription(Subscription):
         return self.cursor.first_unacked() if position is None else position
 
     @property
-    def reading(self) -> ReadRequest | None:
+    def reading(self) -> DispatchReadRequest | None:
         """What its dispatcher is reading from storage."""
         return None if self._dispatcher is None else self._dispatcher.reading
 

@@ -21,7 +21,7 @@ from broker.errors import (
 )
 from broker.service.backlog_check import BacklogCheck
 from broker.service.deduplication import DEDUPLICATION_CURSOR, Deduplication
-from broker.service.figures import PublishFigures
+from broker.service.metrics import PublishMetrics
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.subscription import open_subscription, start_position
 from broker.service.topic import RESERVED_SUBSCRIPTIONS, Topic
@@ -38,7 +38,7 @@ from metadata.errors import MetadataError, ValueTooLargeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
     from broker.service.consumer import SubscribeRequest
@@ -79,13 +79,17 @@ class PersistentTopic(Topic):
     )
 
     def __init__(
-        self, service: BrokerService, name: TopicName, ledger: ManagedLedger, policies: Policies
+        self,
+        service: BrokerService,
+        name: TopicName,
+        ledger: ManagedLedger,
+        policies: EffectivePolicies,
     ) -> None:
         super().__init__(service, name, policies)
         self.ledger = ledger
         self.created_ms = ledger.lists.created_ms  # the topic's, not that of this load
         self.backlog = BacklogCheck(self)
-        self.publish_figures = PublishFigures()
+        self.publish_figures = PublishMetrics()
         self._in_flight = 0  # batches given to the ledger and not answered in full
         self._has_failed = False  # fenced until every answer is out, for a failed append
         self._recovering = False
@@ -232,7 +236,7 @@ class PersistentTopic(Topic):
                 self.deduplication.on_stored(batch, offset, count, last)
             latency_ms = (perf_counter() - batch.published_s) * 1000
             self.publish_figures.stored(latency_ms, count)
-            self.service.figures.publish.record(latency_ms, count)
+            self.service.metrics.publish.record(latency_ms, count)
             sink.publish_done(batch, offset, count, ledger_id, first_entry_id)
             return
         if isinstance(error, ManagedLedgerTerminatedError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.errors import BrokerError, BrokerMetadataError, NamingError, ServiceNotReadyError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.lookup_commands import parse_topic
-from broker.service.pending import PendingCreation
+from broker.service.pending_creation import PendingCreation
 from broker.service.producer import ProducerRequest
 from broker.service.schemas.definition import SchemaDefinition, definition_of, version_bytes
 from metadata.errors import MetadataError

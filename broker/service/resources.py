@@ -24,7 +24,7 @@ from broker.errors import (
     TenantNotFoundError,
     TopicNotFoundError,
 )
-from broker.policies.effective import Policies
+from broker.policies.effective import EffectivePolicies
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from broker.service.schemas.registry import SCHEMAS
 from bundles.hash_ranges import NamespaceBundles
@@ -36,12 +36,12 @@ from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
 if TYPE_CHECKING:
     from metadata.store import MetadataEvent, MetadataStore, Versioned, Watch
 
-__all__ = ["Access", "Resources"]
+__all__ = ["Resources", "RoleGrants"]
 
 Document = dict[str, Any]
 
 
-class Access(NamedTuple):
+class RoleGrants(NamedTuple):
     """Who was given rights; None: there is no such tenant, no such namespace."""
 
     admins: frozenset[str] | None
@@ -162,12 +162,12 @@ class Resources:
     async def namespace_exists(self, namespace: str) -> bool:
         return await self.policies(namespace) is not None
 
-    async def policies(self, namespace: str) -> Policies | None:
+    async def policies(self, namespace: str) -> EffectivePolicies | None:
         """The namespace's policies, None when it does not exist."""
         found = await self._policies.get(f"{POLICIES}/{namespace}")
         return None if found is None else found.value
 
-    def policies_nowait(self, namespace: str) -> Policies | None:
+    def policies_nowait(self, namespace: str) -> EffectivePolicies | None:
         """The same from memory; None also when they were not read yet."""
         found = self._policies.get_nowait(f"{POLICIES}/{namespace}")
         return None if found is None else found.value
@@ -223,7 +223,7 @@ class Resources:
 
     # --- who was given rights
 
-    async def access(self, tenant: str, namespace: str) -> Access:
+    async def access(self, tenant: str, namespace: str) -> RoleGrants:
         """Admins of a tenant and grants of a namespace (``tenant/ns``, "": of none).
 
         Raises:
@@ -233,7 +233,7 @@ class Resources:
         grants = await self._access.get(f"{POLICIES}/{namespace}") if namespace else None
         return _access(admins, grants)
 
-    def access_nowait(self, tenant: str, namespace: str) -> Access | None:
+    def access_nowait(self, tenant: str, namespace: str) -> RoleGrants | None:
         """The same from memory; None when it was not read yet."""
         cache = self._access
         tenant_path, namespace_path = f"{POLICIES}/{encode_name(tenant)}", f"{POLICIES}/{namespace}"
@@ -352,8 +352,8 @@ class Resources:
 
     # --- documents
 
-    def _decode_policies(self, path: str, value: bytes) -> Policies:
-        return Policies(_decode(path, value), self._config)
+    def _decode_policies(self, path: str, value: bytes) -> EffectivePolicies:
+        return EffectivePolicies(_decode(path, value), self._config)
 
     async def _document(self, path: str) -> Document | None:
         found = await self._store.get(path)
@@ -394,11 +394,11 @@ def _decode_access(path: str, value: bytes) -> frozenset[str] | Grants:
 _Cached = CachedValue[frozenset[str] | Grants]
 
 
-def _access(admins: _Cached | None, grants: _Cached | None) -> Access:
+def _access(admins: _Cached | None, grants: _Cached | None) -> RoleGrants:
     # By the depth of its path each is of its own kind; whatever isn't grants nothing.
     roles = None if admins is None else admins.value
     rights = None if grants is None else grants.value
-    return Access(
+    return RoleGrants(
         roles if isinstance(roles, frozenset) else None,
         rights if isinstance(rights, Grants) else None,
     )

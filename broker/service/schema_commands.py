@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.errors import BrokerError, TopicNotFoundError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.lookup_commands import parse_topic
-from broker.service.schemas.admission import admit_producer
 from broker.service.schemas.definition import (
     definition_of,
     fill_wire,
     parse_version,
     version_bytes,
 )
+from broker.service.schemas.schema_checks import admit_producer
 
 if TYPE_CHECKING:
     from broker.service.connection import Connection

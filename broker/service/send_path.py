@@ -17,12 +17,12 @@ from crc32c import crc32c
 
 from broker.errors import BrokerError, TopicFencedError
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_head import (
+from broker.protocol.entry_header import (
     FLAG_CHUNK,
     FLAG_ENCRYPTED,
     FLAG_LAST_CHUNK,
     FLAG_TRANSACTION,
-    make_head,
+    make_header,
 )
 from broker.protocol.framing import METADATA_BYTES_MAX, METADATA_TOO_LARGE, MalformedFrameError
 from broker.service.assigned_broker import assign_broker
@@ -102,7 +102,7 @@ class SendPath:
         parse_metadata(view[metadata_from:payload_from])
         if not complete():
             raise MalformedFrameError("message metadata lacks a required field")
-        entry_head = make_head(metadata, end - payload_from)
+        entry_head = make_header(metadata, end - payload_from)
         if entry_head[3] & _SLOW_FLAGS or batch.producer.checked:
             if not self._allowed(batch, entry_head, len(body)):
                 return
@@ -315,8 +315,8 @@ class SendPath:
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer.producer_id
         command.close_producer.request_id = _NO_ID
-        if (heir := producer.topic.heir) is not None:
-            assign_broker(command.close_producer, heir, connection.listener)
+        if (new_owner := producer.topic.new_owner) is not None:
+            assign_broker(command.close_producer, new_owner, connection.listener)
         connection.send(command)
 
     def forget(self, producer: Producer) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-__all__ = ["NEW", "STORED", "UNDECIDED", "Run", "SequenceIds"]
+__all__ = ["NEW", "STORED", "UNDECIDED", "DuplicateRun", "SequenceIds"]
 
 NEW: Final = 0
 STORED: Final = 1
@@ -22,7 +22,7 @@ UNDECIDED: Final = 2
 _NOBODY: Final = -1
 
 
-class Run(NamedTuple):
+class DuplicateRun(NamedTuple):
     """Neighbours of one batch with the same verdict: ``start <= index < end``."""
 
     verdict: int
@@ -54,7 +54,7 @@ class SequenceIds:
         lowest: Sequence[int],
         highest: Sequence[int],
         unfinished: Container[int] = (),
-    ) -> list[Run]:
+    ) -> list[DuplicateRun]:
         """Judge a producer's next entries and note those that are new as given to the log.
 
         Args:
@@ -68,7 +68,7 @@ class SequenceIds:
         """
         stored = self._stored.get(name, _NOBODY)
         given = max(self._given.get(name, _NOBODY), stored)
-        runs: list[Run] = []
+        runs: list[DuplicateRun] = []
         start = verdict = 0
         for index, first in enumerate(lowest):
             if first > given:
@@ -81,9 +81,9 @@ class SequenceIds:
                 found = NEW if index in unfinished else UNDECIDED
             if found != verdict:
                 if index > start:
-                    runs.append(Run(verdict, start, index))
+                    runs.append(DuplicateRun(verdict, start, index))
                 start, verdict = index, found
-        runs.append(Run(verdict, start, len(lowest)))
+        runs.append(DuplicateRun(verdict, start, len(lowest)))
         self._given[name] = given
         return runs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.protocol.entry_head import parse_head
+from broker.protocol.entry_header import parse_header
 from broker.service.non_persistent_subscription import NonPersistentSubscription
 from broker.service.persistent_subscription import PersistentSubscription
 from broker.service.subscription_base import AckDone, Subscription
@@ -50,7 +50,7 @@ async def start_position(ledger: ManagedLedger, request: SubscribeRequest, now_m
     if request.rollback_seconds > 0:
         since_ms = now_ms - request.rollback_seconds * 1000
         before = await ledger.find_newest(
-            lambda head, _: parse_head(head).publish_time_ms < since_ms
+            lambda head, _: parse_header(head).publish_time_ms < since_ms
         )
         return ledger.first_position() if before is None else ledger.next_position(before)
     start = request.start_position

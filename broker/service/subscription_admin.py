@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bookkeeper.errors import LedgerError
 from broker.dispatch.single_active import remaining_messages
 from broker.errors import PersistenceError, SubscriptionFencedError
-from broker.protocol.entry_head import FLAG_MARKER, parse_head
+from broker.protocol.entry_header import FLAG_MARKER, parse_header
 from managed_ledger.cursor.errors import CursorBusyError
 from managed_ledger.errors import CursorClosedError, ManagedLedgerError
 from metadata.errors import MetadataError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from managed_ledger.position import Position
 
 __all__ = [
-    "BacklogFigures",
+    "BacklogAnalysis",
     "analyze_backlog",
     "clear_backlog",
     "expire_older",
@@ -81,7 +81,7 @@ async def expire_older(subscription: PersistentSubscription, seconds: int) -> bo
         first = await _done(
             subscription, subscription.ledger.read(subscription.cursor.first_unacked(), 1, 1)
         )
-        if first is None or parse_head(first.heads[0]).publish_time_ms >= due_ms:
+        if first is None or parse_header(first.heads[0]).publish_time_ms >= due_ms:
             return False
     await _done(subscription, subscription.expire_before(due_ms))
     await _done(subscription, subscription.cursor.flush())
@@ -107,7 +107,7 @@ async def set_properties(
 
 
 @dataclass(slots=True)
-class BacklogFigures:
+class BacklogAnalysis:
     """What a scan of unacknowledged entries found."""
 
     entries: int = 0
@@ -132,7 +132,7 @@ class BacklogFigures:
             self.first = self.first or position
             self.last = position
             self.entries += 1
-            head = parse_head(raw)
+            head = parse_header(raw)
             if head.flags & FLAG_MARKER:
                 self.markers += 1
             else:
@@ -146,7 +146,7 @@ async def analyze_backlog(
     *,
     entries_max: int,
     time_max_ms: int,
-) -> BacklogFigures:
+) -> BacklogAnalysis:
     """Read the unacknowledged entries, from ``start`` on if it is given, and count.
 
     Args:
@@ -156,16 +156,16 @@ async def analyze_backlog(
         PersistenceError: an entry couldn't be read.
     """
     cursor, ledger = subscription.cursor, subscription.ledger
-    figures = BacklogFigures()
+    metrics = BacklogAnalysis()
     deadline_ms = subscription.now_ms() + time_max_ms
     position = cursor.first_unacked() if start is None else max(start, cursor.first_unacked())
-    while not figures.aborted:
+    while not metrics.aborted:
         batch = await _done(subscription, ledger.read(position, _SCAN_ENTRIES, _SCAN_BYTES))
         if batch is None:
             break
-        figures.add(batch, cursor, entries_max)
+        metrics.add(batch, cursor, entries_max)
         position = (batch.ledger_id, batch.first + len(batch.heads))
         if subscription.now_ms() >= deadline_ms and position <= ledger.last_confirmed:
-            figures.aborted = True
+            metrics.aborted = True
         await asyncio.sleep(0)  # a read from the cache doesn't give way by itself
-    return figures
+    return metrics

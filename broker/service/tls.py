@@ -2,9 +2,9 @@
 
 A renewed context is for connections to come; those that exist go on with the old one.
 
-A connection is accepted plain, counted (doorstep.py), and led through its handshake in a thread
-(handshakes.py): an event loop's own TLS server would let anybody open files without end and keep
-the loop with handshakes for as long as they like. What comes behind it: tls_stream.py.
+A connection is accepted plain, counted (pre_auth_acceptor.py), and led through its handshake in a
+thread (tls_handshakes.py): an event loop's own TLS server would let anybody open files without end
+and keep the loop with handshakes for as long as they like. What comes behind it: tls_stream.py.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.file_modes import KeyFile, complaint
+from broker.auth.file_permissions import KeyFile, complaint
 from broker.config import ConfigError
-from broker.service.doorstep import Doorstep
 from broker.service.file_limit import file_limit
-from broker.service.handshakes import Handshake, Handshakes
+from broker.service.pre_auth_acceptor import PreAuthAcceptor
+from broker.service.tls_handshakes import TlsHandshake, TlsHandshakes
 from broker.service.tls_stream import READ_BYTES, TlsStream
-from broker.service.waiting_room import WaitingRoom
+from broker.service.unauthenticated_limiter import UnauthenticatedLimiter
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.service.doorstep import Guest
+    from broker.service.pre_auth_acceptor import PendingSocket
 
 __all__ = ["TlsListener", "client_certificate", "listening_socket", "server_context"]
 
@@ -171,11 +171,13 @@ class TlsListener:
         self._seen: list[tuple[int, int] | None] = []
         self._timer: asyncio.TimerHandle | None = None
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self._guests: dict[Handshake, Guest] = {}  # those of whom a step is being made
-        self._handshakes = Handshakes(self._loop, self._on_step)
-        guests_max = max(2, min(_HANDSHAKES_MAX, file_limit() // 16))
-        self.room = WaitingRoom(guests_max, guests_max // 2)
-        self._doorstep: Doorstep | None = None
+        self._pending_sockets: dict[
+            TlsHandshake, PendingSocket
+        ] = {}  # those of whom a step is being made
+        self._handshakes = TlsHandshakes(self._loop, self._on_step)
+        pending_max = max(2, min(_HANDSHAKES_MAX, file_limit() // 16))
+        self.limiter = UnauthenticatedLimiter(pending_max, pending_max // 2)
+        self._acceptor: PreAuthAcceptor | None = None
 
     async def start(self, host: str, port: int, what: str) -> int:
         """Listen; 0 picks a free port.
@@ -186,8 +188,10 @@ class TlsListener:
         self._seen = self._look()
         self._context = server_context(self._config)
         self._complain()
-        self._doorstep = Doorstep(self, self.room, what=what, deadline_s=lambda: _HANDSHAKE_S)
-        bound = self._doorstep.start(listening_socket(host, port, what), self._backlog)
+        self._acceptor = PreAuthAcceptor(
+            self, self.limiter, what=what, deadline_s=lambda: _HANDSHAKE_S
+        )
+        bound = self._acceptor.start(listening_socket(host, port, what), self._backlog)
         self._watch()
         return bound
 
@@ -195,8 +199,8 @@ class TlsListener:
         """Stop listening; connections stay, handshakes end."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._doorstep is not None:
-            self._doorstep.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         self._handshakes.close()
 
     def check(self) -> None:
@@ -222,52 +226,52 @@ class TlsListener:
 
     # --- handshakes: this is the Door of its Doorstep
 
-    def look(self, guest: Guest) -> None:
-        handshake: Handshake | None = guest.state
+    def look(self, pending: PendingSocket) -> None:
+        handshake: TlsHandshake | None = pending.state
         try:
-            size = Handshake.records(guest.received, first=handshake is None)
+            size = TlsHandshake.records(pending.received, first=handshake is None)
         except ValueError as error:
-            guest.close(f"no TLS: {error}", level=logging.DEBUG)
+            pending.close(f"no TLS: {error}", level=logging.DEBUG)
             return
         if not size:
-            guest.wait()
+            pending.wait()
             return
         if handshake is None:
             assert self._context is not None
-            handshake = guest.state = Handshake(self._context)
+            handshake = pending.state = TlsHandshake(self._context)
         if handshake.steps >= _STEPS_MAX or handshake.bytes_in > _BYTES_MAX:
-            guest.close("a handshake without end", level=logging.DEBUG)
+            pending.close("a handshake without end", level=logging.DEBUG)
             return
-        self._guests[handshake] = guest
-        data = guest.use(size)
+        self._pending_sockets[handshake] = pending
+        data = pending.use(size)
         if handshake.is_nearly_done:
             self._on_step(handshake, handshake.step(data))
         else:
-            self._handshakes.add(guest.ip, handshake, data)
+            self._handshakes.add(pending.ip, handshake, data)
 
-    def gone(self, guest: Guest) -> None:
-        if (handshake := guest.state) is not None:
-            self._handshakes.drop(guest.ip, handshake)
-            self._guests.pop(handshake, None)
+    def gone(self, pending: PendingSocket) -> None:
+        if (handshake := pending.state) is not None:
+            self._handshakes.drop(pending.ip, handshake)
+            self._pending_sockets.pop(handshake, None)
 
-    def _on_step(self, handshake: Handshake, answer: bytes) -> None:
+    def _on_step(self, handshake: TlsHandshake, answer: bytes) -> None:
         if handshake.done:
-            self._handshakes.pace.finished()
-        guest = self._guests.pop(handshake, None)
-        if guest is None:
+            self._handshakes.cpu_budget.finished()
+        pending = self._pending_sockets.pop(handshake, None)
+        if pending is None:
             return  # cut meanwhile
-        guest.send(answer)
+        pending.send(answer)
         if handshake.error is not None:
-            guest.close(f"no TLS: {handshake.error}", level=logging.DEBUG)
+            pending.close(f"no TLS: {handshake.error}", level=logging.DEBUG)
         elif not handshake.done:
-            guest.wait()
-        elif not guest.ended:
-            assert self._doorstep is not None
-            taken = guest.take()
+            pending.wait()
+        elif not pending.ended:
+            assert self._acceptor is not None
+            taken = pending.take()
             stream = TlsStream(
-                self._loop, handshake, bytes(guest.received), self._factory, self._buffer
+                self._loop, handshake, bytes(pending.received), self._factory, self._buffer
             )
-            self._doorstep.run(self._loop.connect_accepted_socket(lambda: stream, taken), taken)
+            self._acceptor.run(self._loop.connect_accepted_socket(lambda: stream, taken), taken)
 
     # --- the files
 

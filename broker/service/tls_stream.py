@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from broker.service.handshakes import Handshake
+    from broker.service.tls_handshakes import TlsHandshake
 
 __all__ = ["READ_BYTES", "TlsStream"]
 
@@ -40,7 +40,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        handshake: Handshake,
+        handshake: TlsHandshake,
         received: bytes,
         factory: Callable[[], asyncio.BaseProtocol],
         buffer: memoryview,

@@ -30,8 +30,8 @@ from broker.service.consumer import SUB_TYPE_NAMES
 from broker.service.producer import Producer
 from broker.service.producer_registry import ProducerRegistry
 from broker.service.rates import RateSampler
-from broker.service.schemas.admission import admit_consumer, admit_producer
 from broker.service.schemas.definition import SchemaDefinition
+from broker.service.schemas.schema_checks import admit_consumer, admit_producer
 from broker.service.topic_rates import TopicRates
 from broker.service.topic_stats import topic_stats
 from managed_ledger.position import LATEST, Position
@@ -39,7 +39,7 @@ from managed_ledger.position import LATEST, Position
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
     from broker.service.consumer import Consumer, ConsumerSink, SubscribeRequest
@@ -60,10 +60,12 @@ class Topic(ABC):
     """A loaded topic. One loop owns it; only its own methods change it."""
 
     persistent: bool = False
-    heir: BrokerLookup | None = None
+    new_owner: BrokerLookup | None = None
     """Where its clients find it again, once it is closed; None: they look it up."""
 
-    def __init__(self, service: BrokerService, name: TopicName, policies: Policies) -> None:
+    def __init__(
+        self, service: BrokerService, name: TopicName, policies: EffectivePolicies
+    ) -> None:
         self.service = service
         self.name = name
         self.policies = policies
@@ -188,8 +190,8 @@ class Topic(ABC):
         self._promote_next()
 
     def _promote_next(self) -> None:
-        if not self.fenced and (heir := self.registry.next_owner()) is not None:
-            self.service.run(self._promote(heir))
+        if not self.fenced and (new_owner := self.registry.next_owner()) is not None:
+            self.service.run(self._promote(new_owner))
 
     async def _promote(self, producer: Producer) -> None:
         try:
@@ -422,15 +424,15 @@ class Topic(ABC):
         """Whether clients or durable subscriptions hold it."""
         return bool(self.subscriptions) or any(True for _ in self.registry)
 
-    async def close(self, heir: BrokerLookup | None = None, *, lost: bool = False) -> None:
+    async def close(self, new_owner: BrokerLookup | None = None, *, lost: bool = False) -> None:
         """Unload: fence, disconnect all clients, flush cursors, close storage.
 
         Args:
-            heir: the broker that gets the topic; clients are sent there.
+            new_owner: the broker that gets the topic; clients are sent there.
             lost: that broker has it already: nothing is written any more.
         """
         self.fenced = self.closing = True
-        self.heir = heir
+        self.new_owner = new_owner
         if lost:
             self._give_up_storage()
         # First the receipts, then CLOSE_PRODUCER: what is stored isn't sent again.

@@ -20,7 +20,7 @@ from broker.errors import (
 )
 from broker.protocol.topic_name import TopicName
 from broker.service import topic_permissions
-from broker.service.peers import Peer, PeerCall, PeerRefusedError, topic_path
+from broker.service.broker_client import BrokerCall, BrokerEndpoint, BrokerRefusedError, topic_path
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import EARLIEST
 from metadata.errors import MetadataError
@@ -201,8 +201,10 @@ class TopicDirectory:
             await self._service.loader.load(name, create=True, forced=True)
 
         try:
-            await self._service.peers.on_owner(name, here, PeerCall("PUT", topic_path(name)))
-        except PeerRefusedError as error:
+            await self._service.broker_client.on_owner(
+                name, here, BrokerCall("PUT", topic_path(name))
+            )
+        except BrokerRefusedError as error:
             if error.http_status != _CONFLICT:  # it is there
                 raise
 
@@ -247,8 +249,8 @@ class TopicDirectory:
                 if each.durable
             }
 
-        call = PeerCall("GET", topic_path(name, "/stats"), "excludeConsumers=true")
-        found: dict[str, Any] = await self._service.peers.on_owner(name, here, call)
+        call = BrokerCall("GET", topic_path(name, "/stats"), "excludeConsumers=true")
+        found: dict[str, Any] = await self._service.broker_client.on_owner(name, here, call)
         if "subscriptions" not in found or "msgRateIn" not in found:
             return found
         return {  # TopicStats of another broker
@@ -273,10 +275,10 @@ class TopicDirectory:
         ledger_id, entry_id = EARLIEST
         body = {"ledgerId": ledger_id, "entryId": entry_id, "properties": dict(properties)}
         path = topic_path(name, "/subscription/" + quote(quote(subscription, safe=""), safe=""))
-        call = PeerCall("PUT", path, "replicated=true" if replicated else "", body)
+        call = BrokerCall("PUT", path, "replicated=true" if replicated else "", body)
         try:
-            await self._service.peers.on_owner(name, here, call)
-        except PeerRefusedError as error:
+            await self._service.broker_client.on_owner(name, here, call)
+        except BrokerRefusedError as error:
             if error.http_status != _CONFLICT:
                 raise
 
@@ -287,14 +289,14 @@ class TopicDirectory:
             await self._each(name, range(count), self._check_unused_anywhere)
 
         async def delete(part: TopicName) -> None:
-            call = PeerCall("DELETE", topic_path(part), f"force={str(force).lower()}")
+            call = BrokerCall("DELETE", topic_path(part), f"force={str(force).lower()}")
             try:
-                await self._service.peers.on_owner(
+                await self._service.broker_client.on_owner(
                     part, lambda: self.delete(part, force=force), call
                 )
             except TopicNotFoundError:
                 pass  # never used, or deleted by an attempt before
-            except PeerRefusedError as error:
+            except BrokerRefusedError as error:
                 if error.http_status != _NOT_FOUND:
                     raise
 
@@ -307,14 +309,14 @@ class TopicDirectory:
         if (topic := self._service.topics.get(str(name))) is not None:
             _check_unused(topic)
             return
-        peers = self._service.peers
-        owner = await peers.other_owner(await self._service.bundles.bundle_of(str(name)))
+        broker_client = self._service.broker_client
+        owner = await broker_client.other_owner(await self._service.bundles.bundle_of(str(name)))
         if owner is None or (name.is_persistent and not await self.exists(name)):
             return
-        call = PeerCall("GET", topic_path(name, "/stats"))
+        call = BrokerCall("GET", topic_path(name, "/stats"))
         try:
-            stats = await peers.ask(Peer.of(owner), call)
-        except PeerRefusedError as error:
+            stats = await broker_client.ask(BrokerEndpoint.of(owner), call)
+        except BrokerRefusedError as error:
             if error.http_status == _NOT_FOUND:
                 return
             raise

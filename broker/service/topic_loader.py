@@ -30,7 +30,7 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
     from broker.service.broker_service import BrokerService
     from broker.service.topic import Topic
     from bundles.lookup import BrokerLookup
@@ -114,7 +114,7 @@ class TopicLoader:
             del self._loading[full]
             error = None if task.cancelled() else task.exception()  # every caller may have left
             if error is not None and not isinstance(error, TopicNotFoundError | NotAllowedError):
-                self._service.figures.topic_load_failures += 1
+                self._service.metrics.topic_load_failures += 1
 
         task.add_done_callback(done)
         return task
@@ -135,7 +135,7 @@ class TopicLoader:
             if (leaving := self._unloading.get(full)) is not None:
                 await asyncio.wait((leaving,))
             try:
-                await (bundles.claim(full) if acquire else bundles.require(full))
+                await (bundles.acquire_if_assigned(full) if acquire else bundles.ensure_owned(full))
                 try:
                     topic = await self._open(name, create, forced, properties)
                 except ManagedLedgerNotFoundError:  # a deletion that had failed is finished by now
@@ -161,7 +161,7 @@ class TopicLoader:
                 raise PersistenceError(f"Loading {full}: {error}") from error
         self._topics[full] = topic
         self._index.add(full)
-        self._service.figures.topic_load.record((perf_counter() - began_s) * 1000)
+        self._service.metrics.topic_load.record((perf_counter() - began_s) * 1000)
         self._service.policies.registered(topic, changes)
         return topic
 
@@ -169,11 +169,11 @@ class TopicLoader:
         """Whether a topic that was just opened may be served here.
 
         That it isn't known may only mean that the boundaries have to be read again, as they are
-        each time a bundle of the namespace is acquired. ``require`` waits for nothing after its
-        look at what is owned, so the bundle can't go before the topic is found.
+        each time a bundle of the namespace is acquired. ``ensure_owned`` waits for nothing after
+        its look at what is owned, so the bundle can't go before the topic is found.
         """
         try:
-            await self._service.bundles.require(full)
+            await self._service.bundles.ensure_owned(full)
         except BundleError:
             return False
         return True
@@ -245,7 +245,9 @@ class TopicLoader:
             return False
         return await self._service.resources.partitioned(name, anew=True) is not None
 
-    async def check_room(self, name: TopicName, policies: Policies, count: int = 1) -> None:
+    async def check_room(
+        self, name: TopicName, policies: EffectivePolicies, count: int = 1
+    ) -> None:
         """Whether the namespace may have ``count`` more stored topics.
 
         Raises:
@@ -260,7 +262,7 @@ class TopicLoader:
         if len(there - {name.full}) + count > limit:
             raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
 
-    def ledger_config(self, policies: Policies) -> ManagedLedgerConfig:
+    def ledger_config(self, policies: EffectivePolicies) -> ManagedLedgerConfig:
         """How a topic with these policies stores its entries, now or from now on."""
         config = self._service.config
         persistence = policies.persistence
@@ -288,15 +290,15 @@ class TopicLoader:
     # --- leaving
 
     async def unload(
-        self, full: str, heir: BrokerLookup | None = None, *, lost: bool = False
+        self, full: str, new_owner: BrokerLookup | None = None, *, lost: bool = False
     ) -> None:
         """Close a loaded topic and forget it; joins an unload under way.
 
         Args:
-            heir: the broker that gets it; clients are sent there.
+            new_owner: the broker that gets it; clients are sent there.
             lost: that broker owns it already: nothing is written any more.
         """
-        await self._leave(full, heir=heir, lost=lost)
+        await self._leave(full, new_owner=new_owner, lost=lost)
 
     async def delete(self, full: str) -> None:
         """Delete a loaded topic and forget it.
@@ -315,13 +317,13 @@ class TopicLoader:
         full: str,
         *,
         delete: bool = False,
-        heir: BrokerLookup | None = None,
+        new_owner: BrokerLookup | None = None,
         lost: bool = False,
     ) -> None:
         if (task := self._unloading.get(full)) is None:
             if (topic := self._topics.get(full)) is None:
                 return
-            task = self._service.loop.create_task(self._close(full, topic, delete, heir, lost))
+            task = self._service.loop.create_task(self._close(full, topic, delete, new_owner, lost))
             self._unloading[full] = task
 
             def done(task: asyncio.Task[None]) -> None:
@@ -333,10 +335,10 @@ class TopicLoader:
         await asyncio.shield(task)
 
     async def _close(
-        self, full: str, topic: Topic, delete: bool, heir: BrokerLookup | None, lost: bool
+        self, full: str, topic: Topic, delete: bool, new_owner: BrokerLookup | None, lost: bool
     ) -> None:
         try:
-            await (topic.delete() if delete else topic.close(heir, lost=lost))
+            await (topic.delete() if delete else topic.close(new_owner, lost=lost))
             # A partition's schema and policies are its siblings' as well: they go with the
             # partitioned topic.
             if delete and not topic.name.is_partition:

@@ -123,7 +123,7 @@ class SubscriptionRate:
         self.events: Mapping[str, int] = _NO_EVENTS
         """How often dispatch had to wait, by the field of the statistics."""
 
-    def gate(self, entries_behind: Callable[[Position], int]) -> DispatchThrottle | None:
+    def limiter(self, entries_behind: Callable[[Position], int]) -> DispatchThrottle | None:
         """What a dispatcher obeys under the policies of now; None: nothing.
 
         Args:

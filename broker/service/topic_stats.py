@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from bookkeeper.errors import LedgerError
-from broker.protocol.entry_head import parse_head
+from broker.protocol.entry_header import parse_header
 from managed_ledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
     stats = empty_topic_stats(topic.service.broker_id)
     subscriptions = stats["subscriptions"]
     for name, subscription in topic.subscriptions.items():
-        figures = subscriptions[name] = subscription.stats(now_ms)
+        metrics = subscriptions[name] = subscription.stats(now_ms)
         for field in _SUMS:
-            stats[field] += figures[field]
+            stats[field] += metrics[field]
     stats["msgRateIn"] = messages
     stats["msgThroughputIn"] = size
     stats["bytesInCounter"] = topic.bytes_in
@@ -117,15 +117,15 @@ async def add_earliest_times(topic: PersistentTopic, stats: dict[str, Any]) -> N
         LedgerError, ManagedLedgerError: an entry couldn't be read.
     """
     times: list[int] = []
-    for name, figures in stats["subscriptions"].items():
-        figures["earliestMsgPublishTimeInBacklog"] = -1
+    for name, metrics in stats["subscriptions"].items():
+        metrics["earliestMsgPublishTimeInBacklog"] = -1
         subscription = topic.subscriptions.get(name)
-        if subscription is None or subscription.cursor is None or not figures["msgBacklog"]:
+        if subscription is None or subscription.cursor is None or not metrics["msgBacklog"]:
             continue
         batch = await topic.ledger.read(subscription.cursor.first_unacked(), 1, 1)
         if batch is not None:
-            time_ms = parse_head(batch.heads[0]).publish_time_ms
-            figures["earliestMsgPublishTimeInBacklog"] = time_ms
+            time_ms = parse_header(batch.heads[0]).publish_time_ms
+            metrics["earliestMsgPublishTimeInBacklog"] = time_ms
             times.append(time_ms)
     stats["earliestMsgPublishTimeInBacklogs"] = min(times, default=0)
 
@@ -143,5 +143,5 @@ async def add_last_publish_time(topic: PersistentTopic, stats: dict[str, Any]) -
         logger.debug("%s: last entry: %s", topic.name, error)
         return
     if batch is not None and not topic.last_publish_ms:
-        topic.last_publish_ms = parse_head(batch.heads[0]).publish_time_ms
+        topic.last_publish_ms = parse_header(batch.heads[0]).publish_time_ms
     stats["lastPublishTimeStamp"] = topic.last_publish_ms

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bookkeeper.errors import LedgerError, NoSuchLedgerError
-from bookkeeper.ledgers import Ledger, Ledgers, LedgerView
+from bookkeeper.ledgers import Ledgers, ReadHandle, WriteHandle
 from examples.edit_log.namespace import Edit, Namespace
 from metadata.errors import BadVersionError, OutcomeUnknownError
 from metadata.store import CREATE_ONLY
@@ -73,9 +73,9 @@ class EditLog:
         self._quorums = quorums
         self._edits_max = edits_max
         self._list, self._version = LedgerList(), CREATE_ONLY
-        self._view: LedgerView | None = None  # the ledger that is being followed
+        self._view: ReadHandle | None = None  # the ledger that is being followed
         self._next_entry = 0
-        self._writing: Ledger | None = None
+        self._writing: WriteHandle | None = None
         self._written = 0  # edits in the ledger that is being written
 
     # A standby follows
@@ -125,7 +125,7 @@ class EditLog:
             self._view, self._next_entry = await self._ledgers.open(later[0], recover=False), 0
         return bool(later)
 
-    async def _apply_new(self, view: LedgerView) -> None:
+    async def _apply_new(self, view: ReadHandle) -> None:
         async for entry_id, entry in view.entries(self._next_entry):
             self.namespace.apply(json.loads(entry))
             self._next_entry = entry_id + 1

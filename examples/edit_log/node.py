@@ -20,7 +20,7 @@ from bookkeeper.errors import BookkeeperError
 from bookkeeper.ledgers import connect_ledgers
 from examples.edit_log.log import EditLog, TakenOverError
 from examples.edit_log.namespace import Edit, NamespaceError
-from metadata.claims import LeaderElection, LeaderState
+from metadata.coordination import LeaderElection, LeaderState
 from metadata.errors import MetadataError
 
 FOLLOW_S = 0.2  # how often a node looks who leads

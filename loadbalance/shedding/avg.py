@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from loadbalance.model import BundleLoad
-from loadbalance.plan import Plan, Standing
+from loadbalance.model import BundleData
+from loadbalance.plan import Plan, ProjectedLoad
 from loadbalance.shedding.shedder import rate_of, throughput_of
 
 __all__ = ["AvgShedder"]
@@ -22,7 +22,7 @@ __all__ = ["AvgShedder"]
 _POINTS: Final = 100.0
 
 
-class _Lasting(NamedTuple):
+class _PairRounds(NamedTuple):
     is_high: bool
     rounds: int
 
@@ -31,14 +31,14 @@ class AvgShedder:
     """Keeps for how many rounds in a row a broker was the high or the low one of such a pair."""
 
     def __init__(self) -> None:
-        self._low: dict[str, _Lasting] = {}
-        self._high: dict[str, _Lasting] = {}
+        self._low: dict[str, _PairRounds] = {}
+        self._high: dict[str, _PairRounds] = {}
 
     def run(self, plan: Plan) -> Iterator[None]:
-        plan.rank(lambda standing: standing.usage)
+        plan.rank(lambda projected: projected.usage)
         ranked = plan.rested()
         for counts in (self._low, self._high):
-            for gone in counts.keys() - plan.standings.keys():
+            for gone in counts.keys() - plan.projections.keys():
                 del counts[gone]
         for target, source in zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False):
             difference = (source.score - target.score) * _POINTS
@@ -47,7 +47,9 @@ class AvgShedder:
                 yield
         yield
 
-    def _lasts(self, plan: Plan, source: Standing, target: Standing, difference: float) -> bool:
+    def _lasts(
+        self, plan: Plan, source: ProjectedLoad, target: ProjectedLoad, difference: float
+    ) -> bool:
         """Counts the round for both; True: it is time to act, and to count anew."""
         config = plan.config
         pair = ((source.broker, True), (target.broker, False))
@@ -70,7 +72,7 @@ class AvgShedder:
                     continue
                 before = counts.get(name)
                 rounds = before.rounds + 1 if before and before.is_high is is_high else 1
-                counts[name] = _Lasting(is_high, rounds)
+                counts[name] = _PairRounds(is_high, rounds)
                 due = due or rounds >= hits
         if due:
             for name, _ in pair:
@@ -79,7 +81,7 @@ class AvgShedder:
         return due
 
 
-def _even_out(plan: Plan, source: Standing, target: Standing, reason: str) -> None:
+def _even_out(plan: Plan, source: ProjectedLoad, target: ProjectedLoad, reason: str) -> None:
     left, size = _amount(plan, source, target)
     for its, bundle in plan.movable(source, size):
         if its <= left and not plan.is_full:
@@ -89,8 +91,8 @@ def _even_out(plan: Plan, source: Standing, target: Standing, reason: str) -> No
 
 
 def _amount(
-    plan: Plan, source: Standing, target: Standing
-) -> tuple[float, Callable[[BundleLoad], float]]:
+    plan: Plan, source: ProjectedLoad, target: ProjectedLoad
+) -> tuple[float, Callable[[BundleData], float]]:
     """How much goes, and in what it is measured; 0.0 where it isn't worth it."""
     config, fraction = plan.config, plan.config.max_unload_percentage
     messages = (source.rate - target.rate) * fraction

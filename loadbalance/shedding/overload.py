@@ -22,7 +22,7 @@ class OverloadShedder:
 
     def run(self, plan: Plan) -> Iterator[None]:
         limit = plan.config.load_balancer_broker_overloaded_threshold_percentage / 100
-        plan.rank(lambda standing: standing.usage)
+        plan.rank(lambda projected: projected.usage)
         yield
         hot = [each for each in plan.ranked() if each.usage >= limit]
         for source in reversed(hot):

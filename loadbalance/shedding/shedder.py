@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from loadbalance.model import BundleLoad
-from loadbalance.plan import Plan, Standing
+from loadbalance.model import BundleData
+from loadbalance.plan import Plan, ProjectedLoad
 
 __all__ = ["Shedder", "rate_of", "shed_bytes", "throughput_of"]
 
@@ -21,15 +21,15 @@ class Shedder(Protocol):
         """
 
 
-def rate_of(load: BundleLoad) -> float:
+def rate_of(load: BundleData) -> float:
     return load.short.rate
 
 
-def throughput_of(load: BundleLoad) -> float:
+def throughput_of(load: BundleData) -> float:
     return load.short.throughput
 
 
-def shed_bytes(plan: Plan, source: Standing, amount: float, reason: str) -> float:
+def shed_bytes(plan: Plan, source: ProjectedLoad, amount: float, reason: str) -> float:
     """Moves the largest bundles until ``amount`` bytes a second are gone, or nothing fits.
 
     Overshoots by less than one bundle. Scores must be shares of usage.

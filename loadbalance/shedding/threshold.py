@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from loadbalance.plan import Plan, Standing
+from loadbalance.plan import Plan, ProjectedLoad
 from loadbalance.shedding.shedder import shed_bytes
 
 __all__ = ["ThresholdShedder"]
@@ -27,7 +27,7 @@ class ThresholdShedder:
 
     def run(self, plan: Plan) -> Iterator[None]:
         self._step(plan)
-        plan.rank(lambda standing: self._averages[standing.broker])
+        plan.rank(lambda projected: self._averages[projected.broker])
         ranked = plan.ranked()
         if len(ranked) < 2:
             return
@@ -52,11 +52,11 @@ class ThresholdShedder:
     def _step(self, plan: Plan) -> None:
         history, before = plan.config.load_balancer_history_resource_percentage, self._averages
         self._averages = {
-            name: before.get(name, standing.usage) * history + standing.usage * (1 - history)
-            for name, standing in plan.standings.items()
+            name: before.get(name, projected.usage) * history + projected.usage * (1 - history)
+            for name, projected in plan.projections.items()
         }
 
-    def _shed(self, plan: Plan, source: Standing, fraction: float, reason: str) -> int:
+    def _shed(self, plan: Plan, source: ProjectedLoad, fraction: float, reason: str) -> int:
         """Gives away that fraction of the bytes; how many bundles these are."""
         amount, before = source.throughput * fraction, len(plan.moves)
         if amount < plan.config.load_balancer_bundle_unload_min_throughput_threshold * _MIB:
@@ -64,5 +64,5 @@ class ThresholdShedder:
         shed_bytes(plan, source, amount, reason)
         for name in {source.broker, *(move.target for move in plan.moves[before:])}:
             if name is not None:
-                self._averages[name] = plan.standings[name].score
+                self._averages[name] = plan.projections[name].score
         return len(plan.moves) - before

@@ -16,14 +16,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loadbalance.plan import Plan, Standing
+from loadbalance.plan import Plan, ProjectedLoad
 from loadbalance.shedding.shedder import throughput_of
 
 __all__ = ["TransferShedder"]
 
 
 @dataclass(slots=True)
-class _Spread:
+class _LoadStats:
     """Mean and deviation of all loads, kept up to date move by move."""
 
     count: int
@@ -57,7 +57,7 @@ class TransferShedder:
             self._hits = 0
             return
         scores = [each.score for each in ranked]
-        spread = _Spread(len(scores), sum(scores), sum(score * score for score in scores))
+        spread = _LoadStats(len(scores), sum(scores), sum(score * score for score in scores))
         if not _is_uneven(plan, ranked[-1], ranked[0], spread):
             self._hits = 0
             return
@@ -69,7 +69,7 @@ class TransferShedder:
         yield from _pair_off(plan, rested, spread)
 
 
-def _pair_off(plan: Plan, ranked: list[Standing], spread: _Spread) -> Iterator[None]:
+def _pair_off(plan: Plan, ranked: list[ProjectedLoad], spread: _LoadStats) -> Iterator[None]:
     sources_left = plan.config.load_balancer_max_number_of_broker_shedding_per_cycle
     low, high = 0, len(ranked) - 1
     while low < high and sources_left > 0:
@@ -86,7 +86,7 @@ def _pair_off(plan: Plan, ranked: list[Standing], spread: _Spread) -> Iterator[N
         yield
 
 
-def _is_uneven(plan: Plan, high: Standing, low: Standing, spread: _Spread) -> bool:
+def _is_uneven(plan: Plan, high: ProjectedLoad, low: ProjectedLoad, spread: _LoadStats) -> bool:
     wanted = plan.config.load_balancer_broker_load_target_std
     overloaded = plan.config.load_balancer_broker_overloaded_threshold_percentage / 100
     multiplier = min(0.5, max(0.0, wanted / 2))
@@ -98,7 +98,7 @@ def _is_uneven(plan: Plan, high: Standing, low: Standing, spread: _Spread) -> bo
     )
 
 
-def _transfer(plan: Plan, source: Standing, target: Standing) -> bool:
+def _transfer(plan: Plan, source: ProjectedLoad, target: ProjectedLoad) -> bool:
     """Halves the difference of the two as well as bundles allow; whether anything moved."""
     if source.score <= 0:
         return False
@@ -113,8 +113,8 @@ def _transfer(plan: Plan, source: Standing, target: Standing) -> bool:
     return False
 
 
-def _movable(plan: Plan, standing: Standing) -> list[tuple[float, str]]:
-    bundles = plan.movable(standing, throughput_of)
+def _movable(plan: Plan, projected: ProjectedLoad) -> list[tuple[float, str]]:
+    bundles = plan.movable(projected, throughput_of)
     if plan.config.load_balancer_shedding_bundles_with_policies_enabled:
         return bundles
     return [each for each in bundles if not plan.has_policies(each[1])]
@@ -122,8 +122,8 @@ def _movable(plan: Plan, standing: Standing) -> list[tuple[float, str]]:
 
 def _give(
     plan: Plan,
-    source: Standing,
-    target: Standing,
+    source: ProjectedLoad,
+    target: ProjectedLoad,
     bundles: list[tuple[float, str]],
     wanted: float,
     reason: str,

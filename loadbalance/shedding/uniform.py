@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from loadbalance.model import BundleLoad
-from loadbalance.plan import Plan, Standing
+from loadbalance.model import BundleData
+from loadbalance.plan import Plan, ProjectedLoad
 from loadbalance.shedding.shedder import rate_of, throughput_of
 
 __all__ = ["UniformLoadShedder"]
@@ -20,7 +20,7 @@ class UniformLoadShedder:
 
     def run(self, plan: Plan) -> Iterator[None]:
         config = plan.config
-        plan.rank(lambda standing: standing.rate)
+        plan.rank(lambda projected: projected.rate)
         yield
         high, low = _ends(plan)
         if (high - low) * 100 / max(low, 1.0) > (
@@ -29,7 +29,7 @@ class UniformLoadShedder:
             yield from _even_out(plan, rate_of, config.min_unload_message, "messages")
         if plan.moves:
             return
-        plan.rank(lambda standing: standing.throughput)
+        plan.rank(lambda projected: projected.throughput)
         yield
         high, low = _ends(plan)
         if high / max(low, 1.0) > (
@@ -46,7 +46,7 @@ def _ends(plan: Plan) -> tuple[float, float]:
 
 
 def _even_out(
-    plan: Plan, size: Callable[[BundleLoad], float], least: float, what: str
+    plan: Plan, size: Callable[[BundleData], float], least: float, what: str
 ) -> Iterator[None]:
     """From the highest broker that can give something."""
     ranked = plan.rested()
@@ -65,10 +65,10 @@ def _even_out(
 
 def _shed(
     plan: Plan,
-    source: Standing,
-    target: Standing,
+    source: ProjectedLoad,
+    target: ProjectedLoad,
     amount: float,
-    size: Callable[[BundleLoad], float],
+    size: Callable[[BundleData], float],
     reason: str,
 ) -> None:
     count_max = plan.config.max_unload_bundle_num_per_shedding

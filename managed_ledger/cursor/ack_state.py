@@ -24,8 +24,8 @@ from typing import Final, Protocol, TypeVar
 from pyroaring import BitMap
 
 from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
+from managed_ledger.empty import NO_ITEMS
 from managed_ledger.errors import InvalidPositionError
-from managed_ledger.nothing import NO_ITEMS
 from managed_ledger.position import Position, format_position
 
 _Value = TypeVar("_Value")
@@ -46,7 +46,8 @@ _ADOPTED_SETS: Final = 16 << 10
 
 
 class LedgerPositions(Protocol):
-    """What the state asks of its log; a part of `managed_ledger.ledger_view.LedgerView`."""
+    """What the state asks of its log; a part of
+    `managed_ledger.managed_ledger_view.ManagedLedgerView`."""
 
     @property
     def last_confirmed(self) -> Position: ...
@@ -366,9 +367,9 @@ class AckState:
         """Memory of the bitmaps, which is about what a snapshot of them takes."""
         total = 0
         for entries in self._acked.values():
-            figures = entries.get_statistics()
-            total += figures["n_bytes_array_containers"]
-            total += figures["n_bytes_run_containers"] + figures["n_bytes_bitset_containers"]
+            metrics = entries.get_statistics()
+            total += metrics["n_bytes_array_containers"]
+            total += metrics["n_bytes_run_containers"] + metrics["n_bytes_bitset_containers"]
         return total
 
     @property

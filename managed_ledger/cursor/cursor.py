@@ -21,11 +21,11 @@ from managed_ledger.cursor.cursor_recovery import recover_state
 from managed_ledger.cursor.cursor_store import CursorNode, CursorStore
 from managed_ledger.cursor.cursor_writer import CursorWriter
 from managed_ledger.cursor.errors import CursorBusyError, CursorFencedError, CursorWriteError
+from managed_ledger.empty import NO_ITEMS
 from managed_ledger.errors import CursorClosedError, ManagedLedgerError
-from managed_ledger.ledger_view import LedgerView
-from managed_ledger.nothing import NO_ITEMS
+from managed_ledger.managed_ledger_view import ManagedLedgerView
 from managed_ledger.position import Position
-from metadata.errors import WriteFailedError
+from metadata.errors import MetadataWriteError
 from metadata.paths import encode_name, join
 
 AckDone: TypeAlias = Callable[[BaseException | None], None]
@@ -59,7 +59,7 @@ class Cursor:
     )
 
     def __init__(
-        self, ledger: LedgerView, name: str, state: AckState, writer: CursorWriter | None
+        self, ledger: ManagedLedgerView, name: str, state: AckState, writer: CursorWriter | None
     ) -> None:
         self.name = name
         self.durable = writer is not None
@@ -382,7 +382,7 @@ class Cursor:
         try:
             if self._writer is not None:
                 await self._writer.delete()
-        except WriteFailedError:
+        except MetadataWriteError:
             self._must_write = True  # what was acknowledged meanwhile, with the next write
             self._refusal = before if isinstance(before, CursorClosedError) else None
             raise
@@ -539,7 +539,7 @@ def _call(answers: list[AckDone] | None, error: BaseException | None) -> None:
 
 
 async def load_or_create_cursor(
-    ledger: LedgerView,
+    ledger: ManagedLedgerView,
     name: str,
     mark_delete: Position,
     cursor_properties: Mapping[str, str] | None = None,
@@ -548,7 +548,7 @@ async def load_or_create_cursor(
     way, which takes the node away from every earlier owner; a new cursor has no ledger yet.
 
     After it and before anything is acknowledged, the caller must look whose the log's list is
-    (`LedgerView.owns_list`): see `cursor_store`.
+    (`ManagedLedgerView.owns_list`): see `cursor_store`.
 
     Args:
         mark_delete: of a new cursor.
@@ -573,12 +573,14 @@ async def load_or_create_cursor(
     return Cursor(ledger, name, state, CursorWriter(ledger, name, state, store, node))
 
 
-def create_non_durable_cursor(ledger: LedgerView, name: str, mark_delete: Position) -> Cursor:
+def create_non_durable_cursor(
+    ledger: ManagedLedgerView, name: str, mark_delete: Position
+) -> Cursor:
     """A cursor in memory only: for readers. Doesn't hold back trimming."""
     return Cursor(ledger, name, AckState(ledger, mark_delete), None)
 
 
-async def delete_cursor(ledger: LedgerView, name: str) -> None:
+async def delete_cursor(ledger: ManagedLedgerView, name: str) -> None:
     """Deletes a cursor that isn't loaded (`Cursor.delete` is for a loaded one); a missing one is
     success.
 
@@ -593,6 +595,6 @@ async def delete_cursor(ledger: LedgerView, name: str) -> None:
         await CursorWriter(ledger, name, state, store, node).delete()
 
 
-def _store_of(ledger: LedgerView, name: str) -> CursorStore:
+def _store_of(ledger: ManagedLedgerView, name: str) -> CursorStore:
     path = join(ledger.path, encode_name(name))
     return CursorStore(ledger, path, f"{ledger.store.session_id}-{secrets.token_hex(8)}")

@@ -19,7 +19,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from managed_ledger.cursor.acked_bodies import acked_bodies
+from managed_ledger.cursor.acked_sections import acked_bodies
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.errors import CursorFormatError
 from managed_ledger.cursor.packed_bitmaps import size_in, unpack_bitmaps
@@ -69,13 +69,13 @@ _PROPERTIES_PART: Final = 32 << 10
 _WORK_OF_CONTAINER: Final = 32
 
 
-class Kind(IntEnum):
+class SectionKind(IntEnum):
     SNAPSHOT = 1
     INCREMENT = 2
     NODE = 3
 
 
-class Section(IntEnum):
+class CursorSection(IntEnum):
     MARK_DELETE = 1
     ACKED = 2
     BATCH_SETS = 3
@@ -86,17 +86,17 @@ class Section(IntEnum):
     PROPERTIES_PART = 8
 
 
-_RUNS: Final = Section.RUNS
-_PACKED_ACKED: Final = Section.PACKED_ACKED
-_PACKED_BATCH_SETS: Final = Section.PACKED_SETS
-_PARTS: Final = Section.PROPERTIES_PART
+_RUNS: Final = CursorSection.RUNS
+_PACKED_ACKED: Final = CursorSection.PACKED_ACKED
+_PACKED_BATCH_SETS: Final = CursorSection.PACKED_SETS
+_PARTS: Final = CursorSection.PROPERTIES_PART
 
 
 @dataclass(slots=True)
-class Record:
+class CursorRecord:
     """A decoded record; ``image`` is None when it says nothing of mark-delete (a middle chunk)."""
 
-    kind: Kind
+    kind: SectionKind
     chunk: int
     is_last_chunk: bool
     base: int
@@ -122,7 +122,7 @@ def seal_increment(body: list[bytes], increment: CursorImage, base: int) -> list
         assert len(properties) == 1
         sections += properties
     sections.extend(body)
-    return [_record(Kind.INCREMENT, 0, 0, base, chunk) for chunk in _packed(sections)]
+    return [_record(SectionKind.INCREMENT, 0, 0, base, chunk) for chunk in _packed(sections)]
 
 
 def encode_snapshot(image: CursorImage, base: int) -> list[bytes]:
@@ -144,7 +144,7 @@ def seal_snapshot(
     chunks = list(_packed([*body, *tail]))
     last = len(chunks) - 1
     return [
-        _record(Kind.SNAPSHOT, _LAST_CHUNK if n == last else 0, n, base, chunk)
+        _record(SectionKind.SNAPSHOT, _LAST_CHUNK if n == last else 0, n, base, chunk)
         for n, chunk in enumerate(chunks)
     ]
 
@@ -158,7 +158,7 @@ def seal_node_state(body: list[bytes]) -> bytes:
     """One record of any length with bitmaps and batch sets (`body_sections`), empty when there are
     none; the node itself holds the rest.
     """
-    return _record(Kind.NODE, _LAST_CHUNK, 0, NO_BASE, body) if body else b""
+    return _record(SectionKind.NODE, _LAST_CHUNK, 0, NO_BASE, body) if body else b""
 
 
 def work_of(section: bytes) -> int:
@@ -186,10 +186,10 @@ def body_sections(image: CursorImage) -> Iterator[bytes]:
         if ledger_id is None:
             yield _section(_PACKED_ACKED, body)
         else:
-            yield _section(Section.ACKED, _LEDGER.pack(ledger_id), body)
+            yield _section(CursorSection.ACKED, _LEDGER.pack(ledger_id), body)
 
 
-def _record(kind: Kind, flags: int, chunk: int, base: int, sections: list[bytes]) -> bytes:
+def _record(kind: SectionKind, flags: int, chunk: int, base: int, sections: list[bytes]) -> bytes:
     version = VERSION
     for section in sections:
         if section[0] in (_PACKED_ACKED, _PACKED_BATCH_SETS):
@@ -200,12 +200,12 @@ def _record(kind: Kind, flags: int, chunk: int, base: int, sections: list[bytes]
     return b"".join((header, *sections))
 
 
-def _section(kind: Section, *parts: bytes) -> bytes:
+def _section(kind: CursorSection, *parts: bytes) -> bytes:
     return b"".join((_SECTION.pack(kind, sum(map(len, parts))), *parts))
 
 
 def _mark_delete_section(position: Position) -> bytes:
-    return _section(Section.MARK_DELETE, _POSITION.pack(*position))
+    return _section(CursorSection.MARK_DELETE, _POSITION.pack(*position))
 
 
 def properties_sections(properties: Mapping[str, int]) -> list[bytes]:
@@ -237,8 +237,10 @@ def properties_slices(properties: Mapping[str, int]) -> Generator[None, None, li
     parts.append((len(gathered) // 2, b"".join(gathered)))
     if sum(len(body) for _, body in parts) <= PROPERTIES_BYTES_MAX:
         count = _COUNT.pack(sum(count for count, _ in parts))
-        return [_section(Section.PROPERTIES, count, *(body for _, body in parts))]
-    return [_section(Section.PROPERTIES_PART, _COUNT.pack(count), body) for count, body in parts]
+        return [_section(CursorSection.PROPERTIES, count, *(body for _, body in parts))]
+    return [
+        _section(CursorSection.PROPERTIES_PART, _COUNT.pack(count), body) for count, body in parts
+    ]
 
 
 def _batch_sections(batch_sets: Mapping[int, dict[int, int]]) -> Iterator[bytes]:
@@ -290,7 +292,7 @@ def _word_sections(ledger_id: int, ids: Sequence[int], masks: Sequence[int]) -> 
                 break
         count = len(counts)
         yield _section(
-            Section.BATCH_SETS,
+            CursorSection.BATCH_SETS,
             _SETS.pack(ledger_id, count),
             struct.pack(f">{count}I", *ids[start : start + count]),
             struct.pack(f">{count}H", *counts),
@@ -318,7 +320,7 @@ def _packed(sections: Iterable[bytes]) -> Iterator[list[bytes]]:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def decode_record(payload: bytes | memoryview, where: str) -> Record:
+def decode_record(payload: bytes | memoryview, where: str) -> CursorRecord:
     """
     Args:
         where: names the cursor and the place, for the error.
@@ -331,11 +333,11 @@ def decode_record(payload: bytes | memoryview, where: str) -> Record:
         try:
             next(slices)
         except StopIteration as end:
-            record: Record = end.value
+            record: CursorRecord = end.value
             return record
 
 
-def decode_slices(payload: bytes | memoryview, where: str) -> Generator[None, None, Record]:
+def decode_slices(payload: bytes | memoryview, where: str) -> Generator[None, None, CursorRecord]:
     """`decode_record` in slices of `SLICE_WORK_MAX` or little more, for a caller with other things
     to do in between.
     """
@@ -350,11 +352,11 @@ def decode_slices(payload: bytes | memoryview, where: str) -> Generator[None, No
                     yield
         except (struct.error, ValueError, IndexError) as error:
             raise CursorFormatError(f"{where}: section {section} at {start}: {error}") from error
-        record.has_mark_delete |= section == Section.MARK_DELETE
+        record.has_mark_delete |= section == CursorSection.MARK_DELETE
     return record
 
 
-def _decode_header(data: bytes, where: str) -> Record:
+def _decode_header(data: bytes, where: str) -> CursorRecord:
     if len(data) < _HEADER.size:
         raise CursorFormatError(f"{where}: {len(data)} bytes are too short for a record")
     magic, version, kind, flags, chunk, base = _HEADER.unpack_from(data)
@@ -368,7 +370,7 @@ def _decode_header(data: bytes, where: str) -> Record:
     if kind not in _KINDS:
         raise CursorFormatError(f"{where}: unknown record kind {kind}")
     image = CursorImage((-1, -1))
-    return Record(Kind(kind), chunk, bool(flags & _LAST_CHUNK), base, image, False)
+    return CursorRecord(SectionKind(kind), chunk, bool(flags & _LAST_CHUNK), base, image, False)
 
 
 def _sections_in(data: bytes, where: str) -> Iterator[tuple[int, int, int]]:
@@ -388,36 +390,36 @@ def _sections_in(data: bytes, where: str) -> Iterator[tuple[int, int, int]]:
         offset += size
 
 
-_KINDS: Final = frozenset(Kind)
+_KINDS: Final = frozenset(SectionKind)
 
 
 def _decode_section(image: CursorImage, section: int, body: bytes) -> Iterator[int]:
     """Adds what a section says; yields the work of each part that was done."""
-    if section == Section.MARK_DELETE:
+    if section == CursorSection.MARK_DELETE:
         image.mark_delete = _POSITION.unpack(body)
-    elif section == Section.ACKED:
+    elif section == CursorSection.ACKED:
         (ledger_id,) = _LEDGER.unpack_from(body)
         _unite(image, ledger_id, BitMap.deserialize(body[_LEDGER.size :]))
         yield len(body)
-    elif section == Section.PACKED_ACKED:
+    elif section == CursorSection.PACKED_ACKED:
         for ledger_id, entries in unpack_bitmaps(body):
             _unite(image, ledger_id, entries)
             yield _WORK_OF_CONTAINER + len(entries)
-    elif section == Section.RUNS:
+    elif section == CursorSection.RUNS:
         for ledger_id, entries in unpack_runs(body):
             _unite(image, ledger_id, entries)
             yield _WORK_OF_CONTAINER + 8 * len(entries)
-    elif section == Section.BATCH_SETS:
+    elif section == CursorSection.BATCH_SETS:
         _decode_batch_sets(image, body)
         yield len(body)
-    elif section == Section.PACKED_SETS:
+    elif section == CursorSection.PACKED_SETS:
         for ledger_id, sets in unpack_sets(body):
             _unite_sets(image, ledger_id, sets)
             yield _WORK_OF_CONTAINER + _WORK_OF_SET * len(sets)
-    elif section == Section.PROPERTIES:
+    elif section == CursorSection.PROPERTIES:
         image.properties = {}
         yield from _decode_properties(image.properties, body)
-    elif section == Section.PROPERTIES_PART:
+    elif section == CursorSection.PROPERTIES_PART:
         yield from _decode_properties(image.more_properties, body)
     else:
         # Sections carry acknowledgements: skipping one would silently redeliver or lose them.
@@ -477,20 +479,20 @@ def _decode_properties(properties: dict[str, int], body: bytes) -> Iterator[int]
 # -- replay --------------------------------------------------------------------------------------
 
 
-def first_entry_to_read(last_entry: int, record: Record, where: str) -> int:
+def first_entry_to_read(last_entry: int, record: CursorRecord, where: str) -> int:
     """Where a reader begins, given the last record of a ledger.
 
     Raises:
         CursorFormatError: the ledger holds no complete snapshot.
     """
-    is_complete_snapshot = record.kind is Kind.SNAPSHOT and record.is_last_chunk
+    is_complete_snapshot = record.kind is SectionKind.SNAPSHOT and record.is_last_chunk
     first = last_entry - record.chunk if is_complete_snapshot else record.base
     if not 0 <= first <= last_entry:
         raise CursorFormatError(f"{where}: no complete snapshot before this record")
     return first
 
 
-class Replay:
+class ImageReplay:
     """Builds an image from the consecutive records of a ledger, beginning at a snapshot's first."""
 
     def __init__(self) -> None:
@@ -498,12 +500,12 @@ class Replay:
         self._partial: CursorImage | None = None  # a snapshot whose last chunk didn't come yet
         self._next_chunk = 0
 
-    def on_record(self, record: Record, where: str) -> None:
+    def on_record(self, record: CursorRecord, where: str) -> None:
         """
         Raises:
             CursorFormatError: the record can't follow the ones before it.
         """
-        if record.kind is Kind.INCREMENT:
+        if record.kind is SectionKind.INCREMENT:
             if self._image is None:
                 raise CursorFormatError(f"{where}: an increment without a snapshot before it")
             if record.image.more_properties:
@@ -511,7 +513,7 @@ class Replay:
             self._partial = None
             self._image.merge(record.image)
             return
-        if record.kind is not Kind.SNAPSHOT:
+        if record.kind is not SectionKind.SNAPSHOT:
             raise CursorFormatError(f"{where}: a record of kind {record.kind.name} in a ledger")
         if record.chunk == 0:
             self._partial, self._next_chunk = CursorImage((-1, -1), properties={}), 0
@@ -541,6 +543,6 @@ def decode_node_state(state: bytes, where: str) -> CursorImage:
         CursorFormatError: as `decode_record`, or a record of another kind.
     """
     record = decode_record(state, where)
-    if record.kind is not Kind.NODE:
+    if record.kind is not SectionKind.NODE:
         raise CursorFormatError(f"{where}: a record of kind {record.kind.name} in a node")
     return record.image

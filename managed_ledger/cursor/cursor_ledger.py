@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bookkeeper.errors import LedgerClosedError, LedgerError
 from managed_ledger.cursor.cursor_format import NO_BASE
-from managed_ledger.cursor.ports import CursorLedgerWriter
+from managed_ledger.cursor.interfaces import CursorLedgerWriter
 
 AppendDone = Callable[[LedgerError | None], None]
 

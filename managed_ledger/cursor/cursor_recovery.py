@@ -9,15 +9,15 @@ from typing import Final
 from bookkeeper.errors import BookkeeperError, NoSuchLedgerError
 from managed_ledger.cursor.ack_state import AckState
 from managed_ledger.cursor.cursor_format import (
-    Record,
-    Replay,
+    CursorRecord,
+    ImageReplay,
     decode_slices,
     first_entry_to_read,
 )
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode
 from managed_ledger.errors import OpenFailedError
-from managed_ledger.ledger_view import LedgerView
+from managed_ledger.managed_ledger_view import ManagedLedgerView
 from metadata.errors import MetadataError
 
 _READ_BYTES_MAX: Final = 4 << 20
@@ -25,7 +25,7 @@ _READ_BYTES_MAX: Final = 4 << 20
 _log = logging.getLogger(__name__)
 
 
-async def recover_state(ledger: LedgerView, name: str, node: CursorNode) -> AckState:
+async def recover_state(ledger: ManagedLedgerView, name: str, node: CursorNode) -> AckState:
     """`recover_image` as the state of a cursor: see `AckState.adopt_slices`. Gives way to others in
     between.
 
@@ -39,7 +39,7 @@ async def recover_state(ledger: LedgerView, name: str, node: CursorNode) -> AckS
     return state
 
 
-async def recover_image(ledger: LedgerView, name: str, node: CursorNode) -> CursorImage:
+async def recover_image(ledger: ManagedLedgerView, name: str, node: CursorNode) -> CursorImage:
     """What the cursor ledger says, or the node when it names none.
 
     Falls back to the position in the node, which is an older one, only if the cursor ledger is
@@ -65,7 +65,7 @@ async def recover_image(ledger: LedgerView, name: str, node: CursorNode) -> Curs
     return node.image(where) if image is None else image
 
 
-async def _read_ledger(ledger: LedgerView, where: str, ledger_id: int) -> CursorImage | None:
+async def _read_ledger(ledger: ManagedLedgerView, where: str, ledger_id: int) -> CursorImage | None:
     """None: the ledger is empty."""
     reader = await ledger.client.open_ledger(ledger_id, ledger.config.password, recover=True)
     last = reader.last_confirmed
@@ -76,7 +76,7 @@ async def _read_ledger(ledger: LedgerView, where: str, ledger_id: int) -> Cursor
     run = await reader.read(last, last, _READ_BYTES_MAX, 0)
     record = await _decoded(run.bodies[0], f"{place}{last}")
     entry_id = first_entry_to_read(last, record, f"{place}{last}")
-    replay = Replay()
+    replay = ImageReplay()
     while entry_id <= last:
         run = await reader.read(entry_id, last, _READ_BYTES_MAX, 0)
         for body in run.bodies:
@@ -86,13 +86,13 @@ async def _read_ledger(ledger: LedgerView, where: str, ledger_id: int) -> Cursor
     return replay.image(f"{place}{last}")
 
 
-async def _decoded(payload: bytes | memoryview, where: str) -> Record:
+async def _decoded(payload: bytes | memoryview, where: str) -> CursorRecord:
     """`decode_record`, which gives way to others now and then when the record is a large one."""
     slices = decode_slices(payload, where)
     while True:
         try:
             next(slices)
         except StopIteration as end:
-            record: Record = end.value
+            record: CursorRecord = end.value
             return record
         await asyncio.sleep(0)

@@ -23,16 +23,16 @@ import orjson
 from managed_ledger.cursor.cursor_format import decode_node_state
 from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
-from managed_ledger.ledger_view import LedgerView
-from managed_ledger.nothing import NO_ITEMS
+from managed_ledger.empty import NO_ITEMS
+from managed_ledger.managed_ledger_view import ManagedLedgerView
 from managed_ledger.position import Position
 from metadata.errors import (
     BadVersionError,
     MetadataError,
+    MetadataWriteError,
     NotFoundError,
     OutcomeUnknownError,
     ValueTooLargeError,
-    WriteFailedError,
 )
 from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, Versioned
 
@@ -145,7 +145,7 @@ class CursorStore:
 
     __slots__ = ("_seen", "_version", "_view", "is_uncertain", "path", "writer")
 
-    def __init__(self, ledger: LedgerView, path: str, writer: str) -> None:
+    def __init__(self, ledger: ManagedLedgerView, path: str, writer: str) -> None:
         self.path = path
         self._view = ledger
         self.writer = writer
@@ -215,7 +215,7 @@ class CursorStore:
             except OutcomeUnknownError:
                 was_uncertain = True
                 continue
-            except (BadVersionError, WriteFailedError, ValueTooLargeError):
+            except (BadVersionError, MetadataWriteError, ValueTooLargeError):
                 self.is_uncertain = was_uncertain  # this one had no effect
                 raise
             self._version, self._seen = stored.stat.version, self.writer
@@ -284,7 +284,7 @@ class CursorStore:
         except CursorFencedError:
             raise
         except MetadataError as error:
-            raise WriteFailedError(self.path, error) from error
+            raise MetadataWriteError(self.path, error) from error
         failure: MetadataError = OutcomeUnknownError(self.path)
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -292,7 +292,7 @@ class CursorStore:
                 return
             except NotFoundError:
                 return
-            except WriteFailedError:
+            except MetadataWriteError:
                 raise
             except BadVersionError as error:
                 # None: this delete had worked and its reply was lost, or another owner deleted it.
@@ -305,7 +305,7 @@ class CursorStore:
                 if not isinstance(error, OutcomeUnknownError):
                     break
         if await self._keep():
-            raise WriteFailedError(self.path, failure) from failure
+            raise MetadataWriteError(self.path, failure) from failure
 
     async def _keep(self) -> bool:
         """After a delete that may still take effect: a new version of the node refuses it for ever.

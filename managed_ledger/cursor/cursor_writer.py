@@ -50,9 +50,9 @@ from managed_ledger.cursor.cursor_image import CursorImage
 from managed_ledger.cursor.cursor_ledger import CursorLedger
 from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore, fits
 from managed_ledger.cursor.errors import CursorFencedError, CursorWriteError
-from managed_ledger.leaks import cursor_metadata
-from managed_ledger.ledger_view import LedgerView
-from managed_ledger.nothing import NOTHING
+from managed_ledger.empty import NOTHING
+from managed_ledger.managed_ledger_view import ManagedLedgerView
+from managed_ledger.orphan_ledgers import cursor_metadata
 from managed_ledger.position import Position
 from metadata.errors import MetadataError
 
@@ -89,7 +89,12 @@ class CursorWriter:
     )
 
     def __init__(
-        self, ledger: LedgerView, name: str, state: AckState, store: CursorStore, node: CursorNode
+        self,
+        ledger: ManagedLedgerView,
+        name: str,
+        state: AckState,
+        store: CursorStore,
+        node: CursorNode,
     ) -> None:
         self.node = node  # the last one of known outcome
         self.stored_mark_delete = state.mark_delete

@@ -17,7 +17,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from managed_ledger.cursor.columns import from_little, rows_of
+from managed_ledger.cursor.column_codec import from_little, rows_of
 from managed_ledger.cursor.cursor_image import ENTRY_END
 
 RUNS_MAX: Final = 1 << 20

@@ -15,8 +15,8 @@ from managed_ledger.offload.context import LedgerCopy
 from managed_ledger.offload.copy_format import CopyIndex, CopyWriter
 from managed_ledger.offload.copy_reader import CopyReader
 from managed_ledger.offload.errors import CopyDamagedError, OffloadedReadError, OffloadError
-from managed_ledger.offload.figures import OffloadFigures
-from managed_ledger.offload.ports import CopyJob, EntryReader, ObjectStore, Upload
+from managed_ledger.offload.interfaces import CopyJob, EntryReader, ObjectStore, Upload
+from managed_ledger.offload.metrics import OffloadMetrics
 
 __all__ = ["BlockOffloader"]
 
@@ -40,16 +40,16 @@ class BlockOffloader:
         driver: str,
         open_store: Callable[[Mapping[str, str]], ObjectStore],
         copies_max: int,
-        figures: OffloadFigures,
+        metrics: OffloadMetrics,
     ) -> None:
         self._driver = driver
         self._open_store = open_store
         self._permits = asyncio.Semaphore(copies_max)
-        self._figures = figures
+        self._metrics = metrics
 
     @property
-    def figures(self) -> OffloadFigures:
-        return self._figures
+    def metrics(self) -> OffloadMetrics:
+        return self._metrics
 
     @property
     def driver(self) -> str:
@@ -60,12 +60,12 @@ class BlockOffloader:
             try:
                 size = await self._copy(job, source)
             except OSError as error:
-                self.figures.copy_errors += 1
+                self.metrics.copy_errors += 1
                 raise OffloadError(f"copy of ledger {job.copy.name}: {error}") from error
             except (OffloadError, LedgerError):
-                self.figures.copy_errors += 1
+                self.metrics.copy_errors += 1
                 raise
-        self.figures.copied(size)
+        self.metrics.copied(size)
         return size
 
     async def open(self, copy: LedgerCopy) -> EntryReader:
@@ -83,12 +83,12 @@ class BlockOffloader:
             if size != index.data_bytes:
                 raise CopyDamagedError(f"{data}: {size} bytes, {index.data_bytes} were written")
         except (OSError, OffloadError) as error:
-            self.figures.read_errors += 1
+            self.metrics.read_errors += 1
             raise OffloadedReadError(f"copy of ledger {copy.name}: {error}") from error
         except CopyDamagedError:
-            self.figures.read_errors += 1
+            self.metrics.read_errors += 1
             raise
-        return CopyReader(index, store, data, self.figures)
+        return CopyReader(index, store, data, self.metrics)
 
     async def delete(self, copy: LedgerCopy) -> None:
         try:
@@ -98,7 +98,7 @@ class BlockOffloader:
             await store.delete(f"{copy.name}.data")
         except OSError as error:
             raise OffloadError(f"copy of ledger {copy.name} not deleted: {error}") from error
-        self.figures.deleted += 1
+        self.metrics.deleted += 1
 
     async def _copy(self, job: CopyJob, source: EntryReader) -> int:
         store = self._open_store(job.copy.location)

@@ -6,8 +6,8 @@ from bookkeeper.client.ledger_reader import VIEW_BYTES_MIN, EntryRun
 from bookkeeper.errors import NoSuchEntryError
 from managed_ledger.offload.copy_format import MARK_BYTES, RECORD_HEAD, CopyIndex, digest_of_record
 from managed_ledger.offload.errors import CopyDamagedError, OffloadedReadError
-from managed_ledger.offload.figures import OffloadFigures
-from managed_ledger.offload.ports import ObjectStore
+from managed_ledger.offload.interfaces import ObjectStore
+from managed_ledger.offload.metrics import OffloadMetrics
 
 __all__ = ["CopyReader"]
 
@@ -16,13 +16,13 @@ class CopyReader:
     """One copy that was opened; holds its index, nothing of its data."""
 
     def __init__(
-        self, index: CopyIndex, store: ObjectStore, data: str, figures: OffloadFigures
+        self, index: CopyIndex, store: ObjectStore, data: str, metrics: OffloadMetrics
     ) -> None:
         """Args:
         data: name of the data object.
         """
         self.index = index
-        self._store, self._data, self._figures = store, data, figures
+        self._store, self._data, self._metrics = store, data, metrics
 
     async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
         """See ``EntryReader``.
@@ -42,12 +42,12 @@ class CopyReader:
         try:
             run = await self._read(first, last, bytes_max, head_bytes)
         except OSError as error:
-            self._figures.read_errors += 1
+            self._metrics.read_errors += 1
             raise OffloadedReadError(f"{self._data}: entry {first}: {error}") from error
         except OffloadedReadError:
-            self._figures.read_errors += 1
+            self._metrics.read_errors += 1
             raise
-        self._figures.reads += 1
+        self._metrics.reads += 1
         return run
 
     async def _read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
@@ -57,7 +57,7 @@ class CopyReader:
         run = EntryRun(self.index.ledger_id, first, [], [])
         while True:
             part = await self._store.read(self._data, offset, size)
-            self._figures.read_bytes += len(part)
+            self._metrics.read_bytes += len(part)
             if len(part) < size:
                 raise CopyDamagedError(f"{self._data}: ends at {offset + len(part)}")
             records = _Records(self._data, part, offset, entry_id)

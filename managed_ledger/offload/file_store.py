@@ -17,8 +17,8 @@ from typing import TypeVar
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.offload.block_offloader import BlockOffloader
 from managed_ledger.offload.errors import OffloadError
-from managed_ledger.offload.figures import OffloadFigures
-from managed_ledger.offload.places import FILESYSTEM, URI, path_of_uri
+from managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
+from managed_ledger.offload.metrics import OffloadMetrics
 
 __all__ = ["FileStore", "FilesystemOffloader"]
 
@@ -34,7 +34,7 @@ class FilesystemOffloader(BlockOffloader):
     def __init__(self, copy_threads: int, read_threads: int) -> None:
         self._writers = ThreadPoolExecutor(copy_threads, "offload-write")
         self._readers = ThreadPoolExecutor(read_threads, "offload-read")
-        super().__init__(FILESYSTEM, self._store, copy_threads, OffloadFigures())
+        super().__init__(FILESYSTEM, self._store, copy_threads, OffloadMetrics())
 
     def close(self) -> None:
         """Ends the threads; what they do is waited for."""

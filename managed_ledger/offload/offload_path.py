@@ -15,18 +15,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bookkeeper.errors import LedgerError
+from managed_ledger.empty import NOTHING
 from managed_ledger.errors import InvalidPositionError, ManagedLedgerError, ManagedLedgerFencedError
-from managed_ledger.ledger_list import ManagedLedgerInfo
-from managed_ledger.ledger_rows import LedgerInfo, Segment
-from managed_ledger.list_chunks import read_list
+from managed_ledger.ledger_info_chunks import read_list
+from managed_ledger.ledger_rows import LedgerInfo, PackedRows
 from managed_ledger.logger import logger
-from managed_ledger.nothing import NOTHING
-from managed_ledger.offload.choosing import (
-    is_offloaded,
-    ledgers_before,
-    ledgers_to_copy,
-    ledgers_to_release,
-)
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from managed_ledger.offload.errors import (
     NoOffloaderError,
@@ -34,8 +28,14 @@ from managed_ledger.offload.errors import (
     OffloadedReadError,
     OffloadError,
 )
-from managed_ledger.offload.ports import CopyJob, EntryReader, LedgerOffloader
-from managed_ledger.offload.two_copies import TwoCopies
+from managed_ledger.offload.interfaces import CopyJob, EntryReader, LedgerOffloader
+from managed_ledger.offload.policy import (
+    is_offloaded,
+    ledgers_before,
+    ledgers_to_copy,
+    ledgers_to_release,
+)
+from managed_ledger.offload.tiered_reader import TieredReader
 from managed_ledger.position import EARLIEST, Position
 from metadata.errors import MetadataError
 
@@ -146,12 +146,12 @@ class OffloadPath:
         context = ledger.offload
         elsewhere = partial(self._open_copy, context.copy)
         if context.is_only:
-            return TwoCopies(ledger_id, [elsewhere])
+            return TieredReader(ledger_id, [elsewhere])
         here = partial(
             self._log.client.open_ledger, ledger_id, self._log.config.password, recover=False
         )
         first = self._log.config.offload.bookies_first
-        return TwoCopies(ledger_id, [here, elsewhere] if first else [elsewhere, here])
+        return TieredReader(ledger_id, [here, elsewhere] if first else [elsewhere, here])
 
     async def stop(self) -> None:
         """Ends what is under way, for good; the next owner finds what is left of it."""
@@ -431,7 +431,7 @@ def _only(info: ManagedLedgerInfo) -> list[int]:
 
 
 def _in_state(
-    info: ManagedLedgerInfo, state: CopyState, count: Callable[[Segment], int]
+    info: ManagedLedgerInfo, state: CopyState, count: Callable[[PackedRows], int]
 ) -> Iterator[LedgerInfo]:
     packed = chain.from_iterable(x for x in info.ledgers.segments if count(x))
     for ledger in chain(packed, info.ledgers.tail):

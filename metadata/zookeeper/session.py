@@ -53,16 +53,16 @@ _NO_PASSWORD = bytes(16)
 _PING_AFTER, _SILENT_AFTER, _LOST_AFTER = 1 / 3, 2 / 3, 5 / 6
 
 
-class Kind(Enum):
+class CallKind(Enum):
     READ = "read"  # may be sent again
     CHANGE = "change"
     OWN = "own"  # of the connection: login, watch
 
 
-_READ, _CHANGE, _OWN = Kind.READ, Kind.CHANGE, Kind.OWN
+_READ, _CHANGE, _OWN = CallKind.READ, CallKind.CHANGE, CallKind.OWN
 
 
-class Call:
+class ZooKeeperCall:
     """A request; with the effect that hands it back, also its answer."""
 
     __slots__ = (
@@ -70,7 +70,7 @@ class Call:
         *("sends", "sent_at", "sent_zxid", "session_id", "waiter", "xid"),
     )
 
-    def __init__(self, kind: Kind, body: bytes) -> None:
+    def __init__(self, kind: CallKind, body: bytes) -> None:
         self.kind, self.body = kind, body
         self.code, self.reply, self.offset = 0, b"", 0  # the answer is reply[offset:]
         self.xid, self.sent_at, self.sends = 0, 0.0, 0
@@ -95,7 +95,7 @@ class FirstConnected:
     __slots__ = ()
 
 
-class Drop:
+class DropConnection:
     """Close the connection; ``connection_lost`` has been accounted for. Then connect again."""
 
     __slots__ = ("at_once", "login_refused", "reason")
@@ -104,7 +104,7 @@ class Drop:
         self.reason, self.at_once, self.login_refused = reason, at_once, login_refused
 
 
-Effect = Call | NodeEvent | SessionEvent | FirstConnected | Drop
+Effect = ZooKeeperCall | NodeEvent | SessionEvent | FirstConnected | DropConnection
 
 
 class _Phase(Enum):
@@ -140,11 +140,11 @@ class SessionCore:
         self._phase = _OFF
         self._connected_once = self._up = False
         self._resume_id, self._password = 0, _NO_PASSWORD
-        self._queue: deque[Call] = deque()
-        self._pending: deque[Call] = deque()
+        self._queue: deque[ZooKeeperCall] = deque()
+        self._pending: deque[ZooKeeperCall] = deque()
         self._pings: deque[float] = deque()  # when they were sent
         self._own_left = 0
-        self._closing: Call | None = None
+        self._closing: ZooKeeperCall | None = None
         self._xid = 0
         self._buffer = bytearray()  # a frame's beginning
         self._buffer_wanted = 0  # bytes before it is worth a look
@@ -154,13 +154,13 @@ class SessionCore:
 
     @classmethod
     def of_condemned(cls, timeout_s: float, session_id: int, password: bytes) -> "SessionCore":
-        """Of a session that another process has: the first connection ends it (``is_buried``)."""
+        """Of a session that another process has: the first connection ends it (``is_expired``)."""
         core = cls(timeout_s, timeout_s, [], [])
         core.lost, core._resume_id, core._password = True, session_id, password
         return core
 
     @property
-    def is_buried(self) -> bool:
+    def is_expired(self) -> bool:
         """There is no session that was declared lost and may be alive."""
         return not (self.lost and self._resume_id)
 
@@ -174,19 +174,19 @@ class SessionCore:
         """Requests are being answered, as far as is known."""
         return self._up
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: ZooKeeperCall) -> None:
         """Queues a request. REQUIRES: not ``lost``, not ended."""
         assert not self.lost
         assert self._phase is not _ENDED
         self._queue.append(call)
 
-    def close(self) -> Call | None:
+    def close(self) -> ZooKeeperCall | None:
         """Ends the session after what is queued; handed back when it is over. None: it is."""
         assert self._closing is None
         if self._phase is not _OPEN or self.lost:
             self._end()
             return None
-        call = self._closing = Call(_OWN, _CLOSE_BODY)
+        call = self._closing = ZooKeeperCall(_OWN, _CLOSE_BODY)
         self._queue.append(call)
         return call
 
@@ -265,7 +265,7 @@ class SessionCore:
         if self._closing is not None:  # too late to be sure; the server will expire the session
             self._end()
             return
-        again = list[Call]()
+        again = list[ZooKeeperCall]()
         for call in self._pending:
             if call.kind is _READ and call.sends < SENDS_MAX:
                 again.append(call)
@@ -333,7 +333,7 @@ class SessionCore:
             return True
         return self._on_own(call, code, now)
 
-    def _on_own(self, call: Call, code: int, now: float) -> bool:
+    def _on_own(self, call: ZooKeeperCall, code: int, now: float) -> bool:
         if call is self._closing:
             self._phase = _OFF
             self._hand_back(call, 0)
@@ -362,7 +362,7 @@ class SessionCore:
             return self._drop("the session has expired", now, at_once=True)
         if self.lost and self._resume_id:
             self._phase = _BURYING
-            self._output.append(self._send(Call(_OWN, _CLOSE_BODY), now))
+            self._output.append(self._send(ZooKeeperCall(_OWN, _CLOSE_BODY), now))
             return True
         start = _CONNECTED.size
         self._phase = _OPEN
@@ -373,7 +373,7 @@ class SessionCore:
         own = [(_LOGIN_XID, body) for body in self._logins] + [(0, body) for body in self._watches]
         self._own_left = len(own)
         for xid, body in own:
-            self._output.append(self._send(Call(_OWN, body), now, xid))
+            self._output.append(self._send(ZooKeeperCall(_OWN, body), now, xid))
         if not own:
             self._announce()
         return True
@@ -390,7 +390,7 @@ class SessionCore:
             self.lost = False
             self._effects.append(SessionEvent.SESSION_REESTABLISHED)
 
-    def _send(self, call: Call, now: float, xid: int = 0) -> bytes:
+    def _send(self, call: ZooKeeperCall, now: float, xid: int = 0) -> bytes:
         if not xid:
             xid = self._xid = self._xid % _XID_MAX + 1
         call.xid, call.sent_at = xid, now
@@ -399,7 +399,7 @@ class SessionCore:
         self._pending.append(call)
         return _FRAME.pack(len(call.body) + 4, xid) + call.body
 
-    def _hand_back(self, call: Call, code: int) -> None:
+    def _hand_back(self, call: ZooKeeperCall, code: int) -> None:
         call.code = code
         self._effects.append(call)
 
@@ -437,7 +437,7 @@ class SessionCore:
     def _drop(
         self, reason: str, now: float, *, at_once: bool = False, login_refused: bool = False
     ) -> bool:
-        self._effects.append(Drop(reason, at_once=at_once, login_refused=login_refused))
+        self._effects.append(DropConnection(reason, at_once=at_once, login_refused=login_refused))
         self.connection_lost(now)
         return False
 

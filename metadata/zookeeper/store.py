@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from metadata.arguments import check_delete, check_put
+from metadata.argument_checks import check_delete, check_put
 from metadata.errors import (
     AccessDeniedError,
     BadVersionError,
+    MetadataWriteError,
     StoreUnreachableError,
-    WriteFailedError,
 )
 from metadata.paths import ROOT, check_path, parent_of
 from metadata.store import (
@@ -23,11 +23,11 @@ from metadata.store import (
 )
 from metadata.watches import CallbackWatch, PathWatches
 from metadata.zookeeper import wire
-from metadata.zookeeper.changes import Changes
-from metadata.zookeeper.ending import end_session
-from metadata.zookeeper.link import Link
-from metadata.zookeeper.session import Call, NodeEvent, SessionCore
+from metadata.zookeeper.connection import ZooKeeperConnection
+from metadata.zookeeper.session import NodeEvent, SessionCore, ZooKeeperCall
+from metadata.zookeeper.session_close import end_session
 from metadata.zookeeper.settings import ZooKeeperSettings
+from metadata.zookeeper.writes import ZooKeeperWrites
 
 _ROUNDS_MAX = 100
 _LONG_LISTING_BYTES = 64 * 1024
@@ -51,8 +51,10 @@ class ZooKeeperStore(MetadataStore):
             watches=[wire.watch_everything_below(root)],
         )
         self._settings, self._chroot = settings, settings.chroot
-        self._link = Link(settings, core, self._on_node_event, self._on_session)
-        self._changes = Changes(self._link, settings.chroot, creator_only=bool(settings.digest))
+        self._link = ZooKeeperConnection(settings, core, self._on_node_event, self._on_session)
+        self._changes = ZooKeeperWrites(
+            self._link, settings.chroot, creator_only=bool(settings.digest)
+        )
         self._watches = PathWatches()
         self._session_watches: list[CallbackWatch[SessionEvent]] = []
 
@@ -140,7 +142,7 @@ class ZooKeeperStore(MetadataStore):
                 except BadVersionError:
                     continue  # created by another since
             else:
-                raise WriteFailedError(path, OSError("it is created and deleted all the time"))
+                raise MetadataWriteError(path, OSError("it is created and deleted all the time"))
         return self._versioned(written.path, value, written.stat)
 
     async def delete(self, path: str, expected_version: int | None = None) -> None:
@@ -169,7 +171,9 @@ class ZooKeeperStore(MetadataStore):
             watch.close()
         await self._link.close()
 
-    async def _read(self, path: str, request: Callable[[str], Call]) -> Call | None:
+    async def _read(
+        self, path: str, request: Callable[[str], ZooKeeperCall]
+    ) -> ZooKeeperCall | None:
         """The answered request; None: no such node."""
         self._link.check()
         check_path(path)
@@ -183,7 +187,7 @@ class ZooKeeperStore(MetadataStore):
         # Of reads that are throttled, or took the server too long: as little use as no answer.
         raise StoreUnreachableError(str(self._settings), f"{path}: {wire.name_of_code(call.code)}")
 
-    def _versioned(self, path: str, value: bytes, stat: wire.Stat) -> Versioned:
+    def _versioned(self, path: str, value: bytes, stat: wire.ZnodeStat) -> Versioned:
         owner = stat.ephemeralOwner
         mine = owner != 0 and owner == self._link.core.session_id
         return Versioned(path, value, Stat(stat.version, stat.ctime, stat.mtime, owner != 0, mine))
@@ -207,7 +211,7 @@ class ZooKeeperStore(MetadataStore):
             watch.call(event, _report)
 
 
-def _sorted_names(call: Call) -> list[str]:
+def _sorted_names(call: ZooKeeperCall) -> list[str]:
     return sorted(wire.child_names(call))
 
 

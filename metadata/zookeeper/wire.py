@@ -22,7 +22,7 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from metadata.zookeeper.session import Call, Kind
+from metadata.zookeeper.session import CallKind, ZooKeeperCall
 
 OK: Final = 0
 NO_NODE: Final = -101
@@ -41,7 +41,7 @@ _ADD_WATCH, _PERSISTENT_RECURSIVE = 106, 1
 _INT = Struct(">i")
 
 
-class Stat(Protocol):
+class ZnodeStat(Protocol):
     """kazoo's ZnodeStat, as far as it is used here."""
 
     czxid: int
@@ -59,35 +59,35 @@ def _body(request: Any) -> bytes:
 
 def create(
     path: str, value: bytes, *, ephemeral: bool, sequential: bool, creator_only: bool
-) -> Call:
+) -> ZooKeeperCall:
     flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
     acl = CREATOR_ALL_ACL if creator_only else OPEN_ACL_UNSAFE
-    return Call(Kind.CHANGE, _body(Create2(path, value, acl, flags)))
+    return ZooKeeperCall(CallKind.CHANGE, _body(Create2(path, value, acl, flags)))
 
 
-def set_data(path: str, value: bytes, version: int) -> Call:
-    return Call(Kind.CHANGE, _body(SetData(path, value, version)))
+def set_data(path: str, value: bytes, version: int) -> ZooKeeperCall:
+    return ZooKeeperCall(CallKind.CHANGE, _body(SetData(path, value, version)))
 
 
-def delete(path: str, version: int) -> Call:
-    return Call(Kind.CHANGE, _body(Delete(path, version)))
+def delete(path: str, version: int) -> ZooKeeperCall:
+    return ZooKeeperCall(CallKind.CHANGE, _body(Delete(path, version)))
 
 
-def get_data(path: str) -> Call:
-    return Call(Kind.READ, _body(GetData(path, None)))
+def get_data(path: str) -> ZooKeeperCall:
+    return ZooKeeperCall(CallKind.READ, _body(GetData(path, None)))
 
 
-def exists(path: str) -> Call:
-    return Call(Kind.READ, _body(Exists(path, None)))
+def exists(path: str) -> ZooKeeperCall:
+    return ZooKeeperCall(CallKind.READ, _body(Exists(path, None)))
 
 
-def get_children(path: str) -> Call:
-    return Call(Kind.READ, _body(GetChildren(path, None)))
+def get_children(path: str) -> ZooKeeperCall:
+    return ZooKeeperCall(CallKind.READ, _body(GetChildren(path, None)))
 
 
-def sync(path: str) -> Call:
+def sync(path: str) -> ZooKeeperCall:
     """What the leader has committed before it takes this is seen by the reads that follow."""
-    return Call(Kind.READ, _body(Sync(path)))
+    return ZooKeeperCall(CallKind.READ, _body(Sync(path)))
 
 
 def watch_everything_below(path: str) -> bytes:
@@ -103,27 +103,27 @@ def digest_login(credentials: str) -> bytes:
 # Answers: REQUIRES ``call.code == OK``.
 
 
-def created(call: Call) -> tuple[str, Stat]:
+def created(call: ZooKeeperCall) -> tuple[str, ZnodeStat]:
     path, stat = Create2.deserialize(call.reply, call.offset)
     return path, stat
 
 
-def stat_after_set(call: Call) -> Stat:
-    stat: Stat = SetData.deserialize(call.reply, call.offset)
+def stat_after_set(call: ZooKeeperCall) -> ZnodeStat:
+    stat: ZnodeStat = SetData.deserialize(call.reply, call.offset)
     return stat
 
 
-def data(call: Call) -> tuple[bytes, Stat]:
+def data(call: ZooKeeperCall) -> tuple[bytes, ZnodeStat]:
     value, stat = GetData.deserialize(call.reply, call.offset)
     return value or b"", stat
 
 
-def stat(call: Call) -> Stat:
-    found: Stat = Exists.deserialize(call.reply, call.offset)
+def stat(call: ZooKeeperCall) -> ZnodeStat:
+    found: ZnodeStat = Exists.deserialize(call.reply, call.offset)
     return found
 
 
-def child_names(call: Call) -> list[str]:
+def child_names(call: ZooKeeperCall) -> list[str]:
     names: list[str] = GetChildren.deserialize(call.reply, call.offset)
     return names
 

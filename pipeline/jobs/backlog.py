@@ -14,9 +14,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from pipeline.admin import Admin, ClusterAccess, TopicNotFoundError
+from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
 from pipeline.errors import OptionsError, PipelineError
-from pipeline.jobs.tables import Table
+from pipeline.jobs.tables import ReportTable
 from pipeline.options import TopicChoice
 from pipeline.topics import find_partitions
 
@@ -51,7 +51,7 @@ class Backlog:
         failures: topic -> why its statistics are missing.
     """
 
-    table: Table
+    table: ReportTable
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ def backlog(cluster: ClusterAccess, places: Sequence[str], *, now_ms: int | None
                 failures[name] = answer
             elif answer is not None:
                 rows += rows_of(name, answer, now_ms)
-    return Backlog(Table("backlog", BACKLOG_COLUMNS, rows), failures)
+    return Backlog(ReportTable("backlog", BACKLOG_COLUMNS, rows), failures)
 
 
 def choices_of(places: Sequence[str]) -> list[TopicChoice]:
@@ -144,7 +144,7 @@ def _stats(cluster: ClusterAccess, partition: str) -> Any:
     with Admin(cluster) as admin:
         try:
             return admin.get(f"{path}?{_QUERY}", partition)
-        except TopicNotFoundError:
+        except NoSuchTopicError:
             return None
         except PipelineError as error:
             return str(error)

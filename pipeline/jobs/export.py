@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 from broker.protocol.topic_name import TopicName
 from pipeline.admin import Admin, parse_access
 from pipeline.errors import DataLossError, OptionsError, PipelineError
-from pipeline.jobs.cancelling import apart, cancelled_on_error
 from pipeline.jobs.errors import BrokenExportError, JobError
 from pipeline.jobs.files import Files
+from pipeline.jobs.job_cancellation import apart, cancelled_on_error
 from pipeline.jobs.manifest import (
     MANIFESTS,
     DataFile,
+    ExportedRange,
     Manifest,
-    Span,
     check_chain,
     ends_of,
     file_name,
@@ -38,10 +38,10 @@ from pipeline.jobs.manifest import (
 from pipeline.jobs.progress import Progress, size_text
 from pipeline.jobs.spark_errors import spark_errors
 from pipeline.jobs.steps import cut_step
+from pipeline.offsets import BEGINNING, Offset, Offsets, stream_offsets_to_json
 from pipeline.options import Bound, ReadOptions, parse_read_options
-from pipeline.plan import Piece, lost_before, pieces_between
-from pipeline.points import BEGINNING, Offsets, Point, stream_offsets_to_json
-from pipeline.snapshot import TopicSnapshot
+from pipeline.plan import EntryRange, entry_ranges_between, lost_before
+from pipeline.topic_snapshot import TopicSnapshot
 from pipeline.topics import find_partitions, resolve_bound, snapshot_of
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ class _Part:
     """What is to be exported of one partition.
 
     Attributes:
-        lost_from: see `Span`; of the next run only.
+        lost_from: see `ExportedRange`; of the next run only.
         is_new: no run has it yet, so that its beginning isn't recorded.
     """
 
     snapshot: TopicSnapshot
-    start: Point
-    end: Point
-    lost_from: Point | None
+    start: Offset
+    end: Offset
+    lost_from: Offset | None
     is_new: bool
 
 
@@ -186,8 +186,8 @@ class _FileOf:
     path: str
     partition: str
     rows: int
-    first: Point
-    last: Point
+    first: Offset
+    last: Offset
 
 
 class _Export:
@@ -255,7 +255,7 @@ class _Export:
                 parts[name] = self._part(admin, snapshot, before.get(name))
         return parts
 
-    def _part(self, admin: Admin, snapshot: TopicSnapshot, before: Point | None) -> _Part:
+    def _part(self, admin: Admin, snapshot: TopicSnapshot, before: Offset | None) -> _Part:
         end = resolve_bound(admin, self._wanted.ending, snapshot)
         start = before
         if start is None:
@@ -271,10 +271,10 @@ class _Export:
             lost_from, start = start, snapshot.first
             self._progress.say(f"left out: {loss}")
         end = max(start, min(end, snapshot.end))
-        pieces = pieces_between(snapshot, start, end)
+        pieces = entry_ranges_between(snapshot, start, end)
         if pieces and end.entry_id == 0 and not end.batch_index:
             # Behind the last entry rather than before a ledger without any, which may vanish.
-            end = Point(pieces[-1].ledger.ledger_id, pieces[-1].end)
+            end = Offset(pieces[-1].ledger.ledger_id, pieces[-1].end)
         return _Part(snapshot, start, end, lost_from, before is None)
 
     def _check_cluster(self, snapshot: TopicSnapshot) -> None:
@@ -287,9 +287,9 @@ class _Export:
 
     def _next_step(self, parts: Mapping[str, _Part]) -> tuple[Offsets, int] | None:
         """Ends of the next run, and its size; None: all is done."""
-        waiting: dict[str, tuple[Sequence[Piece], Point]] = {}
+        waiting: dict[str, tuple[Sequence[EntryRange], Offset]] = {}
         for name, part in parts.items():
-            pieces = pieces_between(part.snapshot, part.start, part.end)
+            pieces = entry_ranges_between(part.snapshot, part.start, part.end)
             if pieces:
                 waiting[name] = pieces, part.end
         ends, size = cut_step(waiting, self._settings.run_bytes) if waiting else ({}, 0)
@@ -318,7 +318,7 @@ class _Export:
             for each in found:
                 rows[each.partition] += each.rows
             spans = {
-                name: Span(start, end, rows[name], parts[name].lost_from)
+                name: ExportedRange(start, end, rows[name], parts[name].lost_from)
                 for name, (start, end) in ranges.items()
             }
             manifest = self._manifest(parts, folder, spans, found)
@@ -351,7 +351,7 @@ class _Export:
                     _log.warning("cursor not moved: %s", error)
 
     def _write(
-        self, folder: str, number: int, ranges: Mapping[str, tuple[Point, Point]]
+        self, folder: str, number: int, ranges: Mapping[str, tuple[Offset, Offset]]
     ) -> list[_FileOf]:
         """Write a run's files, read them back, and say what is in them."""
         if not ranges:
@@ -367,7 +367,7 @@ class _Export:
         _check_rows(found, ranges)
         return found
 
-    def _source(self, ranges: Mapping[str, tuple[Point, Point]]) -> DataFrame:
+    def _source(self, ranges: Mapping[str, tuple[Offset, Offset]]) -> DataFrame:
         from pyspark.sql import functions as sql
 
         from pipeline.source import read_topics
@@ -400,8 +400,8 @@ class _Export:
                 self.files.relative(row.file),
                 _partition_name(row.topic, row.partition),
                 row.rows,
-                Point(*row.first),
-                Point(*row.last),
+                Offset(*row.first),
+                Offset(*row.last),
             )
             for row in rows
         ]
@@ -410,7 +410,7 @@ class _Export:
         self,
         parts: Mapping[str, _Part],
         folder: str,
-        spans: Mapping[str, Span],
+        spans: Mapping[str, ExportedRange],
         found: Sequence[_FileOf],
     ) -> Manifest:
         sizes = self.files.sizes(folder) if found else {}
@@ -441,7 +441,7 @@ class _Export:
         )
 
 
-def _check_rows(found: Sequence[_FileOf], ranges: Mapping[str, tuple[Point, Point]]) -> None:
+def _check_rows(found: Sequence[_FileOf], ranges: Mapping[str, tuple[Offset, Offset]]) -> None:
     """Raises JobError: a file holds what wasn't asked for; it would be a bug of ours."""
     for each in found:
         start, end = ranges.get(each.partition, (each.last, each.first))
@@ -470,7 +470,7 @@ def _partition_name(topic: str, partition: int) -> str:
 
 def _ddl(columns: Sequence[str]) -> str:
     """Raises OptionsError: an unknown column."""
-    from pipeline.columns import COLUMNS, SPARK_TYPES
+    from pipeline.row_columns import COLUMNS, SPARK_TYPES
 
     wanted = set(columns or COLUMNS)
     if unknown := wanted.difference(COLUMNS):

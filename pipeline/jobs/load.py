@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from pipeline.admin import Admin, ClusterAccess
 from pipeline.errors import OptionsError, PipelineError
-from pipeline.jobs.cancelling import apart, cancelled_on_error
+from pipeline.jobs.job_cancellation import apart, cancelled_on_error
 from pipeline.jobs.progress import Progress
-from pipeline.jobs.skew import SLOTS, Evenness, evenness, gini, range_loads, slot_of
+from pipeline.jobs.skew import SLOTS, SkewStats, gini, range_loads, skew_stats, slot_of
 from pipeline.jobs.spark_errors import spark_errors
-from pipeline.jobs.tables import Table
+from pipeline.jobs.tables import ReportTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,8 +80,8 @@ class BundleLoad:
         failures: broker -> why it is missing.
     """
 
-    bundles: Table
-    brokers: Table
+    bundles: ReportTable
+    brokers: ReportTable
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -100,7 +100,7 @@ class KeyLoad:
     """
 
     topic: str
-    keys: Table
+    keys: ReportTable
     messages: int
     keyless: int
     distinct: int
@@ -108,11 +108,11 @@ class KeyLoad:
     top_share: float
     partitions: Mapping[int, int]
     ranges: Sequence[int]
-    consumers: Evenness
+    consumers: SkewStats
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        spread = evenness([self.partitions[number] for number in sorted(self.partitions)])
+        spread = skew_stats([self.partitions[number] for number in sorted(self.partitions)])
         return {
             "topic": self.topic,
             "messages": self.messages,
@@ -157,8 +157,8 @@ def bundle_load(cluster: ClusterAccess) -> BundleLoad:
         bundles += rows
         brokers.append(broker_row(name, report, rows))
     return BundleLoad(
-        Table("bundles", BUNDLE_COLUMNS, bundles),
-        Table("brokers", BROKER_COLUMNS, brokers),
+        ReportTable("bundles", BUNDLE_COLUMNS, bundles),
+        ReportTable("brokers", BROKER_COLUMNS, brokers),
         failures,
     )
 
@@ -173,15 +173,15 @@ def bundle_rows(broker: str, topics: Mapping[str, Any]) -> list[dict[str, Any]]:
     for namespace, bundles in sorted(topics.items()):
         for bundle, domains in sorted(bundles.items()):
             found = {
-                topic: _topic_figures(stats)
+                topic: _topic_metrics(stats)
                 for domain in domains.values()
                 for topic, stats in domain.items()
             }
             row: dict[str, Any] = {"bundle": f"{namespace}/{bundle}", "broker": broker}
-            figures = list(found.values())
+            metrics = list(found.values())
             for name in BUNDLE_COLUMNS:
                 if name not in row and not name.startswith("hottest"):
-                    row[name] = sum(each[name] for each in figures)
+                    row[name] = sum(each[name] for each in metrics)
             measure = next((name for name in ("rate", "messages", "storage") if row[name]), "rate")
             hottest = max(found, key=lambda topic: found[topic][measure], default=None)
             row["hottestTopic"] = hottest
@@ -192,7 +192,7 @@ def bundle_rows(broker: str, topics: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _topic_figures(stats: Mapping[str, Any]) -> dict[str, Any]:
+def _topic_metrics(stats: Mapping[str, Any]) -> dict[str, Any]:
     subscriptions = list(stats.get("subscriptions", {}).values())
     return {
         "topics": 1,
@@ -306,7 +306,7 @@ def _weigh(by_key: DataFrame, topic: str, top: int, consumers: int, ranges: int)
     total = sum(partitions.values())
     return KeyLoad(
         topic,
-        Table("keys", KEY_COLUMNS, rows),
+        ReportTable("keys", KEY_COLUMNS, rows),
         messages=total,
         keyless=total - with_key,
         distinct=sum(weights.values()),
@@ -314,7 +314,7 @@ def _weigh(by_key: DataFrame, topic: str, top: int, consumers: int, ranges: int)
         top_share=sum(row["share"] for row in rows),
         partitions=dict(sorted(partitions.items())),
         ranges=range_loads(slots.items(), ranges),
-        consumers=evenness(range_loads(slots.items(), consumers)),
+        consumers=skew_stats(range_loads(slots.items(), consumers)),
     )
 
 

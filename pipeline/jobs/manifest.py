@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from pipeline.errors import OptionsError
 from pipeline.jobs.errors import BrokenExportError
-from pipeline.points import Offsets, Point, point_from_json, point_to_json
+from pipeline.offsets import Offset, Offsets, offset_from_json, offset_to_json
 
 __all__ = [
     "FORMAT",
     "MANIFESTS",
     "REPLAYS",
     "DataFile",
+    "ExportedRange",
     "Manifest",
-    "Span",
     "check_chain",
     "ends_of",
     "file_name",
@@ -55,7 +55,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ExportedRange:
     """What a run holds of one partition: ``start <= message < end``.
 
     Attributes:
@@ -63,10 +63,10 @@ class Span:
             None: nothing was.
     """
 
-    start: Point
-    end: Point
+    start: Offset
+    end: Offset
     rows: int
-    lost_from: Point | None = None
+    lost_from: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Manifest:
     spark: str
     instance_id: str
     schema: str
-    spans: Mapping[str, Span]
+    spans: Mapping[str, ExportedRange]
     files: Sequence[DataFile] = field(default_factory=tuple)
 
     @property
@@ -232,25 +232,25 @@ def _lines(items: Sequence[str]) -> str:
     return "".join(f"{',' if index else ''}\n  {item}" for index, item in enumerate(items))
 
 
-def _span_to_json(span: Span) -> dict[str, Any]:
+def _span_to_json(span: ExportedRange) -> dict[str, Any]:
     value: dict[str, Any] = {
-        "start": point_to_json(span.start),
-        "end": point_to_json(span.end),
+        "start": offset_to_json(span.start),
+        "end": offset_to_json(span.end),
         "rows": span.rows,
     }
     if span.lost_from is not None:
-        value["lostFrom"] = point_to_json(span.lost_from)
+        value["lostFrom"] = offset_to_json(span.lost_from)
     return value
 
 
-def _span_from_json(value: Mapping[str, Any]) -> Span:
+def _span_from_json(value: Mapping[str, Any]) -> ExportedRange:
     lost = value.get("lostFrom")
     try:
-        return Span(
-            point_from_json(value["start"]),
-            point_from_json(value["end"]),
+        return ExportedRange(
+            offset_from_json(value["start"]),
+            offset_from_json(value["end"]),
             int(value["rows"]),
-            None if lost is None else point_from_json(lost),
+            None if lost is None else offset_from_json(lost),
         )
     except OptionsError as error:
         raise ValueError(str(error)) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.jobs.errors import JobError
 from pipeline.jobs.progress import size_text
 from pipeline.jobs.skew import SLOTS
-from pipeline.jobs.tables import Table, age_text
+from pipeline.jobs.tables import ReportTable, age_text
 from pipeline.session import check_packages
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check_file(path: Path) -> None:
     check_packages("matplotlib")
 
 
-def draw_backlog(table: Table, measure: str, path: Path) -> None:
+def draw_backlog(table: ReportTable, measure: str, path: Path) -> None:
     """The largest backlogs: bars of ``messages``, ``bytes`` or ``oldestSeconds``."""
     rows = [row for row in table.sorted_by(measure).rows if row[measure]][:BARS_MAX]
     figure = _figure(7.0, 1.6 + 0.3 * max(_BARS_MIN, len(rows)))

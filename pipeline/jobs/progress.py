@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Progress", "Shown", "line_of"]
+__all__ = ["Progress", "StageProgress", "line_of"]
 
 _TTY_S: Final = 0.5
 _LINES_S: Final = 5.0
@@ -20,7 +20,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class StageProgress:
     """Figures of the stages that run now."""
 
     tasks_done: int = 0
@@ -38,7 +38,7 @@ def size_text(size: float) -> str:
     return f"{size:.1f} {_UNITS[-1]}"
 
 
-def line_of(what: str, shown: Shown) -> str:
+def line_of(what: str, shown: StageProgress) -> str:
     """``export run 2: 3 of 8 partitions, 1,204,000 rows, 1.1 GiB``."""
     parts = [f"{shown.tasks_done} of {shown.tasks} partitions"]
     if shown.rows:
@@ -100,7 +100,7 @@ class Progress:
         return "\r\x1b[K" if self._is_tty else ""
 
 
-def _look(spark: SparkSession) -> Shown | None:
+def _look(spark: SparkSession) -> StageProgress | None:
     """None: nobody can tell now, as at the end of the session."""
     try:
         tracker = spark.sparkContext.statusTracker()
@@ -109,7 +109,7 @@ def _look(spark: SparkSession) -> Shown | None:
     except Exception:  # watching must never end what is watched
         return None
     known = [each for each in stages if each is not None]
-    return Shown(
+    return StageProgress(
         sum(each.numCompletedTasks for each in known),
         sum(each.numTasks for each in known),
         rows,

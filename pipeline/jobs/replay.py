@@ -18,21 +18,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from pipeline.admin import Admin, TopicNotFoundError, parse_access
+from pipeline.admin import Admin, NoSuchTopicError, parse_access
 from pipeline.errors import OptionsError
-from pipeline.jobs.cancelling import cancelled_on_error
 from pipeline.jobs.errors import BrokenExportError
 from pipeline.jobs.export import read_export, read_manifests
 from pipeline.jobs.files import Files
+from pipeline.jobs.job_cancellation import cancelled_on_error
 from pipeline.jobs.manifest import MANIFESTS, REPLAYS, Manifest
-from pipeline.jobs.pacing import Pace
 from pipeline.jobs.progress import Progress
+from pipeline.jobs.row_rate_limiter import RowRateLimiter
 from pipeline.jobs.spark_errors import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["ReplaySettings", "Replayed", "default_name", "replay"]
+__all__ = ["ReplayResult", "ReplaySettings", "default_name", "replay"]
 
 _IDS: Final = ("ledgerId", "entryId", "batchIndex")
 _SENT: Final = ("key", "value", "properties", "eventTime", "deliverAt", "orderingKey")
@@ -65,7 +65,7 @@ class ReplaySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """What a call of `replay` did.
 
     Attributes:
@@ -112,7 +112,7 @@ def replay(
     options: Mapping[str, str],
     settings: ReplaySettings | None = None,
     progress: Progress | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Send the messages of an export, or of other Parquet files with the sink's columns.
 
     Args:
@@ -163,7 +163,7 @@ class _Replay:
         self._settings, self._progress = settings, progress
         self._partitions = self._find_partitions()
 
-    def run_export(self, files: Files) -> Replayed:
+    def run_export(self, files: Files) -> ReplayResult:
         """All runs that this replay hasn't sent yet, one after the other."""
         runs = read_manifests(files)
         if not runs:
@@ -184,9 +184,9 @@ class _Replay:
                     total += rows
                 done = _State(self._topic, source, run.number)
                 files.write(path, done.to_json(), replace=True)
-        return Replayed(name, sent, total)
+        return ReplayResult(name, sent, total)
 
-    def run_parquet(self, files: Files) -> Replayed:
+    def run_parquet(self, files: Files) -> ReplayResult:
         """Files without manifests: all at once."""
         with spark_errors():
             frame = self._spark.read.parquet(files.root)
@@ -199,7 +199,7 @@ class _Replay:
             rows = frame.count()
         self._progress.say(f"replay of {files.root}: {rows:,} rows")
         self._send(frame, tasks, name, 0)
-        return Replayed(name, [], rows)
+        return ReplayResult(name, [], rows)
 
     def _find_partitions(self) -> int:
         """Of the target; 0: none, or it is still to be made."""
@@ -208,7 +208,7 @@ class _Replay:
         with Admin(parse_access(self._options)) as admin:
             try:
                 return admin.partitions(self._topic)
-            except TopicNotFoundError:
+            except NoSuchTopicError:
                 return 0
 
     def _source_topic(self, runs: Sequence[Manifest]) -> str:
@@ -333,7 +333,7 @@ class _Waiting:
     """Called with each row by a Spark task, which has a copy of its own; slows it down."""
 
     def __init__(self, rows_per_s: float) -> None:
-        self._pace = Pace(rows_per_s)
+        self._pace = RowRateLimiter(rows_per_s)
         self._step = max(1, int(rows_per_s * _STEP_S))
         self._rows = 0
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import mmh3
 
-__all__ = ["SLOTS", "Evenness", "evenness", "gini", "range_loads", "slot_of"]
+__all__ = ["SLOTS", "SkewStats", "gini", "range_loads", "skew_stats", "slot_of"]
 
 SLOTS: Final = 65_536
 """Key_Shared spreads the slots 1 to 65,535 over its consumers."""
@@ -37,7 +37,7 @@ def range_loads(slots: Iterable[tuple[int, int]], ranges: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Evenness:
+class SkewStats:
     """Of loads that should be equal.
 
     Attributes:
@@ -50,10 +50,10 @@ class Evenness:
     max_to_mean: float
 
 
-def evenness(loads: Sequence[int]) -> Evenness:
+def skew_stats(loads: Sequence[int]) -> SkewStats:
     total, largest = sum(loads), max(loads, default=0)
     ratio = largest * len(loads) / total if total else 0.0
-    return Evenness(len(loads), total, largest, ratio)
+    return SkewStats(len(loads), total, largest, ratio)
 
 
 def gini(keys_by_weight: Mapping[int, int]) -> float:

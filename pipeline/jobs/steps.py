@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pipeline.plan import Piece
-from pipeline.points import Offsets, Point
+from pipeline.offsets import Offset, Offsets
+from pipeline.plan import EntryRange
 
 __all__ = ["cut_step"]
 
 
 def cut_step(
-    waiting: Mapping[str, tuple[Sequence[Piece], Point]], bytes_max: int
+    waiting: Mapping[str, tuple[Sequence[EntryRange], Offset]], bytes_max: int
 ) -> tuple[Offsets, int]:
     """Where the next run ends: the same share of each partition, so that times stay together.
 
@@ -34,7 +34,7 @@ def cut_step(
     return ends, int(taken)
 
 
-def _walk(pieces: Sequence[Piece], end: Point, room: float) -> tuple[Point, float]:
+def _walk(pieces: Sequence[EntryRange], end: Offset, room: float) -> tuple[Offset, float]:
     size = 0.0
     for number, piece in enumerate(pieces):
         is_last = number == len(pieces) - 1
@@ -50,6 +50,6 @@ def _walk(pieces: Sequence[Piece], end: Point, room: float) -> tuple[Point, floa
         fits = max(1, min(fits, piece.entries))
         if is_last and fits == piece.entries:
             return end, size + piece.size
-        return Point(piece.ledger.ledger_id, piece.first + fits), size + fits * entry
+        return Offset(piece.ledger.ledger_id, piece.first + fits), size + fits * entry
     before = pieces[number - 1]
-    return Point(before.ledger.ledger_id, before.end), size
+    return Offset(before.ledger.ledger_id, before.end), size

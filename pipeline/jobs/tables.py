@@ -10,13 +10,13 @@ from typing import Any
 
 from pipeline.jobs.errors import JobError
 
-__all__ = ["Table", "age_text"]
+__all__ = ["ReportTable", "age_text"]
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """
     Attributes:
         columns: name -> Arrow's name of its type (``string``, ``int64``, ``float64``); None of any
@@ -27,7 +27,7 @@ class Table:
     columns: Mapping[str, str]
     rows: Sequence[Row]
 
-    def sorted_by(self, column: str) -> Table:
+    def sorted_by(self, column: str) -> ReportTable:
         """The largest first; rows without the value last."""
         rows = sorted(
             self.rows, key=lambda row: (row[column] is not None, row[column] or 0), reverse=True

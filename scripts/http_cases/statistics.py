@@ -237,7 +237,7 @@ def _end(url: str, tenant: str) -> None:
     probe.close()
 
 
-def _figures(topics: list[str], note: str, internal: str) -> list[Case]:
+def _metrics(topics: list[str], note: str, internal: str) -> list[Case]:
     cases: list[Case] = []
     for topic in topics:
         cases += [("GET", f"{topic}/stats?{flags}", None, note) for flags in (_FLAGS, _BARE)]
@@ -254,17 +254,17 @@ def requests(tenant: str) -> list[Case]:
         ("PUT", f"{NS}/{tenant}/ns", None, ""),
         ("PUT", f"{a}/p/partitions", 2, ""),
         ("CLIENTS", "publish, consume, acknowledge", Step(_begin), ""),
-        *_figures(plain, "", ""),
+        *_metrics(plain, "", ""),
         ("GET", f"{a}/p/partitioned-stats?{_FLAGS}", None, "known: names and times of the parts"),
         ("GET", f"{a}/p/partitioned-internalStats", None, ""),
         ("CLIENTS", "leave", Step(_end), ""),
-        *_figures(plain[:2], "", _REWOUND),
-        *_figures(plain[2:3], "known: only a dispatcher knows what is delayed", _REWOUND),
-        *_figures(plain[3:], "", _REWOUND),
+        *_metrics(plain[:2], "", _REWOUND),
+        *_metrics(plain[2:3], "known: only a dispatcher knows what is delayed", _REWOUND),
+        *_metrics(plain[3:], "", _REWOUND),
         ("POST", f"{a}/t/subscription/fo/skip/3", None, ""),
         ("POST", f"{a}/t/subscription/ks/skip_all", None, ""),
         *unloaded,
-        *_figures(plain, "", _LEDGERS),
+        *_metrics(plain, "", _LEDGERS),
         *[("GET", f"{topic}/internal-info", None, _LEDGERS) for topic in plain],
         *[("DELETE", f"{topic}?force=true", None, "") for topic in plain],
         ("DELETE", f"{a}/p/partitions?force=true", None, ""),

@@ -41,7 +41,7 @@ def requests(tenant: str) -> list[Case]:
     volatile, part, no_part = f"{n}/np", f"{a}/p-partition-0", f"{a}/p-partition-7"
     every = [plain, partitioned, volatile, f"{n}/npp", missing, part, no_part]
     for topic in every:
-        cases += _properties(topic) + _figures(topic) + _absent(topic) + _permissions(topic)
+        cases += _properties(topic) + _metrics(topic) + _absent(topic) + _permissions(topic)
     for topic in (plain, partitioned, volatile, missing):
         cases += [case for name in ("s", "nope") for case in _subscription(topic, name)]
     cases += _expiry(a) + _grants(tenant)
@@ -68,7 +68,7 @@ def _properties(topic: str) -> list[Case]:
     ]
 
 
-def _figures(topic: str) -> list[Case]:
+def _metrics(topic: str) -> list[Case]:
     one = _LEDGERS if _is(topic, "t", "p-partition-0") else ""
     both = _LEDGERS if _is(topic, "p") else ""
     info = _CRASHES if _is(topic, "np", "npp", "nope", "p-partition-7") else one or both

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bookkeeper.auth.gate import Gate
+from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, StorageConfig
 from bookkeeper.bookie.cookie import read_instance_id
@@ -46,13 +46,13 @@ class Network:
         transport: TransportConfig = TRANSPORT,
         server_tls: TlsFiles | None = None,
         client_tls: TlsFiles | None = None,
-        gate: Gate | None = None,
+        authenticator: BookieAuthenticator | None = None,
         client_token: str = "",
     ) -> None:
         self.directory = directory
         self.transport = transport
         self.server_tls = server_tls
-        self.gate = gate
+        self.authenticator = authenticator
         self.store = EmbeddedMetadataStore.open(None)
         self.served: dict[str, Served] = {}
         self.connector = BookieConnector(
@@ -66,7 +66,7 @@ class Network:
 
     async def start(self, bookie_id: str, port: int = 0, **changes: object) -> Served:
         credentials = None if self.server_tls is None else server_credentials(self.server_tls)
-        server = BookieServer(bookie_id, self.transport, credentials, self.gate)
+        server = BookieServer(bookie_id, self.transport, credentials, self.authenticator)
         port = await server.listen("127.0.0.1", port or free_port())
         config = BookieConfig(
             *(bookie_id, self.directory / bookie_id, SMALL),

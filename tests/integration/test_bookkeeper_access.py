@@ -14,9 +14,9 @@ import jwt
 import pytest
 
 from bookkeeper import codes
-from bookkeeper.auth import gate as gates
+from bookkeeper.auth import bookie_authenticator as gates
+from bookkeeper.auth.bookie_authenticator import AuthSettings, BookieAuthenticator
 from bookkeeper.auth.errors import CredentialsError
-from bookkeeper.auth.gate import Gate, GateSettings
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.errors import BookieUnavailableError
 from bookkeeper.transport_grpc import config
@@ -47,13 +47,13 @@ def replace(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def gate(
+def authenticator(
     *providers: str,
     secret: str = "data:," + SECRET.decode(),
     clock_s: Callable[[], float] = time.time,
-) -> Gate:
-    return Gate(
-        GateSettings(
+) -> BookieAuthenticator:
+    return BookieAuthenticator(
+        AuthSettings(
             providers=providers or ("token",),
             secret_keys=(secret,),
             allowed_roles=frozenset({"broker"}),
@@ -65,7 +65,9 @@ def gate(
 @pytest.fixture
 async def network(tmp_path: Path) -> AsyncIterator[Network]:
     (tmp_path / "token").write_text(token())
-    network = Network(tmp_path, gate=gate(), client_token=f"file://{tmp_path / 'token'}")
+    network = Network(
+        tmp_path, authenticator=authenticator(), client_token=f"file://{tmp_path / 'token'}"
+    )
     for number in range(3):
         await network.start(f"b{number}")
     await network.pool.start()
@@ -134,7 +136,7 @@ async def test_refusals_are_in_the_audit_log_and_secrets_are_not(
 
 
 async def test_a_refusal_never_means_that_there_is_no_entry(tmp_path: Path) -> None:
-    network = Network(tmp_path, gate=gate(), client_token=token(secret=OTHER))
+    network = Network(tmp_path, authenticator=authenticator(), client_token=token(secret=OTHER))
     await network.start("b0")
     client = network.remote("b0")
     assert (await client.read_entries(1, 0, 1, 1000)).code == codes.UNAVAILABLE
@@ -152,7 +154,7 @@ async def test_a_live_stream_goes_on_with_a_renewed_token_and_loses_nothing(
     """Tokens of seconds, renewed in their file: not one append fails, on no bookie."""
     file = tmp_path / "token"
     file.write_text(token(exp=time.time() + 6))
-    network = Network(tmp_path, gate=gate(), client_token=str(file))
+    network = Network(tmp_path, authenticator=authenticator(), client_token=str(file))
     for number in range(3):
         await network.start(f"b{number}")
     await network.pool.start()
@@ -188,7 +190,7 @@ async def test_a_live_stream_goes_on_with_a_renewed_token_and_loses_nothing(
 async def test_an_expired_stream_is_ended_and_the_next_one_works(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token())
-    network = Network(tmp_path, gate=gate(), client_token=str(file))
+    network = Network(tmp_path, authenticator=authenticator(), client_token=str(file))
     await network.start("b0")
     client = network.remote("b0")
     assert client._token is not None
@@ -219,7 +221,7 @@ async def test_an_expired_stream_is_ended_and_the_next_one_works(tmp_path: Path)
 async def test_a_call_with_an_old_token_is_made_again_with_the_new_one(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token(exp=time.time() - 1))
-    network = Network(tmp_path, gate=gate(), client_token=str(file))
+    network = Network(tmp_path, authenticator=authenticator(), client_token=str(file))
     await network.start("b0")
     client = network.remote("b0")
     with pytest.raises(BookieUnavailableError):
@@ -235,7 +237,7 @@ async def test_a_stream_ends_when_its_key_is_taken_away(
     monkeypatch.setattr(gates, "_REMEMBERED_S", 0.1)
     key = tmp_path / "key"
     key.write_bytes(SECRET)
-    network = Network(tmp_path, gate=gate(secret=str(key)), client_token=token())
+    network = Network(tmp_path, authenticator=authenticator(secret=str(key)), client_token=token())
     await network.start("b0")
     client = network.remote("b0")
     assert await add(client, 1, 0) == codes.OK
@@ -258,7 +260,7 @@ async def test_certificates_name_a_role(tmp_path: Path, name: str) -> None:
         tmp_path,
         server_tls=TlsFiles(str(pair.certificate), str(pair.key), trust, True),
         client_tls=TlsFiles(str(own.certificate), str(own.key), trust),
-        gate=gate("token", "tls"),
+        authenticator=authenticator("token", "tls"),
     )
     await network.start("b0")
     client = network.remote("b0")
@@ -278,11 +280,11 @@ async def test_a_stream_that_begins_when_its_token_ends_is_ended(
 ) -> None:
     """Judged twice: by its head, and when it begins; the second answer was not heard."""
     shown = f"Bearer {token(exp=time.time() + 3600)}"
-    judge, asked = network.gate, 0
+    judge, asked = network.authenticator, 0
     assert judge is not None
     admit = judge.admit
 
-    def once(given: str | None, certificate: bytes | None) -> gates.Admission:
+    def once(given: str | None, certificate: bytes | None) -> gates.AuthResult:
         nonlocal asked
         asked += 1
         if asked > 1:
@@ -299,7 +301,7 @@ async def test_a_long_poll_ends_when_its_token_does(tmp_path: Path) -> None:
     ends_s, skipped_s = time.time() + 100_000, 0.0
     network = Network(
         tmp_path,
-        gate=gate(clock_s=lambda: time.time() + skipped_s),
+        authenticator=authenticator(clock_s=lambda: time.time() + skipped_s),
         client_token=token(exp=ends_s),
     )
     await network.start("b0")
@@ -325,7 +327,7 @@ async def test_a_good_certificate_saves_no_bad_token(tmp_path: Path) -> None:
         tmp_path,
         server_tls=TlsFiles(str(pair.certificate), str(pair.key), trust, True),
         client_tls=TlsFiles(str(own.certificate), str(own.key), trust),
-        gate=gate("token", "tls"),
+        authenticator=authenticator("token", "tls"),
     )
     served = await network.start("b0")
     client = network.remote("b0")

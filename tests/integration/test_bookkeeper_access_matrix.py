@@ -18,7 +18,7 @@ import grpc
 import jwt
 import pytest
 
-from bookkeeper.auth.gate import Gate
+from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from bookkeeper.bookie import process as bookies
 from bookkeeper.bookie.admin_access import AdminAccess
 from bookkeeper.bookie.admin_server import AdminServer, Page
@@ -193,7 +193,7 @@ async def audits(part: AutoRecoveryPart) -> None:
     """Until there is an auditor to be named."""
     recovery = part.recovery
     assert recovery is not None
-    await eventually(lambda: recovery.figures.is_auditor, seconds=60)
+    await eventually(lambda: recovery.metrics.is_auditor, seconds=60)
 
 
 # --- gRPC
@@ -349,7 +349,7 @@ async def test_two_headers_are_none(tmp_path: Path, url: str) -> None:
 
 async def test_certificates_alone_open_no_plain_http(tmp_path: Path) -> None:
     settings = settings_of("zk:localhost:1", "tls")
-    gate = AutoRecoverySettings.load(settings).gate()
-    assert isinstance(gate, Gate)
+    authenticator = AutoRecoverySettings.load(settings).authenticator()
+    assert isinstance(authenticator, BookieAuthenticator)
     head = f"PUT /x HTTP/1.1\r\nAuthorization: Bearer {token()}\r\n\r\n".encode()
-    assert AdminAccess(gate).refusal("PUT", "/x", head, "here") == 401
+    assert AdminAccess(authenticator).refusal("PUT", "/x", head, "here") == 401

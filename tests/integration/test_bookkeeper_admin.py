@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bookkeeper.bookie.admin_pages import AdminPages
-from bookkeeper.bookie.admin_server import AdminServer, Answer
+from bookkeeper.bookie.admin_server import AdminServer, HttpResponse
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.http_sites import pages_check
+from bookkeeper.origin_check import pages_check
 from metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import Node
 
@@ -28,7 +28,7 @@ class Door:
         self.server = AdminServer(paths)
         self.port = 0
 
-    async def _broken(self) -> Answer:
+    async def _broken(self) -> HttpResponse:
         raise RuntimeError("as the test wants it")
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
@@ -51,7 +51,7 @@ class Door:
 
 
 async def _metrics(bookie: Bookie) -> bytes:
-    return f"entries {bookie.figures.added_entries}\n".encode()
+    return f"entries {bookie.metrics.added_entries}\n".encode()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from bookkeeper.client.config import LedgerConfig
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.ledgers import Ledgers, connect_ledgers
 from bookkeeper.replication.fragments import fragments_of
-from bookkeeper.replication.replica_reader import Answer, read_replica
+from bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from tests.autorecovery_process import AutoRecoveryProcess, parse_metrics, read_page, run_command
 from tests.bookie_process import BookieProcess
@@ -120,7 +120,12 @@ class Cluster:
                             got = await read_replica(
                                 pool, bookie, fragment.ledger_id, at, end - at, 1 << 20, 30.0
                             )
-                            assert got.answer is Answer.GOOD, (metadata, bookie, at, got.answer)
+                            assert got.answer is ReplicaStatus.GOOD, (
+                                metadata,
+                                bookie,
+                                at,
+                                got.answer,
+                            )
                             for number, packet in enumerate(got.packets, at):
                                 assert bytes(packet).endswith(_body(fragment.ledger_id, number))
                             at += len(got.packets)

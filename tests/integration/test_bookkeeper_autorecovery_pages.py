@@ -11,7 +11,7 @@ from bookkeeper.replication.admin_pages import AutoRecoveryPages
 from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
-from broker.http.metrics_page import MetricsPage
+from broker.http.prometheus_page import PrometheusPage
 from broker.http.replication_metrics import add_replication_metrics
 from metadata.embedded import EmbeddedMetadataStore
 from tests.autorecovery_process import parse_metrics
@@ -19,7 +19,7 @@ from tests.integration.bookkeeper_network import eventually
 
 
 async def _metrics(recovery: AutoRecovery) -> bytes:
-    page = MetricsPage("c1")
+    page = PrometheusPage("c1")
     add_replication_metrics(page, recovery, 60.0)
     return b"".join(page.pieces())
 
@@ -52,7 +52,7 @@ async def test_pages() -> None:
     await store.put(f"{AVAILABLE_PATH}/b1", info, -1, ephemeral=True)
     await recovery.start()
     pages.recovery = recovery
-    await eventually(lambda: bool(recovery.figures.zones))
+    await eventually(lambda: bool(recovery.metrics.zones))
 
     async def read(path: str) -> object:
         answer = await by_path[f"/api/v1/autorecovery/{path}"]()
@@ -85,12 +85,12 @@ async def test_pages() -> None:
 async def test_metrics_of_an_auditor_and_its_workers() -> None:
     store = EmbeddedMetadataStore.open(None)
     recovery = _recovery(store, "one", workers=2)
-    figures = recovery.figures
-    figures.zones = {'a"b': ("held", 1, 3), "c": ("up", 3, 3), "d": ("released", 0, 3)}
-    figures.marked_over_grace = 4
-    figures.audits.record(120.0)
-    figures.disabled = True
-    recovery.workers[1].figures.entries_copied = 9
+    metrics = recovery.metrics
+    metrics.zones = {'a"b': ("held", 1, 3), "c": ("up", 3, 3), "d": ("released", 0, 3)}
+    metrics.marked_over_grace = 4
+    metrics.audits.record(120.0)
+    metrics.disabled = True
+    recovery.workers[1].metrics.entries_copied = 9
     found = parse_metrics((await _metrics(recovery)).decode())
     alerts = {k: v for k, v in found.items() if k.startswith("auditor_zone_down")}
     assert list(alerts.values()) == [1, 0, 1]

@@ -14,7 +14,7 @@ import pytest
 from bookkeeper import codes, packet
 from bookkeeper.bookie import cookie as cookies
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.collector import GarbageCollector
+from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import (

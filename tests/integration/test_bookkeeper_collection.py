@@ -14,14 +14,14 @@ import pytest
 from bookkeeper import codes
 from bookkeeper.bookie.admin_pages import AdminPages
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.collector import GarbageCollector
-from bookkeeper.bookie.config import CollectionConfig
+from bookkeeper.bookie.config import GarbageCollectionConfig
 from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.current_metadata import COLLECTORS_PATH, CurrentMetadata
+from bookkeeper.bookie.garbage_collector import GarbageCollector
+from bookkeeper.bookie.metadata_freshness import COLLECTORS_PATH, MetadataFreshnessCheck
 from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
 from bookkeeper.client.ledger_store import LedgerRange, LedgerStore
 from bookkeeper.errors import CookieMismatchError, LedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, replace_members
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState, replace_members
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
@@ -70,11 +70,11 @@ async def test_minor_and_major_passes_take_their_share(
     collector = GarbageCollector(bookie, Registry(2, 3))
     await collector.collect(compaction="minor")
     before = log_bytes(bookie)
-    assert bookie.figures.compactions == {"minor": 1, "major": 0, "forced": 0}
+    assert bookie.metrics.compactions == {"minor": 1, "major": 0, "forced": 0}
     report = await collector.collect(compaction="major")
     assert report.logs_removed > 0
     assert log_bytes(bookie) < 0.6 * before
-    assert bookie.figures.compacted_logs_bytes == report.bytes_freed
+    assert bookie.metrics.compacted_logs_bytes == report.bytes_freed
     for first in range(0, 300, 10):
         assert len((await bookie.read_entries(2, first, 10, 1 << 20)).packets) == 10
     await bookie.close()
@@ -83,15 +83,15 @@ async def test_minor_and_major_passes_take_their_share(
 async def test_a_pass_keeps_to_its_rate_and_lets_hints_and_flushes_through(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    slow = CollectionConfig(compaction_bytes_per_s=1000, forced_pause_s=0.0)
+    slow = GarbageCollectionConfig(compaction_bytes_per_s=1000, forced_pause_s=0.0)
     bookie = await Node(tmp_path / "b1", store, collection=slow).start()
     await write_two(bookie, 30_000, 15_000)
     registry = Registry(2, 3)
     collector = GarbageCollector(bookie, registry)
     collector.start(3600.0)
     collecting = asyncio.ensure_future(collector.collect(compaction="major"))
-    await wait_for(lambda: (c := bookie.figures.last_compaction) and c.bytes_moved > 0)
-    compaction = bookie.figures.last_compaction
+    await wait_for(lambda: (c := bookie.metrics.last_compaction) and c.bytes_moved > 0)
+    compaction = bookie.metrics.last_compaction
     assert compaction is not None
     assert not compaction.done
     moved = compaction.bytes_moved
@@ -106,7 +106,7 @@ async def test_a_pass_keeps_to_its_rate_and_lets_hints_and_flushes_through(
     await bookie.flush()
     registry.ledger_ids.remove(3)
     collector.ledger_deleted_hint(3)
-    await wait_for(lambda: bookie.figures.deleted_ledgers == 2)
+    await wait_for(lambda: bookie.metrics.deleted_ledgers == 2)
     # And when space is short the rest goes at once.
     assert (await pages.by_path()["PUT /api/v1/bookie/gc"]()).status == 200
     assert (await pages.by_path()["PUT /api/v1/bookie/gc"]()).status == 429
@@ -115,7 +115,7 @@ async def test_a_pass_keeps_to_its_rate_and_lets_hints_and_flushes_through(
     assert compaction.bytes_moved > moved
     assert report.logs_removed > 0
     await wait_for(lambda: not collector.is_forced)
-    assert bookie.figures.compactions["forced"] == 1
+    assert bookie.metrics.compactions["forced"] == 1
     assert len((await bookie.read_entries(2, 290, 10, 1 << 20)).packets) == 10
     await collector.close()
     await bookie.close()
@@ -124,19 +124,19 @@ async def test_a_pass_keeps_to_its_rate_and_lets_hints_and_flushes_through(
 async def test_a_round_asked_for_during_another_follows_it(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    config = CollectionConfig(
+    config = GarbageCollectionConfig(
         minor_ratio=0.5, minor_interval_s=1e-9, compaction_bytes_per_s=1000, forced_pause_s=0.0
     )
     bookie = await Node(tmp_path / "b1", store, collection=config).start()
     await write_two(bookie, 30_000, 15_000)
     collector = GarbageCollector(bookie, Registry(2, 3))
     collector.start(0.001)
-    await wait_for(lambda: (c := bookie.figures.last_compaction) and c.bytes_moved > 0)
-    running = bookie.figures.last_compaction
+    await wait_for(lambda: (c := bookie.metrics.last_compaction) and c.bytes_moved > 0)
+    running = bookie.metrics.last_compaction
     assert running is not None
     assert running.kind == "minor"
     assert collector.collect_soon()
-    await wait_for(lambda: bookie.figures.compactions["forced"] == 1)
+    await wait_for(lambda: bookie.metrics.compactions["forced"] == 1)
     assert running.done
     await collector.close()
     await bookie.close()
@@ -145,7 +145,7 @@ async def test_a_round_asked_for_during_another_follows_it(
 async def test_a_pass_that_takes_too_long_ends_and_the_next_goes_on(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    short = CollectionConfig(major_s_max=1e-9, compaction_bytes_per_s=0)
+    short = GarbageCollectionConfig(major_s_max=1e-9, compaction_bytes_per_s=0)
     bookie = await Node(tmp_path / "b1", store, collection=short).start()
     await write_two(bookie, 30_000, 15_000)
     collector = GarbageCollector(bookie, Registry(2, 3))
@@ -153,7 +153,7 @@ async def test_a_pass_that_takes_too_long_ends_and_the_next_goes_on(
     while not (await collector.collect()).logs_removed or rounds < 3:
         rounds += 1
         assert rounds < 50
-    compaction = bookie.figures.last_compaction
+    compaction = bookie.metrics.last_compaction
     assert compaction is not None
     assert compaction.done
     assert len((await bookie.read_entries(2, 290, 10, 1 << 20)).packets) == 10
@@ -173,7 +173,7 @@ async def test_an_idle_bookie_on_a_full_disk_collects_and_takes_writes_again(
         disk_idle_check_interval_s=0.02,
         disk_check_interval_s=0.02,
         advertised=("somewhere", 1),
-        collection=CollectionConfig(forced_pause_s=0.05),
+        collection=GarbageCollectionConfig(forced_pause_s=0.05),
     )
     fs.faults.space_bytes = 100_000_000
     bookie = await Bookie.open(node.config, fs, store, index=MemoryStore(fs))
@@ -202,7 +202,7 @@ async def test_an_idle_bookie_on_a_full_disk_collects_and_takes_writes_again(
 async def test_forced_rounds_that_free_nothing_come_less_often(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    config = CollectionConfig(forced_pause_s=0.02)
+    config = GarbageCollectionConfig(forced_pause_s=0.02)
     bookie = await Node(tmp_path / "b1", store, collection=config).start()
     assert await add(bookie, 1, range(3)) == codes.OK
     collector = GarbageCollector(bookie, Registry(1))
@@ -212,7 +212,7 @@ async def test_forced_rounds_that_free_nothing_come_less_often(
     loop = asyncio.get_running_loop()
     ends = [loop.time()]
     for number in range(5):
-        while bookie.figures.compactions["forced"] == number:
+        while bookie.metrics.compactions["forced"] == number:
             low_space()
             await asyncio.sleep(0.001)
         ends.append(loop.time())
@@ -296,7 +296,7 @@ async def test_a_store_of_another_cluster_ends_the_round(
     bookie = await Node(tmp_path / "b1", store).start()
     assert await add(bookie, 1, range(3)) == codes.OK
     name = await read_instance_id(store)
-    current = CurrentMetadata(store, "b1", name)
+    current = MetadataFreshnessCheck(store, "b1", name)
     await current.check()
     before = await store.get(f"{COLLECTORS_PATH}/b1")
     await current.check()
@@ -304,7 +304,7 @@ async def test_a_store_of_another_cluster_ends_the_round(
     assert before is not None
     assert after is not None
     assert after.stat.version == before.stat.version + 1, "a write of its own, each time"
-    foreign = CurrentMetadata(store, "b1", "another cluster")
+    foreign = MetadataFreshnessCheck(store, "b1", "another cluster")
     collector = GarbageCollector(bookie, Registry(2), before_listing=foreign.check)
     with pytest.raises(CookieMismatchError):
         await collector.collect()
@@ -346,7 +346,7 @@ async def close_ledger(ledgers: LedgerStore, *bookies: str, closed: bool = True)
     def build(ledger_id: int) -> LedgerMetadata:
         state = LedgerState.CLOSED if closed else LedgerState.OPEN
         count = len(bookies)
-        segments = (Segment(0, bookies),)
+        segments = (EnsembleSegment(0, bookies),)
         metadata = LedgerMetadata(ledger_id, count, count, 1, segments)
         return replace(metadata, state=state, last_entry=9, length=70) if closed else metadata
 
@@ -472,6 +472,6 @@ async def test_what_somebody_was_told_to_be_here_or_was_just_written_stays(
     assert await add(bookie, written, [11], recovery=True) == codes.TOO_MANY_REQUESTS
     with pytest.raises(LedgerError):
         await bookie.list_entries(written)
-    bookie.storage.end_emptying(written)
+    bookie.storage.end_draining(written)
     assert await bookie.list_entries(written) == [(0, 11)]
     await bookie.close()

@@ -12,15 +12,15 @@ import pytest
 
 from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.collector import GarbageCollector
-from bookkeeper.bookie.re_adds import Look
-from bookkeeper.bookie.upkeep import Upkeep, UpkeepConfig
+from bookkeeper.bookie.garbage_collector import GarbageCollector
+from bookkeeper.bookie.integrity_service import IntegrityService, IntegrityServiceConfig
+from bookkeeper.bookie.re_adds import DuplicateCheck
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import OtherCreatorError
 from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, encode_head
 from bookkeeper.transport import AddRequest
 from broker.http.bookie_metrics import add_bookie_metrics
-from broker.http.metrics_page import MetricsPage
+from broker.http.prometheus_page import PrometheusPage
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, request
@@ -221,23 +221,23 @@ async def test_adds_wait_behind_a_look_and_keep_their_order(
     bookie = await Node(tmp_path / "b1", store).start()
     assert await add(bookie, range(3), 0) == codes.OK
     await bookie.flush()
-    run = Look.run
+    run = DuplicateCheck.run
     going, may_go = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def slow(self: Look) -> int:
+    def slow(self: DuplicateCheck) -> int:
         loop.call_soon_threadsafe(going.set)
         asyncio.run_coroutine_threadsafe(may_go.wait(), loop).result()
         return run(self)
 
-    monkeypatch.setattr(Look, "run", slow)
+    monkeypatch.setattr(DuplicateCheck, "run", slow)
     adds = [asyncio.ensure_future(add(bookie, range(2, 5), 0))]
     await going.wait()
     for ids, body in ((range(4, 6), theirs), (range(5, 7), ours), ([6], theirs)):
         adds.append(asyncio.ensure_future(add(bookie, ids, 0, body)))
     await asyncio.sleep(0)
     assert bookie.storage.ledgers[LEDGER].last_entry == 2  # nobody went past the line
-    monkeypatch.setattr(Look, "run", run)
+    monkeypatch.setattr(DuplicateCheck, "run", run)
     may_go.set()
     assert await asyncio.gather(*adds) == [
         *(codes.OK, codes.ENTRY_DIFFERS, codes.OK, codes.ENTRY_DIFFERS)
@@ -284,10 +284,10 @@ async def test_an_id_in_dispute_is_not_collected(tmp_path: Path, store: Metadata
         await collector.collect()
         assert await payloads(bookie, 9, OLD) == [ours(0)]
         await collector.close()
-        page = MetricsPage("test")
+        page = PrometheusPage("test")
         add_bookie_metrics(page, bookie, (1, 2), 60)
         assert b'bookie_DISPUTED_LEDGERS{cluster="test"} 1\n' in b"".join(page.pieces())
-        status = Upkeep(bookie, None, UpkeepConfig()).status()
+        status = IntegrityService(bookie, None, IntegrityServiceConfig()).status()
         assert (status["ledgersInDispute"], status["disputes"]) == (1, [LEDGER])
         await bookie.close()
     # One that nobody disputes is.

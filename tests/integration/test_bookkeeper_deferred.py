@@ -14,9 +14,9 @@ import pytest
 from bookkeeper import codes
 from bookkeeper.bookie import deferred_sync
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.collector import GarbageCollector
+from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.storage.memory_file_system import Call, MemoryFileSystem
+from bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest, BookieClient
 from bookkeeper.transport_grpc.bookie_server import BookieServer
@@ -61,7 +61,7 @@ class Machine:
         self.client = remote
         self._closers += [server.close, remote.close]
 
-    def _on_call(self, call: Call) -> None:
+    def _on_call(self, call: FileSystemCall) -> None:
         if call.sync_point == "journal.group" and not self._disk_works.is_set():
             self.is_writing.set()
             assert self._disk_works.wait(30)

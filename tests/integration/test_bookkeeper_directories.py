@@ -18,7 +18,7 @@ from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.directories import MEMBER_FILE, SET_FILE, open_directories
 from bookkeeper.client.ledger_store import LedgerStore, ledger_path
 from bookkeeper.errors import CookieMismatchError, DirectoryLockedError
-from bookkeeper.ledger_metadata import LedgerMetadata, Segment, encode
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, encode
 from bookkeeper.storage.file_system import FileSystem
 from bookkeeper.storage.os_file_system import OsFileSystem
 from metadata.embedded import EmbeddedMetadataStore
@@ -232,7 +232,7 @@ async def test_a_lost_directory_that_was_accepted_leads_to_limbo(
     places = ["one", "two", "three"], "journal"
     ledgers = LedgerStore(store)
     for ledger_id in (1, 2):
-        metadata = LedgerMetadata(ledger_id, 1, 1, 1, (Segment(0, ("b1",)),))
+        metadata = LedgerMetadata(ledger_id, 1, 1, 1, (EnsembleSegment(0, ("b1",)),))
         await store.put(ledger_path(ledger_id), encode(metadata))
     assert [found.ledger_ids async for found in ledgers.ranges()] == [[1, 2]]
     disk = disks(one=300_000, two=1_000_000, three=300_000)

@@ -18,7 +18,7 @@ from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
 from bookkeeper.transport import AddRequest, BookieClient
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bookkeeper.client.free_space import FreeSpace
 from bookkeeper.client.placement import PlacementConfig
-from bookkeeper.client.placing import placement_for
+from bookkeeper.client.pool_placement import placement_for
 from tests.integration.bookkeeper_network import Network, eventually
 
 

@@ -17,15 +17,21 @@ from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import ClientConfig, LedgerConfig
-from bookkeeper.client.heads_reader import HeadsReader
+from bookkeeper.client.entry_prefix_reader import EntryPrefixReader
 from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.entry_prefixes import PIECE_BYTES_MAX, READ_BYTES_MAX, read_cut
 from bookkeeper.errors import BadRequestError
-from bookkeeper.heads import PIECE_BYTES_MAX, READ_BYTES_MAX, read_cut
-from bookkeeper.transport import ALL_ENTRIES, BookieClient, CutReply, HeadsReply, Stripe
+from bookkeeper.transport import (
+    ALL_ENTRIES,
+    BookieClient,
+    EntryPrefixesReply,
+    Stripe,
+    TruncatedReply,
+)
 from bookkeeper.transport_grpc import bookie_server
-from bookkeeper.transport_grpc.byte_gate import ByteGate
+from bookkeeper.transport_grpc.byte_semaphore import ByteSemaphore
 from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.errors import FrameError
 from bookkeeper.transport_grpc.read_frames import (
@@ -34,7 +40,7 @@ from bookkeeper.transport_grpc.read_frames import (
     ReadRequest,
     decode_read_request,
 )
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.integration.bookkeeper_network import TRANSPORT, Network, eventually, write
 from tests.integration.failure_tools import flip_byte
@@ -61,15 +67,17 @@ async def network(tmp_path: Path) -> AsyncIterator[Network]:
 
 def heads_reader(
     client: BookKeeperClient, reader: LedgerReader, head_bytes: int = HEAD_BYTES
-) -> HeadsReader:
-    return HeadsReader(
+) -> EntryPrefixReader:
+    return EntryPrefixReader(
         *(reader.metadata, reader.last_confirmed, client.ledgers, client.bookies),
         *(ClientConfig(), client.replicas),
         head_bytes=head_bytes,
     )
 
 
-async def check_heads(reader: HeadsReader, sent: list[bytes], head_bytes: int = HEAD_BYTES) -> int:
+async def check_heads(
+    reader: EntryPrefixReader, sent: list[bytes], head_bytes: int = HEAD_BYTES
+) -> int:
     """Read and compare all heads; the number of runs."""
     heads: list[bytes] = []
     sizes: list[int] = []
@@ -100,7 +108,7 @@ async def test_both_clients_answer_the_same_from_memory_and_from_the_disk(
         *((3000, 1, 4, ALL_ENTRIES), (-1, 1, 4, ALL_ENTRIES), (1, 1, 4, Stripe(3, 2, 1))),
     ]
 
-    async def answers(client: BookieClient) -> list[HeadsReply]:
+    async def answers(client: BookieClient) -> list[EntryPrefixesReply]:
         return [
             await client.read_heads(ledger_id, first, count, size, stripe=stripe)
             for first, count, size, stripe in questions
@@ -129,15 +137,15 @@ async def test_a_request_reads_no_more_than_its_share(network: Network) -> None:
     (bookie_id,) = ledger.metadata.segment_of(0).bookies
     bookie = network.served[bookie_id].bookie
     await bookie.flush()
-    before = bookie.figures.read_bytes
+    before = bookie.metrics.read_bytes
     reply = await network.remote(bookie_id).read_heads(ledger.ledger_id, 0, 150, 4)
     assert reply.heads == [b"head"] * len(reply.heads)
-    assert READ_BYTES_MAX <= bookie.figures.read_bytes - before <= READ_BYTES_MAX + 100_040
+    assert READ_BYTES_MAX <= bookie.metrics.read_bytes - before <= READ_BYTES_MAX + 100_040
     reader = heads_reader(network.client, ledger.reader())
     assert await check_heads(reader, sent) == 2
 
 
-class Meter(ByteGate):
+class Meter(ByteSemaphore):
     """Remembers how much was let in at most."""
 
     peak = 0
@@ -191,8 +199,8 @@ async def test_heads_of_other_entries_are_not_believed(
 ) -> None:
     ledger = await write(network.client, LedgerConfig(1, 1, 1), bodies(5))
 
-    async def swapped(*args: object, **options: object) -> CutReply:
-        reply: CutReply = await read_cut(*args, **options)  # type: ignore[arg-type]  # as given
+    async def swapped(*args: object, **options: object) -> TruncatedReply:
+        reply: TruncatedReply = await read_cut(*args, **options)  # type: ignore[arg-type]  # as given
         reply.packets.reverse()
         return reply
 

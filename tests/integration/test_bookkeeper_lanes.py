@@ -37,7 +37,7 @@ async def network(tmp_path: Path) -> AsyncIterator[Network]:
 
 
 def uses_lane(client: RemoteBookieClient) -> bool:
-    return client._adds._lane is not None
+    return client._adds._connection is not None
 
 
 async def test_a_ledger_is_written_in_order_while_its_streams_change_over(
@@ -69,12 +69,12 @@ async def test_a_lane_that_is_cut_costs_a_bookie_and_no_entry(network: Network) 
     cut = network.remote(ledger.metadata.last_segment.bookies[1])
     ledger.append([b"head"], [b"first"])
     await eventually(lambda: uses_lane(cut))
-    lane = cut._adds._lane
-    assert lane is not None
+    connection = cut._adds._connection
+    assert connection is not None
     for number in range(200):
         ledger.append([b"head"], [b"%d" % number])
         if number == 100:
-            lane._transport.abort()
+            connection._transport.abort()
         if number % 10 == 0:
             await asyncio.sleep(0)
     await eventually(lambda: ledger.last_confirmed == 200 or ledger.error is not None)
@@ -91,7 +91,7 @@ async def test_a_lane_that_is_cut_costs_a_bookie_and_no_entry(network: Network) 
 
 @pytest.mark.parametrize("who", ["bookie", "client"])
 async def test_either_side_can_do_without(tmp_path: Path, who: str) -> None:
-    network = Network(tmp_path, replace(TRANSPORT, lanes=False))
+    network = Network(tmp_path, replace(TRANSPORT, add_connections=False))
     if who == "bookie":
         network.connector._config = TRANSPORT
     else:
@@ -116,7 +116,7 @@ async def test_nothing_that_is_encrypted_goes_over_a_lane(tmp_path: Path) -> Non
         client_tls=TlsFiles(trust=str(authority.certificate)),
     )
     served = await network.start("b0")
-    assert served.server._lanes is None
+    assert served.server._add_connections is None
     client = network.remote("b0")
     for entry_id in range(20):
         assert await add(client, 1, entry_id) == codes.OK
@@ -126,10 +126,10 @@ async def test_nothing_that_is_encrypted_goes_over_a_lane(tmp_path: Path) -> Non
 
 async def test_a_door_that_nobody_reaches_leaves_adds_with_grpc(network: Network) -> None:
     """A firewall that knows one port of the bookie."""
-    lanes = network.served["b0"].server._lanes
-    assert lanes is not None
-    assert lanes._server is not None
-    lanes._server.close()
+    add_connections = network.served["b0"].server._add_connections
+    assert add_connections is not None
+    assert add_connections._server is not None
+    add_connections._server.close()
     client = network.remote("b0")
     for entry_id in range(50):
         assert await add(client, 1, entry_id) == codes.OK
@@ -140,19 +140,19 @@ async def test_no_lane_is_left_when_a_client_has_gone(network: Network) -> None:
     client = network.remote("b0")
     assert await add(client, 1, 0) == codes.OK
     await eventually(lambda: uses_lane(client))
-    lane = client._adds._lane
-    assert lane is not None
+    connection = client._adds._connection
+    assert connection is not None
     await client.close()
-    await eventually(lambda: lane._transport.is_closing())
-    lanes = network.served["b0"].server._lanes
-    assert lanes is not None
-    await eventually(lambda: not lanes._offers and not lanes._strangers)
+    await eventually(lambda: connection._transport.is_closing())
+    add_connections = network.served["b0"].server._add_connections
+    assert add_connections is not None
+    await eventually(lambda: not add_connections._offers and not add_connections._unauthenticated)
 
 
 async def test_a_port_that_is_taken_is_told_at_the_start(network: Network) -> None:
-    lanes = network.served["b0"].server._lanes
-    assert lanes is not None
-    server = BookieServer("b9", replace(TRANSPORT, lane_port=lanes.port))
+    add_connections = network.served["b0"].server._add_connections
+    assert add_connections is not None
+    server = BookieServer("b9", replace(TRANSPORT, lane_port=add_connections.port))
     with pytest.raises(OSError, match="in use"):
         await server.listen("127.0.0.1", 0)
     await server.close()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bookkeeper.network_location import ZONE_LABEL
 from bookkeeper.node_zone import ZoneUnknownError, zone_of
-from bookkeeper.place import ZONE_LABEL
 from tests.certificates import Authority
 from tests.free_port import free_port
 

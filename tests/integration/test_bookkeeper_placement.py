@@ -17,7 +17,7 @@ import pytest
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.quorum import write_sets
 from bookkeeper.ledger_metadata import LedgerMetadata
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.zookeeper_process import ZooKeeperProcess

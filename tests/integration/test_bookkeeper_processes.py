@@ -17,7 +17,7 @@ from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, ServiceInfo
 from broker.protocol import pulsar_api_pb2 as pb
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.paths import encode_name
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess

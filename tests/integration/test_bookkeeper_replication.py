@@ -17,9 +17,9 @@ from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.ledgers import Ledgers, connect_ledgers
 from bookkeeper.replication.decommission import DecommissionState, decommission
 from bookkeeper.replication.fragments import fragments_of
-from bookkeeper.replication.replica_reader import Answer, read_replica
+from bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
 from bookkeeper.replication.under_replication import UnderReplicationStore
-from managed_ledger.leaks import COMPONENT, COMPONENT_VALUE, LOG_NAME
+from managed_ledger.orphan_ledgers import COMPONENT, COMPONENT_VALUE, LOG_NAME
 from metadata.paths import encode_name
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess
@@ -105,7 +105,7 @@ class Cluster:
                     1 << 20,
                     30.0,
                 )
-                assert found.answer is Answer.GOOD, (metadata, slot, first, found.answer)
+                assert found.answer is ReplicaStatus.GOOD, (metadata, slot, first, found.answer)
                 first += len(found.packets)
                 count += len(found.packets)
         return count

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pulsar
 
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.store import MetadataStore
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess

@@ -55,7 +55,7 @@ async def read_all(reader: LedgerReader, sent: list[bytes], bytes_max: int = MAN
 
 
 def count_requests(network: Network) -> int:
-    return sum(served.bookie.figures.reads.count for served in network.served.values())
+    return sum(served.bookie.metrics.reads.count for served in network.served.values())
 
 
 async def test_both_clients_answer_the_same_from_memory_and_from_the_disk(

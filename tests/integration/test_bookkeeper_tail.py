@@ -27,7 +27,7 @@ from bookkeeper.client.pool import BookiePool
 from bookkeeper.transport import ReadReply
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.child_process import ChildProcess
 from tests.integration.bookie_node import KEY

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from bookkeeper import codes, packet
-from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.compaction import Compaction, compact_steps
-from bookkeeper.bookie.garbage import drop_steps
+from bookkeeper.bookie.garbage_collector import GarbageCollector
+from bookkeeper.bookie.garbage_scan import drop_steps
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.bookie.integrity_check import IntegrityConfig
-from bookkeeper.bookie.peers import LedgerPeers
+from bookkeeper.bookie.integrity_service import IntegrityService, IntegrityServiceConfig
+from bookkeeper.bookie.replica_source import EnsembleReplicaSource
 from bookkeeper.bookie.scrubber import ScrubConfig
-from bookkeeper.bookie.upkeep import Upkeep, UpkeepConfig
 from bookkeeper.client.async_ledger_recovery import recover_ledger
 from bookkeeper.client.config import ClientConfig, LedgerConfig
 from bookkeeper.client.ledger_store import LedgerStore
@@ -35,7 +35,7 @@ from tests.integration.bookie_node import Node, add
 from tests.integration.bookkeeper_network import Network, Served, eventually, read_all, write
 
 THREE = LedgerConfig(3, 3, 2)
-CONFIG = UpkeepConfig(
+CONFIG = IntegrityServiceConfig(
     scrub=ScrubConfig(interval_s=3600.0, first_s=3600.0),
     integrity=IntegrityConfig(open_grace_s=0.1, retry_s=0.05, retry_max_s=0.2),
 )
@@ -47,7 +47,7 @@ class Cluster(Network):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.ledgers = LedgerStore(self.store)
-        self.upkeeps: dict[str, Upkeep] = {}
+        self.integrity_services: dict[str, IntegrityService] = {}
         self._pools: dict[str, tuple[BookiePool, BookieConnector]] = {}
 
     async def start(self, bookie_id: str, port: int = 0, **changes: object) -> Served:
@@ -65,12 +65,12 @@ class Cluster(Network):
             )
 
         locks = UnderReplicationStore(self.store, lambda: 0)
-        peers = LedgerPeers(bookie_id, self.ledgers, pool, recover, locks.repairs)
-        self.upkeeps[bookie_id] = Upkeep(served.bookie, peers, CONFIG)
+        peers = EnsembleReplicaSource(bookie_id, self.ledgers, pool, recover, locks.repairs)
+        self.integrity_services[bookie_id] = IntegrityService(served.bookie, peers, CONFIG)
         return served
 
     async def stop(self, bookie_id: str) -> None:
-        await self.upkeeps.pop(bookie_id).close()
+        await self.integrity_services.pop(bookie_id).close()
         pool, connector = self._pools.pop(bookie_id)
         await pool.close()
         await connector.close()
@@ -104,7 +104,7 @@ class Cluster(Network):
         return packets
 
     def status(self, bookie_id: str) -> dict[str, object]:
-        return self.upkeeps[bookie_id].status()
+        return self.integrity_services[bookie_id].status()
 
 
 @pytest.fixture
@@ -136,17 +136,17 @@ async def test_a_scrub_finds_and_repairs_bit_rot_from_the_others(cluster: Cluste
     path = cluster.damage("b1", b"entry 0007")
     cluster.damage("b1", b"entry 0008")
     cluster.damage("b1", b"entry 0033")
-    upkeep = cluster.upkeeps["b1"]
-    upkeep.start()
+    integrity_service = cluster.integrity_services["b1"]
+    integrity_service.start()
     answer = json.loads(await cluster.remote("b1").check_data(scrub=True))
     assert answer["scrub"]["passes"] == 0
-    await eventually(lambda: upkeep.figures.repaired_entries == 3)
-    assert upkeep.figures.damaged_entries == 3
-    await eventually(lambda: upkeep.damaged_now == 0)
+    await eventually(lambda: integrity_service.metrics.repaired_entries == 3)
+    assert integrity_service.metrics.damaged_entries == 3
+    await eventually(lambda: integrity_service.damaged_now == 0)
     assert await cluster.holdings("b1", ledger_id, 60) == expected
-    upkeep.scrubber.request()
-    await eventually(lambda: upkeep.figures.scrub_passes == 2)
-    assert upkeep.figures.damaged_entries == 3  # read again, and sound
+    integrity_service.scrubber.request()
+    await eventually(lambda: integrity_service.metrics.scrub_passes == 2)
+    assert integrity_service.metrics.damaged_entries == 3  # read again, and sound
     assert path.exists()
     # Repaired for good.
     await cluster.stop("b1")
@@ -158,24 +158,24 @@ async def test_a_read_that_meets_damage_is_an_error_and_repairs_it(cluster: Clus
     ledger_id = await closed_ledger(cluster)
     cluster.damage("b2", b"entry 0010")
     remote = cluster.remote("b2")
-    cluster.upkeeps["b2"].start()
+    cluster.integrity_services["b2"].start()
     assert (await remote.read_entries(ledger_id, 10, 1, 1)).code == codes.IO_ERROR
-    await eventually(lambda: cluster.upkeeps["b2"].figures.repaired_entries == 1)
+    await eventually(lambda: cluster.integrity_services["b2"].metrics.repaired_entries == 1)
     assert (await remote.read_entries(ledger_id, 10, 1, 1)).code == codes.OK
 
 
 async def test_a_report_is_looked_into_and_believed_only_then(cluster: Cluster) -> None:
     ledger_id = await closed_ledger(cluster)
-    upkeep = cluster.upkeeps["b0"]
+    integrity_service = cluster.integrity_services["b0"]
     remote = cluster.remote("b0")
     assert await remote.report_corrupt(ledger_id, 3) == codes.TOO_MANY_REQUESTS  # nobody looks
-    upkeep.start()
+    integrity_service.start()
     cluster.damage("b0", b"entry 0003")
     answers = [await remote.report_corrupt(ledger_id, entry_id) for entry_id in range(200)]
     assert answers[0] == codes.OK
     assert codes.TOO_MANY_REQUESTS in answers  # a crowd of reports costs only so much
-    await eventually(lambda: upkeep.figures.repaired_entries == 1)
-    assert upkeep.figures.damaged_entries == 1
+    await eventually(lambda: integrity_service.metrics.repaired_entries == 1)
+    assert integrity_service.metrics.damaged_entries == 1
     assert await remote.report_corrupt(2**62, 3) in (codes.OK, codes.TOO_MANY_REQUESTS)
 
 
@@ -185,11 +185,15 @@ async def test_what_nobody_else_has_stays_an_error_and_is_tried_again(cluster: C
     (bookie_id,) = ledger.metadata.last_segment.bookies
     await cluster.served[bookie_id].bookie.flush()
     cluster.damage(bookie_id, b"entry 0002")
-    upkeep = cluster.upkeeps[bookie_id]
-    upkeep.start()
-    upkeep.scrubber.request()
-    await eventually(lambda: bool(upkeep.repairer.damages and upkeep.repairer.damages[0].why))
-    (damage,) = json.loads(upkeep.check(scrub=False, integrity=False))["damages"]
+    integrity_service = cluster.integrity_services[bookie_id]
+    integrity_service.start()
+    integrity_service.scrubber.request()
+    await eventually(
+        lambda: bool(
+            integrity_service.repairer.damages and integrity_service.repairer.damages[0].why
+        )
+    )
+    (damage,) = json.loads(integrity_service.check(scrub=False, integrity=False))["damages"]
     assert (damage["ledger"], damage["firstEntry"]) == (ledger.ledger_id, 2)
     assert damage["lastEntry"] == 2
     assert "no other copy" in damage["whyNotRepaired"]
@@ -205,14 +209,18 @@ async def test_a_damage_while_the_others_are_away_is_repaired_when_they_are_back
     ports = {bookie_id: cluster.served[bookie_id].port for bookie_id in ("b1", "b2")}
     for bookie_id in ports:
         await cluster.stop(bookie_id)
-    upkeep = cluster.upkeeps["b0"]
-    upkeep.start()
-    upkeep.scrubber.request()
-    await eventually(lambda: bool(upkeep.repairer.damages and upkeep.repairer.damages[0].why))
+    integrity_service = cluster.integrity_services["b0"]
+    integrity_service.start()
+    integrity_service.scrubber.request()
+    await eventually(
+        lambda: bool(
+            integrity_service.repairer.damages and integrity_service.repairer.damages[0].why
+        )
+    )
     for bookie_id, port in ports.items():
         await cluster.start(bookie_id, port)
-    upkeep.repairer.retry()
-    await eventually(lambda: upkeep.figures.repaired_entries == 1)
+    integrity_service.repairer.retry()
+    await eventually(lambda: integrity_service.metrics.repaired_entries == 1)
     assert b"" not in await cluster.holdings("b0", ledger_id, 60)
 
 
@@ -222,12 +230,12 @@ async def test_a_corrupt_copy_is_not_taken_and_its_bookie_is_told(cluster: Clust
     expected = await cluster.holdings("b2", ledger_id, 60)
     for bookie_id in ("b0", "b1"):
         cluster.damage(bookie_id, b"entry 0021")
-        cluster.upkeeps[bookie_id].start()
-    cluster.upkeeps["b0"].scrubber.request()
-    await eventually(lambda: cluster.upkeeps["b0"].figures.repaired_entries == 1)
+        cluster.integrity_services[bookie_id].start()
+    cluster.integrity_services["b0"].scrubber.request()
+    await eventually(lambda: cluster.integrity_services["b0"].metrics.repaired_entries == 1)
     reply = await cluster.remote("b1").read_entries(ledger_id, 21, 1, 1)
     assert reply.code in (codes.OK, codes.IO_ERROR)
-    await eventually(lambda: cluster.upkeeps["b1"].figures.repaired_entries == 1)
+    await eventually(lambda: cluster.integrity_services["b1"].metrics.repaired_entries == 1)
     for bookie_id in ("b0", "b1"):
         assert await cluster.holdings(bookie_id, ledger_id, 60) == expected
 
@@ -242,17 +250,17 @@ async def test_the_only_copy_may_be_on_a_bookie_in_limbo(cluster: Cluster) -> No
     expected = await cluster.holdings(one, ledger.ledger_id, 10)
     cluster.served[two].bookie.storage.set_limbo(ledger.ledger_id)
     cluster.damage(one, b"entry 0004")
-    cluster.upkeeps[one].start()
-    cluster.upkeeps[one].scrubber.request()
-    await eventually(lambda: cluster.upkeeps[one].figures.repaired_entries == 1)
+    cluster.integrity_services[one].start()
+    cluster.integrity_services[one].scrubber.request()
+    await eventually(lambda: cluster.integrity_services[one].metrics.repaired_entries == 1)
     assert await cluster.holdings(one, ledger.ledger_id, 10) == expected
 
 
 async def test_damage_that_compaction_meets_is_repaired_and_the_log_goes(cluster: Cluster) -> None:
     kept, dropped = await closed_ledger(cluster), await closed_ledger(cluster)
-    bookie, upkeep = cluster.served["b0"].bookie, cluster.upkeeps["b0"]
+    bookie, integrity_service = cluster.served["b0"].bookie, cluster.integrity_services["b0"]
     cluster.damage("b0", b"entry 0002")
-    upkeep.start()
+    integrity_service.start()
     collector = GarbageCollector(bookie, cluster.ledgers)
     bookie.storage.logs.active_id = None  # what follows goes to a new log
     await cluster.client.delete_ledger(dropped)
@@ -260,8 +268,8 @@ async def test_damage_that_compaction_meets_is_repaired_and_the_log_goes(cluster
     bookie.storage.logs.active_id = None
     await bookie.run_maintenance(compact_steps(bookie.storage, Compaction("major", 0.9)))
     assert bookie.storage.damaged_logs
-    upkeep.on_damaged_logs(list(bookie.storage.damaged_logs))
-    await eventually(lambda: upkeep.figures.repaired_entries == 1)
+    integrity_service.on_damaged_logs(list(bookie.storage.damaged_logs))
+    await eventually(lambda: integrity_service.metrics.repaired_entries == 1)
     await eventually(lambda: not bookie.storage.damaged_logs)
     await bookie.run_maintenance(compact_steps(bookie.storage, Compaction("major", 0.9)))
     assert min(bookie.storage.logs.logs) > 1
@@ -289,13 +297,13 @@ async def test_an_empty_disk_denies_nothing_and_is_filled_again(cluster: Cluster
     assert (await remote.read_entries(new, 0, 1, 1)).code == codes.NO_LEDGER
     assert await add(cluster.served["b0"].bookie, new, range(3)) == codes.OK
     assert (await remote.read_entries(new, 7, 1, 1)).code == codes.NO_ENTRY
-    upkeep = cluster.upkeeps["b0"]
-    upkeep.start()
+    integrity_service = cluster.integrity_services["b0"]
+    integrity_service.start()
     await eventually(lambda: cluster.status("b0")["inLimbo"] is False)
     assert await cluster.holdings("b0", ledger_id, 60) == unstriped
     assert await remote.list_entries(striped.ledger_id) == held
     assert (await remote.read_entries(ledger_id, 60, 1, 1)).code == codes.NO_ENTRY
-    assert upkeep.figures.restored_entries == 60 + 20
+    assert integrity_service.metrics.restored_entries == 60 + 20
     await cluster.stop("b0")
     await cluster.start("b0")  # and it stays so
     assert cluster.status("b0")["inLimbo"] is False
@@ -366,7 +374,7 @@ async def test_a_writer_leaves_a_bookie_in_limbo_and_goes_on(cluster: Cluster) -
 
     await eventually(has_left)
     assert ledger.error is None
-    cluster.upkeeps[gone].start()
+    cluster.integrity_services[gone].start()
     await eventually(lambda: cluster.status(gone)["inLimbo"] is False)
     ledger.append([b"head"] * 5, bodies(5))  # nobody has closed it
     last = ledger.next_entry - 1
@@ -379,7 +387,7 @@ async def test_a_writer_leaves_a_bookie_in_limbo_and_goes_on(cluster: Cluster) -
 async def test_an_idle_open_ledger_is_closed_and_filled(cluster: Cluster) -> None:
     ledger = await write(cluster.client, THREE, bodies(10))
     await cluster.wipe("b1")
-    cluster.upkeeps["b1"].start()
+    cluster.integrity_services["b1"].start()
     await eventually(lambda: cluster.status("b1")["inLimbo"] is False)
     metadata = (await cluster.ledgers.require(ledger.ledger_id)).metadata
     assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, 9)
@@ -392,7 +400,7 @@ async def test_a_check_that_is_cut_short_goes_on_after_a_restart(cluster: Cluste
     ids = [await closed_ledger(cluster, 5) for _ in range(6)]
     await cluster.wipe("b2")
     storage = cluster.served["b2"].bookie.storage
-    integrity = cluster.upkeeps["b2"].integrity
+    integrity = cluster.integrity_services["b2"].integrity
     assert integrity is not None
     assert await integrity._check(ids[0], full=False, patient=True) == ""
     assert len(storage.limbo_ledgers()) == len(ids) - 1
@@ -401,7 +409,7 @@ async def test_a_check_that_is_cut_short_goes_on_after_a_restart(cluster: Cluste
     await cluster.start("b2")
     assert cluster.status("b2")["ledgersInLimbo"] == len(ids)
     assert b"" not in await cluster.holdings("b2", ids[0], 5)  # what was copied is there
-    integrity = cluster.upkeeps["b2"].integrity
+    integrity = cluster.integrity_services["b2"].integrity
     assert integrity is not None
     assert await integrity._check(ids[0], full=False, patient=True) == ""
     for _ in range(2):
@@ -409,7 +417,7 @@ async def test_a_check_that_is_cut_short_goes_on_after_a_restart(cluster: Cluste
         await cluster.start("b2")
     assert cluster.status("b2")["ledgersInLimbo"] == len(ids) - 1
     assert b"" not in await cluster.holdings("b2", ids[0], 5)
-    cluster.upkeeps["b2"].start()
+    cluster.integrity_services["b2"].start()
     await eventually(lambda: cluster.status("b2")["inLimbo"] is False)
     for ledger_id in ids:
         assert b"" not in await cluster.holdings("b2", ledger_id, 5)
@@ -444,9 +452,9 @@ async def test_what_is_nowhere_stays_in_limbo_and_is_told(cluster: Cluster) -> N
     await ledger.close()
     (bookie_id,) = ledger.metadata.last_segment.bookies
     await cluster.wipe(bookie_id)
-    upkeep = cluster.upkeeps[bookie_id]
-    upkeep.start()
-    await eventually(lambda: "nowhere" in json.dumps(upkeep.status()))
+    integrity_service = cluster.integrity_services[bookie_id]
+    integrity_service.start()
+    await eventually(lambda: "nowhere" in json.dumps(integrity_service.status()))
     assert cluster.status(bookie_id)["inLimbo"] is True
     reply = await cluster.served[bookie_id].bookie.read_entries(ledger.ledger_id, 0, 1, 1)
     assert reply.code == codes.UNKNOWN_LEDGER_STATE
@@ -460,9 +468,9 @@ async def test_what_others_can_t_give_now_is_asked_for_again(cluster: Cluster) -
     ports = {bookie_id: cluster.served[bookie_id].port for bookie_id in ("b1", "b2")}
     for bookie_id in ports:
         await cluster.stop(bookie_id)
-    upkeep = cluster.upkeeps["b0"]
-    upkeep.start()
-    await eventually(lambda: "UNAVAILABLE" in json.dumps(upkeep.status()))
+    integrity_service = cluster.integrity_services["b0"]
+    integrity_service.start()
+    await eventually(lambda: "UNAVAILABLE" in json.dumps(integrity_service.status()))
     reply = await cluster.served["b0"].bookie.read_entries(ledger_id, 0, 1, 1)
     assert reply.code == codes.UNKNOWN_LEDGER_STATE
     for bookie_id, port in ports.items():
@@ -474,14 +482,14 @@ async def test_what_others_can_t_give_now_is_asked_for_again(cluster: Cluster) -
 async def test_an_operator_can_have_everything_compared(cluster: Cluster) -> None:
     """What is missing without the bookie knowing why is copied, too."""
     ledger_id = await closed_ledger(cluster, 5)
-    cluster.upkeeps["b1"].start()
+    cluster.integrity_services["b1"].start()
     bookie = cluster.served["b1"].bookie
     bookie.storage.forget(ledger_id, 0)  # as if somebody had removed it by hand
     await bookie.run_maintenance(drop_steps(bookie.storage, [ledger_id], 0, []))
     bookie.storage.deleted.clear()
     assert await cluster.holdings("b1", ledger_id, 5) == [b""] * 5
     await cluster.remote("b1").check_data(integrity=True)
-    await eventually(lambda: cluster.upkeeps["b1"].figures.restored_entries == 5)
+    await eventually(lambda: cluster.integrity_services["b1"].metrics.restored_entries == 5)
     await eventually(lambda: not bookie.storage.limbo_ledgers())
     assert b"" not in await cluster.holdings("b1", ledger_id, 5)
 

@@ -20,7 +20,7 @@ from bookkeeper.client import quorum
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.integration.test_bookkeeper_processes import poll, read_ledgers

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import magnetar
+from broker.cli.admin_commands import GROUPS, commands_of
+from broker.cli.admin_commands.model import AdminCommand
 from broker.cli.main import main
-from broker.cli.words import GROUPS, words_of
-from broker.cli.words.model import Word
 from magnetar.embedding import EmbeddedBroker
 
 Admin = Callable[..., list[str]]
@@ -65,12 +65,12 @@ def document(broker: EmbeddedBroker) -> dict[str, Any]:
         return paths
 
 
-ALL = [(group, name) for group in GROUPS for name in words_of(group)]
+ALL = [(group, name) for group in GROUPS for name in commands_of(group)]
 
 
 @pytest.mark.parametrize(("group", "name"), ALL, ids=[f"{g} {n}" for g, n in ALL])
 def test_the_servers_document_has_the_call(document: dict[str, Any], group: str, name: str) -> None:
-    word = words_of(group)[name]
+    word = commands_of(group)[name]
     assert any(
         _is_the_path(template, word)
         for template, call in document.items()
@@ -78,7 +78,7 @@ def test_the_servers_document_has_the_call(document: dict[str, Any], group: str,
     ), f"{word.method} {word.path} is not in the OpenAPI document"
 
 
-def _is_the_path(template: str, word: Word) -> bool:
+def _is_the_path(template: str, word: AdminCommand) -> bool:
     """Whether a path of the document is the word's; a literal segment must be the same there."""
     path = word.path
     for name, parts in (

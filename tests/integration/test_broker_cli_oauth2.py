@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import magnetar
-from broker.cli.access import Access
+from broker.cli.client_auth import ClientAuth
 from broker.cli.errors import CliError
 from magnetar.embedding import EmbeddedBroker
 from tests.open_id_issuer import Issuer
@@ -76,13 +76,13 @@ def test_commands_get_tokens_from_the_issuer(issuer: Issuer, tmp_path: Path) -> 
 
 
 def test_a_token_is_kept_while_it_is_good(issuer: Issuer, tmp_path: Path) -> None:
-    access = Access("oauth2", _params(issuer, tmp_path))
+    access = ClientAuth("oauth2", _params(issuer, tmp_path))
     assert access.method == "token"
     first = access.data()
     assert access.headers() == {"Authorization": f"Bearer {first.decode()}"}
     assert (access.data(), issuer.issued) == (first, 1)
     issuer.lifetime_s = 0
-    other = Access("oauth2", _params(issuer, tmp_path, scope="x"))
+    other = ClientAuth("oauth2", _params(issuer, tmp_path, scope="x"))
     other.data()
     other.data()
     assert issuer.issued == 3
@@ -105,9 +105,9 @@ def test_a_token_is_kept_while_it_is_good(issuer: Issuer, tmp_path: Path) -> Non
 )
 def test_bad_parameters(issuer: Issuer, tmp_path: Path, changes: dict[str, str]) -> None:
     with pytest.raises(CliError):
-        Access("oauth2", _params(issuer, tmp_path, **changes)).data()
+        ClientAuth("oauth2", _params(issuer, tmp_path, **changes)).data()
 
 
 def test_keys_may_be_data(issuer: Issuer, tmp_path: Path) -> None:
     key = 'data:application/json,{"client_id":"alice","client_secret":"alice-secret"}'
-    assert Access("oauth2", _params(issuer, tmp_path, privateKey=key)).data()
+    assert ClientAuth("oauth2", _params(issuer, tmp_path, privateKey=key)).data()

@@ -16,8 +16,8 @@ from typing import Any, Self
 import jwt
 import pytest
 
-from broker.cli.access import Access
 from broker.cli.admin_client import AdminClient
+from broker.cli.client_auth import ClientAuth
 from broker.cli.errors import CliError
 from broker.cli.main import main
 from pipeline.admin import Admin, parse_access
@@ -156,7 +156,7 @@ def test_tls_is_never_left(serve: Callable[..., Server], tmp_path: Path) -> None
     authority = Authority(tmp_path)
     first, plain = serve(authority.sign("localhost")), serve()
     first.location = plain.url + PATH
-    tls = Access(trusted=str(authority.certificate)).tls()
+    tls = ClientAuth(trusted=str(authority.certificate)).tls()
     for headers in (CREDENTIALS, {}):  # a certificate may be what we show
         with (
             AdminClient(first.url, headers=headers, tls=tls) as client,
@@ -173,7 +173,7 @@ def test_over_tls_only_whom_our_authority_signed_is_shown_credentials(
     ours, theirs = Authority(tmp_path), Authority(tmp_path, "theirs")
     first, second = serve(ours.sign("a")), serve(ours.sign("b"))
     stranger = serve(theirs.sign("c"))
-    tls = Access(trusted=str(ours.certificate)).tls()
+    tls = ClientAuth(trusted=str(ours.certificate)).tls()
     with AdminClient(first.url, headers=CREDENTIALS, tls=tls) as client:
         first.location = second.url + PATH
         assert client.json("GET", PATH) == second.answer
@@ -234,8 +234,8 @@ def test_the_secret_of_an_issuer_stays_on_tls(serve: Callable[..., Server], tmp_
     plain.answer = {"token_endpoint": f"{plain.url}/token", "access_token": "t"}
     issuer.location, issuer.status = f"{plain.url}/.well-known/openid-configuration", 302
     with pytest.raises(CliError, match=f"leads to {plain.url}.*: not an https URL"):
-        Access("oauth2", json.dumps(params)).headers()
+        ClientAuth("oauth2", json.dumps(params)).headers()
     issuer.location, issuer.answer = "", plain.answer
     with pytest.raises(CliError, match=f"leads to {plain.url}/token: not an https URL"):
-        Access("oauth2", json.dumps(params)).headers()
+        ClientAuth("oauth2", json.dumps(params)).headers()
     assert plain.seen == []

@@ -21,10 +21,10 @@ import magnetar
 from broker.config import BrokerConfig
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_command
-from broker.service import doorstep as doorstep_module
-from broker.service.doorstep import Doorstep, Guest
+from broker.service import pre_auth_acceptor as doorstep_module
+from broker.service.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
 from broker.service.tls import TlsListener, listening_socket
-from broker.service.waiting_room import WaitingRoom
+from broker.service.unauthenticated_limiter import UnauthenticatedLimiter
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
 from tests.free_port import free_port
@@ -49,18 +49,18 @@ class Counting:
 
     def __init__(self) -> None:
         self.looks = 0
-        self.left: list[Guest] = []
+        self.left: list[PendingSocket] = []
         self.taken: list[tuple[bytes, socket.socket]] = []
 
-    def look(self, guest: Guest) -> None:
+    def look(self, pending: PendingSocket) -> None:
         self.looks += 1
-        if len(guest.received) < 10:
-            guest.wait()
+        if len(pending.received) < 10:
+            pending.wait()
         else:
-            self.taken.append((bytes(guest.received), guest.take()))
+            self.taken.append((bytes(pending.received), pending.take()))
 
-    def gone(self, guest: Guest) -> None:
-        self.left.append(guest)
+    def gone(self, pending: PendingSocket) -> None:
+        self.left.append(pending)
 
     def has_looked(self, times: int) -> bool:
         return self.looks >= times
@@ -69,11 +69,14 @@ class Counting:
 class Standing:
     """A doorstep with its door, on a free port."""
 
-    def __init__(self, room: WaitingRoom | None = None, **more: Any) -> None:
-        self.door, self.room = Counting(), WaitingRoom(100) if room is None else room
+    def __init__(self, limiter: UnauthenticatedLimiter | None = None, **more: Any) -> None:
+        self.door, self.limiter = (
+            Counting(),
+            UnauthenticatedLimiter(100) if limiter is None else limiter,
+        )
         more.setdefault("deadline_s", lambda: LIMIT_S)
-        self.doorstep = Doorstep(self.door, self.room, what="test", **more)
-        self.port = self.doorstep.start(listening_socket("127.0.0.1", 0, "test"), 128)
+        self.acceptor = PreAuthAcceptor(self.door, self.limiter, what="test", **more)
+        self.port = self.acceptor.start(listening_socket("127.0.0.1", 0, "test"), 128)
 
     async def come(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -88,7 +91,7 @@ class Standing:
         return stranger
 
     def close(self) -> None:
-        self.doorstep.close()
+        self.acceptor.close()
         for _, taken in self.door.taken:
             taken.close()
 
@@ -106,7 +109,11 @@ async def test_words_that_trickle_are_put_together() -> None:
         writer.write(bytes([index]))
         await _until(partial(standing.door.has_looked, index))
     assert [words for words, _ in standing.door.taken] == [bytes(range(1, 11))]
-    assert (len(standing.room), len(standing.doorstep), standing.doorstep.held_bytes) == (0, 0, 0)
+    assert (len(standing.limiter), len(standing.acceptor), standing.acceptor.held_bytes) == (
+        0,
+        0,
+        0,
+    )
     assert not standing.door.left
     writer.close()
     standing.close()
@@ -116,21 +123,25 @@ async def test_who_leaves_is_forgotten() -> None:
     standing = Standing()
     _, silent = await standing.come()
     _, began = await standing.come(b"1234")
-    await _until(lambda: len(standing.doorstep) == 2 and standing.doorstep.held_bytes == 4)
+    await _until(lambda: len(standing.acceptor) == 2 and standing.acceptor.held_bytes == 4)
     silent.close()
     began.transport.abort()
     await _until(lambda: len(standing.door.left) == 2)
-    assert (len(standing.room), len(standing.doorstep), standing.doorstep.held_bytes) == (0, 0, 0)
+    assert (len(standing.limiter), len(standing.acceptor), standing.acceptor.held_bytes) == (
+        0,
+        0,
+        0,
+    )
     standing.close()
 
 
 async def test_there_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doorstep_module, "_SWEEP_S", 0.01)
     standing = Standing(deadline_s=lambda: 0.05)
-    guests = [await standing.come(data) for data in (b"", b"1234")]
-    assert [await _ended(reader) for reader, _ in guests] == [b"", b""]
-    assert len(standing.doorstep) == 0
-    for _, writer in guests:
+    pending_sockets = [await standing.come(data) for data in (b"", b"1234")]
+    assert [await _ended(reader) for reader, _ in pending_sockets] == [b"", b""]
+    assert len(standing.acceptor) == 0
+    for _, writer in pending_sockets:
         writer.close()
     standing.close()
 
@@ -138,25 +149,25 @@ async def test_there_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_all_of_them_together_may_keep_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doorstep_module, "_HELD_BYTES_MAX", 20)
     standing = Standing()
-    guests = [await standing.come(bytes(9)) for _ in range(5)]
+    pending_sockets = [await standing.come(bytes(9)) for _ in range(5)]
     await _until(lambda: len(standing.door.left) == 3)
-    assert standing.doorstep.held_bytes == 18
-    for reader, _ in guests[:3]:  # the oldest make room
+    assert standing.acceptor.held_bytes == 18
+    for reader, _ in pending_sockets[:3]:  # the oldest make room
         assert await _ended(reader) == b""
-    for _, writer in guests:
+    for _, writer in pending_sockets:
         writer.close()
     standing.close()
 
 
 async def test_files_that_others_need_are_left_to_them() -> None:
-    standing = Standing(admits=lambda guests: guests <= 2)
-    guests = [await standing.come(bytes(9)) for _ in range(5)]
+    standing = Standing(admits=lambda pending_sockets: pending_sockets <= 2)
+    pending_sockets = [await standing.come(bytes(9)) for _ in range(5)]
     await _until(lambda: len(standing.door.left) == 3)
-    assert (len(standing.doorstep), standing.room.cut) == (2, 3)
-    for _, writer in guests:
+    assert (len(standing.acceptor), standing.limiter.cut) == (2, 3)
+    for _, writer in pending_sockets:
         writer.close()
     standing.close()
-    nobody = Standing(admits=lambda guests: False)
+    nobody = Standing(admits=lambda pending_sockets: False)
     reader, writer = await nobody.come(bytes(9))
     assert await _ended(reader) == b""
     writer.close()
@@ -164,13 +175,17 @@ async def test_files_that_others_need_are_left_to_them() -> None:
 
 
 async def test_who_is_turned_away_at_once_takes_nobodys_place() -> None:
-    standing = Standing(room=WaitingRoom(2))
+    standing = Standing(limiter=UnauthenticatedLimiter(2))
     waiting = [await standing.come(bytes(9)) for _ in range(2)]
-    await _until(lambda: standing.doorstep.held_bytes == 18)
-    standing.door.look = lambda guest: guest.end(b"no")  # type: ignore[method-assign] # of this one
+    await _until(lambda: standing.acceptor.held_bytes == 18)
+    standing.door.look = lambda pending: pending.end(b"no")  # type: ignore[method-assign] # of this one
     strangers = [standing.come_and_speak(b"words") for _ in range(5)]
     await _until(lambda: len(standing.door.left) == 5)
-    assert (len(standing.doorstep), standing.doorstep.held_bytes, standing.room.cut) == (2, 18, 0)
+    assert (len(standing.acceptor), standing.acceptor.held_bytes, standing.limiter.cut) == (
+        2,
+        18,
+        0,
+    )
     for stranger in strangers:
         stranger.settimeout(LIMIT_S)
         assert (stranger.recv(10), stranger.recv(10)) == (b"no", b"")
@@ -186,32 +201,32 @@ async def test_who_reads_nothing_keeps_nobody_waiting(how: str) -> None:
     standing = Standing()
     stranger = standing.come_and_speak(b"12345")
     await _until(lambda: standing.door.looks == 1)
-    (guest,) = standing.doorstep._guests
+    (pending,) = standing.acceptor._pending_sockets
     stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     rescue = threading.Timer(2 * LIMIT_S, stranger.close)  # a reset, which ends any wait
     rescue.start()
     if how == "end":
-        guest.end(bytes(64 << 20))
+        pending.end(bytes(64 << 20))
     else:
-        while not guest.ended:
-            guest.send(bytes(1 << 20))
+        while not pending.ended:
+            pending.send(bytes(1 << 20))
     assert rescue.is_alive()
     rescue.cancel()
-    assert standing.door.left == [guest]
+    assert standing.door.left == [pending]
     stranger.close()
     standing.close()
 
 
 async def test_a_door_that_peeks_leaves_the_words_in_the_socket() -> None:
     standing = Standing(peek_bytes=4)
-    standing.door.look = lambda guest: standing.door.taken.append((guest.received, guest.take()))  # type: ignore[method-assign,arg-type] # of this one
+    standing.door.look = lambda it: standing.door.taken.append((it.received, it.take()))  # type: ignore[method-assign,arg-type,assignment] # of this one
     _, writer = await standing.come(b"hello")
     await _until(lambda: len(standing.door.taken) == 1)
     words, taken = standing.door.taken[0]
     assert words == b"hell"
     assert taken.recv(100) == b"hello"
     assert not taken.getblocking()
-    assert standing.doorstep.held_bytes == 0
+    assert standing.acceptor.held_bytes == 0
     writer.close()
     standing.close()
 
@@ -357,15 +372,15 @@ def test_thousands_who_say_half_a_word_cost_little(tmp_path: Path, many_files: i
             (process.web_port, b"GET / HTTP/1.1\r\n"),
         ):
             for number in range(count):
-                guest = everybody.enter_context(socket.create_connection(("127.0.0.1", port)))
-                guest.settimeout(LIMIT_S)
+                pending = everybody.enter_context(socket.create_connection(("127.0.0.1", port)))
+                pending.settimeout(LIMIT_S)
                 with contextlib.suppress(OSError):
-                    guest.sendall(half if number % 2 else b"")
+                    pending.sendall(half if number % 2 else b"")
         for _ in range(200):  # as large as a first word may be: 37 MB, if all of it were kept
-            guest = everybody.enter_context(socket.create_connection(("127.0.0.1", process.port)))
-            guest.settimeout(LIMIT_S)
+            pending = everybody.enter_context(socket.create_connection(("127.0.0.1", process.port)))
+            pending.settimeout(LIMIT_S)
             with contextlib.suppress(OSError):
-                guest.sendall(large)
+                pending.sendall(large)
         known.send_bytes(_ping())
         known.expect(pb.BaseCommand.PONG)
         with RawClient(process.service_url, connect=False) as late:
@@ -532,11 +547,11 @@ async def test_a_rough_end_is_an_end(secure: Secure, how: str) -> None:
 
 async def test_many_handshakes_at_once(secure: Secure) -> None:
     began_s = time.monotonic()
-    guests = await asyncio.gather(*[secure.connect() for _ in range(40)])
-    for index, (_, writer) in enumerate(guests):
+    pending_sockets = await asyncio.gather(*[secure.connect() for _ in range(40)])
+    for index, (_, writer) in enumerate(pending_sockets):
         writer.write(bytes([index]))
-    answers = await asyncio.gather(*[reader.readexactly(1) for reader, _ in guests])
+    answers = await asyncio.gather(*[reader.readexactly(1) for reader, _ in pending_sockets])
     assert answers == [bytes([index]) for index in range(40)]
-    for _, writer in guests:
+    for _, writer in pending_sockets:
         writer.close()
     assert time.monotonic() - began_s < LIMIT_S

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import magnetar
 from broker.auth.authenticator import Authenticator
-from broker.auth.chain import Chain
-from broker.http import door
-from broker.http.authentication import AuthenticationLayer
-from broker.http.early_refusals import HEAD_BYTES_MAX, EarlyRefusals
-from broker.http.front import HttpFigures
+from broker.auth.chain import ProviderChain
+from broker.http import http_pre_auth
+from broker.http.authentication import AuthenticationMiddleware
+from broker.http.fast_rejector import HEAD_BYTES_MAX, FastRejector
+from broker.http.request_context import HttpMetrics
 from magnetar.embedding import EmbeddedBroker
 
 SECRET = bytes(range(7, 39))
@@ -170,7 +170,7 @@ def test_a_head_in_pieces_goes_the_usual_way(broker: EmbeddedBroker) -> None:
 def test_when_too_many_wait_for_checks_others_get_a_connection_meanwhile(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "_DOUBTED_MAX", 0)
+    monkeypatch.setattr(http_pre_auth, "_DOUBTED_MAX", 0)
     (tmp_path / "passwords").write_text("joe:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n")
     (tmp_path / "passwords").chmod(0o600)
     with magnetar.embedded(
@@ -203,12 +203,12 @@ def test_refusals_are_counted(broker: EmbeddedBroker) -> None:
     assert count("pulsar_authentication_failures_total") == before + 3
 
 
-def early() -> EarlyRefusals:
+def early() -> FastRejector:
     async def app(scope: object, receive: object, send: object) -> None:
         raise AssertionError("nobody is let in")
 
-    authenticator = Authenticator(Chain([], "", frozenset()))
-    return EarlyRefusals(AuthenticationLayer(app, authenticator), HttpFigures())
+    authenticator = Authenticator(ProviderChain([], "", frozenset()))
+    return FastRejector(AuthenticationMiddleware(app, authenticator), HttpMetrics())
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))

@@ -23,12 +23,12 @@ import pytest
 from broker.auth import password_checks
 from broker.auth.authenticator import Authenticator
 from broker.auth.basic import BasicProvider
-from broker.auth.chain import Chain, Credentials
+from broker.auth.chain import Credentials, ProviderChain
 from broker.auth.errors import TooManyChecksError
 from broker.auth.password_checks import PasswordChecks
 from broker.auth.provider import Principal
 from broker.errors import AuthenticationError
-from broker.http.authentication import AuthenticationLayer
+from broker.http.authentication import AuthenticationMiddleware
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import FrameReader, encode_command
 from tests.raw_client import RawClient
@@ -121,7 +121,7 @@ def test_the_process_imports_little_of_the_broker() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert loaded.stdout.split() == [
         *(b"broker", b"broker.auth", b"broker.auth.password_hashes"),
-        *(b"broker.auth.password_process", b"broker.scheduling"),
+        *(b"broker.auth.password_process", b"broker.cpu_scheduling"),
     ]
 
 
@@ -250,7 +250,7 @@ async def test_a_guess_that_is_shown_again_and_again_waits_in_bounded_numbers(
     """It took no place in the queue, so that there could be any number of connections."""
     now_s = [1e9]
     checks = PasswordChecks(boot=gated(tmp_path / "gate"))
-    chain = Chain([BasicProvider({"joe": DIGEST, "ann": DIGEST})], "", frozenset())
+    chain = ProviderChain([BasicProvider({"joe": DIGEST, "ann": DIGEST})], "", frozenset())
     authenticator = Authenticator(chain, passwords=checks, clock_s=lambda: now_s[0])
     wrong, right = Credentials("basic", b"joe:wrong"), Credentials("basic", b"ann:right")
 
@@ -431,11 +431,11 @@ async def a_broker_with_gate(tmp_path: Path, waiting_max: int) -> tuple[Broker, 
 
 async def shows(broker: Broker, url: str, credentials: str) -> RawClient:
     """A client that has shown its password, and stands in the room now."""
-    room = broker.service.waiting_room
-    before = len(room), room.cut
+    limiter = broker.service.unauthenticated_limiter
+    before = len(limiter), limiter.cut
     client = RawClient(url, connect=False)
     client.send_bytes(connect_frame(credentials))
-    await eventually(lambda: (len(room), room.cut) != before)
+    await eventually(lambda: (len(limiter), limiter.cut) != before)
     return client
 
 
@@ -445,7 +445,7 @@ async def test_whose_password_is_checked_has_no_connection(tmp_path: Path) -> No
     assert authenticator is not None
     shown = [await shows(broker, url, each) for each in ("ann:right", "joe:wrong", "joe:other")]
     await eventually(lambda: authenticator.pending_passwords == 3)
-    assert (len(service.waiting_room), len(service.connections)) == (3, 0)
+    assert (len(service.unauthenticated_limiter), len(service.connections)) == (3, 0)
     (tmp_path / "gate").touch()
     command, _ = await asyncio.to_thread(shown[0].receive, LIMIT_S)
     assert command.type == pb.BaseCommand.CONNECTED
@@ -453,7 +453,7 @@ async def test_whose_password_is_checked_has_no_connection(tmp_path: Path) -> No
         (command,) = await asyncio.to_thread(guess.expect_closed, LIMIT_S)
         assert command.error.error == pb.AuthenticationError
     assert [connection.role for connection in service.connections] == ["ann"]
-    assert (len(service.waiting_room), authenticator.refused["basic"]) == (0, 2)
+    assert (len(service.unauthenticated_limiter), authenticator.refused["basic"]) == (0, 2)
     for client in shown:
         client.close()
     await broker.close()
@@ -467,7 +467,7 @@ async def test_whose_password_is_checked_is_cut_like_any_guest(
     assert authenticator is not None
     shown = [await shows(broker, url, each) for each in ("ann:right", "joe:wrong", "joe:other")]
     assert await asyncio.to_thread(shown[0].expect_closed, LIMIT_S) == []
-    assert (len(service.waiting_room), service.waiting_room.cut) == (2, 1)
+    assert (len(service.unauthenticated_limiter), service.unauthenticated_limiter.cut) == (2, 1)
     (tmp_path / "gate").touch()
     for guess in shown[1:]:
         (command,) = await asyncio.to_thread(guess.expect_closed, LIMIT_S)
@@ -523,8 +523,8 @@ async def test_over_http_who_finds_no_place_is_told_to_come_back() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("nobody has proved who he is")
 
-    chain = Chain([BasicProvider({"joe": DIGEST})], "", frozenset())
-    layer = AuthenticationLayer(app, Authenticator(chain, passwords=Full()))
+    chain = ProviderChain([BasicProvider({"joe": DIGEST})], "", frozenset())
+    layer = AuthenticationMiddleware(app, Authenticator(chain, passwords=Full()))
 
     async def with_state(scope: Any, receive: Any, send: Any) -> None:
         await layer({**scope, "state": {}}, receive, send)

@@ -320,9 +320,9 @@ async def test_connections_that_only_hang_are_few_and_leave_room(
         oldest, _ = silent[0]
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(oldest.read(), 30) == b""
-        assert listener.room.cut == 1
+        assert listener.limiter.cut == 1
         streams = await _connect(port, authority)
-        assert listener.room.cut == 2
+        assert listener.limiter.cut == 2
         assert await _echo(streams) == b"x"
         for _, writer in (streams, *silent):
             writer.close()

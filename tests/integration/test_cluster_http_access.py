@@ -9,7 +9,7 @@ import httpx
 import jwt
 import pytest
 
-from broker.cli.access import Access
+from broker.cli.client_auth import ClientAuth
 from pipeline.admin import Admin, ClusterAccess
 from pipeline.errors import PipelineError
 from tests.cluster_process import ClusterProcess
@@ -128,7 +128,7 @@ def test_the_other_broker_is_asked_in_the_name_of_the_caller(cluster: Cluster, t
 def test_the_pipeline_is_sent_on_with_its_token(cluster: Cluster, topic: str) -> None:
     names = [f"persistent://{topic}-partition-{number}" for number in range(PARTITIONS)]
     for url in cluster.process.web_urls:
-        access = ClusterAccess((url,), Access("token", f"token:{token('cons')}"))
+        access = ClusterAccess((url,), ClientAuth("token", f"token:{token('cons')}"))
         with Admin(access) as admin:
             assert [admin.segments(name).topic for name in names] == names
         with Admin(ClusterAccess((url,))) as admin, pytest.raises(PipelineError, match="HTTP 401"):

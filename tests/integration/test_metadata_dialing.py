@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from metadata.store import SessionEvent
-from metadata.zookeeper.dialing import Server, reach_one
+from metadata.zookeeper.connecting import Server, reach_one
 from metadata.zookeeper.settings import ZooKeeperSettings
 from metadata.zookeeper.store import ZooKeeperStore
 from tests.integration.metadata_proxy import Proxy

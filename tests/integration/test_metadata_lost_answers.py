@@ -14,10 +14,10 @@ import pytest
 
 from metadata.errors import (
     BadVersionError,
+    MetadataWriteError,
     NotFoundError,
     OutcomeUnknownError,
     StoreUnreachableError,
-    WriteFailedError,
 )
 from metadata.recipes import IdGenerator, update
 from metadata.store import SessionEvent
@@ -236,7 +236,7 @@ async def persist(ask: Callable[[], Awaitable[_T]]) -> _T:
     while True:
         try:
             return await ask()
-        except (StoreUnreachableError, WriteFailedError):
+        except (StoreUnreachableError, MetadataWriteError):
             await asyncio.sleep(0.01)
 
 

@@ -12,7 +12,7 @@ import httpx
 import pulsar
 import pytest
 
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.store import EventType, MetadataEvent
 from tests.child_process import suspend
 from tests.standalone_process import StandaloneProcess

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import AccessDeniedError, StoreUnreachableError
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.store import MetadataStore
 from tests.certificates import Authority, Pair
 from tests.zookeeper_process import ZooKeeperProcess

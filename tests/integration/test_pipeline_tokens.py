@@ -9,13 +9,13 @@ import jwt
 import pulsar
 import pytest
 
-from broker.cli.access import Access
+from broker.cli.client_auth import ClientAuth
 from pipeline.admin import Admin, ClusterAccess
-from pipeline.admission import Share, Walk
-from pipeline.counting import MessageCounter
-from pipeline.plan import Piece, Slice
-from pipeline.reading import SliceReader
-from pipeline.snapshot import TopicSnapshot
+from pipeline.batch_quota import BatchQuota, EntryIterator
+from pipeline.message_counter import MessageCounter
+from pipeline.plan import EntryRange, InputSplit
+from pipeline.split_reader import SplitReader
+from pipeline.topic_snapshot import TopicSnapshot
 from tests.standalone_process import StandaloneProcess
 
 SECRET = bytes(range(40, 72))
@@ -55,7 +55,7 @@ def server(tmp_path: Path) -> Iterator[StandaloneProcess]:
 
 @pytest.fixture
 def cluster(server: StandaloneProcess) -> ClusterAccess:
-    return ClusterAccess((server.admin_url,), Access("token", f"token:{TOKEN}"))
+    return ClusterAccess((server.admin_url,), ClientAuth("token", f"token:{TOKEN}"))
 
 
 def snapshots(cluster: ClusterAccess) -> list[TopicSnapshot]:
@@ -63,22 +63,22 @@ def snapshots(cluster: ClusterAccess) -> list[TopicSnapshot]:
         return [admin.segments(topic) for topic in TOPICS]
 
 
-def pieces(snapshot: TopicSnapshot) -> list[Piece]:
-    return [Piece(each, 0, each.entries) for each in snapshot.ledgers if each.entries]
+def pieces(snapshot: TopicSnapshot) -> list[EntryRange]:
+    return [EntryRange(each, 0, each.entries) for each in snapshot.ledgers if each.entries]
 
 
 def count(counter: MessageCounter, snapshot: TopicSnapshot) -> int:
-    walk = Walk(Share())
+    walk = EntryIterator(BatchQuota())
     assert counter.walk(snapshot, pieces(snapshot), walk) is None
     return walk.messages
 
 
 def read(cluster: ClusterAccess, snapshot: TopicSnapshot) -> list[bytes]:
-    part = Slice(
+    part = InputSplit(
         *(snapshot.topic, tuple(pieces(snapshot)), snapshot.head_bytes, snapshot.bookies),
         *(snapshot.instance_id, snapshot.bookie_token),
     )
-    with SliceReader(part, cluster, fail_on_data_loss=True) as reader:
+    with SplitReader(part, cluster, fail_on_data_loss=True) as reader:
         return [bytes(body) for run in reader.runs() for body in run.bodies]
 
 

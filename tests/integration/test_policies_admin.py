@@ -10,7 +10,7 @@ import httpx
 import pulsar
 import pytest
 
-from broker.policies.table import POLICIES, At, Policy
+from broker.policies.table import POLICIES, Policy, PolicyRoute
 from tests.standalone_process import StandaloneProcess
 
 JSON = {"Content-Type": "application/json"}
@@ -57,7 +57,7 @@ def reason(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["reason"]
 
 
-def levels(policy: Policy) -> list[tuple[str, At]]:
+def levels(policy: Policy) -> list[tuple[str, PolicyRoute]]:
     found = [("namespaces/{}", policy.namespace), ("persistent/{}/t", policy.topic)]
     return [(base, at) for base, at in found if at is not None]
 

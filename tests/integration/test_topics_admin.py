@@ -67,7 +67,7 @@ def eventually(condition: Callable[[], bool], what: str, seconds: float = 30) ->
 
 def backlogs(admin: httpx.Client, path: str) -> dict[str, int]:
     subscriptions = admin.get(f"{path}/stats").json()["subscriptions"]
-    return {name: figures["msgBacklog"] for name, figures in subscriptions.items()}
+    return {name: metrics["msgBacklog"] for name, metrics in subscriptions.items()}
 
 
 def test_properties_are_merged_kept_and_removed(
@@ -157,8 +157,8 @@ def test_subscription_properties_are_replaced(
     assert admin.put(f"{url}/properties", json={"q": "1"}).is_success
     assert admin.put(f"{path}/unload").is_success
     assert admin.get(f"{url}/properties").json() == {"q": "1"}
-    figures = admin.get(f"{path}/stats").json()["subscriptions"]["s"]
-    assert figures["subscriptionProperties"] == {"q": "1"}
+    metrics = admin.get(f"{path}/stats").json()["subscriptions"]["s"]
+    assert metrics["subscriptionProperties"] == {"q": "1"}
     send(client, f"persistent://{namespace}/t", 2)
     assert backlogs(admin, path) == {"s": 2}
     assert admin.get(f"{url}/properties").json() == {"q": "1"}
@@ -272,9 +272,9 @@ def test_expiry_by_id_and_by_age(
     eventually(expired, "expiry")
     assert any(begun)
     assert admin.post(f"{url}/0").status_code == 409
-    figures = admin.get(f"{path}/stats").json()["subscriptions"]
-    assert figures["a"]["totalMsgExpired"] == 5
-    assert figures["b"]["totalMsgExpired"] == 0
+    metrics = admin.get(f"{path}/stats").json()["subscriptions"]
+    assert metrics["a"]["totalMsgExpired"] == 5
+    assert metrics["b"]["totalMsgExpired"] == 0
     missing = admin.post(f"{path}/subscription/no/expireMessages/1")
     assert missing.status_code == 404
 
@@ -623,11 +623,11 @@ def test_internal_statistics_say_whether_a_cursor_waits(
     consumer = client.subscribe(topic, "s", receiver_queue_size=3)
 
     def is_waiting(waiting: bool) -> bool:
-        figures = admin.get(f"{path}/internalStats").json()
-        cursor = figures["cursors"]["s"]
+        metrics = admin.get(f"{path}/internalStats").json()
+        cursor = metrics["cursors"]["s"]
         assert cursor["subscriptionHavePendingReplayRead"] is False
         return (
-            figures["waitingCursorsCount"],
+            metrics["waitingCursorsCount"],
             cursor["waitingReadOp"],
             cursor["pendingReadOps"],
             cursor["subscriptionHavePendingRead"],
@@ -653,8 +653,8 @@ def test_truncate_frees_storage_at_once(
     assert admin.delete(f"/persistent/{namespace}/p/truncate").is_success
     for index in (0, 1):
         path = f"/persistent/{namespace}/p-partition-{index}"
-        figures = admin.get(f"{path}/internalStats").json()
-        assert (figures["numberOfEntries"], figures["totalSize"]) == (0, 0)
+        metrics = admin.get(f"{path}/internalStats").json()
+        assert (metrics["numberOfEntries"], metrics["totalSize"]) == (0, 0)
         send(client, f"persistent://{namespace}/p-partition-{index}", 1)
         assert admin.get(f"{path}/internalStats").json()["numberOfEntries"] == 1
 
@@ -782,8 +782,8 @@ def test_offline_figures_are_told_of_loaded_topics_too(
     assert admin.put(path).is_success
     assert admin.put(f"{path}/subscription/s").is_success
     send(client, f"persistent://{namespace}/t", 3)
-    figures = admin.get(f"{path}/backlog").json()
-    assert (figures["totalMessages"], figures["messageBacklog"]) == (3, 3)
-    assert figures["topicName"] == f"{namespace}/persistent/t"
-    assert figures["cursorDetails"]["s"]["cursorBacklog"] == 3
-    assert figures["storageSize"] > 0
+    metrics = admin.get(f"{path}/backlog").json()
+    assert (metrics["totalMessages"], metrics["messageBacklog"]) == (3, 3)
+    assert metrics["topicName"] == f"{namespace}/persistent/t"
+    assert metrics["cursorDetails"]["s"]["cursorBacklog"] == 3
+    assert metrics["storageSize"] > 0

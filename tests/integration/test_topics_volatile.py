@@ -38,10 +38,10 @@ def test_figures_of_a_topic_in_use(client: pulsar.Client, path: str, name: str) 
     stats = httpx.get(f"{path}/stats", timeout=60).json()
     assert stats["msgDropRate"] == 0
     assert stats["publishers"][0]["msgDropRate"] == 0
-    figures = stats["subscriptions"]["s"]
-    assert figures["msgDropRate"] == 0
-    assert figures["backlogSize"] in (-1, 0), "it wasn't asked for"
-    assert len(figures["consumers"]) == 1
+    metrics = stats["subscriptions"]["s"]
+    assert metrics["msgDropRate"] == 0
+    assert metrics["backlogSize"] in (-1, 0), "it wasn't asked for"
+    assert len(metrics["consumers"]) == 1
     bare = httpx.get(
         f"{path}/stats?excludeConsumers=true&subscriptionBacklogSize=true", timeout=60
     ).json()

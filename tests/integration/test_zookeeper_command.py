@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.main import main
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from tests.child_process import ChildProcess
 from tests.free_port import free_port
 from tests.integration.failure_tools import wait_until

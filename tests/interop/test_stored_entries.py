@@ -10,10 +10,10 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from broker.protocol.entry_head import make_head
+from broker.protocol.entry_header import make_header
 from broker.protocol.framing import parse_entry_body
-from pipeline.columns import COLUMNS
 from pipeline.decode import EntryDecoder
+from pipeline.row_columns import COLUMNS
 from tests.interop.conftest import eventually
 from tests.raw_client import RawClient
 
@@ -42,7 +42,7 @@ def rows_of(entries: list[tuple[int, int, bytes]], topic: str) -> list[dict[str,
     batches: list[pa.RecordBatch] = []
     for ledger_id, entry_id, body in entries:
         metadata, payload = parse_entry_body(body)
-        decoder.add(ledger_id, entry_id, [make_head(metadata, len(payload))], [body])
+        decoder.add(ledger_id, entry_id, [make_header(metadata, len(payload))], [body])
         while (batch := decoder.take()) is not None:
             batches.append(batch)
         assert decoder.missing is None

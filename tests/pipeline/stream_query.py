@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from pipeline.admin import parse_access
-from pipeline.columns import COLUMNS
 from pipeline.options import parse_read_options, parse_trigger_limits
+from pipeline.row_columns import COLUMNS
 from pipeline.stream_source import StreamReader
 from tests.pipeline.topics import Addresses, Sent
 

@@ -31,7 +31,7 @@ def table(spark: SparkSession, admin_url: str) -> Iterator[str]:
     spark.sql(f"DROP TABLE {name}")
 
 
-def _told(error: pytest.ExceptionInfo[Exception]) -> str:
+def _applied(error: pytest.ExceptionInfo[Exception]) -> str:
     """Without Spark's number of the kind of error."""
     return str(error.value).partition("SQLSTATE")[0].strip()
 
@@ -39,7 +39,7 @@ def _told(error: pytest.ExceptionInfo[Exception]) -> str:
 def test_a_table_tells_the_way_that_works(spark: SparkSession, table: str, admin_url: str) -> None:
     with pytest.raises(Exception, match="adminUrl is needed") as error:
         spark.table(table).collect()
-    told = _told(error)
+    told = _applied(error)
     assert "CREATE TEMPORARY VIEW ... USING magnetar OPTIONS (...)" in told
     assert len(told.splitlines()) == 1
     # Which does.
@@ -58,7 +58,7 @@ def test_a_write_into_a_table_tells_the_way_that_works(spark: SparkSession, tabl
     )
     with pytest.raises(Exception, match=r"serviceUrl is needed: .*df\.write") as error:
         rows.write.insertInto(table)
-    assert len(_told(error).splitlines()) == 1
+    assert len(_applied(error).splitlines()) == 1
 
 
 def _fields(spark: SparkSession) -> list[Any]:
@@ -70,12 +70,12 @@ def test_a_missing_topic_is_one_line(spark: SparkSession, admin_url: str, tmp_pa
     options = {"adminUrl": admin_url, "subscribe": "nowhere"}
     with pytest.raises(Exception, match=ABSENT) as error:
         spark.read.format("magnetar").options(**options).load().collect()
-    assert len(_told(error).splitlines()) == 1
+    assert len(_applied(error).splitlines()) == 1
     stream = spark.readStream.format("magnetar").options(**options).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     with pytest.raises(Exception, match=ABSENT) as error:
         query.trigger(availableNow=True).start().awaitTermination(120)
-    assert len(_told(error).splitlines()) == 1
+    assert len(_applied(error).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import magnetar
 from magnetar.embedding import EmbeddedBroker
 from pipeline.admin import Admin, parse_access
 from pipeline.errors import OptionsError, WriteError
-from pipeline.producing import Message, TaskProducers, TaskRun, Written, open_client
 from pipeline.sink_options import parse_sink_options
+from pipeline.task_producers import RowMessage, TaskProducers, TaskRun, TaskWriteResult, open_client
 from tests.certificates import Authority, Pair
 
 SECRET = bytes(range(32))
@@ -76,12 +76,12 @@ def _certificate(guarded: Guarded) -> tuple[str, str]:
     return plugin, f"tlsCertFile:{guarded.alice.certificate},tlsKeyFile:{guarded.alice.key}"
 
 
-def _write(given: dict[str, str], name: str) -> Written:
+def _write(given: dict[str, str], name: str) -> TaskWriteResult:
     options = parse_sink_options(given)
     task = TaskProducers(open_client(options), options, TaskRun(name, 0))
     try:
         for number in range(100):
-            task.send(Message(b"%d" % number, size=3))
+            task.send(RowMessage(b"%d" % number, size=3))
         return task.finish()
     except BaseException:
         task.abandon()
@@ -93,8 +93,8 @@ def test_rows_are_sent_with_credentials(
     guarded: Guarded, credentials: Callable[[Guarded], tuple[str, str]]
 ) -> None:
     given = guarded.options(*credentials(guarded))
-    assert _write(given, credentials.__name__) == Written(100, 0)
-    assert _write(given, credentials.__name__) == Written(0, 100)
+    assert _write(given, credentials.__name__) == TaskWriteResult(100, 0)
+    assert _write(given, credentials.__name__) == TaskWriteResult(0, 100)
     with Admin(parse_access(given)) as admin:
         assert admin.policy(TOPIC, "deduplicationEnabled") is True
 
@@ -109,16 +109,18 @@ def test_bad_credentials_are_told(guarded: Guarded, monkeypatch: pytest.MonkeyPa
         _write(guarded.options("tls", "nothing"), "nothing")
     # All that the client tells is a timeout.
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.producing._OPERATION_S", 2)
+        patch.setattr("pipeline.task_producers._OPERATION_S", 2)
         told = r"guarded: .* doesn't tell .* are credentials .* right"
         with pytest.raises(WriteError, match=told):
             _write(guarded.options("token", f"token:{forged}.{forged}.{forged}"), "forged")
     given = guarded.options(*_token(guarded), tlsTrustCertsFilePath="")
-    assert _write(given | {"tlsAllowInsecureConnection": "true"}, "insecure") == Written(100, 0)
+    assert _write(given | {"tlsAllowInsecureConnection": "true"}, "insecure") == TaskWriteResult(
+        100, 0
+    )
 
 
 def test_a_token_is_read_anew_and_an_old_one_outlives_its_file(guarded: Guarded) -> None:
-    from pipeline.producing import _Tokens
+    from pipeline.task_producers import _Tokens
 
     plugin, params = _token(guarded)
     tokens = _Tokens(parse_sink_options(guarded.options(plugin, params)).access)

@@ -21,12 +21,12 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from pipeline.admin import Admin, TopicNotFoundError, parse_access
+from pipeline.admin import Admin, NoSuchTopicError, parse_access
 from pipeline.errors import DataLossError, OptionsError, SegmentsUnavailableError
-from pipeline.plan import cut_by_count, pieces_between
-from pipeline.points import BEGINNING, END
-from pipeline.reading import SliceReader
-from pipeline.snapshot import TopicSnapshot
+from pipeline.offsets import BEGINNING, END
+from pipeline.plan import cut_by_count, entry_ranges_between
+from pipeline.split_reader import SplitReader
+from pipeline.topic_snapshot import TopicSnapshot
 from tests.integration.failure_tools import wait_until
 from tests.pipeline.stream_query import Query, numbered
 from tests.pipeline.topics import (
@@ -194,14 +194,22 @@ def test_ledgers_that_were_read_are_forgotten(broker: Addresses) -> None:
     with Query(broker, subscribe="long", maxOffsetsPerTrigger=15) as query:
         rows, held = query.batch(), []
         counter = query.reader._counter
-        (shelf,) = counter._shelves.values()
+        (partition_reader,) = counter._partition_readers.values()
         for number in range(19):
             if number == 3:  # as after a failed read
                 assert counter._thread is not None
-                assert len(counter._thread.call(shelf.refresh(-1)).ledgers) >= 30
+                assert len(counter._thread.call(partition_reader.refresh(-1)).ledgers) >= 30
             rows += query.batch()
-            held.append(len({*shelf._readers, *shelf._fresh, *shelf._metadata}))
-        assert list(counter._shelves.values()) == [shelf]
+            held.append(
+                len(
+                    {
+                        *partition_reader._readers,
+                        *partition_reader._fresh,
+                        *partition_reader._metadata,
+                    }
+                )
+            )
+        assert list(counter._partition_readers.values()) == [partition_reader]
     assert rows == sent
     assert max(held) <= 3  # of which a batch has messages
 
@@ -233,9 +241,9 @@ def test_beginnings_of_messages_are_looked_for_in_one_list(
     cluster = parse_access({"adminUrl": broker.admin_url})
     with Admin(cluster) as brokers:
         snapshot = brokers.segments("persistent://public/default/looked")
-    (part,) = cut_by_count([(snapshot, pieces_between(snapshot, BEGINNING, END)[-2:])], 1)
+    (part,) = cut_by_count([(snapshot, entry_ranges_between(snapshot, BEGINNING, END)[-2:])], 1)
     monkeypatch.setattr(Admin, "segments", counted)
-    with SliceReader(part, cluster, fail_on_data_loss=True) as reader:
+    with SplitReader(part, cluster, fail_on_data_loss=True) as reader:
         for number in (54, 52, 20):
             assert sorted(before(places[number])) == places[:number]
         assert sum(len(run.heads) for run in reader.runs()) == part.entries
@@ -317,7 +325,7 @@ def test_a_pattern_over_several_namespaces(
                 wait_until(partial(_grows, query, rows), "the new topic is seen", WAIT_S)
                 rows += [row for batch in query.drain() for row in batch]
                 assert [row.value.decode() for row in rows] == sent[later]
-    with pytest.raises(TopicNotFoundError, match="public/nowhere"):
+    with pytest.raises(NoSuchTopicError, match="public/nowhere"):
         Query(broker, subscribePattern="public/left/a|public/nowhere/a")
 
 
@@ -371,7 +379,7 @@ def test_a_topic_that_is_deleted_in_mid_stream_and_made_anew(
             mistaken = {**lenient, "subscribe": f"{topic},never-was"}
             with (
                 Query(broker, query.offset, **mistaken) as other,
-                pytest.raises(TopicNotFoundError, match="default/never-was"),
+                pytest.raises(NoSuchTopicError, match="default/never-was"),
             ):
                 other.plan()
 
@@ -570,7 +578,7 @@ def test_a_checkpoint_of_something_else_is_refused(broker: Addresses) -> None:
 
 
 def test_who_can_not_be_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.reading._PAUSES_S", (0.0,))
+    monkeypatch.setattr("pipeline.split_reader._PAUSES_S", (0.0,))
     monkeypatch.setattr("pipeline.admin._PAUSES_S", (0.0,))
     with StandaloneProcess(tmp_path / "data") as process:
         at = Addresses(process.service_url, process.admin_url)

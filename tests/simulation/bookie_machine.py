@@ -13,12 +13,12 @@ from bookkeeper import codes, packet
 from bookkeeper.bookie.compaction import Compaction, compact_steps
 from bookkeeper.bookie.config import StorageConfig
 from bookkeeper.bookie.flush import flush_steps
-from bookkeeper.bookie.garbage import GarbageReport, drop_steps, expire_deleted_steps
+from bookkeeper.bookie.garbage_scan import GarbageReport, drop_steps, expire_deleted_steps
 from bookkeeper.bookie.journal import JournalGroup
 from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
 from bookkeeper.bookie.over_replicated import empty_steps
 from bookkeeper.bookie.re_adds import add_after_look, is_same_entry
-from bookkeeper.bookie.start import open_storage
+from bookkeeper.bookie.storage_startup import open_storage
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
@@ -77,7 +77,7 @@ class Machine:
         self.flushing: Iterator[None] | None = None
         self.long_job: Iterator[None] | None = None
         self.on_long_job_done: list[int] = []
-        self.emptying = -1
+        self.draining = -1
         self.fence_answers: set[int] = set()
 
     @property
@@ -174,7 +174,7 @@ class Machine:
             differs = (stored and not is_same_entry(stored, *rest) for stored, *rest in sent)
             assert any(differs), "an add of what is here was refused"
         elif code == codes.TOO_MANY_REQUESTS:
-            assert ledger_id == self.emptying
+            assert ledger_id == self.draining
         else:
             assert code == codes.FENCED, codes.code_name(code)
             assert self.storage.ledgers[ledger_id].fenced
@@ -245,7 +245,7 @@ class Machine:
         if self.storage.empty(ledger_id):
             self.forget_model(ledger_id, keep_fence=True)
             self.long_job = empty_steps(self.storage, [ledger_id], [])
-            self.emptying = ledger_id
+            self.draining = ledger_id
 
     def compaction(self) -> Iterator[None]:
         yield from compact_steps(self.storage, Compaction("major", 0.5))
@@ -282,8 +282,8 @@ class Machine:
         elif self.long_job is not None and not self.advance(self.long_job):
             self.promises.deleted.update(self.on_long_job_done)
             self.long_job, self.on_long_job_done = None, []
-            self.storage.end_emptying(self.emptying)
-            self.emptying = -1
+            self.storage.end_draining(self.draining)
+            self.draining = -1
 
     def advance(self, steps: Iterator[None]) -> bool:
         return next(steps, StopIteration) is not StopIteration

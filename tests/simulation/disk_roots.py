@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookkeeper.bookie.directories import SeveralDirectories
+from bookkeeper.bookie.directories import MultiDirFileSystem
 from bookkeeper.storage.file_system import DirectoryLock, File, FileSystem
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 
@@ -58,4 +58,4 @@ class Root(FileSystem):
 def several_disks(disk: MemoryFileSystem, ledger_directories: int) -> FileSystem:
     """``disk`` with the journal in the first of so many ledger directories."""
     main, *more = [Root(disk, number) for number in range(ledger_directories)]
-    return SeveralDirectories(main, None, more) if more else disk
+    return MultiDirFileSystem(main, None, more) if more else disk

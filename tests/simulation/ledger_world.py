@@ -15,17 +15,17 @@ from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
-from bookkeeper.heads import HeadsFromEntries
+from bookkeeper.entry_prefixes import PrefixesFromEntries
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, transition_error
 from bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
-    BookieInfo,
+    BookieStatus,
     LacReply,
     ReadReply,
     Stripe,
 )
-from metadata.arguments import check_delete, check_put
+from metadata.argument_checks import check_delete, check_put
 from metadata.errors import (
     BadVersionError,
     MetadataError,
@@ -172,7 +172,7 @@ class SimulatedStore(MetadataStore):
         return reply[0]
 
 
-class SimulatedBookieClient(HeadsFromEntries):
+class SimulatedBookieClient(PrefixesFromEntries):
     """A bookie as one node sees it over the faulty network."""
 
     is_backlogged = False
@@ -258,8 +258,8 @@ class SimulatedBookieClient(HeadsFromEntries):
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         raise AssertionError("not part of the ledger protocol")
 
-    async def info(self) -> BookieInfo:
-        return BookieInfo(self.bookie_id, False, 1 << 40, 1 << 40)
+    async def info(self) -> BookieStatus:
+        return BookieStatus(self.bookie_id, False, 1 << 40, 1 << 40)
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
         return codes.OK  # repair is no part of this world

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.errors import LedgerError
-from managed_ledger import append_path, factory, list_chunks, recovery
+from managed_ledger import append_path, factory, ledger_info_chunks, recovery
 from managed_ledger.append_core import AppendCore, AppendState, CloseLedger, PendingBatch
 from managed_ledger.append_path import AppendPath
 from managed_ledger.cursor import cursor_recovery, cursor_writer
@@ -30,12 +30,12 @@ from managed_ledger.cursor.cursor_writer import CursorWriter
 from managed_ledger.cursor.errors import CursorFencedError
 from managed_ledger.cursor_set import CursorSet
 from managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
-from managed_ledger.leaks import custom_metadata
-from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
-from managed_ledger.list_chunks import ListChunks, read_list
-from managed_ledger.list_store import ListStore
+from managed_ledger.ledger_info_chunks import LedgerInfoChunks, read_list
+from managed_ledger.ledger_info_store import LedgerInfoStore
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
 from managed_ledger.offload.context import LedgerCopy
 from managed_ledger.offload.offload_path import OffloadPath
+from managed_ledger.orphan_ledgers import custom_metadata
 from metadata.errors import MetadataError
 from tests.simulation import test_cursor, test_managed_ledger, test_managed_ledger_offload
 from tests.simulation.plant import Plant
@@ -231,8 +231,8 @@ def a_lost_answer_means_not_listed(plant: Plant) -> None:
                 raise LedgerError(str(error)) from error
             raise
 
-    old = plant.set(ListStore, "update", update)
-    plant.set(sys.modules[ListStore.__module__], "UPDATE_ATTEMPTS", 1)
+    old = plant.set(LedgerInfoStore, "update", update)
+    plant.set(sys.modules[LedgerInfoStore.__module__], "UPDATE_ATTEMPTS", 1)
 
 
 # Who owns the log
@@ -259,7 +259,7 @@ def the_list_is_written_without_a_condition(plant: Plant) -> None:
         await self._store.put(self._path, encode_info(self.info), None)
         return self.info
 
-    plant.set(ListStore, "update", update)
+    plant.set(LedgerInfoStore, "update", update)
 
 
 @bug(*LEDGER_WORLDS)
@@ -269,20 +269,20 @@ def a_refused_write_adopts_the_other_list(plant: Plant) -> None:
         self.info = replace(decode_info(stored.value, self._path), owner=self._token)
         self.version = stored.stat.version
 
-    plant.set(ListStore, "_look", look)
+    plant.set(LedgerInfoStore, "_look", look)
 
 
 @bug(*LEDGER_WORLDS)
 def the_claim_ignores_who_was_faster(plant: Plant) -> None:
     async def claim(
         client: Any, store: Any, path: str, token: str, config: Any, now_ms: Any
-    ) -> ListStore:
+    ) -> LedgerInfoStore:
         stored = await store.get(path)
         info = ManagedLedgerInfo() if stored is None else decode_info(stored.value, path)
         recovered = await recovery.recover_ledgers(client, info, config, now_ms, {})
         info = replace(recovered, owner=token)
         written = await store.put(path, encode_info(info), None)
-        return ListStore(store, path, token, info, written.stat.version)
+        return LedgerInfoStore(store, path, token, info, written.stat.version)
 
     plant.set(factory, "claim_list", claim)
 
@@ -468,7 +468,7 @@ def a_chunk_is_deleted_before_the_node_lets_go_of_it(plant: Plant) -> None:
         await self.settle(found[0], version)
         return found
 
-    old = plant.set(ListChunks, "write", write)
+    old = plant.set(LedgerInfoChunks, "write", write)
 
 
 @bug("chunks takeover")
@@ -488,17 +488,17 @@ def the_node_is_written_before_its_chunk_is_stored(plant: Plant) -> None:
         self._known[name] = segment.stored_as(name, crc32(value))
         return self._known[name]
 
-    plant.set(ListChunks, "_put", put_later)
+    plant.set(LedgerInfoChunks, "_put", put_later)
 
 
 @bug("chunks takeover")
 def a_chunk_that_may_yet_be_named_is_collected(plant: Plant) -> None:
-    plant.set(list_chunks, "_version_of", lambda name: 0)
+    plant.set(ledger_info_chunks, "_version_of", lambda name: 0)
 
 
 @bug("chunks takeover")
 def chunks_of_crashed_owners_stay(plant: Plant) -> None:
-    plant.set(list_chunks, "_version_of", lambda name: sys.maxsize)
+    plant.set(ledger_info_chunks, "_version_of", lambda name: sys.maxsize)
 
 
 # Copies elsewhere

@@ -18,10 +18,10 @@ from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ROOT, FactoryConfig, ManagedLedgerFactory
-from managed_ledger.ledger_list import ManagedLedgerInfo, decode_list_node
-from managed_ledger.ledger_rows import Segment
-from managed_ledger.list_chunks import chunks_path
+from managed_ledger.ledger_info_chunks import chunks_path
+from managed_ledger.ledger_rows import PackedRows
 from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_list_node
 from managed_ledger.position import EARLIEST, Position
 from metadata.errors import MetadataError
 from tests.simulation.ledger_world import LedgerWorld, SimulatedStore
@@ -58,12 +58,12 @@ class LogWorld(LedgerWorld):
 
     def list_in(self, value: bytes) -> ManagedLedgerInfo:
         """What a value of the list's node says; its chunks are there."""
-        node, segments = decode_list_node(value, PATH), list[Segment]()
+        node, segments = decode_list_node(value, PATH), list[PackedRows]()
         for ref in node.chunks:
             found = self.registry.nodes.get(f"{chunks_path(PATH)}/{ref.name}")
             self._check(found is not None, f"41: chunk {ref.name} is named and doesn't exist")
             if found is not None:
-                segments.append(Segment.decode(found[0], ref))
+                segments.append(PackedRows.decode(found[0], ref))
         return node.with_segments(segments)
 
     def on_acked(self, payload: bytes, position: Position) -> None:

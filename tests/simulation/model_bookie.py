@@ -12,13 +12,13 @@ from itertools import islice
 
 from bookkeeper import codes
 from bookkeeper.bookie.re_adds import is_same_entry
+from bookkeeper.entry_prefixes import PrefixesFromEntries
 from bookkeeper.errors import OtherCreatorError
-from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, is_intact
 from bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
-    BookieInfo,
+    BookieStatus,
     LacReply,
     ReadReply,
     Stripe,
@@ -198,7 +198,7 @@ class ModelBookie:
         return codes.UNKNOWN_LEDGER_STATE if self.limbo else code
 
 
-class ModelBookieClient(HeadsFromEntries):
+class ModelBookieClient(PrefixesFromEntries):
     """A ``BookieClient`` of a ModelBookie on a real event loop, for tests of the shells.
 
     ``hold_adds`` keeps adds unanswered until ``release``; a bookie that isn't ``up`` answers
@@ -325,8 +325,8 @@ class ModelBookieClient(HeadsFromEntries):
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         return sorted(id_ for id_ in self.bookie.ledgers if id_ >= first)[:count_max]
 
-    async def info(self) -> BookieInfo:
-        return BookieInfo(self.bookie_id, False, 1 << 40, 1 << 40)
+    async def info(self) -> BookieStatus:
+        return BookieStatus(self.bookie_id, False, 1 << 40, 1 << 40)
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
         self.reports.append((ledger_id, entry_id))

@@ -26,15 +26,15 @@ import pytest
 
 from bookkeeper import codes
 from bookkeeper.bookie import (
-    collector,
     flush,
-    garbage,
+    garbage_collector,
+    garbage_scan,
     index_format,
     journal_reader,
     record_format,
-    start,
+    storage_startup,
 )
-from bookkeeper.bookie.directories import SeveralDirectories
+from bookkeeper.bookie.directories import MultiDirFileSystem
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.client import ledger_store, quorum
 from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
@@ -42,7 +42,7 @@ from bookkeeper.client.explicit_lac import ExplicitLac
 from bookkeeper.client.ledger_recovery import LedgerRecovery
 from bookkeeper.client.ledger_tail import LedgerTail
 from bookkeeper.client.ledger_writer import LedgerWriter
-from bookkeeper.client.quorum_adds import QuorumAdds
+from bookkeeper.client.pending_adds import PendingAdds
 from bookkeeper.errors import CorruptFileError
 from bookkeeper.storage.memory_file_system import MemoryFile
 from tests.simulation.plant import Plant
@@ -139,7 +139,7 @@ def recovery_goes_on_with_too_few_bookies(plant: Plant) -> None:
         old(self, slots)
         return True
 
-    old = plant.set(QuorumAdds, "give_up", give_up)
+    old = plant.set(PendingAdds, "give_up", give_up)
 
 
 @naive("#3952", f"{_DEFECTS}::test_two_copies_one_ack_cannot_recover_with_one_down")
@@ -189,7 +189,7 @@ def fences_are_not_replayed(plant: Plant) -> None:
         if record.kind != record_format.FENCE:
             old(self, record)
 
-    old = plant.set(start._Replay, "apply", apply)
+    old = plant.set(storage_startup._Replay, "apply", apply)
 
 
 def _unknown_is_a_no(plant: Plant) -> None:
@@ -272,7 +272,7 @@ def rewrites_respect_the_fence(plant: Plant) -> None:
     def init(self: Any, *arguments: Any, **named: Any) -> None:
         old(self, *arguments, **{**named, "recovery": False})
 
-    old = plant.set(QuorumAdds, "__init__", init)
+    old = plant.set(PendingAdds, "__init__", init)
 
 
 as_planted(
@@ -326,7 +326,7 @@ def who_stays_gets_nothing_again(plant: Plant) -> None:
         self._find_live()
         old(self, bookies)
 
-    old = plant.set(QuorumAdds, "replace", replace)
+    old = plant.set(PendingAdds, "replace", replace)
 
 
 @naive("#4557", f"{_SHELL}::test_answers_of_one_tick_are_one_watermark")
@@ -407,18 +407,18 @@ def names_in_other_directories_are_not_synced(plant: Plant) -> None:
     def sync_dir(self: Any, path: str, sync_point: str) -> None:
         self._main.sync_dir(path, sync_point)
 
-    plant.set(SeveralDirectories, "sync_dir", sync_dir)
+    plant.set(MultiDirFileSystem, "sync_dir", sync_dir)
 
 
 @naive("PR #4607", f"{_COMPACTION}::test_compaction_keeps_what_lives_and_frees_the_rest")
 def a_live_log_is_taken_for_a_dead_one(plant: Plant) -> None:
-    def remove_dead_logs(storage: Any) -> Any:
+    def remove_unreferenced_logs(storage: Any) -> Any:
         """As with another log's map in the shared buffer."""
         logs = storage.logs.logs
         min(logs.values(), key=lambda log: log.live or 1 << 60).live = 0
         return old(storage)
 
-    old = plant.set(garbage, "remove_dead_logs", remove_dead_logs)
+    old = plant.set(garbage_scan, "remove_unreferenced_logs", remove_unreferenced_logs)
 
 
 @naive("PR #4607", f"{_BOOKIE}::test_collection_deletes_nothing_without_proof")
@@ -429,7 +429,7 @@ def what_a_listing_misses_is_deleted(plant: Plant) -> None:
             listed.update(found.ledger_ids)
         return sorted(local - listed)
 
-    plant.set(collector, "find_deleted_ledgers", find)
+    plant.set(garbage_collector, "find_deleted_ledgers", find)
 
 
 as_planted(

@@ -20,25 +20,25 @@ from bookkeeper.bookie import compaction as compactions
 from bookkeeper.bookie import cookie, index_format, open_bookie, re_adds, scrub
 from bookkeeper.bookie import ledger_storage as storages
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.collector import GarbageCollector
-from bookkeeper.bookie.current_metadata import CurrentMetadata
 from bookkeeper.bookie.deferred_sync import DeferredAdds
 from bookkeeper.bookie.flush import replace_runs
+from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.integrity_check import IntegrityCheck
-from bookkeeper.bookie.ledger_state import LedgerState as StoredState
-from bookkeeper.bookie.runs import to_ranges
-from bookkeeper.bookie.upkeep import Upkeep
+from bookkeeper.bookie.integrity_service import IntegrityService
+from bookkeeper.bookie.ledger_descriptor import LedgerDescriptor as StoredState
+from bookkeeper.bookie.location_runs import to_ranges
+from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
 from bookkeeper.client import async_ledger_recovery as recoveries
 from bookkeeper.client import async_ledger_writer as writers
 from bookkeeper.client import client, ledger_reader, quorum
 from bookkeeper.client.force_rounds import ForceRounds
-from bookkeeper.client.ledger_recovery import LedgerRecovery, Phase, ReplaceBookies
+from bookkeeper.client.ledger_recovery import LedgerRecovery, RecoveryPhase, ReplaceBookies
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.ledger_writer import LedgerWriter
+from bookkeeper.client.pending_adds import PendingAdds, SendAdds
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
-from bookkeeper.client.quorum_adds import QuorumAdds, SendAdds
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, with_segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState, with_segment
 from bookkeeper.replication import ledger_repair
 from bookkeeper.replication import replicator as replicators
 from bookkeeper.replication.errors import TargetFailedError
@@ -127,7 +127,7 @@ def recovery_publishes_its_segments_early(plant: Plant) -> None:
         if isinstance(effect, ReplaceBookies) and segments:
             self._start(publish(self._ledger_id, segments[-1]))
 
-    async def publish(ledger_id: int, segment: Segment) -> None:
+    async def publish(ledger_id: int, segment: EnsembleSegment) -> None:
         def change(metadata: Any) -> Any:
             last = metadata.last_segment
             if metadata.state is not LedgerState.IN_RECOVERY or segment == last:
@@ -184,7 +184,7 @@ def a_damaged_copy_is_a_denial(plant: Plant) -> None:
 @bug(PROTOCOL, "storage.md 3.5")
 def length_of_another_entry(plant: Plant) -> None:
     def close(self: Any, length: int) -> None:
-        if self.phase is Phase.LENGTH and self._lengths:
+        if self.phase is RecoveryPhase.LENGTH and self._lengths:
             length = max(self._lengths.values())
         old(self, length)
 
@@ -254,7 +254,7 @@ def late_answers_count(plant: Plant) -> None:
         request.generation = self._generations[request.slot]
         return bool(old(self, request))
 
-    old = plant.set(QuorumAdds, "on_stored", on_stored)
+    old = plant.set(PendingAdds, "on_stored", on_stored)
 
 
 @bug(PROTOCOL, "#4097: acks survive a replacement")
@@ -265,7 +265,7 @@ def a_newcomer_inherits_acks(plant: Plant) -> None:
         for batch, before in zip(self.pending, acks, strict=True):
             batch.acks = before
 
-    old = plant.set(QuorumAdds, "replace", replace_bookies)
+    old = plant.set(PendingAdds, "replace", replace_bookies)
 
 
 @bug(PROTOCOL, "#4651: entries complete while the ensemble changes")
@@ -277,7 +277,7 @@ def confirmed_during_a_change(plant: Plant) -> None:
         finally:
             self.frozen = frozen
 
-    old = plant.set(QuorumAdds, "complete", complete)
+    old = plant.set(PendingAdds, "complete", complete)
 
 
 @bug(PROTOCOL, "#4557: the queue stalls")
@@ -292,7 +292,7 @@ def the_queue_stalls(plant: Plant) -> None:
         finally:
             self.pending += rest
 
-    old = plant.set(QuorumAdds, "complete", complete)
+    old = plant.set(PendingAdds, "complete", complete)
 
 
 @bug(PROTOCOL, "storage.md 1.2: a writer that meets IN_RECOVERY is fenced")
@@ -411,7 +411,7 @@ def collection_believes_an_old_listing(plant: Plant) -> None:
     async def check(self: Any) -> None:
         return
 
-    plant.set(CurrentMetadata, "check", check)
+    plant.set(MetadataFreshnessCheck, "check", check)
 
 
 @bug(CLUSTER, "storage.md 5.9: cookies")
@@ -537,8 +537,8 @@ def listed_before_it_is_durable(plant: Plant) -> None:
 @bug(DECAY, "storage.md 5.10, scrub")
 def the_scrub_is_blind(plant: Plant) -> None:
     plant.set(scrub, "find_damage", lambda *_: [])
-    plant.set(Upkeep, "on_damaged", lambda self, *_: None)
-    plant.set(Upkeep, "on_report", lambda self, *_: True)
+    plant.set(IntegrityService, "on_damaged", lambda self, *_: None)
+    plant.set(IntegrityService, "on_report", lambda self, *_: True)
 
 
 @bug(CLUSTER, "storage.md 6.4")
@@ -576,7 +576,7 @@ def a_recovery_writes_for_whoever_has_the_id(plant: Plant) -> None:
     def init(self: Any, *rest: Any, **named: Any) -> None:
         old(self, *rest, **{**named, "creator": 0})
 
-    old = plant.set(QuorumAdds, "__init__", init)
+    old = plant.set(PendingAdds, "__init__", init)
 
 
 @bug(RESTORED, "0034: what is stored stays")
@@ -590,7 +590,7 @@ def only_memory_is_compared(plant: Plant) -> None:
         old(self, *rest)
         self._missing = []
 
-    old = plant.set(re_adds.Look, "__init__", init)
+    old = plant.set(re_adds.DuplicateCheck, "__init__", init)
 
 
 @bug(RESTORED, "0034: old journals and indexes")
@@ -643,7 +643,7 @@ def the_last_entry_on_disk_is_not_compared(plant: Plant) -> None:
         last = storage.ledgers[request.ledger_id].flushed_last
         self._missing = [at for at in self._missing if request.entry_ids[at] != last]
 
-    old = plant.set(re_adds.Look, "__init__", init)
+    old = plant.set(re_adds.DuplicateCheck, "__init__", init)
 
 
 @bug(SURVIVORS, "0034: handles of the first ledger")

@@ -20,8 +20,8 @@ from broker.dispatch.position_set import PositionSet
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher
 from bundles.ownership import OwnershipService
-from loadbalance.epochs import Assignment, Epochs
-from tests.simulation import test_bundles_ownership, test_dispatch, test_epochs
+from loadbalance.leader_epoch import BundleAssignment, LeaderEpoch
+from tests.simulation import test_bundles_ownership, test_dispatch, test_leader_epoch
 from tests.simulation.plant import Plant
 from tests.simulation.simulator import VirtualLoop
 
@@ -55,7 +55,7 @@ WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "single active": _run(test_dispatch.SingleActiveWorld, test_dispatch.STEPS),
     "ownership": _bundles(test_bundles_ownership.World),
     "giving": _bundles(test_bundles_ownership.GivingWorld),
-    "epochs": _bundles(test_epochs.EpochWorld),
+    "epochs": _bundles(test_leader_epoch.EpochWorld),
 }
 
 BUGS: Final[dict[str, tuple[str, Callable[[Plant], None]]]] = {}
@@ -133,7 +133,7 @@ def a_part_of_a_batch_counts_as_the_whole(plant: Plant) -> None:
 
 @bug("shared")
 def acknowledged_parts_of_a_batch_come_again(plant: Plant) -> None:
-    plant.set(shared._Turn, "_remaining", lambda self, index, messages: messages)
+    plant.set(shared._DispatchBatch, "_remaining", lambda self, index, messages: messages)
 
 
 @bug("shared")
@@ -222,7 +222,7 @@ def a_lost_session_still_proves(plant: Plant) -> None:
 
 @bug("ownership")
 def a_bundle_is_given_up_before_it_is_unloaded(plant: Plant) -> None:
-    async def release(self: Any, bundle: str, heir: Any = None) -> bool:
+    async def release(self: Any, bundle: str, new_owner: Any = None) -> bool:
         owned = self._owned.get(bundle)
         if owned is None or owned.unloading:
             return False
@@ -257,16 +257,16 @@ def a_deposed_leader_assigns(plant: Plant) -> None:
     async def current(self: Any) -> int:
         return 0
 
-    plant.set(Epochs, "current", current)
+    plant.set(LeaderEpoch, "current", current)
 
 
 @bug("epochs")
 def an_older_assignment_replaces_a_later_one(plant: Plant) -> None:
     def decode(cls: Any, value: Any) -> Any:
         found = old(cls, value)
-        return None if found is None else Assignment(found.broker, 0)
+        return None if found is None else BundleAssignment(found.broker, 0)
 
-    old = plant.set(Assignment, "decode", classmethod(decode))
+    old = plant.set(BundleAssignment, "decode", classmethod(decode))
 
 
 @bug("epochs")
@@ -274,7 +274,7 @@ def two_leaders_share_an_epoch(plant: Plant) -> None:
     async def begin(self: Any, leader: str) -> int:
         return int(max(1, await self.current()))
 
-    plant.set(Epochs, "begin", begin)
+    plant.set(LeaderEpoch, "begin", begin)
 
 
 @bug("epochs")
@@ -282,7 +282,7 @@ def an_assignment_of_an_ended_epoch_is_obeyed(plant: Plant) -> None:
     async def is_current(self: Any, epoch: int) -> bool:
         return True
 
-    plant.set(Epochs, "is_current", is_current)
+    plant.set(LeaderEpoch, "is_current", is_current)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from loadbalance.config import (
     TRANSFER_SHEDDER,
     UNIFORM_SHEDDER,
 )
-from loadbalance.policies import Isolation, Policies
+from loadbalance.policies import IsolationPolicies, PlacementPolicies
 from tests.simulation.balancer.loads import Skewed
 from tests.simulation.balancer.scenarios import Run, begin, excess, is_even
 from tests.simulation.simulator import seeds
@@ -209,7 +209,7 @@ def test_all_brokers_are_too_busy(strategy: str) -> None:
     run = begin(strategy, mean_usage=2.0, empty=0.0)
     run.hours(2)
     assert run.moves <= 60
-    assert run.world.leaders[0].balancer.figures.alarm is not None
+    assert run.world.leaders[0].balancer.metrics.alarm is not None
 
 
 @pytest.mark.parametrize("strategy", SHEDDERS)
@@ -256,14 +256,14 @@ def test_a_wrong_limit_of_the_network(limit: float) -> None:
     assert run.moves_since(before) <= 3
 
 
-def isolation(primary: list[str], secondary: list[str], limit: int) -> Policies:
+def isolation(primary: list[str], secondary: list[str], limit: int) -> PlacementPolicies:
     document = {
         "namespaces": ["t/n[0-2]"],
         "primary": primary,
         "secondary": secondary,
         "auto_failover_policy": {"parameters": {"min_limit": str(limit)}},
     }
-    return Policies(isolation=Isolation.parse({"p": document}))
+    return PlacementPolicies(isolation=IsolationPolicies.parse({"p": document}))
 
 
 @pytest.mark.parametrize("strategy", SHEDDERS)

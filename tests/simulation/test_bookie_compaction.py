@@ -15,11 +15,11 @@ from bookkeeper import codes, packet
 from bookkeeper.bookie.compaction import Compaction, compact_steps, entry_log_bytes_fitting
 from bookkeeper.bookie.entry_log import DATA_OFFSET, DIRECTORY
 from bookkeeper.bookie.flush import flush_steps
-from bookkeeper.bookie.garbage import drop_steps, remove_dead_logs
+from bookkeeper.bookie.garbage_scan import drop_steps, remove_unreferenced_logs
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.over_replicated import empty_steps
 from bookkeeper.bookie.re_adds import add_after_look
-from bookkeeper.bookie.start import open_storage
+from bookkeeper.bookie.storage_startup import open_storage
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
@@ -354,7 +354,7 @@ def test_dead_logs_of_a_crash_between_commit_and_removal_go_with_the_next_pass()
     next(drop_steps(disk.storage, [1], 1, []))
     disk.expected = {key: data for key, data in disk.expected.items() if key[0] == 4}
     disk.crash(1)
-    list(remove_dead_logs(disk.storage))
+    list(remove_unreferenced_logs(disk.storage))
     list(steps_of(disk)[1])
     disk.check()
     assert sum(state.end for state in disk.storage.logs.logs.values()) < 1000

@@ -15,7 +15,7 @@ from bookkeeper.bookie import journal_format, record_format
 from bookkeeper.bookie.flush import flush_steps
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.re_adds import add_after_look
-from bookkeeper.bookie.start import open_storage
+from bookkeeper.bookie.storage_startup import open_storage
 from bookkeeper.errors import (
     BookieClosedError,
     CorruptFileError,

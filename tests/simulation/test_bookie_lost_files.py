@@ -14,7 +14,7 @@ from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.limbo import note_steps
 from bookkeeper.bookie.open_damaged import open_damaged
 from bookkeeper.bookie.re_adds import add_after_look
-from bookkeeper.bookie.scrub import Slice, scrub_steps
+from bookkeeper.bookie.scrub import ScrubStep, scrub_steps
 from bookkeeper.errors import CorruptFileError, MissingFileError, StorageError
 from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
@@ -96,7 +96,7 @@ def served(storage: LedgerStorage, acked: Packets) -> set[tuple[int, int]]:
 
 def check_sound(storage: LedgerStorage, acked: Packets) -> None:
     """The index is one that everything else can work with."""
-    found = Slice(0, b"", max(storage.logs.logs, default=0))
+    found = ScrubStep(0, b"", max(storage.logs.logs, default=0))
     while found.log_id <= found.last_log:
         found.bytes = 0
         for _ in scrub_steps(storage, found, 1 << 30):

@@ -11,13 +11,13 @@ import pytest
 from bookkeeper.bookie import index_format, record_format
 from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.scrub import (
-    Damage,
-    Slice,
+    DamagedRange,
+    ScrubStep,
     check_entries_steps,
     check_index_steps,
     scrub_steps,
 )
-from bookkeeper.bookie.scrub_repair import Copies, repair_steps
+from bookkeeper.bookie.scrub_repair import RepairCopies, repair_steps
 from bookkeeper.errors import CorruptFileError
 from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
@@ -47,20 +47,20 @@ def run(steps: Iterator[None]) -> None:
         pass
 
 
-def scrub(storage: LedgerStorage, slice_bytes: int = 1 << 30) -> list[Damage]:
-    found = Slice(min(storage.logs.logs), b"", max(storage.logs.logs))
+def scrub(storage: LedgerStorage, slice_bytes: int = 1 << 30) -> list[DamagedRange]:
+    found = ScrubStep(min(storage.logs.logs), b"", max(storage.logs.logs))
     while found.log_id <= found.last_log:
         found.bytes = 0
         run(scrub_steps(storage, found, slice_bytes))
     return found.damages
 
 
-def damaged_ids(damages: list[Damage]) -> list[int]:
+def damaged_ids(damages: list[DamagedRange]) -> list[int]:
     return [id_ for damage in damages for id_ in range(damage.first, damage.end)]
 
 
 def repair(storage: LedgerStorage, ids: list[int], acked: Acked) -> list[int]:
-    copies = Copies(1, {id_: acked[id_] for id_ in ids}, TAG, ids)
+    copies = RepairCopies(1, {id_: acked[id_] for id_ in ids}, TAG, ids)
     run(repair_steps(storage, copies))
     return copies.stored
 
@@ -68,7 +68,7 @@ def repair(storage: LedgerStorage, ids: list[int], acked: Acked) -> list[int]:
 @pytest.mark.parametrize("slice_bytes", [1, 1000, 1 << 30])
 def test_a_sound_disk_has_no_damage_and_every_byte_is_read(slice_bytes: int) -> None:
     _, _, storage, acked, _ = filled()
-    found = Slice(1, b"", 1)
+    found = ScrubStep(1, b"", 1)
     total = 0
     while found.log_id <= found.last_log:
         found.bytes = 0
@@ -100,7 +100,7 @@ def test_neighbours_are_one_range_and_others_are_not() -> None:
         fs.contents(path)[run_of.offset_of(id_) + 60] ^= 1
     damages = scrub(storage)
     assert [(damage.first, damage.end) for damage in damages] == [(1, 4), (6, 7)]
-    found: list[Damage] = []
+    found: list[DamagedRange] = []
     run(check_entries_steps(storage, 1, [2, 6, 900], found))
     assert found == damages
     assert repair(storage, [1, 2, 3, 6], acked) == [1, 2, 3, 6]
@@ -199,7 +199,7 @@ def test_a_damaged_run_of_the_index_is_repaired_only_as_a_whole() -> None:
     assert damage.path == "index"
     assert owned
     assert owned[0] == first
-    part = Copies(1, {owned[0]: acked[owned[0]]}, TAG, owned)
+    part = RepairCopies(1, {owned[0]: acked[owned[0]]}, TAG, owned)
     run(repair_steps(storage, part))
     assert part.stored == []
     with pytest.raises(CorruptFileError):  # nobody may take the rest for missing
@@ -247,13 +247,13 @@ def test_a_deleted_ledger_is_not_brought_back() -> None:
 def test_a_scrub_beside_flush_deletion_and_compaction_sees_no_damage(seed: int) -> None:
     machine = Machine(seed)
     machine.start()
-    found = Slice(0, b"", 0)
+    found = ScrubStep(0, b"", 0)
     for _ in range(1500):
         machine.step()
         if machine.flushing is None and machine.storage.logs.logs and machine.rng.random() < 0.3:
             if found.log_id > found.last_log or not found.last_log:
                 logs = machine.storage.logs.logs
-                found = Slice(min(logs), b"", max(logs))
+                found = ScrubStep(min(logs), b"", max(logs))
             found.bytes = 0
             run(scrub_steps(machine.storage, found, machine.rng.randrange(1, 4000)))
             assert found.damages == []

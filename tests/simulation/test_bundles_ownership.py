@@ -246,7 +246,7 @@ class GivingWorld(World):
             self.start(self.load_as_told(giver, rng.choice(TOPICS)))
 
     async def load_as_told(self, broker: Broker, topic: str) -> None:
-        await broker.service.require(topic)
+        await broker.service.ensure_owned(topic)
         # As the loader does: who waited asks again.
         if broker.service.owns_nowait(topic):
             broker.loaded[self.bundle_of[topic]] += 1

@@ -30,7 +30,7 @@ import pytest
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import (
     ack_state,
-    acked_bodies,
+    acked_sections,
     cursor_format,
     cursor_store,
     cursor_writer,
@@ -392,7 +392,7 @@ def tiny_limits(change: Callable[[object, str, Any], object]) -> None:
     """
     change(cursor_format, "CHUNK_BYTES_MAX", 60)
     change(cursor_format, "SLICE_WORK_MAX", 1)
-    change(acked_bodies, "_PACKED_BYTES_MIN", 0)
+    change(acked_sections, "_PACKED_BYTES_MIN", 0)
     change(cursor_format, "_PACKED_SETS_MIN", 1)
     change(cursor_format, "_SETS_PER_SECTION", 2)
     change(cursor_format, "_PROPERTIES_PART", 30)

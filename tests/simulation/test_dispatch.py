@@ -14,20 +14,26 @@ from collections.abc import Iterable
 
 import pytest
 
-from broker.dispatch.active_choice import choose_active
+from broker.dispatch.active_consumer import choose_active
 from broker.dispatch.consumer_state import ConsumerState
+from broker.dispatch.interfaces import (
+    Deliver,
+    DispatchLimits,
+    DispatchReadRequest,
+    NotifyActive,
+    SkipEntries,
+)
 from broker.dispatch.key_selector import HashRing, SplitRanges, StickyRanges
 from broker.dispatch.key_shared import KeySharedDispatcher
-from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest, Skip
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher
 from broker.dispatch.unacked_budget import UnackedBudget
-from broker.protocol.entry_head import (
+from broker.protocol.entry_header import (
     FLAG_CHUNK,
     FLAG_FIRST_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
-    parse_head,
+    parse_header,
 )
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.position import Position
@@ -47,7 +53,7 @@ class World:
         self.ledger.ledgers[10] = []
         self.cursor = MemoryCursor(self.ledger)
         self.now_ms = 1_800_000_000_000
-        self.reading: tuple[ReadRequest, Position] | None = None
+        self.reading: tuple[DispatchReadRequest, Position] | None = None
         self.chunks = 0
         self.plain = self.rng.random() < 0.4  # whole batches of single messages: the fast path
 
@@ -80,19 +86,19 @@ class World:
         """Those that nobody has acknowledged."""
         if (words := self.cursor.partly.get(position)) is not None:
             return sum(word.bit_count() for word in words)
-        return parse_head(self.head_of(position)).message_count
+        return parse_header(self.head_of(position)).message_count
 
     def ack_in_batch(self) -> tuple[Position, bool] | None:
         """Some messages of a batch are acknowledged; where, and whether none is left."""
         pool = [
             at
             for at in self.ledger.positions()
-            if at not in self.cursor.acked and parse_head(self.head_of(at)).message_count > 1
+            if at not in self.cursor.acked and parse_header(self.head_of(at)).message_count > 1
         ]
         if not pool:
             return None
         position = self.rng.choice(pool)
-        left = self.rng.getrandbits(parse_head(self.head_of(position)).message_count)
+        left = self.rng.getrandbits(parse_header(self.head_of(position)).message_count)
         return position, self.cursor.ack_batch(position, [left])
 
     def seek(self) -> None:
@@ -113,7 +119,7 @@ class World:
         return {
             position
             for position in self.ledger.positions()
-            if not parse_head(self.head_of(position)).flags & FLAG_MARKER
+            if not parse_header(self.head_of(position)).flags & FLAG_MARKER
         }
 
     def markers(self) -> set[Position]:
@@ -179,7 +185,7 @@ class SharedWorld(World):
 
     def check_effects(self) -> None:
         for effect in self.core.take_effects():
-            if isinstance(effect, Skip):
+            if isinstance(effect, SkipEntries):
                 assert set(effect.positions) <= self.markers()
                 self.cursor.ack(effect.positions)
                 continue
@@ -192,7 +198,7 @@ class SharedWorld(World):
         counts = effect.redelivery_counts
         messages = 0
         for nth, (index, position) in enumerate(picked(effect)):
-            entry = parse_head(self.head_of(position))
+            entry = parse_header(self.head_of(position))
             assert self.permits[consumer] - messages > 0, "sent without permits"
             assert position not in self.cursor.acked, "sent after its ack"
             assert position not in self.owner, "sent while pending"
@@ -367,14 +373,14 @@ class KeySharedWorld(SharedWorld):
         arriving = self.must_arrive() - self.cursor.acked
         by_key: dict[int, list[Position]] = {}
         for position in sorted(arriving):
-            if not parse_head(self.head_of(position)).deliver_at_ms:
+            if not parse_header(self.head_of(position)).deliver_at_ms:
                 by_key.setdefault(self.key_at(position), []).append(position)
         now = {position for _, position in picked(effect)}
         for position in now:
             key = self.key_at(position)
             others = [at for at in self.owner if self.key_at(at) == key]
             assert all(self.owner[at] is effect.consumer for at in others), "key at two consumers"
-            if parse_head(self.head_of(position)).deliver_at_ms:
+            if parse_header(self.head_of(position)).deliver_at_ms:
                 continue  # out of order by its producer's wish
             for at in by_key[key]:
                 if at < position:
@@ -497,7 +503,7 @@ class SingleActiveWorld(World):
     def check_effects(self) -> None:
         for effect in self.core.take_effects():
             match effect:
-                case Skip(positions):
+                case SkipEntries(positions):
                     assert set(positions) <= self.markers()
                     self.cursor.ack(positions)
                 case NotifyActive(consumer, is_active):

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from managed_ledger import ending, ledger_rows, trim_path
+from managed_ledger import closing, ledger_rows, trim_path
 from managed_ledger.factory import ROOT
-from managed_ledger.leaks import collect_leaked_chunks
-from managed_ledger.list_chunks import chunks_path
+from managed_ledger.ledger_info_chunks import chunks_path
+from managed_ledger.orphan_ledgers import collect_leaked_chunks
 from metadata.errors import MetadataError
 from tests.simulation import test_managed_ledger, test_managed_ledger_offload
 from tests.simulation.ledger_world import SimulatedStore
@@ -29,7 +29,7 @@ def tiny_chunks(change: Any) -> None:
     change(ledger_rows, "TAIL_ROWS_MAX", 2)
     change(ledger_rows, "CHUNK_ROWS", 2)
     change(trim_path, "DOOMED_MAX", 3)
-    change(ending, "DOOMED_MAX", 3)
+    change(closing, "DOOMED_MAX", 3)
 
 
 async def takeover_beside_a_collector(simulator: Simulator) -> None:

@@ -23,14 +23,14 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.ledger_list import ManagedLedgerInfo
 from managed_ledger.ledger_rows import LedgerRows
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from managed_ledger.offload.block_offloader import BlockOffloader
 from managed_ledger.offload.config import OffloadConfig
 from managed_ledger.offload.context import CopyState
 from managed_ledger.offload.copy_format import CopyIndex
 from managed_ledger.offload.copy_reader import CopyReader
-from managed_ledger.offload.figures import OffloadFigures
+from managed_ledger.offload.metrics import OffloadMetrics
 from managed_ledger.position import EARLIEST
 from tests.simulation.ledger_world import SimulatedStore
 from tests.simulation.managed_ledger_world import HEAD, PATH, Broker, LogWorld
@@ -234,7 +234,7 @@ def entries_of(index: CopyIndex, data: bytes) -> list[bytes]:
         async def read(self, name: str, offset: int, size: int) -> bytes:
             return data[offset : offset + size]
 
-    reader = CopyReader(index, Here(), "data", OffloadFigures())  # type: ignore[arg-type]
+    reader = CopyReader(index, Here(), "data", OffloadMetrics())  # type: ignore[arg-type]
     found: list[bytes] = []
     while len(found) < index.entries:
         reading = reader.read(len(found), index.entries - 1, 1 << 20, 0)
@@ -250,7 +250,7 @@ class OffloadBroker(Broker):
     def __init__(self, world: OffloadWorld, config: ManagedLedgerConfig) -> None:
         super().__init__(world, config)
         objects = SimulatedObjects(self.node, world)
-        offloader = BlockOffloader("sim", lambda _: objects, 2, OffloadFigures())
+        offloader = BlockOffloader("sim", lambda _: objects, 2, OffloadMetrics())
         self.factory = ManagedLedgerFactory(
             *(world.client(self.node), SimulatedStore(self.node, world), EntryCache(1 << 16)),
             FactoryConfig(),

@@ -52,7 +52,7 @@ class Openers:
             self.old.node.alive = False
         for broker in self.brokers:
             simulator.start(self._stand_still(broker))
-        await asyncio.gather(*(simulator.start(self._come(x)) for x in self.brokers))
+        await asyncio.gather(*(simulator.start(self._on_accepted(x)) for x in self.brokers))
         await simulator.sleep_ms(30_000)
         for broker in self._opened:  # whoever didn't notice yet does now
             broker.append(1)
@@ -76,7 +76,7 @@ class Openers:
             await simulator.sleep_ms(rng.uniform(0, 60))
             broker.node.paused_until = simulator.loop.now + rng.uniform(0, 0.06)
 
-    async def _come(self, broker: Broker) -> None:
+    async def _on_accepted(self, broker: Broker) -> None:
         await self.simulator.sleep_ms(self.simulator.rng.uniform(0, 12))
         try:
             await broker.open_once()

@@ -18,7 +18,7 @@ import pytest
 from metadata.errors import MetadataError, NotFoundError, OutcomeUnknownError
 from metadata.recipes import CachedValues, IdGenerator, ResourceLock
 from metadata.store import SessionEvent
-from metadata.zookeeper import link
+from metadata.zookeeper import connection
 from metadata.zookeeper.settings import ZooKeeperSettings
 from metadata.zookeeper.store import ZooKeeperStore
 from tests.simulation.simulator import Simulator, run_simulation, seeds
@@ -267,7 +267,7 @@ class World:
 
 async def scenario(simulator: Simulator) -> Tally:
     chance = SimpleNamespace(Random=lambda: random.Random(simulator.rng.getrandbits(64)))
-    with mock.patch.object(link, "random", chance):  # a seed is one run
+    with mock.patch.object(connection, "random", chance):  # a seed is one run
         world = World(simulator)
         await world.run()
     return world.tally

@@ -13,10 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 from metadata.store import SessionEvent
-from metadata.zookeeper import changes, session
-from metadata.zookeeper.changes import Changes
-from metadata.zookeeper.doubt import Action, Change, NodeState, Verdict, judge
+from metadata.zookeeper import session, writes
 from metadata.zookeeper.session import LOST, SESSION_ENDED, SessionCore
+from metadata.zookeeper.unknown_outcome import (
+    ChangeKind,
+    NodeState,
+    UnansweredChange,
+    WriteOutcome,
+    resolve_outcome,
+)
+from metadata.zookeeper.writes import ZooKeeperWrites
 from tests.simulation.simulator import run_simulation
 from tests.simulation.test_metadata_zookeeper import scenario
 
@@ -28,40 +34,42 @@ _OLD: dict[str, Any] = {
 }
 
 
-def _judge_by(rule: Callable[..., Verdict | None]) -> None:
-    def judged(change: Change, zxid: int, own: int, node: Any, *rest: Any) -> Verdict:
-        return rule(change, node) or judge(change, zxid, own, node, *rest)
+def _judge_by(rule: Callable[..., WriteOutcome | None]) -> None:
+    def judged(
+        change: UnansweredChange, zxid: int, own: int, node: Any, *rest: Any
+    ) -> WriteOutcome:
+        return rule(change, node) or resolve_outcome(change, zxid, own, node, *rest)
 
-    vars(changes)["judge"] = judged
+    vars(writes)["judge"] = judged
 
 
 def always_sent_again() -> None:
-    _judge_by(lambda change, node: Verdict.NOT_APPLIED)
+    _judge_by(lambda change, node: WriteOutcome.NOT_APPLIED)
 
 
 def an_equal_value_proves() -> None:
-    def rule(change: Change, node: NodeState | None) -> Verdict | None:
+    def rule(change: UnansweredChange, node: NodeState | None) -> WriteOutcome | None:
         is_equal = node is not None and node.value == change.value
-        return Verdict.APPLIED if is_equal and change.action is not Action.DELETE else None
+        return WriteOutcome.APPLIED if is_equal and change.action is not ChangeKind.DELETE else None
 
     _judge_by(rule)
 
 
 def missing_means_not_applied() -> None:
-    _judge_by(lambda change, node: Verdict.NOT_APPLIED if node is None else None)
+    _judge_by(lambda change, node: WriteOutcome.NOT_APPLIED if node is None else None)
 
 
 def judged_by_a_later_zxid() -> None:
-    vars(changes)["judge"] = lambda change, zxid, *rest: judge(change, zxid + 3, *rest)
+    vars(writes)["judge"] = lambda change, zxid, *rest: resolve_outcome(change, zxid + 3, *rest)
 
 
 def no_sync() -> None:
-    real = Changes._ask_about
+    real = ZooKeeperWrites._ask_about
 
-    async def without(self: Changes, path: str, lost: Any, *calls: Any) -> Any:
+    async def without(self: ZooKeeperWrites, path: str, lost: Any, *calls: Any) -> Any:
         return await real(self, path, lost, *(calls[1:] if len(calls) == 3 else calls))
 
-    Changes._ask_about = without  # type: ignore[method-assign]
+    ZooKeeperWrites._ask_about = without  # type: ignore[method-assign]
 
 
 def lost_too_late() -> None:

@@ -24,7 +24,10 @@ ALLOWED: dict[str, set[str]] = {
     "pipeline": {
         *("bookkeeper", "metadata", "managed_ledger.position", "managed_ledger.offload"),
         "broker.protocol",
-        *(f"broker.cli.{name}" for name in ("access", "admin_client", "errors", "loop_thread")),
+        *(
+            f"broker.cli.{name}"
+            for name in ("client_auth", "admin_client", "errors", "loop_thread")
+        ),
     },
     "magnetar": {"broker"},
 }
@@ -42,54 +45,72 @@ CORES = [
     "bookkeeper/client/ledger_writer.py",
     "bookkeeper/client/ledger_recovery.py",
     "bookkeeper/client/quorum.py",
-    "bookkeeper/client/quorum_adds.py",
+    "bookkeeper/client/pending_adds.py",
     *(f"bookkeeper/client/{name}.py" for name in ("read_order", "striped_runs", "force_rounds")),
     *(f"bookkeeper/client/{name}.py" for name in ("add_deadline", "config")),
-    *(f"bookkeeper/bookie/{name}.py" for name in ("compaction", "disk_space", "flush", "garbage")),
+    *(
+        f"bookkeeper/bookie/{name}.py"
+        for name in ("compaction", "disk_space", "flush", "garbage_scan")
+    ),
     *(f"bookkeeper/bookie/{name}.py" for name in ("journal", "ledger_storage", "over_replicated")),
-    *(f"bookkeeper/bookie/{name}.py" for name in ("runs", "start", "write_cache")),
+    *(
+        f"bookkeeper/bookie/{name}.py"
+        for name in ("location_runs", "storage_startup", "write_cache")
+    ),
     *(f"bookkeeper/replication/{name}.py" for name in ("zones", "auditor_core", "fragments")),
     "managed_ledger/cursor/ack_state.py",
-    *(f"managed_ledger/cursor/{name}.py" for name in ("cursor_format", "acked_bodies", "columns")),
+    *(
+        f"managed_ledger/cursor/{name}.py"
+        for name in ("cursor_format", "acked_sections", "column_codec")
+    ),
     *(f"managed_ledger/cursor/packed_{name}.py" for name in ("bitmaps", "runs", "sets")),
-    "managed_ledger/ledger_list.py",
+    "managed_ledger/managed_ledger_info.py",
     "managed_ledger/sizes.py",
     "managed_ledger/append_core.py",
     "managed_ledger/append_budget.py",
-    *(f"managed_ledger/offload/{name}.py" for name in ("context", "choosing", "copy_format")),
-    *(f"managed_ledger/offload/{name}.py" for name in ("config", "places", "figures")),
+    *(f"managed_ledger/offload/{name}.py" for name in ("context", "policy", "copy_format")),
+    *(f"managed_ledger/offload/{name}.py" for name in ("config", "locations", "metrics")),
     "bundles/hash_ranges.py",
     "bundles/splitting.py",
     "bundles/lookup.py",
     *(f"loadbalance/{name}.py" for name in ("model", "documents", "config", "reporting", "errors")),
-    *(f"loadbalance/{name}.py" for name in ("policies", "state", "placement", "plan")),
-    *(f"loadbalance/{name}.py" for name in ("auto_split", "balancer", "moved_note")),
+    *(
+        f"loadbalance/{name}.py"
+        for name in ("policies", "cluster_state", "broker_selector", "plan")
+    ),
+    *(f"loadbalance/{name}.py" for name in ("auto_split", "balancer", "unload_cooldowns")),
     "loadbalance/shedding",
     "metadata/paths.py",
-    "metadata/tree.py",
+    "metadata/node_tree.py",
     "metadata/zookeeper/session.py",
-    "metadata/zookeeper/doubt.py",
+    "metadata/zookeeper/unknown_outcome.py",
     "broker/auth/authorization.py",
     *(f"broker/auth/{name}.py" for name in ("provider", "chain", "token", "openid")),
     *(f"bookkeeper/auth/{name}.py" for name in ("keys", "tokens", "certificates", "errors")),
     "broker/auth/password_queue.py",
     *(f"broker/auth/{name}.py" for name in ("htpasswd", "basic", "certificate")),
-    *(f"broker/local_cluster/{name}.py" for name in ("plan", "member", "rows")),
+    *(f"broker/local_cluster/{name}.py" for name in ("plan", "member", "status_table")),
     "broker/policies",
     "broker/protocol",
-    *(f"pipeline/{name}.py" for name in ("admission", "batch_walk", "chunks", "columns", "decode")),
-    *(f"pipeline/{name}.py" for name in ("errors", "filters", "options", "plan", "points")),
-    *(f"pipeline/{name}.py" for name in ("record_types", "rows", "snapshot")),
-    *(f"pipeline/{name}.py" for name in ("entries", "routing", "sink_options")),
-    *(f"pipeline/jobs/{name}.py" for name in ("errors", "manifest", "pacing", "skew", "steps")),
+    *(
+        f"pipeline/{name}.py"
+        for name in ("batch_quota", "batch_messages", "chunks", "row_columns", "decode")
+    ),
+    *(f"pipeline/{name}.py" for name in ("errors", "filters", "options", "plan", "offsets")),
+    *(f"pipeline/{name}.py" for name in ("record_types", "rows", "topic_snapshot")),
+    *(f"pipeline/{name}.py" for name in ("entry_plan", "routing", "sink_options")),
+    *(
+        f"pipeline/jobs/{name}.py"
+        for name in ("errors", "manifest", "row_rate_limiter", "skew", "steps")
+    ),
     "broker/dispatch/shared.py",
-    "broker/dispatch/active_choice.py",
+    "broker/dispatch/active_consumer.py",
     "broker/dispatch/key_selector.py",
     "broker/dispatch/single_active.py",
     "broker/service/backlog_quota.py",
     "broker/service/rate_limit.py",
     "broker/service/schemas/definition.py",
-    "broker/service/schemas/avro_form.py",
+    "broker/service/schemas/avro_definition.py",
     "broker/service/schemas/key_value.py",
     "broker/service/schemas/protobuf_native.py",
     "broker/service/schemas/compatibility.py",

@@ -21,11 +21,11 @@ ALLOWED = {
     "broker/http/app.py:_WEBSOCKETS": "routes of Starlette, which keep nothing of a request",
     "bookkeeper/auth/tokens.py:_JWS": "of PyJWT; its algorithms are registered when it is made",
     "broker/local_cluster/probes.py:_OPENER": "of the supervisor; requests leave nothing in it",
-    "broker/scheduling.py:_C": "the C library",
+    "broker/cpu_scheduling.py:_C": "the C library",
     "broker/policies/offload.py:OFFLOAD_EXAMPLE": "of the documentation",
     "broker/cli/oauth2.py:_tokens": "of the CLI and of Spark's driver; no broker uses it",
-    "broker/http/prepared_routes.py:_ANALYSIS": "a lock, of what is the process's: warning filters",
-    "broker/http/feed.py:_NOTHING": "a deque(maxlen=0): it holds nothing, whatever is done to it",
+    "broker/http/route_warmup.py:_ANALYSIS": "a lock, of what is the process's: warning filters",
+    "broker/http/internal_consumer.py:_NOTHING": "a deque(maxlen=0): it never holds anything",
     "bookkeeper/storage/os_file_system.py:_reclaimer": "of a disk's free space; has its own lock",
 }
 # By the last part of the name that is called.
@@ -246,7 +246,7 @@ def test_modules_keep_nothing_that_changes() -> None:
     "text",
     [
         "from broker.protocol import pulsar_api_pb2 as pb\n_send = pb.CommandSend()",
-        "from broker.service.shared_bytes import SharedBytes\nCHUNKS = SharedBytes(1)",
+        "from broker.service.byte_budget import ByteBudget\nCHUNKS = ByteBudget(1)",
         "_TASKS: set[int] = set()",
         "_LAST = [0]\ndef take() -> None:\n    _LAST[0] += 1",
         "_KNOWN = {1: 2}\ndef learn() -> None:\n    _KNOWN.update({3: 4})",

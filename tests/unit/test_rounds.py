@@ -14,19 +14,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("broker/service", "managed_ledger", "bundles", "loadbalance")
 RUN_ROUNDS = {
-    "broker/service/sweeper.py Sweeper._run",
-    "loadbalance/office.py Office.lead",
+    "broker/service/periodic_tasks.py PeriodicTasks._run",
+    "loadbalance/leader_tasks.py LeaderTasks.run",
     "loadbalance/reporter.py LoadReporter.run",
 }
 WAIT = {
     # until the store or another process answers
-    "broker/service/death_watch.py DeathWatch._follow",
-    "broker/service/death_watch.py DeathWatch._keep_note",
-    "broker/service/death_watch.py DeathWatch._watch",
+    "broker/service/peer_failure_detector.py PeerFailureDetector._follow",
+    "broker/service/peer_failure_detector.py PeerFailureDetector._publish_record",
+    "broker/service/peer_failure_detector.py PeerFailureDetector._watch",
     "broker/service/dynamic_configuration.py DynamicConfiguration._follow",
     "bundles/local_policies.py BundleFactory._copy_later",
     "bundles/ownership.py OwnershipService._expect",
-    "loadbalance/office.py Office._begin",
+    "loadbalance/leader_tasks.py LeaderTasks._begin",
     "loadbalance/registry.py BrokerRegistry._register_again",
     "loadbalance/registry.py BrokerRegistry.register",
     # until the end of a ledger is known

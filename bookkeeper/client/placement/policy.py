@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Protocol, TypeVar
 
-from bookkeeper.client.quorum import AckSpread
+from bookkeeper.client.quorum import FaultDomainAckRule
 
 T = TypeVar("T")
 
 
-class Rng(Protocol):
+class PlacementRandom(Protocol):
     """Chance as an argument; ``random.Random`` fits."""
 
     def sample(self, population: Sequence[T], k: int) -> list[T]: ...
@@ -29,7 +29,7 @@ class Adherence(Enum):
     STRICT = "strict"
 
 
-class Placement(Protocol):
+class EnsemblePlacementPolicy(Protocol):
     """Chooses among bookies that accept writes now; read-only ones are never given to it."""
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
@@ -68,13 +68,13 @@ class Placement(Protocol):
         """How well this ensemble follows the policy, wherever its bookies are now."""
         ...
 
-    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+    def ack_spread(self, ensemble: Sequence[str]) -> FaultDomainAckRule | None:
         """What the acks of an entry must span beside their number; None: nothing."""
         ...
 
 
 def choose_replacements(
-    placement: Placement,
+    placement: EnsemblePlacementPolicy,
     ensemble: Sequence[str],
     write_quorum: int,
     ack_quorum: int,

@@ -6,11 +6,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from bookkeeper.client import quorum
-from bookkeeper.client.placement.choice import Chooser, fill, grouped, pick_one
 from bookkeeper.client.placement.config import RackRules
-from bookkeeper.client.placement.location import DEFAULT_RACK, Locate, rack_of
+from bookkeeper.client.placement.node_location import DEFAULT_RACK, Locate, rack_of
 from bookkeeper.client.placement.policy import Adherence
-from bookkeeper.client.quorum import AckSpread
+from bookkeeper.client.placement.weighted_selection import (
+    WeightedRandomSelection,
+    fill,
+    grouped,
+    pick_one,
+)
+from bookkeeper.client.quorum import FaultDomainAckRule
 from bookkeeper.errors import NotEnoughBookiesError
 
 _Members = Sequence["str | None"]
@@ -23,10 +28,12 @@ class RackAwarePlacement:
         locate: a bookie's whole path is its rack; without one it is in the default rack.
     """
 
-    def __init__(self, rules: RackRules, locate: Locate, chooser: Chooser) -> None:
+    def __init__(
+        self, rules: RackRules, locate: Locate, selection: WeightedRandomSelection
+    ) -> None:
         self._rules = rules
         self._locate = locate
-        self._chooser = chooser
+        self._selection = selection
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         """Everything can be placed: smaller write quorums need fewer racks."""
@@ -36,7 +43,7 @@ class RackAwarePlacement:
     ) -> tuple[str, ...]:
         groups = self._groups(writable)
         tiers = partial(_tiers, self._rules, groups, ensemble_size, write_quorum)
-        chosen = fill(ensemble_size, groups, tiers, _any_rack, self._chooser)
+        chosen = fill(ensemble_size, groups, tiers, _any_rack, self._selection)
         if chosen is None:
             racks = {rack: len(bookies) for rack, bookies in sorted(groups.items())}
             rule = (
@@ -61,7 +68,7 @@ class RackAwarePlacement:
     ) -> str | None:
         groups = self._groups(set(writable).difference(ensemble, excluded))
         tiers = partial(_replacement_tiers, self._rules, groups, len(ensemble), write_quorum)
-        return pick_one(slot, self._racks(ensemble), groups, tiers, self._chooser)
+        return pick_one(slot, self._racks(ensemble), groups, tiers, self._selection)
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         rules = self._rules
@@ -74,13 +81,13 @@ class RackAwarePlacement:
             return Adherence.STRICT
         return Adherence.FAIL if rules.enforce else Adherence.SOFT
 
-    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+    def ack_spread(self, ensemble: Sequence[str]) -> FaultDomainAckRule | None:
         if not self._rules.spread_acks:
             return None
         masks: dict[str, int] = {}
         for slot, rack in enumerate(self._racks(ensemble)):
             masks[rack] = masks.get(rack, 0) | 1 << slot
-        return AckSpread(tuple(masks.values()), self._rules.min_racks)
+        return FaultDomainAckRule(tuple(masks.values()), self._rules.min_racks)
 
     def _groups(self, bookies: Collection[str]) -> dict[str, list[str]]:
         groups = grouped(bookies, self._rack)

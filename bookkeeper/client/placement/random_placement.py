@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from bookkeeper.client.placement.choice import Chooser
-from bookkeeper.client.placement.policy import Adherence, Rng
-from bookkeeper.client.quorum import AckSpread
+from bookkeeper.client.placement.policy import Adherence, PlacementRandom
+from bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
+from bookkeeper.client.quorum import FaultDomainAckRule
 from bookkeeper.errors import NotEnoughBookiesError
 
 
 class RandomPlacement:
     """Any distinct bookies: spreads ledgers evenly and knows nothing of racks and zones."""
 
-    def __init__(self, chance: Rng | Chooser) -> None:
-        self._chooser = chance if isinstance(chance, Chooser) else Chooser(chance)
+    def __init__(self, chance: PlacementRandom | WeightedRandomSelection) -> None:
+        self._selection = (
+            chance
+            if isinstance(chance, WeightedRandomSelection)
+            else WeightedRandomSelection(chance)
+        )
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         """Everything can be placed."""
@@ -29,7 +33,7 @@ class RandomPlacement:
                 f"an ensemble of {ensemble_size} needs more than the {len(candidates)} bookies "
                 f"that accept writes: {candidates}"
             )
-        return tuple(self._chooser.sample(candidates, ensemble_size))
+        return tuple(self._selection.sample(candidates, ensemble_size))
 
     def replace_bookie(
         self,
@@ -41,10 +45,10 @@ class RandomPlacement:
         writable: Collection[str],
     ) -> str | None:
         candidates = sorted(set(writable).difference(ensemble, excluded))
-        return self._chooser.sample(candidates, 1)[0] if candidates else None
+        return self._selection.sample(candidates, 1)[0] if candidates else None
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         return Adherence.STRICT
 
-    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+    def ack_spread(self, ensemble: Sequence[str]) -> FaultDomainAckRule | None:
         return None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from bookkeeper.client.placement.policy import Adherence, Placement
-from bookkeeper.client.quorum import AckSpread
+from bookkeeper.client.placement.policy import Adherence, EnsemblePlacementPolicy
+from bookkeeper.client.quorum import FaultDomainAckRule
 from bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
 
 
-class _AroundPolicy:
+class _WrappedPolicy:
     """What is the same as in the policy inside."""
 
-    def __init__(self, policy: Placement) -> None:
+    def __init__(self, policy: EnsemblePlacementPolicy) -> None:
         self._policy = policy
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
@@ -21,14 +21,16 @@ class _AroundPolicy:
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         return self._policy.adherence(ensemble, write_quorum, ack_quorum)
 
-    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+    def ack_spread(self, ensemble: Sequence[str]) -> FaultDomainAckRule | None:
         return self._policy.ack_spread(ensemble)
 
 
-class AvoidingPlacement(_AroundPolicy):
+class QuarantinePlacement(_WrappedPolicy):
     """Another policy without the bookies to avoid; with them when there are not enough others."""
 
-    def __init__(self, policy: Placement, to_avoid: Callable[[], Collection[str]]) -> None:
+    def __init__(
+        self, policy: EnsemblePlacementPolicy, to_avoid: Callable[[], Collection[str]]
+    ) -> None:
         super().__init__(policy)
         self._to_avoid = to_avoid
 
@@ -68,7 +70,7 @@ class AvoidingPlacement(_AroundPolicy):
         return [b for b in writable if b not in avoided] if avoided else writable
 
 
-class ShrinkingPlacement(_AroundPolicy):
+class OpportunisticStripingPlacement(_WrappedPolicy):
     """Another policy that stripes over fewer bookies, down to Qw, when E can't be had."""
 
     def new_ensemble(

@@ -17,15 +17,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from bookkeeper.client import quorum
-from bookkeeper.client.placement.choice import Chooser, fill, grouped, pick_one
 from bookkeeper.client.placement.config import ZoneRules
-from bookkeeper.client.placement.location import DEFAULT_PLACE, Locate, Place, place_of
+from bookkeeper.client.placement.node_location import DEFAULT_PLACE, Locate, NodeLocation, place_of
 from bookkeeper.client.placement.policy import Adherence
 from bookkeeper.client.placement.random_placement import RandomPlacement
-from bookkeeper.client.quorum import AckSpread
+from bookkeeper.client.placement.weighted_selection import (
+    WeightedRandomSelection,
+    fill,
+    grouped,
+    pick_one,
+)
+from bookkeeper.client.quorum import FaultDomainAckRule
 from bookkeeper.errors import NotEnoughBookiesError
 
-_Members = Sequence["Place | None"]
+_Members = Sequence["NodeLocation | None"]
 
 
 class ZoneAwarePlacement:
@@ -39,11 +44,13 @@ class ZoneAwarePlacement:
             domain, which strict rules never use.
     """
 
-    def __init__(self, rules: ZoneRules, locate: Locate, chooser: Chooser) -> None:
+    def __init__(
+        self, rules: ZoneRules, locate: Locate, selection: WeightedRandomSelection
+    ) -> None:
         self._rules = rules
         self._locate = locate
-        self._chooser = chooser
-        self._random = RandomPlacement(chooser)
+        self._selection = selection
+        self._random = RandomPlacement(selection)
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         self._rules.check(ensemble_size, write_quorum, ack_quorum)
@@ -56,7 +63,7 @@ class ZoneAwarePlacement:
             return self._random.new_ensemble(ensemble_size, write_quorum, ack_quorum, writable)
         groups = self._groups(writable)
         tiers = partial(_tiers, self._rules, groups, ensemble_size, write_quorum)
-        chosen = fill(ensemble_size, groups, tiers, _zone, self._chooser)
+        chosen = fill(ensemble_size, groups, tiers, _zone, self._selection)
         if chosen is None:
             places = {f"/{p.zone}/{p.domain}": len(groups[p]) for p in sorted(groups, key=_order)}
             raise NotEnoughBookiesError(
@@ -81,7 +88,7 @@ class ZoneAwarePlacement:
             )
         groups = self._groups(set(writable).difference(ensemble, excluded))
         tiers = partial(_tiers, self._rules, groups, len(ensemble), write_quorum)
-        return pick_one(slot, self._places(ensemble), groups, tiers, self._chooser)
+        return pick_one(slot, self._places(ensemble), groups, tiers, self._selection)
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         rules = self._rules
@@ -97,32 +104,32 @@ class ZoneAwarePlacement:
                 grade = Adherence.SOFT
         return grade
 
-    def ack_spread(self, ensemble: Sequence[str]) -> AckSpread | None:
+    def ack_spread(self, ensemble: Sequence[str]) -> FaultDomainAckRule | None:
         if not self._rules.spread_acks:
             return None
         masks: dict[str, int] = {}
         for slot, place in enumerate(self._places(ensemble)):
             if place != DEFAULT_PLACE:
                 masks[place.zone] = masks.get(place.zone, 0) | 1 << slot
-        return AckSpread(tuple(masks.values()), self._rules.min_zones)
+        return FaultDomainAckRule(tuple(masks.values()), self._rules.min_zones)
 
-    def _groups(self, bookies: Collection[str]) -> dict[Place, list[str]]:
+    def _groups(self, bookies: Collection[str]) -> dict[NodeLocation, list[str]]:
         groups = grouped(bookies, self._place)
         groups.pop(DEFAULT_PLACE, None)
         return groups
 
-    def _place(self, bookie: str) -> Place:
+    def _place(self, bookie: str) -> NodeLocation:
         return place_of(self._locate(bookie))
 
-    def _places(self, ensemble: Sequence[str]) -> list[Place]:
+    def _places(self, ensemble: Sequence[str]) -> list[NodeLocation]:
         return [self._place(bookie) for bookie in ensemble]
 
 
-def _zone(place: Place) -> str:
+def _zone(place: NodeLocation) -> str:
     return place.zone
 
 
-def _order(place: Place) -> tuple[str, str]:
+def _order(place: NodeLocation) -> tuple[str, str]:
     return place.zone, place.domain
 
 
@@ -138,20 +145,20 @@ class _WriteSet:
         crowded_max: so many zones may have all of several bookies in one upgrade domain.
     """
 
-    others: list[Place]
+    others: list[NodeLocation]
     domains: dict[str, set[str]]
     free: int
     zones_needed: int
     crowded_max: int
 
-    def allows(self, place: Place, *, cured_later: bool = False) -> bool:
+    def allows(self, place: NodeLocation, *, cured_later: bool = False) -> bool:
         """``cured_later``: a bookie in an empty slot may make it two upgrade domains."""
         zones = len(self.domains) + (place.zone not in self.domains) + self.free
         crowded_max = self.crowded_max + cured_later * self.free
         return zones >= self.zones_needed and _crowded([*self.others, place]) <= crowded_max
 
 
-def _write_set(rules: ZoneRules, others: _Members, old: Place | None) -> _WriteSet:
+def _write_set(rules: ZoneRules, others: _Members, old: NodeLocation | None) -> _WriteSet:
     known = [place for place in others if place is not None and place != DEFAULT_PLACE]
     zones_needed, crowded_max = rules.min_zones, 0
     if old is not None:
@@ -164,14 +171,14 @@ def _write_set(rules: ZoneRules, others: _Members, old: Place | None) -> _WriteS
     return _WriteSet(known, _domains_by_zone(known), free, zones_needed, crowded_max)
 
 
-def _domains_by_zone(places: Collection[Place]) -> dict[str, set[str]]:
+def _domains_by_zone(places: Collection[NodeLocation]) -> dict[str, set[str]]:
     domains: dict[str, set[str]] = {}
     for place in places:
         domains.setdefault(place.zone, set()).add(place.domain)
     return domains
 
 
-def _crowded(places: Collection[Place]) -> int:
+def _crowded(places: Collection[NodeLocation]) -> int:
     """Zones of which several bookies are all in one upgrade domain."""
     counts = Counter(place.zone for place in places)
     return sum(
@@ -181,12 +188,12 @@ def _crowded(places: Collection[Place]) -> int:
 
 def _tiers(
     rules: ZoneRules,
-    groups: Mapping[Place, object],
+    groups: Mapping[NodeLocation, object],
     ensemble_size: int,
     write_quorum: int,
     slot: int,
     members: _Members,
-) -> Iterator[list[Place]]:
+) -> Iterator[list[NodeLocation]]:
     """Places for ``slot``: first far from its neighbours' zones, at last whatever is legal."""
     old = members[slot]
     write_sets = [
@@ -204,14 +211,14 @@ def _tiers(
 
 
 def _allowed(
-    groups: Iterable[Place],
-    used: Collection[Place],
+    groups: Iterable[NodeLocation],
+    used: Collection[NodeLocation],
     write_sets: Sequence[_WriteSet],
     *,
     cured_later: bool = False,
-) -> list[Place]:
+) -> list[NodeLocation]:
     """The places that all write sets allow."""
-    verdicts: dict[Place | str, bool] = {}  # domains of a zone that nobody uses are alike
+    verdicts: dict[NodeLocation | str, bool] = {}  # domains of a zone that nobody uses are alike
     allowed = []
     for place in groups:
         key = place if place in used else place.zone

@@ -12,9 +12,9 @@ from bookkeeper.errors import BookkeeperError
 from bookkeeper.ledgers import Ledgers
 from bookkeeper.replication.decommission import ledgers_of
 from bookkeeper.replication.registrations import read_registered
-from bookkeeper.transport import BookieInfo
+from bookkeeper.transport import BookieStatus
 from broker.cli.errors import CliError
-from broker.cli.shell.cluster import Cluster, Out
+from broker.cli.shell.cluster import ShellContext, ShellOutput
 from metadata.errors import NotFoundError
 from metadata.paths import decode_name, encode_name
 
@@ -23,7 +23,7 @@ __all__ = ["book_info", "cookie", "format_metadata", "instance", "list_bookies",
 _LEDGERS_ROOT = "/ledgers"
 
 
-async def list_bookies(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def list_bookies(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     writable = cluster.bookies.writable
     for bookie in sorted(await read_registered(cluster.store)):
         read_only = bookie not in writable
@@ -42,7 +42,7 @@ async def list_bookies(cluster: Cluster, options: argparse.Namespace, out: Out) 
     return 0
 
 
-async def book_info(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def book_info(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     bookies = sorted(await read_registered(cluster.store))
     answers = await asyncio.gather(*(_info(cluster, bookie) for bookie in bookies))
     failed = False
@@ -65,7 +65,7 @@ async def book_info(cluster: Cluster, options: argparse.Namespace, out: Out) -> 
     return int(failed)
 
 
-async def _info(cluster: Cluster, bookie: str) -> BookieInfo | str:
+async def _info(cluster: ShellContext, bookie: str) -> BookieStatus | str:
     try:
         return await cluster.bookies.client(bookie).info()
     except BookkeeperError as error:
@@ -77,7 +77,7 @@ def _usage(free: int, total: int) -> str:
     return f"{free / 2**30:.1f} GiB free of {total / 2**30:.1f} GiB, {used:.0f} % used"
 
 
-async def instance(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def instance(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     found = await cluster.store.get(INSTANCE_ID_PATH)
     if found is None:
         raise CliError("the cluster has no instance id: no bookie was ever started in it")
@@ -85,7 +85,7 @@ async def instance(cluster: Cluster, options: argparse.Namespace, out: Out) -> i
     return 0
 
 
-async def simple_test(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def simple_test(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     quorum = options.write_quorum or options.ensemble
     ledgers = Ledgers(cluster.store, cluster.client)
     if options.entries < 1:
@@ -115,7 +115,7 @@ async def simple_test(cluster: Cluster, options: argparse.Namespace, out: Out) -
     return 0
 
 
-async def cookie(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def cookie(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     if options.cookie == "list":
         for name in await cluster.store.children(COOKIES_PATH):
             out.say(decode_name(name), bookie=decode_name(name))
@@ -134,7 +134,7 @@ async def cookie(cluster: Cluster, options: argparse.Namespace, out: Out) -> int
     return 0
 
 
-async def _check_unused(cluster: Cluster, bookie: str, *, force: bool) -> None:
+async def _check_unused(cluster: ShellContext, bookie: str, *, force: bool) -> None:
     if bookie in await read_registered(cluster.store):
         raise CliError(f"bookie {bookie} is registered: stop it first")
     if force:
@@ -146,7 +146,9 @@ async def _check_unused(cluster: Cluster, bookie: str, *, force: bool) -> None:
         )
 
 
-async def format_metadata(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def format_metadata(
+    cluster: ShellContext, options: argparse.Namespace, out: ShellOutput
+) -> int:
     bookies = sorted(await read_registered(cluster.store))
     if bookies:
         raise CliError(f"bookies are registered, stop them first: {', '.join(bookies)}")

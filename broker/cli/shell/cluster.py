@@ -13,22 +13,22 @@ from typing import Any
 
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import Placement, Rng
-from bookkeeper.client.placing import placement_for
+from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from bookkeeper.client.pool import BookiePool
+from bookkeeper.client.pool_placement import placement_for
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.transport_grpc.connector import BookieConnector
-from broker.bookie_choice import check_placement, placement_config
 from broker.cli.errors import CliError
 from broker.cluster_broker import tls_files, transport_config
 from broker.config import BrokerConfig
-from metadata.opening import connect_store
+from broker.placement_settings import check_placement, placement_config
+from metadata.factory import connect_store
 from metadata.store import MetadataStore
 
-__all__ = ["Cluster", "Out", "open_cluster"]
+__all__ = ["ShellContext", "ShellOutput", "open_cluster"]
 
 
-class Out:
+class ShellOutput:
     """What an action says: text for people, or JSON, an object a line."""
 
     def __init__(self, as_json: bool) -> None:
@@ -40,16 +40,16 @@ class Out:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ShellContext:
     """Everything an action may need."""
 
     store: MetadataStore
     bookies: BookiePool
     ledgers: LedgerStore
     client: BookKeeperClient
-    placement: Placement
+    placement: EnsemblePlacementPolicy
     markers: UnderReplicationStore
-    rng: Rng
+    rng: PlacementRandom
 
 
 def clock_ms() -> int:
@@ -57,7 +57,7 @@ def clock_ms() -> int:
 
 
 @asynccontextmanager
-async def open_cluster(config: BrokerConfig) -> AsyncIterator[Cluster]:
+async def open_cluster(config: BrokerConfig) -> AsyncIterator[ShellContext]:
     """Sessions and connections of one shell.
 
     Raises:
@@ -80,7 +80,7 @@ async def open_cluster(config: BrokerConfig) -> AsyncIterator[Cluster]:
             placement_for(placement_config(config), pool, rng)
         )
         client = BookKeeperClient(store, pool, placement, clock=clock_ms, rng=rng)
-        yield Cluster(
+        yield ShellContext(
             store,
             pool,
             client.ledgers,

@@ -9,17 +9,17 @@ from collections import Counter
 from pathlib import Path
 
 from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from bookkeeper.ledgers import LedgerView
+from bookkeeper.ledgers import ReadHandle
 from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.ledger_checker import Finding, LedgerChecker
+from bookkeeper.replication.ledger_checker import CheckResult, LedgerChecker
 from bookkeeper.replication.registrations import read_registered
 from broker.cli.errors import CliError
-from broker.cli.shell.cluster import Cluster, Out
+from broker.cli.shell.cluster import ShellContext, ShellOutput
 
 __all__ = ["delete_ledger", "list_ledgers", "read_ledger", "show_metadata", "verify_ledger"]
 
 
-async def list_ledgers(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def list_ledgers(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     async for found in cluster.ledgers.ranges():
         for ledger_id in found.ledger_ids:
             if not options.meta and options.bookie is None:
@@ -38,16 +38,18 @@ async def list_ledgers(cluster: Cluster, options: argparse.Namespace, out: Out) 
     return 0
 
 
-async def show_metadata(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def show_metadata(
+    cluster: ShellContext, options: argparse.Namespace, out: ShellOutput
+) -> int:
     _tell(await _require(cluster, options.ledger), out)
     return 0
 
 
-async def read_ledger(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def read_ledger(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     password = _password(options)
     await _require(cluster, options.ledger)
     reader = await cluster.client.open_ledger(options.ledger, password, recover=options.recover)
-    view = LedgerView(reader)
+    view = ReadHandle(reader)
     last = view.last_confirmed if options.last is None else options.last
     if not 0 <= options.first <= last + 1 or last > view.last_confirmed:
         raise CliError(
@@ -81,7 +83,9 @@ def _password(options: argparse.Namespace) -> bytes:
     return found.removesuffix(b"\n").removesuffix(b"\r")
 
 
-async def verify_ledger(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def verify_ledger(
+    cluster: ShellContext, options: argparse.Namespace, out: ShellOutput
+) -> int:
     metadata = await _require(cluster, options.ledger)
     registered = await read_registered(cluster.store)
     checker = LedgerChecker(cluster.bookies, cluster.rng, ReplicationConfig())
@@ -102,7 +106,7 @@ async def verify_ledger(cluster: Cluster, options: argparse.Namespace, out: Out)
     return int(bool(findings))
 
 
-def _tell_finding(finding: Finding, out: Out) -> None:
+def _tell_finding(finding: CheckResult, out: ShellOutput) -> None:
     out.say(
         str(finding),
         firstEntry=finding.fragment.first_entry,
@@ -112,7 +116,9 @@ def _tell_finding(finding: Finding, out: Out) -> None:
     )
 
 
-async def delete_ledger(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def delete_ledger(
+    cluster: ShellContext, options: argparse.Namespace, out: ShellOutput
+) -> int:
     metadata = await _require(cluster, options.ledger)
     if not options.force:
         whose = {name: value.decode(errors="replace") for name, value in _custom(metadata).items()}
@@ -122,7 +128,7 @@ async def delete_ledger(cluster: Cluster, options: argparse.Namespace, out: Out)
     return 0
 
 
-async def _require(cluster: Cluster, ledger_id: int) -> LedgerMetadata:
+async def _require(cluster: ShellContext, ledger_id: int) -> LedgerMetadata:
     if not 0 <= ledger_id < 2**63:
         raise CliError(f"not a ledger id: {ledger_id}")
     metadata = await cluster.client.read_ledger_metadata(ledger_id)
@@ -135,7 +141,7 @@ def _custom(metadata: LedgerMetadata) -> dict[str, bytes]:
     return dict(metadata.custom_metadata)
 
 
-def _tell(metadata: LedgerMetadata, out: Out) -> None:
+def _tell(metadata: LedgerMetadata, out: ShellOutput) -> None:
     custom = {name: value.decode(errors="replace") for name, value in _custom(metadata).items()}
     segments = [{"firstEntry": s.first_entry, "bookies": s.bookies} for s in metadata.segments]
     quorums = f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}"

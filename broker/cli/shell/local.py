@@ -11,7 +11,7 @@ from pathlib import Path
 from bookkeeper.storage.file_system import DirectoryLock
 from bookkeeper.storage.os_file_system import OsDirectoryLock
 from broker.cli.errors import CliError
-from broker.cli.shell.cluster import Out
+from broker.cli.shell.cluster import ShellOutput
 
 __all__ = ["format_bookie", "list_files"]
 
@@ -19,7 +19,7 @@ _LOCK = "lock"  # held by a running bookie in each of its directories
 _MARKS = ("cookie.json", "directory.json", _LOCK, "journal", "entry-log", "index")
 
 
-def list_files(options: argparse.Namespace, out: Out) -> int:
+def list_files(options: argparse.Namespace, out: ShellOutput) -> int:
     total = 0
     for root in _roots(options):
         sizes: dict[str, tuple[int, int]] = {}
@@ -42,7 +42,7 @@ def list_files(options: argparse.Namespace, out: Out) -> int:
     return 0
 
 
-def format_bookie(options: argparse.Namespace, out: Out) -> int:
+def format_bookie(options: argparse.Namespace, out: ShellOutput) -> int:
     roots = _roots(options)
     for root in roots:
         strange = [path.name for path in root.iterdir() if path.name not in _known(root)]

@@ -12,16 +12,16 @@ from bookkeeper.client.config import ClientConfig
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.decommission import decommission, recover_bookies, without
-from bookkeeper.replication.figures import ReplicationFigures
 from bookkeeper.replication.ledger_checker import LedgerChecker
 from bookkeeper.replication.ledger_repair import LedgerRepair
 from bookkeeper.replication.registrations import read_registered, read_start
+from bookkeeper.replication.replication_throttle import ReplicationThrottle
 from bookkeeper.replication.replicator import Replicator
-from bookkeeper.replication.throttle import Throttle
 from bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
+from bookkeeper.replication.worker_metrics import ReplicationMetrics
 from bookkeeper.replication.zone_store import ZoneStore
 from broker.cli.errors import CliError
-from broker.cli.shell.cluster import Cluster, Out, clock_ms
+from broker.cli.shell.cluster import ShellContext, ShellOutput, clock_ms
 
 __all__ = [
     "auditor",
@@ -35,7 +35,9 @@ __all__ = [
 ]
 
 
-async def auto_recovery(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def auto_recovery(
+    cluster: ShellContext, options: argparse.Namespace, out: ShellOutput
+) -> int:
     if options.enable and options.disable is not None:
         raise CliError("--enable or --disable, not both")
     if options.enable:
@@ -56,7 +58,7 @@ async def auto_recovery(cluster: Cluster, options: argparse.Namespace, out: Out)
     return 0
 
 
-async def auditor(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def auditor(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     found = await cluster.store.get(f"{UNDER_REPLICATION_ROOT}/auditorelection")
     if found is None:
         raise CliError("nobody audits the cluster: is `magnetar autorecovery` running?")
@@ -65,7 +67,7 @@ async def auditor(cluster: Cluster, options: argparse.Namespace, out: Out) -> in
     return 0
 
 
-async def zones(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def zones(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     members: dict[str, list[str]] = defaultdict(list)
     registered = await read_registered(cluster.store)
     for bookie in sorted(registered):
@@ -84,7 +86,9 @@ async def zones(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
     return 0
 
 
-async def list_under_replicated(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def list_under_replicated(
+    cluster: ShellContext, options: argparse.Namespace, out: ShellOutput
+) -> int:
     async for ids in cluster.markers.ledger_ids():
         for ledger_id in ids:
             marker = await cluster.markers.read(ledger_id)
@@ -103,7 +107,9 @@ async def list_under_replicated(cluster: Cluster, options: argparse.Namespace, o
     return 0
 
 
-async def lost_bookie_delay(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def lost_bookie_delay(
+    cluster: ShellContext, options: argparse.Namespace, out: ShellOutput
+) -> int:
     if options.set_seconds is not None:
         try:
             await cluster.markers.set_lost_bookie_delay_s(options.set_seconds)
@@ -115,7 +121,9 @@ async def lost_bookie_delay(cluster: Cluster, options: argparse.Namespace, out: 
     return 0
 
 
-async def trigger_audit(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def trigger_audit(
+    cluster: ShellContext, options: argparse.Namespace, out: ShellOutput
+) -> int:
     delay_s = await cluster.markers.lost_bookie_delay_s()
     # Setting the delay, also to what it is, is what auditors take as the order to look.
     await cluster.markers.set_lost_bookie_delay_s(0.0 if delay_s is None else delay_s)
@@ -123,13 +131,13 @@ async def trigger_audit(cluster: Cluster, options: argparse.Namespace, out: Out)
     return 0
 
 
-async def recover(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def recover(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     bookies = frozenset(filter(None, options.bookies.split(",")))
     if not bookies:
         raise CliError("which bookies?")
     registered = without(bookies, partial(read_registered, cluster.store))
     config = ReplicationConfig()
-    figures = ReplicationFigures()
+    metrics = ReplicationMetrics()
     repair = LedgerRepair(
         cluster.markers,
         cluster.ledgers,
@@ -140,15 +148,15 @@ async def recover(cluster: Cluster, options: argparse.Namespace, out: Out) -> in
             cluster.ledgers,
             cluster.bookies,
             cluster.placement,
-            Throttle(config.bytes_per_s),
+            ReplicationThrottle(config.bytes_per_s),
             config,
-            figures,
+            metrics,
             partial(read_start, cluster.store),
         ),
         rng=cluster.rng,
         config=config,
         client_config=ClientConfig(),
-        figures=figures,
+        metrics=metrics,
         registered=registered,
         is_stopped=lambda: False,
     )
@@ -175,7 +183,9 @@ async def recover(cluster: Cluster, options: argparse.Namespace, out: Out) -> in
     return int(left > 0 and not options.dry_run)
 
 
-async def decommission_bookie(cluster: Cluster, options: argparse.Namespace, out: Out) -> int:
+async def decommission_bookie(
+    cluster: ShellContext, options: argparse.Namespace, out: ShellOutput
+) -> int:
     states = decommission(options.bookie, cluster.store, cluster.ledgers, cluster.markers)
     try:
         async with contextlib.aclosing(states):

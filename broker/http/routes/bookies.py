@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE
-from broker.bookie_choice import policy_of
 from broker.http.dependencies import Service, body_doc, json_body
 from broker.http.errors import ApiError
 from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
+from broker.placement_settings import policy_of
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService

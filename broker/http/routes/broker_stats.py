@@ -97,13 +97,13 @@ async def metrics(service: Service) -> Response:
         stats = topic.stats()
         of_namespace = sums.setdefault(topic.name.namespace, {})
         subscriptions = stats["subscriptions"].values()
-        figures = {name: stats[field] for name, field in _NAMESPACE_FIGURES} | {
+        metrics = {name: stats[field] for name, field in _NAMESPACE_FIGURES} | {
             "brk_no_of_producers": len(stats["publishers"]),
             "brk_no_of_subscriptions": len(subscriptions),
             "brk_no_of_consumers": sum(len(each["consumers"]) for each in subscriptions),
             "brk_msg_backlog": sum(each["msgBacklog"] for each in subscriptions),
         }
-        for name, value in figures.items():
+        for name, value in metrics.items():
             of_namespace[name] = of_namespace.get(name, 0) + value
         if number % _SLICE == 0:
             await asyncio.sleep(0)
@@ -115,7 +115,7 @@ async def metrics(service: Service) -> Response:
     return JsonResponse(
         [
             _metrics(cache, {}),
-            *(_metrics(figures, {"namespace": name}) for name, figures in sorted(sums.items())),
+            *(_metrics(metrics, {"namespace": name}) for name, metrics in sorted(sums.items())),
         ]
     )
 
@@ -125,11 +125,11 @@ async def metrics(service: Service) -> Response:
     summary="Figures of the process and of its garbage collector",
     responses={200: {"content": {"application/json": {"example": _METRICS_EXAMPLE}}}},
 )
-async def process_figures(service: Service) -> Response:
+async def process_metrics(service: Service) -> Response:
     process = psutil.Process()
     with process.oneshot():
         times, memory = process.cpu_times(), process.memory_info()
-        figures = {
+        metrics = {
             "cpuUserSeconds": times.user,
             "cpuSystemSeconds": times.system,
             "residentBytes": memory.rss,
@@ -138,7 +138,7 @@ async def process_figures(service: Service) -> Response:
         }
     return JsonResponse(
         [
-            _metrics(figures, {"MBean": "process"}),
+            _metrics(metrics, {"MBean": "process"}),
             *(
                 _metrics(generation, {"MBean": f"python.gc:generation={number}"})
                 for number, generation in enumerate(gc.get_stats())
@@ -147,8 +147,8 @@ async def process_figures(service: Service) -> Response:
     )
 
 
-def _metrics(figures: dict[str, Any], dimensions: dict[str, str]) -> dict[str, Any]:
-    return {"metrics": figures, "dimensions": dimensions}
+def _metrics(metrics: dict[str, Any], dimensions: dict[str, str]) -> dict[str, Any]:
+    return {"metrics": metrics, "dimensions": dimensions}
 
 
 @router.get(

@@ -20,11 +20,12 @@ from broker.http.dependencies import (
     json_body,
 )
 from broker.http.errors import ApiError, RedirectError
-from broker.http.fan_out import FanOut, Spread
 from broker.http.raw_path import form_decode
 from broker.http.redirects import location_at, require_owner, whom_to_ask
 from broker.http.responses import JsonResponse, no_content
+from broker.http.scatter_gather import ScatterGather, Spread
 from broker.protocol.topic_name import TopicName
+from broker.service.broker_client import BrokerCall
 from broker.service.bundle_load import (
     busiest_bundle,
     fullest_bundle,
@@ -33,7 +34,6 @@ from broker.service.bundle_load import (
     split_points,
     topics_of_bundle,
 )
-from broker.service.peers import PeerCall
 from bundles.errors import BundleBusyError, BundleError, InvalidBundleError
 from bundles.hash_ranges import BUNDLES_MAX, HashRange, topic_hash
 from bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS
@@ -176,7 +176,7 @@ async def split_bundle(
 
 
 async def _find(
-    service: BrokerService, spread: FanOut, bundles: NamespaceBundles, text: str
+    service: BrokerService, spread: ScatterGather, bundles: NamespaceBundles, text: str
 ) -> HashRange:
     if text == "LARGEST":
         return await fullest_bundle(service, bundles)
@@ -189,14 +189,14 @@ async def _find(
 
 
 async def _traffic(
-    service: BrokerService, spread: FanOut, bundles: NamespaceBundles
+    service: BrokerService, spread: ScatterGather, bundles: NamespaceBundles
 ) -> dict[str, float]:
     """Bytes a second, in and out, of a namespace's bundles by range."""
 
     async def here() -> dict[str, Any]:
         return {"lastStats": await loads_by_bundle(service)}
 
-    call = PeerCall("GET", "/admin/v2/broker-stats/load-report")
+    call = BrokerCall("GET", "/admin/v2/broker-stats/load-report")
     loads: dict[str, float] = {}
     for report in (await spread.brokers(here, call)).check().values:
         for name, stats in report["lastStats"].items():

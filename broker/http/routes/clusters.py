@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict
 
 from broker.http.dependencies import Service, body_doc, json_body
 from broker.http.errors import ApiError
-from broker.http.fan_out import FanOut, Spread
 from broker.http.namespace_topics import release_everywhere
 from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
+from broker.http.scatter_gather import ScatterGather, Spread
 from broker.protocol.topic_name import valid_namespace_part
 from loadbalance import policies as placement
 from loadbalance.errors import InvalidDocumentError
@@ -233,8 +233,8 @@ async def delete_cluster(service: Service, cluster: Cluster) -> Response:
     responses={200: {"content": {"application/json": {"example": _PEER_EXAMPLE}}}, **_MISSING},
 )
 async def get_peers(service: Service, cluster: Cluster) -> Response:
-    peers = (await _data(service, cluster)).get("peerClusterNames")
-    return no_content() if peers is None else JsonResponse(peers)
+    broker_client = (await _data(service, cluster)).get("peerClusterNames")
+    return no_content() if broker_client is None else JsonResponse(broker_client)
 
 
 @router.post(
@@ -247,17 +247,17 @@ async def get_peers(service: Service, cluster: Cluster) -> Response:
 async def set_peers(
     service: Service,
     cluster: Cluster,
-    peers: Annotated[list[str] | None, Depends(json_body(list[str]))],
+    broker_client: Annotated[list[str] | None, Depends(json_body(list[str]))],
 ) -> Response:
     data = await _data(service, cluster)
-    for name in peers or ():
+    for name in broker_client or ():
         if name == cluster:
             raise ApiError(412, f"{cluster} itself can't be part of peer-list")
         if await service.resources.cluster(name) is None:
             raise ApiError(412, f"Peer cluster {name} does not exist")
     document = {key: value for key, value in data.items() if key != "peerClusterNames"}
-    if peers is not None:
-        document["peerClusterNames"] = list(dict.fromkeys(peers))
+    if broker_client is not None:
+        document["peerClusterNames"] = list(dict.fromkeys(broker_client))
     await service.resources.put_cluster(cluster, document)
     return no_content()
 
@@ -405,10 +405,10 @@ def _seen(policies: dict[str, Any], broker: str) -> dict[str, Any]:
     return found
 
 
-def _parsed(name: str, document: Any) -> placement.IsolationPolicy | None:
+def _parsed(name: str, document: Any) -> placement.NamespaceIsolationPolicy | None:
     """None: nothing that placement could follow."""
     try:
-        return placement.IsolationPolicy.parse(name, document)
+        return placement.NamespaceIsolationPolicy.parse(name, document)
     except (InvalidDocumentError, AttributeError):
         return None
 
@@ -467,10 +467,10 @@ async def set_isolation_policy(
 
 async def _place_anew(
     service: BrokerService,
-    spread: FanOut,
+    spread: ScatterGather,
     scope: str,
-    old: placement.IsolationPolicy | None,
-    new: placement.IsolationPolicy,
+    old: placement.NamespaceIsolationPolicy | None,
+    new: placement.NamespaceIsolationPolicy,
 ) -> None:
     namespaces = [
         namespace

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from broker.errors import SubscriptionNotFoundError
-from broker.http.access import right_of
 from broker.http.dependencies import (
     Service,
     SubscriptionName,
@@ -23,26 +22,27 @@ from broker.http.dependencies import (
     read_body,
 )
 from broker.http.errors import ApiError
-from broker.http.feed import MessageKey
+from broker.http.internal_consumer import MessageKey
 from broker.http.responses import JsonResponse, no_content
 from broker.http.rest_consume import (
     MESSAGES_MAX,
     UNACKED_MAX,
     WAIT_MS_MAX,
+    AckResults,
     RestSession,
     RestSessions,
     SessionOptions,
-    Settled,
     message_of,
     parse_message_id_text,
     parse_token,
 )
+from broker.http.route_permissions import right_of
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 if TYPE_CHECKING:
-    from broker.http.feed import Delivery
-    from broker.http.value_schemas import Decoded, ValueSchemas
+    from broker.http.internal_consumer import ConsumedMessage
+    from broker.http.value_schemas import DecodedValue, ValueSchemas
     from broker.service.broker_service import BrokerService
 
 __all__ = ["router"]
@@ -134,7 +134,7 @@ async def _options(
 Options = Annotated[SessionOptions, Depends(_options)]
 
 
-class _Wanted:
+class _SessionRequest:
     """The session a call is about; opened by the route, once all of the request is known good.
 
     A dependency that opened it would do so before FastAPI looks at the route's own parameters.
@@ -190,11 +190,11 @@ async def _wanted(
     subscription: SubscriptionName,
     options: Options,
     consumer: Consumer = "",
-) -> _Wanted:
-    return _Wanted(request, topic, subscription, options, consumer)
+) -> _SessionRequest:
+    return _SessionRequest(request, topic, subscription, options, consumer)
 
 
-Wanted = Annotated[_Wanted, Depends(_wanted)]
+Wanted = Annotated[_SessionRequest, Depends(_wanted)]
 
 
 @router.put(
@@ -237,7 +237,7 @@ async def take_messages(
         # Nobody will read this answer: others get the messages now, not after the lease.
         session.give_back(deliveries)
         return no_content()
-    shown = _Shown(request, topic, payload == "base64", decode)
+    shown = _MessageView(request, topic, payload == "base64", decode)
     lines = [line for _, line in await shown.lines(deliveries)]
     content = b'{"session":"%b","messages":[%b]}' % (
         session.session_id.encode(),  # of a base64 alphabet
@@ -278,7 +278,7 @@ async def stream_messages(
 ) -> Response:
     session = await wanted.open()
     events = "text/event-stream" in request.headers.get("accept", "")
-    shown = _Shown(request, topic, payload == "base64", decode)
+    shown = _MessageView(request, topic, payload == "base64", decode)
     # Nothing between here and the client may collect what is to arrive at once.
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(
@@ -289,7 +289,7 @@ async def stream_messages(
 
 
 async def _lines(
-    session: RestSession, shown: _Shown, window: int, *, auto_ack: bool, events: bool
+    session: RestSession, shown: _MessageView, window: int, *, auto_ack: bool, events: bool
 ) -> AsyncIterator[bytes]:
     batches = session.stream(window, alive_s=_ALIVE_S, auto_ack=auto_ack)
     async with aclosing(batches):
@@ -308,7 +308,7 @@ async def _lines(
             yield b"".join(parts)
 
 
-class _Shown:
+class _MessageView:
     """How one call wants its messages."""
 
     def __init__(self, request: Request, topic: TopicName, as_base64: bool, decode: bool) -> None:
@@ -316,9 +316,9 @@ class _Shown:
         self._schemas: ValueSchemas = request.app.state.rest_publishers.schemas
         self._topic, self._as_base64, self._decode = topic, as_base64, decode
 
-    async def lines(self, deliveries: list[Delivery]) -> list[tuple[str, bytes]]:
+    async def lines(self, deliveries: list[ConsumedMessage]) -> list[tuple[str, bytes]]:
         """Token and JSON of each."""
-        values: list[Decoded | None] = [None] * len(deliveries)
+        values: list[DecodedValue | None] = [None] * len(deliveries)
         if self._decode:
             values = await self._schemas.decode(
                 self._topic, [delivery.message for delivery in deliveries]
@@ -336,7 +336,7 @@ class _Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _MessageIds:
     """The messages that a body names, as it does and as they are meant."""
 
     texts: list[str]
@@ -346,12 +346,12 @@ class _Named:
         return [self.texts[place] for place in places]
 
 
-async def _named(request: Request) -> _Named:
+async def _named(request: Request) -> _MessageIds:
     data = await read_body(request)
     return await off_loop(request, len(data), lambda: _names_of(parse_json(request, data)))
 
 
-def _names_of(body: Any) -> _Named:
+def _names_of(body: Any) -> _MessageIds:
     if not isinstance(body, dict):
         raise ApiError(400, "The body must be an object with tokens or messageIds")
     tokens, ids = body.get("tokens") or [], body.get("messageIds") or []
@@ -360,13 +360,13 @@ def _names_of(body: Any) -> _Named:
     if len(tokens) + len(ids) > UNACKED_MAX:
         raise ApiError(413, f"At most {UNACKED_MAX} messages in one call")
     keys = [parse_token(each) for each in tokens] + [parse_message_id_text(each) for each in ids]
-    return _Named([*tokens, *ids], keys)
+    return _MessageIds([*tokens, *ids], keys)
 
 
-Named = Annotated[_Named, Depends(_named)]
+Named = Annotated[_MessageIds, Depends(_named)]
 
 
-def _settled(word: str, settled: Settled, named: _Named) -> Response:
+def _settled(word: str, settled: AckResults, named: _MessageIds) -> Response:
     return JsonResponse(
         {
             word: len(settled.done),

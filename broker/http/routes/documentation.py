@@ -39,13 +39,13 @@ _PAGE: Final = """\
 <link rel="stylesheet" href="docs/swagger-ui.css">
 </head>
 <body>
-<noscript>This page needs JavaScript. The description itself: <a href="openapi.json">openapi.json</a></noscript>
-<div id="api"></div>
+<noscript>This page needs JavaScript. The description itself: <a
+href="openapi.json">openapi.json</a></noscript> <div id="api"></div>
 <script src="docs/swagger-ui-bundle.js"></script>
 <script src="docs/start.js"></script>
 </body>
 </html>
-"""  # noqa: E501 - one element a line
+"""
 _START: Final = """\
 SwaggerUIBundle({
   url: "openapi.json",

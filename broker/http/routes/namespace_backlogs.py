@@ -11,14 +11,14 @@ from fastapi import APIRouter, Path, Response
 from broker.errors import BrokerError, SubscriptionNotFoundError, TopicNotFoundError
 from broker.http.dependencies import Authoritative, Namespace, Service, SubscriptionName
 from broker.http.errors import ApiError
-from broker.http.fan_out import FanOut, Spread
 from broker.http.namespace_topics import topics_everywhere
 from broker.http.responses import no_content
+from broker.http.scatter_gather import ScatterGather, Spread
 from broker.http.topic_access import each, loaded, require_bundle, require_namespace
 from broker.protocol.topic_name import TopicName
 from broker.service import subscription_admin
+from broker.service.broker_client import BrokerCall, BrokerRefusedError, topic_path
 from broker.service.broker_service import BrokerService
-from broker.service.peers import PeerCall, PeerRefusedError, topic_path
 from broker.service.persistent_subscription import PersistentSubscription
 
 __all__ = ["router"]
@@ -38,7 +38,7 @@ _Bundle = Annotated[str, Path(description="Hash range", examples=["0x00000000_0x
 
 
 async def _topics(
-    service: BrokerService, spread: FanOut, namespace: str, bundle: str | None
+    service: BrokerService, spread: ScatterGather, namespace: str, bundle: str | None
 ) -> list[TopicName]:
     """The topics, persistent ones loaded or not, users' and the broker's own.
 
@@ -59,7 +59,7 @@ async def _topics(
 
 async def _clear(
     service: BrokerService,
-    spread: FanOut,
+    spread: ScatterGather,
     namespace: str,
     bundle: str | None,
     subscription: str | None,
@@ -105,7 +105,7 @@ async def _clear_topic(service: BrokerService, name: TopicName, subscription: st
 
 async def _unsubscribe(
     service: BrokerService,
-    spread: FanOut,
+    spread: ScatterGather,
     namespace: str,
     bundle: str | None,
     subscription: str,
@@ -133,7 +133,7 @@ async def _unsubscribe(
 
 
 async def _consumers(
-    service: BrokerService, spread: FanOut, name: TopicName, subscription: str
+    service: BrokerService, spread: ScatterGather, name: TopicName, subscription: str
 ) -> int | None:
     """How many the subscription has on a topic; None: it isn't there."""
 
@@ -145,10 +145,10 @@ async def _consumers(
         one = topic.subscriptions.get(subscription)
         return None if one is None else len(one.consumers)
 
-    call = PeerCall("GET", topic_path(name, "/stats"), "excludePublishers=true")
+    call = BrokerCall("GET", topic_path(name, "/stats"), "excludePublishers=true")
     try:
         found = await spread.on_owner(name, here, call)
-    except PeerRefusedError as error:
+    except BrokerRefusedError as error:
         if error.http_status == _NOT_FOUND:
             return None
         raise
@@ -159,7 +159,7 @@ async def _consumers(
 
 
 async def _delete(
-    service: BrokerService, spread: FanOut, name: TopicName, subscription: str
+    service: BrokerService, spread: ScatterGather, name: TopicName, subscription: str
 ) -> None:
     async def here() -> None:
         topic = await service.get_topic(name, create=False)
@@ -167,10 +167,10 @@ async def _delete(
 
     tail = "/subscription/" + quote(quote(subscription, safe=""), safe="")
     try:
-        await spread.on_owner(name, here, PeerCall("DELETE", topic_path(name, tail)))
+        await spread.on_owner(name, here, BrokerCall("DELETE", topic_path(name, tail)))
     except (SubscriptionNotFoundError, TopicNotFoundError):
         pass  # somebody was faster
-    except PeerRefusedError as error:
+    except BrokerRefusedError as error:
         if error.http_status != _NOT_FOUND:
             raise
 

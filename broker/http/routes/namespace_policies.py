@@ -8,12 +8,12 @@ from fastapi import APIRouter
 
 from broker.http.dependencies import Namespace, Service
 from broker.http.policy_access import namespace_policies, read_strictly
-from broker.http.policy_routes import Holder, Level, add_policy_routes
+from broker.http.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
 from broker.policies.documents import change_namespace, change_quota, in_namespace
 from broker.policies.quotas import QUOTAS
 
 if TYPE_CHECKING:
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
     from broker.policies.table import Policy
 
 __all__ = ["router"]
@@ -21,11 +21,11 @@ __all__ = ["router"]
 router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["namespaces"])
 
 
-class NamespaceHolder(Holder):
-    async def policies(self) -> Policies:
+class NamespacePolicyScope(PolicyScope):
+    async def policies(self) -> EffectivePolicies:
         return await namespace_policies(self.service, self.namespace)
 
-    def stored(self, policies: Policies, policy: Policy) -> Any:
+    def stored(self, policies: EffectivePolicies, policy: Policy) -> Any:
         return in_namespace(policies.document, policy, self.service.cluster)
 
     async def store(self, policy: Policy, value: Any) -> None:
@@ -34,7 +34,7 @@ class NamespaceHolder(Holder):
             self.namespace, lambda document: change_namespace(document, policy, cluster, value)
         )
 
-    def stored_quotas(self, policies: Policies) -> dict[str, Any]:
+    def stored_quotas(self, policies: EffectivePolicies) -> dict[str, Any]:
         return policies.document.get(QUOTAS) or {}
 
     async def store_quota(self, kind: str, quota: dict[str, Any] | None) -> None:
@@ -43,11 +43,13 @@ class NamespaceHolder(Holder):
         )
 
 
-async def _holder(service: Service, namespace: Namespace) -> Holder:
-    return NamespaceHolder(service, namespace)
+async def _holder(service: Service, namespace: Namespace) -> PolicyScope:
+    return NamespacePolicyScope(service, namespace)
 
 
 add_policy_routes(
     router,
-    Level(holder=_holder, body=read_strictly, at=lambda row: row.namespace, is_topic=False),
+    ScopeConfig(
+        policy_scope=_holder, body=read_strictly, at=lambda row: row.namespace, is_topic=False
+    ),
 )

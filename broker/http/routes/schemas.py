@@ -20,13 +20,13 @@ from broker.http.dependencies import (
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
 from broker.protocol.topic_name import TopicName
-from broker.service.schemas.admission import rules_of
 from broker.service.schemas.definition import (
     DEFINITION_BYTES_MAX,
     SCHEMA_TYPES,
     SchemaDefinition,
 )
 from broker.service.schemas.key_value import join_texts, texts_of
+from broker.service.schemas.schema_checks import rules_of
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService

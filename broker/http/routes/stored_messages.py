@@ -15,7 +15,7 @@ from broker.http.messages import UndecodableEntryError, decode_whole_entry
 from broker.http.responses import JsonResponse
 from broker.http.topic_access import TOPIC, message_id, persistent
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_head import parse_head
+from broker.protocol.entry_header import parse_header
 from broker.protocol.text import readable
 from broker.service.broker_service import BrokerService
 from broker.service.rates import iso_time
@@ -136,9 +136,9 @@ async def peek(
     found = await persistent(service, topic, "Peek messages")
     if nth < 1:
         raise ApiError(412, "Positions begin at 1")
-    ledger, holder = found.ledger, found.subscriptions.get(subscription)
-    if holder is not None and holder.cursor is not None:
-        position = await _nth_unacked(ledger, holder.cursor, nth)
+    ledger, policy_scope = found.ledger, found.subscriptions.get(subscription)
+    if policy_scope is not None and policy_scope.cursor is not None:
+        position = await _nth_unacked(ledger, policy_scope.cursor, nth)
     else:
         before = ledger.previous_position(ledger.first_position())
         position = ledger.position_after(before, nth)
@@ -179,7 +179,9 @@ async def id_by_time(
         "specific topic partition",
     )
     ledger = found.ledger
-    before = await ledger.find_newest(lambda head, _: parse_head(head).publish_time_ms < timestamp)
+    before = await ledger.find_newest(
+        lambda head, _: parse_header(head).publish_time_ms < timestamp
+    )
     if not ledger.entry_count:
         return JsonResponse(message_id(EARLIEST, topic))
     first = ledger.first_position() if before is None else ledger.next_position(before)

@@ -15,8 +15,8 @@ from broker.http.dependencies import (
     json_body,
 )
 from broker.http.errors import ApiError
-from broker.http.fan_out import Spread
 from broker.http.responses import JsonResponse, no_content
+from broker.http.scatter_gather import Spread
 from broker.http.topic_access import (
     ID_DOC,
     NOT_FOUND,
@@ -257,27 +257,27 @@ async def analyze_backlog(
     if not isinstance(found, PersistentSubscription):
         raise ApiError(405, "Analyze backlog on a non-persistent topic is not allowed")
     config = service.config
-    figures = await subscription_admin.analyze_backlog(
+    metrics = await subscription_admin.analyze_backlog(
         found,
         None if body is None else body.position,
         entries_max=config.subscription_backlog_scan_max_entries,
         time_max_ms=config.subscription_backlog_scan_max_time_ms,
     )
     answer: dict[str, Any] = {
-        "entries": figures.entries,
-        "messages": figures.messages,
-        "markerMessages": figures.markers,
+        "entries": metrics.entries,
+        "messages": metrics.messages,
+        "markerMessages": metrics.markers,
         "filterRejectedEntries": 0,
-        "filterAcceptedEntries": figures.entries - figures.markers,
+        "filterAcceptedEntries": metrics.entries - metrics.markers,
         "filterRescheduledEntries": 0,
         "filterRejectedMessages": 0,
-        "filterAcceptedMessages": figures.messages,
+        "filterAcceptedMessages": metrics.messages,
         "filterRescheduledMessages": 0,
-        "aborted": figures.aborted,
+        "aborted": metrics.aborted,
     }
-    if figures.first is not None and figures.last is not None:
-        answer["firstMessageId"] = format_position(figures.first)
-        answer["lastMessageId"] = format_position(figures.last)
+    if metrics.first is not None and metrics.last is not None:
+        answer["firstMessageId"] = format_position(metrics.first)
+        answer["lastMessageId"] = format_position(metrics.last)
     return JsonResponse(answer)
 
 

@@ -16,8 +16,8 @@ from broker.http.dependencies import (
     json_body,
 )
 from broker.http.errors import ApiError
-from broker.http.fan_out import Spread
 from broker.http.responses import JsonResponse, no_content
+from broker.http.scatter_gather import Spread
 from broker.http.topic_access import (
     ID_DOC,
     NOT_FOUND,

@@ -23,7 +23,7 @@ from broker.http.policy_access import (
     read_leniently,
     require_local,
 )
-from broker.http.policy_routes import Holder, Level, add_policy_routes
+from broker.http.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
 from broker.http.responses import JsonResponse, no_content
 from broker.http.topic_access import TOPIC
 from broker.policies.documents import (
@@ -41,7 +41,7 @@ from broker.policies.table import policy_of_field
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.policies.effective import Policies
+    from broker.policies.effective import EffectivePolicies
     from broker.policies.table import Policy
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
@@ -78,17 +78,17 @@ async def _change(
     return no_content()
 
 
-class TopicHolder(Holder):
+class TopicPolicyScope(PolicyScope):
     """One layer, ``local`` or ``global``, of a topic's document."""
 
     def __init__(self, service: BrokerService, name: TopicName, scope: str) -> None:
         super().__init__(service, name.namespace)
         self._name, self._scope = name, scope
 
-    async def policies(self) -> Policies:
+    async def policies(self) -> EffectivePolicies:
         return await own_policies(self.service, self._name)
 
-    def stored(self, policies: Policies, policy: Policy) -> Any:
+    def stored(self, policies: EffectivePolicies, policy: Policy) -> Any:
         return in_topic(policies.topic_document, self._scope, policy.field)
 
     async def store(self, policy: Policy, value: Any) -> None:
@@ -100,7 +100,7 @@ class TopicHolder(Holder):
             TOPIC_RETENTION_BELOW_QUOTA if is_retention else "",
         )
 
-    def stored_quotas(self, policies: Policies) -> Document:
+    def stored_quotas(self, policies: EffectivePolicies) -> Document:
         return in_topic(policies.topic_document, self._scope, QUOTAS) or {}
 
     async def store_quota(self, kind: str, quota: Document | None) -> None:
@@ -112,12 +112,13 @@ class TopicHolder(Holder):
         )
 
 
-async def _holder(service: Service, topic: Topic, scope: Scope) -> Holder:
-    return TopicHolder(service, topic, scope)
+async def _holder(service: Service, topic: Topic, scope: Scope) -> PolicyScope:
+    return TopicPolicyScope(service, topic, scope)
 
 
 add_policy_routes(
-    router, Level(holder=_holder, body=read_leniently, at=lambda row: row.topic, is_topic=True)
+    router,
+    ScopeConfig(policy_scope=_holder, body=read_leniently, at=lambda row: row.topic, is_topic=True),
 )
 
 

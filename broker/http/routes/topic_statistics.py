@@ -11,10 +11,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from broker.http.dependencies import Authoritative, Service, Topic, flag, json_body
 from broker.http.errors import ApiError
-from broker.http.fan_out import Spread
 from broker.http.long_answers import in_pieces, long_object
 from broker.http.partitioned_stats import sum_topic_stats
 from broker.http.responses import JsonResponse
+from broker.http.scatter_gather import Spread
 from broker.http.topic_access import (
     ID_DOC,
     NOT_FOUND,
@@ -37,8 +37,8 @@ from broker.http.topic_internals import (
     volatile_internal_stats,
 )
 from broker.protocol.topic_name import TopicName
+from broker.service.broker_client import BrokerCall, topic_path
 from broker.service.broker_service import BrokerService
-from broker.service.peers import PeerCall, topic_path
 from broker.service.persistent_topic import PersistentTopic
 from broker.service.topic_stats import (
     add_earliest_times,
@@ -185,7 +185,7 @@ async def partitioned_stats(
         topic,
         lambda name: options.of(service, name),
         count=record.get("partitions", 0),
-        call=lambda part: PeerCall("GET", topic_path(part, "/stats"), query),
+        call=lambda part: BrokerCall("GET", topic_path(part, "/stats"), query),
     )
     # Never used yet, or deleted: counts as empty.
     parts = answers.without(404).check().by_name()
@@ -284,7 +284,7 @@ async def partitioned_internal_stats(
         topic,
         lambda name: _internal_stats(service, name),
         count=record.get("partitions", 0),
-        call=lambda part: PeerCall("GET", topic_path(part, "/internalStats"), wants_text=True),
+        call=lambda part: BrokerCall("GET", topic_path(part, "/internalStats"), wants_text=True),
     )
     parts = answers.without(404).check().by_name()
     metadata = {"metadata": partitioned_metadata(record)}

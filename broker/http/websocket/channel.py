@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from starlette.websockets import WebSocket
 
-__all__ = ["Channel"]
+__all__ = ["WebSocketChannel"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ CLOSE_S = 5.0
 GOING_AWAY, TOO_BIG, INTERNAL, RESTART = 1001, 1009, 1011, 1012
 
 
-class Channel:
+class WebSocketChannel:
     """Text frames out through one writer task, so that callers on the loop never wait.
 
     Callers bound what they queue: producers by pending messages, consumers by credit and bytes.
@@ -80,7 +80,7 @@ class Channel:
         if self._end_reading is not None:
             self._end_reading()
 
-    async def run(self, read: Callable[[Channel], Awaitable[None]]) -> None:
+    async def run(self, read: Callable[[WebSocketChannel], Awaitable[None]]) -> None:
         """Let ``read`` take what comes, until it returns or we have closed the socket."""
         task = asyncio.current_task()
         assert task is not None

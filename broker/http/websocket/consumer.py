@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from broker.errors import BrokerError
-from broker.http.feed import Delivery, Feed, MessageKey
+from broker.http.internal_consumer import ConsumedMessage, InternalConsumer, MessageKey
+from broker.http.internal_producer import InternalProducer
 from broker.http.messages import (
     HEAVY_BYTES,
     MessageIdError,
@@ -23,7 +24,6 @@ from broker.http.messages import (
     encode_single,
     parse_message_id,
 )
-from broker.http.publisher import Publisher
 from broker.http.websocket.channel import CLOSE_BASE, RESTART
 from broker.http.websocket.fields import iso_millis, whole
 from broker.protocol import pulsar_api_pb2 as pb
@@ -35,7 +35,7 @@ from managed_ledger.position import EARLIEST, LATEST, Position
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from broker.http.websocket.channel import Channel
+    from broker.http.websocket.channel import WebSocketChannel
     from broker.http.websocket.parameters import ConsumerParameters, ReaderParameters
     from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
@@ -51,7 +51,7 @@ NACKS_MAX = 20_000  # that wait for their delay; beyond it the oldest one is red
 _PUSH_AT_ONCE = 64  # deliveries per turn: the loop is free again after about a millisecond
 
 
-def message_json(delivery: Delivery) -> dict[str, Any]:
+def message_json(delivery: ConsumedMessage) -> dict[str, Any]:
     """A message as WebSocket and REST consumers see it."""
     message = delivery.message
     item: dict[str, Any] = {
@@ -79,7 +79,7 @@ def message_json(delivery: Delivery) -> dict[str, Any]:
     return item
 
 
-def _shown_id(delivery: Delivery) -> str:
+def _shown_id(delivery: ConsumedMessage) -> str:
     """As the text form of Pulsar's clients."""
     index = delivery.message.batch_index
     tail = f":{index}" if index >= 0 else ""
@@ -118,7 +118,7 @@ def key_of(message_id: pb.MessageIdData) -> MessageKey:
     )
 
 
-def _light(ready: Iterable[Delivery]) -> int:
+def _light(ready: Iterable[ConsumedMessage]) -> int:
     """How many of the next ones can be written in a turn of the loop; 0: the first one can't."""
     count = size = 0
     for delivery in islice(ready, _PUSH_AT_ONCE):
@@ -134,15 +134,15 @@ class _Session:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._channel: Channel | None = None
+        self._channel: WebSocketChannel | None = None
         self._pushing = False
         self._long_push: asyncio.Task[None] | None = None
         self._shows_topic = False
-        self.feed = Feed(
+        self.consumer_feed = InternalConsumer(
             service, self._push_soon, self._on_lost, service.config.web_socket_buffer_bytes
         )
 
-    async def run(self, channel: Channel) -> None:
+    async def run(self, channel: WebSocketChannel) -> None:
         """Serve until the client leaves."""
         self._channel = channel
         self._push_soon()
@@ -169,14 +169,14 @@ class _Session:
     def close(self) -> None:
         if self._long_push is not None:
             self._long_push.cancel()
-        self.feed.close()
+        self.consumer_feed.close()
 
     async def _on_word(self, item: dict[str, Any]) -> None:
         raise AssertionError("each kind of session understands its own words")
 
     def _answer_end_of_topic(self) -> None:
         assert self._channel is not None
-        text = "true" if self.feed.end_of_topic else "false"
+        text = "true" if self.consumer_feed.end_of_topic else "false"
         self._channel.send(f'{{"endOfTopic":{text}}}')
 
     def _push_soon(self) -> None:
@@ -186,39 +186,49 @@ class _Session:
 
     def _push(self) -> None:
         self._pushing = False
-        channel, feed = self._channel, self.feed
-        if channel is None or feed.closed or not feed.ready or feed.credit <= 0:
+        channel, consumer_feed = self._channel, self.consumer_feed
+        if (
+            channel is None
+            or consumer_feed.closed
+            or not consumer_feed.ready
+            or consumer_feed.credit <= 0
+        ):
             return
         count = _PUSH_AT_ONCE
-        if feed.buffered_bytes > HEAVY_BYTES and (count := _light(feed.ready)) == 0:
+        if (
+            consumer_feed.buffered_bytes > HEAVY_BYTES
+            and (count := _light(consumer_feed.ready)) == 0
+        ):
             self._pushing = True
-            push = self._push_long(channel, self._admit(feed.take(1)))
+            push = self._push_long(channel, self._admit(consumer_feed.take(1)))
             self._long_push = asyncio.get_running_loop().create_task(push)
             return
-        for delivery in self._admit(feed.take(count)):
+        for delivery in self._admit(consumer_feed.take(count)):
             channel.send(
                 self._text_of(delivery),
-                lambda d=delivery: feed.release((d,)),  # type: ignore[misc]
+                lambda d=delivery: consumer_feed.release((d,)),  # type: ignore[misc]
             )
-        if feed.ready and feed.credit > 0:
+        if consumer_feed.ready and consumer_feed.credit > 0:
             self._push_soon()
 
-    async def _push_long(self, channel: Channel, deliveries: list[Delivery]) -> None:
+    async def _push_long(
+        self, channel: WebSocketChannel, deliveries: list[ConsumedMessage]
+    ) -> None:
         """A large message, written as JSON in a thread; the next ones wait for it."""
         for delivery in deliveries:
             text = await self._service.schemas.in_value_thread(lambda d=delivery: self._text_of(d))  # type: ignore[misc]
-            channel.send(text, lambda d=delivery: self.feed.release((d,)))  # type: ignore[misc]
+            channel.send(text, lambda d=delivery: self.consumer_feed.release((d,)))  # type: ignore[misc]
         self._pushing = False
-        if self.feed.ready and self.feed.credit > 0:
+        if self.consumer_feed.ready and self.consumer_feed.credit > 0:
             self._push_soon()
 
-    def _text_of(self, delivery: Delivery) -> str:
+    def _text_of(self, delivery: ConsumedMessage) -> str:
         item = message_json(delivery)
         if self._shows_topic:
             item["topic"] = delivery.topic
         return orjson.dumps(item).decode()
 
-    def _admit(self, deliveries: list[Delivery]) -> list[Delivery]:
+    def _admit(self, deliveries: list[ConsumedMessage]) -> list[ConsumedMessage]:
         """Which of the deliveries the client is to see."""
         return deliveries
 
@@ -247,9 +257,11 @@ class ConsumerSession(_Session):
         self._nacks: OrderedDict[MessageKey, float] = OrderedDict()
         self._unacked: OrderedDict[MessageKey, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
-        self._dead_letters: dict[str, Publisher] = {}  # by topic; one unless there are several
+        self._dead_letters: dict[
+            str, InternalProducer
+        ] = {}  # by topic; one unless there are several
         self._dead_letter_tasks: set[asyncio.Task[None]] = set()
-        self.feed.crypto_action = parameters.crypto_action
+        self.consumer_feed.crypto_action = parameters.crypto_action
 
     async def open(self, remote: str, client_version: str) -> None:
         """Subscribe.
@@ -258,7 +270,9 @@ class ConsumerSession(_Session):
             BrokerError: the upgrade is to be refused with its status.
         """
         request = self._request()
-        await self.feed.open_all(self._names, request, remote=remote, client_version=client_version)
+        await self.consumer_feed.open_all(
+            self._names, request, remote=remote, client_version=client_version
+        )
         self._start_pushing()
 
     def _request(self) -> SubscribeRequest:
@@ -274,7 +288,7 @@ class ConsumerSession(_Session):
 
     def _start_pushing(self) -> None:
         if not self._parameters.pull:
-            self.feed.add_credit(self._parameters.queue_size)
+            self.consumer_feed.add_credit(self._parameters.queue_size)
 
     @property
     def writes_to(self) -> Sequence[TopicName]:
@@ -290,7 +304,7 @@ class ConsumerSession(_Session):
                 found.append(TopicName.parse(self._dead_letter_topic(str(name))))
         return found
 
-    def _named(self, delivery: Delivery) -> str:
+    def _named(self, delivery: ConsumedMessage) -> str:
         """The topic as the client has named it: of a partition perhaps the partitioned one."""
         if any(delivery.topic == name.full for name in self._names):
             return delivery.topic
@@ -315,7 +329,7 @@ class ConsumerSession(_Session):
             if count < 0:
                 raise ValueError("permitMessages must not be negative")
             if self._parameters.pull:
-                self.feed.add_credit(min(count, 1_000_000))
+                self.consumer_feed.add_credit(min(count, 1_000_000))
                 self._push_soon()
         elif kind == "isEndOfTopic":
             self._answer_end_of_topic()
@@ -329,7 +343,7 @@ class ConsumerSession(_Session):
             self._acknowledge(self._key(item))
 
     async def _unsubscribe(self) -> None:
-        await self.feed.unsubscribe()
+        await self.consumer_feed.unsubscribe()
 
     def _key(self, item: dict[str, Any]) -> MessageKey:
         text = item.get("messageId")
@@ -338,7 +352,7 @@ class ConsumerSession(_Session):
         return key_of(parse_message_id(text))
 
     def _acknowledge(self, key: MessageKey) -> None:
-        self.feed.acknowledge(key)
+        self.consumer_feed.acknowledge(key)
         self._unacked.pop(key, None)
         self._nacks.pop(key, None)
         self._free_slot()
@@ -349,24 +363,25 @@ class ConsumerSession(_Session):
         self._nacks[key] = asyncio.get_running_loop().time() + delay_s
         self._nacks.move_to_end(key)  # the order is that of the deadlines
         if len(self._nacks) > NACKS_MAX:  # more than any window: made-up ids, or repeated ones
-            self.feed.redeliver([self._nacks.popitem(last=False)[0]])
+            self.consumer_feed.redeliver([self._nacks.popitem(last=False)[0]])
         self._arm(delay_s)
         self._free_slot()
 
     def _free_slot(self) -> None:
         if not self._parameters.pull:
-            self.feed.add_credit(1)
-            if self.feed.ready:
+            self.consumer_feed.add_credit(1)
+            if self.consumer_feed.ready:
                 self._push_soon()
 
-    def _admit(self, deliveries: list[Delivery]) -> list[Delivery]:
+    def _admit(self, deliveries: list[ConsumedMessage]) -> list[ConsumedMessage]:
         redeliver_max = self._parameters.redeliver_max
         if redeliver_max:
-            # As Pulsar's Java client: redelivered that often, refused once more, then buried.
+            # As Pulsar's Java client: redelivered that often, refused once more, then sent to the
+            # dead letter topic.
             dead = [d for d in deliveries if d.redelivery_count > redeliver_max]
             if dead:
                 deliveries = [d for d in deliveries if d.redelivery_count <= redeliver_max]
-                self._bury(dead)
+                self._send_to_dead_letter_topic(dead)
         if self._parameters.ack_timeout_ms and deliveries:
             timeout_s = self._parameters.ack_timeout_ms / 1000
             deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -395,16 +410,16 @@ class ConsumerSession(_Session):
             if waiting:
                 self._arm(next(iter(waiting.values())) - now_s)
         if due:
-            self.feed.redeliver(due)
+            self.consumer_feed.redeliver(due)
 
     # --- dead letters
 
-    def _bury(self, dead: list[Delivery]) -> None:
-        task = asyncio.create_task(self._publish_dead(dead))
+    def _send_to_dead_letter_topic(self, dead: list[ConsumedMessage]) -> None:
+        task = asyncio.create_task(self._publish_dead_letter(dead))
         self._dead_letter_tasks.add(task)
         task.add_done_callback(self._dead_letter_tasks.discard)
 
-    async def _publish_dead(self, dead: list[Delivery]) -> None:
+    async def _publish_dead_letter(self, dead: list[ConsumedMessage]) -> None:
         """Copy to the dead letter topic, then acknowledge: a crash may give two, never none."""
         for delivery in dead:
             topic = self._named(delivery) if self._shows_topic else str(self._names[0])
@@ -413,7 +428,7 @@ class ConsumerSession(_Session):
                 publisher = await self._dead_letter_publisher(name)
             except (BrokerError, ValueError) as error:
                 logger.warning("dead letter topic %s: %s", name, error)
-                self.feed.redeliver([delivery.key])
+                self.consumer_feed.redeliver([delivery.key])
                 continue
             source = delivery.message
             message = OutgoingMessage(
@@ -430,14 +445,14 @@ class ConsumerSession(_Session):
                 key_is_base64=source.key_is_base64,
             )
             entry = encode_single(publisher.producer_name, message, self._service.clock())
-            ticket = _Buried(self, delivery)
-            publisher.producers[publisher.route(message)].publish([entry], ticket)
+            publish_context = _DeadLetter(self, delivery)
+            publisher.producers[publisher.route(message)].publish([entry], publish_context)
 
-    async def _dead_letter_publisher(self, name: str) -> Publisher:
+    async def _dead_letter_publisher(self, name: str) -> InternalProducer:
         known = self._dead_letters.get(name)
         if known is not None and not known.closed:
             return known
-        publisher = await Publisher.open(
+        publisher = await InternalProducer.open(
             self._service,
             TopicName.parse(name),
             "",
@@ -445,35 +460,35 @@ class ConsumerSession(_Session):
             client_version="WebSocket",
         )
         faster = self._dead_letters.get(name)  # of other messages' task
-        if self.feed.closed or (faster is not None and not faster.closed):
+        if self.consumer_feed.closed or (faster is not None and not faster.closed):
             publisher.close()
             return faster or publisher
         self._dead_letters[name] = publisher
         return publisher
 
-    def buried(self, delivery: Delivery, error: Exception | None) -> None:
-        if self.feed.closed:
+    def dead_letter_done(self, delivery: ConsumedMessage, error: Exception | None) -> None:
+        if self.consumer_feed.closed:
             return
-        self.feed.release((delivery,))
+        self.consumer_feed.release((delivery,))
         if error is None:
             self._acknowledge(delivery.key)
         else:
             self._negative_acknowledge(delivery.key)
 
 
-class _Buried:
+class _DeadLetter:
     """Ticket of one dead letter."""
 
     __slots__ = ("_delivery", "_session")
 
-    def __init__(self, session: ConsumerSession, delivery: Delivery) -> None:
+    def __init__(self, session: ConsumerSession, delivery: ConsumedMessage) -> None:
         self._session, self._delivery = session, delivery
 
     def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
-        self._session.buried(self._delivery, None)
+        self._session.dead_letter_done(self._delivery, None)
 
     def failed(self, index: int, count: int, error: Exception) -> None:
-        self._session.buried(self._delivery, error)
+        self._session.dead_letter_done(self._delivery, error)
 
 
 class ReaderSession(_Session):
@@ -485,7 +500,7 @@ class ReaderSession(_Session):
         super().__init__(service)
         self._name = name
         self._parameters = parameters
-        self.feed.crypto_action = parameters.crypto_action
+        self.consumer_feed.crypto_action = parameters.crypto_action
 
     async def open(self, remote: str, client_version: str) -> None:
         """Subscribe at the start message.
@@ -509,10 +524,12 @@ class ReaderSession(_Session):
             durable=False,
             start_position=position,
         )
-        await self.feed.open(self._name, request, remote=remote, client_version=client_version)
+        await self.consumer_feed.open(
+            self._name, request, remote=remote, client_version=client_version
+        )
         if not isinstance(start, str) and start.batch_index >= 0:
-            self.feed.skip_through(start.ledgerId, start.entryId, start.batch_index)
-        self.feed.add_credit(self._parameters.queue_size)
+            self.consumer_feed.skip_through(start.ledgerId, start.entryId, start.batch_index)
+        self.consumer_feed.add_credit(self._parameters.queue_size)
 
     async def _on_word(self, item: dict[str, Any]) -> None:
         if item.get("type") == "isEndOfTopic":
@@ -521,7 +538,7 @@ class ReaderSession(_Session):
         text = item.get("messageId")
         if isinstance(text, str):
             # Acknowledged for the cursor's own sake: what it holds in memory stays small.
-            self.feed.acknowledge(key_of(parse_message_id(text)))
-        self.feed.add_credit(1)
-        if self.feed.ready:
+            self.consumer_feed.acknowledge(key_of(parse_message_id(text)))
+        self.consumer_feed.add_credit(1)
+        if self.consumer_feed.ready:
             self._push_soon()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
 
-__all__ = ["TOPICS_MAX", "NamePattern", "PatternSession", "TopicGuard"]
+__all__ = ["TOPICS_MAX", "NamePattern", "PatternSession", "TopicAuthorizer"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _AGAIN_S, _AGAIN_MAX_S = 0.1, 30.0
 _SLICE: Final = 500  # names between which others get their turn: a millisecond or two
 
 
-class TopicGuard(Protocol):
+class TopicAuthorizer(Protocol):
     """Asks for the rights of a topic that the pattern has met."""
 
     async def rights_of(self, name: TopicName, writes: Iterable[TopicName]) -> list[Right]:
@@ -97,7 +97,7 @@ class PatternSession(ConsumerSession):
         subscription: str,
         parameters: ConsumerParameters,
         changes: TopicChanges,
-        guard: TopicGuard | None,
+        guard: TopicAuthorizer | None,
     ) -> None:
         """``guard``: None while authorization is off."""
         super().__init__(service, (), subscription, parameters)
@@ -131,7 +131,7 @@ class PatternSession(ConsumerSession):
             BrokerError: the upgrade is to be refused with its status.
         """
         self._remote, self._client_version = remote, client_version
-        self.feed.on_topic_lost = self._on_topic_lost
+        self.consumer_feed.on_topic_lost = self._on_topic_lost
         self._following = True
         self._changes.add(self._pattern.namespace, self._on_change)
         names = await self._matching()
@@ -196,14 +196,14 @@ class PatternSession(ConsumerSession):
         self._rights[str(name)] = rights
         self._subscribed.add(str(name))
         try:
-            await self.feed.add_topic(
+            await self.consumer_feed.add_topic(
                 name, request, remote=self._remote, client_version=self._client_version
             )
         except BaseException:
             self._forget(str(name))
             raise
         if not self._following:  # unsubscribed meanwhile
-            self.feed.remove_topic(str(name))
+            self.consumer_feed.remove_topic(str(name))
         if self.on_rights is not None:
             self.on_rights()
 
@@ -278,7 +278,7 @@ class PatternSession(ConsumerSession):
                 while self._gone:
                     topic = self._gone.pop()
                     self._forget(topic)
-                    self.feed.remove_topic(topic)
+                    self.consumer_feed.remove_topic(topic)
                 if self._wanted:
                     await self._try(self._wanted.pop())
         finally:

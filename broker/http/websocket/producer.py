@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from broker.http.internal_producer import InternalProducer
 from broker.http.messages import (
     COMPRESSIONS,
     HEAVY_BYTES,
@@ -22,7 +23,6 @@ from broker.http.messages import (
     encode_message_id,
     encode_single,
 )
-from broker.http.publisher import Publisher
 from broker.http.websocket.fields import FieldError, base64_bytes, flag, text, time_ms, whole
 from broker.http.websocket.parameters import add_encryption_key
 from broker.protocol import pulsar_api_pb2 as pb
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.http.local_producer import Entry
-    from broker.http.websocket.channel import Channel
+    from broker.http.websocket.channel import WebSocketChannel
     from broker.http.websocket.parameters import ProducerParameters
     from broker.protocol.topic_name import TopicName
     from broker.service.access_control import Right
@@ -54,7 +54,7 @@ class _RefusedError(Exception):
         self.code = code
 
 
-class _Sent:
+class _BatchContext:
     """Ticket of one publish call: the contexts of its messages, entry by entry."""
 
     __slots__ = ("_contexts", "_partition", "_session", "deadline_s", "waiting")
@@ -109,14 +109,14 @@ class ProducerSession:
         self._parameters = parameters
         self.batching = parameters.batching
         self._next_sequence_id = parameters.first_sequence_id + 1
-        self._publisher: Publisher | None = None
-        self._channel: Channel | None = None
+        self._publisher: InternalProducer | None = None
+        self._channel: WebSocketChannel | None = None
         self._collected: list[tuple[OutgoingMessage, str | None]] = []
         self._turn_characters = 0  # of frames, since others had a turn
         self._flush_scheduled = False
         self._pending = 0  # messages taken and not answered
         self._watch: asyncio.TimerHandle | None = None
-        self._sent: deque[_Sent] = deque()  # only kept while a send timeout is set
+        self._sent: deque[_BatchContext] = deque()  # only kept while a send timeout is set
 
     @property
     def writes_to(self) -> Sequence[TopicName]:
@@ -132,7 +132,7 @@ class ProducerSession:
         Raises:
             BrokerError: the upgrade is to be refused with its status.
         """
-        self._publisher = await Publisher.open(
+        self._publisher = await InternalProducer.open(
             self._service,
             self._name,
             self._parameters.producer_name,
@@ -146,7 +146,7 @@ class ProducerSession:
         if self._parameters.first_sequence_id < 0:  # it goes on where its name left off
             self._next_sequence_id = self._publisher.next_sequence_id
 
-    async def run(self, channel: Channel) -> None:
+    async def run(self, channel: WebSocketChannel) -> None:
         """Serve until the client leaves."""
         self._channel = channel
         while (frame := await channel.receive()) is not None:
@@ -248,7 +248,7 @@ class ProducerSession:
             self._publish(publisher, self._encoded(publisher, collected))
 
     def _encoded(
-        self, publisher: Publisher, collected: Sequence[tuple[OutgoingMessage, str | None]]
+        self, publisher: InternalProducer, collected: Sequence[tuple[OutgoingMessage, str | None]]
     ) -> list[tuple[int, list[Entry], list[list[str | None]]]]:
         """Entries and the contexts of their messages, by the index of their producer."""
         name = publisher.producer_name
@@ -260,12 +260,14 @@ class ProducerSession:
         return [(index, *self._encode(name, pairs)) for index, pairs in routed.items()]
 
     def _publish(
-        self, publisher: Publisher, parts: list[tuple[int, list[Entry], list[list[str | None]]]]
+        self,
+        publisher: InternalProducer,
+        parts: list[tuple[int, list[Entry], list[list[str | None]]]],
     ) -> None:
         timeout_ms = self._parameters.send_timeout_ms
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         for index, entries, contexts in parts:
-            sent = _Sent(self, publisher.partition_of(index), contexts, deadline_s)
+            sent = _BatchContext(self, publisher.partition_of(index), contexts, deadline_s)
             if timeout_ms:
                 self._sent.append(sent)
             publisher.producers[index].publish(entries, sent)

@@ -69,7 +69,7 @@ class _Inbox:
         return self._newest_first.pop()
 
 
-class _Gate:
+class _OpenEvent:
     """What uvicorn uses of an asyncio.Event, open most of the time; one waits at it."""
 
     __slots__ = ("_open", "_waiting")
@@ -133,7 +133,7 @@ class CorkedWebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._out: list[bytes] = []
         self.queue = _Inbox()  # type: ignore[assignment]  # as much of a queue as is used
-        self.writable = _Gate()  # type: ignore[assignment]  # the same of an event
+        self.writable = _OpenEvent()  # type: ignore[assignment]  # the same of an event
         super().connection_made(transport)
 
     _rest = b""  # read, and to be parsed when it is its turn

@@ -17,11 +17,11 @@ from broker.errors import (
     ProducerBlockedQuotaExceededExceptionError,
     TopicTerminatedError,
 )
-from broker.http.access import authorize_websocket, caller_of, require
 from broker.http.dependencies import make_topic_name
 from broker.http.errors import ApiError, error_response, response_of
 from broker.http.raw_path import form_decode
-from broker.http.websocket.channel import CLOSE_BASE, INTERNAL, Channel
+from broker.http.route_permissions import authorize_websocket, caller_of, require
+from broker.http.websocket.channel import CLOSE_BASE, INTERNAL, WebSocketChannel
 from broker.http.websocket.consumer import ConsumerSession, ReaderSession
 from broker.http.websocket.parameters import (
     ConsumerParameters,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.websockets import WebSocket
 
-    from broker.http.live_requests import LiveRequest
+    from broker.http.authenticated_requests import AuthenticatedRequest
     from broker.service.access_control import AccessControl, Right
     from broker.service.broker_service import BrokerService
 
@@ -59,7 +59,7 @@ class _Session(Protocol):
         """What it has asked for by itself since it was opened."""
 
     async def open(self, remote: str, client_version: str) -> None: ...
-    async def run(self, channel: Channel) -> None: ...
+    async def run(self, channel: WebSocketChannel) -> None: ...
     def close(self) -> None: ...
 
 
@@ -116,11 +116,11 @@ def _pattern_session(websocket: WebSocket, service: BrokerService) -> _Session:
         _subscription(websocket),
         ConsumerParameters.parse(_query(websocket)),
         websocket.app.state.topic_changes,
-        _Guard(websocket) if websocket.app.state.access is not None else None,
+        _PatternAuthorizer(websocket) if websocket.app.state.access is not None else None,
     )
 
 
-class _Guard:
+class _PatternAuthorizer:
     """Asks for the topics that a pattern meets."""
 
     def __init__(self, websocket: WebSocket) -> None:
@@ -242,10 +242,10 @@ async def _may_write(websocket: WebSocket, session: _Session) -> list[Right]:
     return rights
 
 
-class _GuardedSocket:
+class _AuthorizedSocket:
     """An open socket that ends when one of its rights is taken away."""
 
-    def __init__(self, rights: list[Right], session: _Session, channel: Channel) -> None:
+    def __init__(self, rights: list[Right], session: _Session, channel: WebSocketChannel) -> None:
         self._rights = rights
         self._session, self._channel = session, channel
 
@@ -270,14 +270,14 @@ async def _run(
 ) -> None:
     config = service.config
     await websocket.accept()
-    channel = Channel(
+    channel = WebSocketChannel(
         websocket,
         config.web_socket_session_idle_timeout_millis / 1000,
         config.web_socket_max_text_frame_size,
     )
     channel.watch_idle()
-    guarded = _GuardedSocket(rights, session, channel)
-    live: LiveRequest | None = websocket.scope["state"].get("live_request")
+    guarded = _AuthorizedSocket(rights, session, channel)
+    live: AuthenticatedRequest | None = websocket.scope["state"].get("live_request")
     if live is not None:
         live.end = guarded.lose_login
     try:

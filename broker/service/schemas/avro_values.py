@@ -20,14 +20,14 @@ import orjson
 from fastavro.schema import SchemaParseException, UnknownType
 
 from broker.errors import InvalidSchemaError
-from broker.service.schemas.avro_form import parse_avro, without_logical
-from broker.service.schemas.avro_reading import (
+from broker.service.schemas.avro_decoding import (
     DEPTH_MAX,
     EMPTY_VALUES_MAX,
     AvroReader,
     empty_values,
 )
-from broker.service.schemas.avro_shaping import shape
+from broker.service.schemas.avro_definition import parse_avro, without_logical
+from broker.service.schemas.avro_encoding import shape
 from broker.service.schemas.value_errors import ValueCodecError
 
 __all__ = ["AvroCodec", "JsonCodec", "check_empty_values"]

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from broker.errors import IncompatibleSchemaError, InvalidSchemaError
-from broker.service.schemas.avro_form import canonical_text, parse_avro, why_unreadable
+from broker.service.schemas.avro_definition import canonical_text, parse_avro, why_unreadable
 from broker.service.schemas.definition import (
     AUTO_CONSUME,
     AVRO_FORMS,

@@ -21,8 +21,8 @@ from broker.service.schemas.compatibility import (
     same_definition,
     validate,
 )
-from broker.service.schemas.figures import SchemaFigures
 from broker.service.schemas.history import SchemaHistory, is_large
+from broker.service.schemas.metrics import SchemaMetrics
 from metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
 from metadata.paths import check_path, encode_name
 from metadata.recipes import CachedValues
@@ -65,7 +65,7 @@ class SchemaRegistry:
         self._checks = ThreadPoolExecutor(_CHECKS_AT_ONCE, "schemas")
         # Values of REST calls that take their time must not keep typed clients from connecting.
         self._values = ThreadPoolExecutor(_CHECKS_AT_ONCE, "values")
-        self.figures = SchemaFigures()
+        self.metrics = SchemaMetrics()
 
     def close(self) -> None:
         self._cache.close()
@@ -103,13 +103,13 @@ class SchemaRegistry:
 
     async def get(self, name: TopicName, version: int) -> StoredSchema | None:
         """One version, None when there is none or it is deleted."""
-        with self.figures.operation("get", name.namespace):
+        with self.metrics.operation("get", name.namespace):
             found = (await self._recent(name)).get(version)
             return (await self.history(name)).get(version) if found is None else found
 
     async def latest(self, name: TopicName) -> StoredSchema | None:
         """The newest version, None when there is none or it is deleted."""
-        with self.figures.operation("get", name.namespace):
+        with self.metrics.operation("get", name.namespace):
             return (await self.history(name)).latest()
 
     async def find(self, name: TopicName, definition: SchemaDefinition) -> int | None:
@@ -135,13 +135,13 @@ class SchemaRegistry:
 
     @contextmanager
     def _judging(self, name: TopicName) -> Iterator[None]:
-        figures = self.figures.of(name.namespace)
+        metrics = self.metrics.of(name.namespace)
         try:
             yield
         except IncompatibleSchemaError:
-            figures.incompatible += 1
+            metrics.incompatible += 1
             raise
-        figures.compatible += 1
+        metrics.compatible += 1
 
     async def check_consumer(
         self, name: TopicName, definition: SchemaDefinition, strategy: Strategy
@@ -179,7 +179,7 @@ class SchemaRegistry:
                 version = await self.in_thread(lambda: _decide(history, definition, rules))
             return history.appended(definition, self._clock()) if version is None else version
 
-        with self.figures.operation("put", name.namespace):
+        with self.metrics.operation("put", name.namespace):
             return await self._update(name, change)
 
     async def delete(self, name: TopicName) -> int:
@@ -194,7 +194,7 @@ class SchemaRegistry:
                 return history.last_version
             return history.marked_deleted(self._clock())
 
-        with self.figures.operation("del", name.namespace):
+        with self.metrics.operation("del", name.namespace):
             return await self._update(name, change)
 
     async def drop(self, name: TopicName) -> None:

@@ -59,7 +59,7 @@ class Pod(threading.Thread):
         self._news = threading.Event()
         self._renewed: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._grace_s: float | None = None  # None: it is to live
-        self._told: Object = {}
+        self._applied: Object = {}
         self._conditions: dict[str, Object] = {}
         self._begun = now_text()
         self._is_gone = False
@@ -231,7 +231,7 @@ class Pod(threading.Thread):
     def _tell(self) -> bool:
         """Report the status if it has changed; whether the API server knows it."""
         status = self._status()
-        if status == self._told or self._is_gone or self._is_cut:
+        if status == self._applied or self._is_gone or self._is_cut:
             return True
         try:
             self._around.api.patch(f"{self._path}/status", self._with_uid({"status": status}))
@@ -240,7 +240,7 @@ class Pod(threading.Thread):
         except (ApiError, OSError) as error:
             _logger.warning("%s: status not reported: %s", self._path, error)
             return False
-        self._told = status
+        self._applied = status
         return True
 
     def _with_uid(self, change: Object) -> Object:

@@ -87,7 +87,7 @@ def _run(strategy: str, load: str, options: dict[str, Any]) -> dict[str, Any]:
         "strategy": strategy,
         "load": load,
         "options": options,
-        "figures": _figures(run, to_move, first),
+        "figures": _metrics(run, to_move, first),
         "violations": run.watch.violations[:20],
         "history": [
             {name: round(row[name], 4) for name in ("minute", "deviation", "highest", "moves")}
@@ -96,7 +96,7 @@ def _run(strategy: str, load: str, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _figures(run: Run, to_move: float, first: float) -> dict[str, str]:
+def _metrics(run: Run, to_move: float, first: float) -> dict[str, str]:
     history, world = run.world.history, run.world
     hour_ago = history[-61]["moves"] if len(history) > 60 else 0.0
     size = world.config.message_bytes

@@ -18,10 +18,10 @@ from typing import Any
 
 from loadbalance.balancer import Balancer
 from loadbalance.config import BalancerConfig
-from loadbalance.model import BrokerLoad, BundleLoad, BundleStats, Move, ResourceUsage, Weights
-from loadbalance.moved_note import MovedNote, StoreClock
-from loadbalance.policies import Policies
+from loadbalance.model import BrokerLoad, BundleData, BundleStats, Move, ResourceUsage, Weights
+from loadbalance.policies import PlacementPolicies
 from loadbalance.reporting import report_due
+from loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
 from tests.simulation.balancer.loads import Load
 
 __all__ = ["Leader", "SimBroker", "World", "WorldConfig"]
@@ -92,7 +92,7 @@ class World:
         self.index = {name: number for number, name in enumerate(self.names)}
         self.rate = [0.0] * config.bundles
         self.owner: list[SimBroker | None] = [None] * config.bundles
-        self.policies = Policies()
+        self.policies = PlacementPolicies()
         self.leaders: list[Leader] = []
         self.moved: list[tuple[float, int, str, str]] = []  # when, bundle, source, target
         self.counters: Counter[str] = Counter()
@@ -103,7 +103,7 @@ class World:
         # The store: what leaders leave to those after them.
         self.note: bytes | None = None  # of bundles that were moved
         self.store_jump_s = 0.0  # of the store's clock
-        self.averages: dict[str, BundleLoad] = {}
+        self.averages: dict[str, BundleData] = {}
         self._weights = Weights.of(settings)
         self._ending: list[tuple[float, int, int, Move, Leader, bool]] = []  # heap of moves
         self._sequence = 0
@@ -170,7 +170,7 @@ class World:
         self.counters["elections"] += 1
         return leader
 
-    def set_policies(self, policies: Policies) -> None:
+    def set_policies(self, policies: PlacementPolicies) -> None:
         self.policies = policies
         for leader in self.leaders:
             leader.balancer.on_policies(policies)
@@ -212,11 +212,11 @@ class World:
 
     def _report_if_due(self, broker: SimBroker) -> None:
         age_s = self.now_s - broker.written_s
-        now = self._figures(broker)
+        now = self._metrics(broker)
         if report_due(broker.written, age_s, now, self.settings, self._weights):
             self.write_report(broker)
 
-    def _figures(self, broker: SimBroker) -> BrokerLoad:
+    def _metrics(self, broker: SimBroker) -> BrokerLoad:
         config = self.config
         if broker.in_order is None:
             broker.in_order = sorted(broker.names)
@@ -237,7 +237,7 @@ class World:
         )
 
     def write_report(self, broker: SimBroker) -> None:
-        load = self._figures(broker)
+        load = self._metrics(broker)
         size = self.config.message_bytes
         wanted = sum([self.rate[each] for each in broker.bundles])
         served = load.msg_rate_in / wanted if wanted else 1.0
@@ -265,12 +265,12 @@ class World:
     def _round(self, leader: Leader) -> None:
         now_s, own_s = self.now_s, self.now_s + leader.ahead_s
         note_ms = leader.store_clock.now_ms(own_s)
-        leader.balancer.restore_resting(MovedNote.decode(self.note).ages_s(note_ms), own_s)
+        leader.balancer.restore_cooldowns(UnloadCooldowns.decode(self.note).ages_s(note_ms), own_s)
         moves = [each for each in leader.balancer.round(own_s) if each is not None]
         self.counters["decided"] += len(moves)
         # As the shell does: the note is in the store before the orders leave, by compare-and-set,
         # so that a second leader sees it.
-        note, claimed = MovedNote.decode(self.note).claim(
+        note, claimed = UnloadCooldowns.decode(self.note).claim(
             [each.bundle for each in moves], note_ms, leader.balancer.grace_s, 1_000_000
         )
         self.note = note.encode("")

@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.entry_prefixes import PrefixesFromEntries
 from bookkeeper.errors import BookieUnavailableError, LedgerError
-from bookkeeper.heads import HeadsFromEntries
 from bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
-    BookieInfo,
+    BookieStatus,
     LacReply,
     ReadReply,
     Stripe,
@@ -95,7 +95,7 @@ class Exchange:
             self._on_reply(None)
 
 
-class LinkedBookie(HeadsFromEntries):
+class LinkedBookie(PrefixesFromEntries):
     """A ``BookieClient``; late and repeated answers come through, which is worse than gRPC."""
 
     is_backlogged = False
@@ -218,7 +218,7 @@ class LinkedBookie(HeadsFromEntries):
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         return await self._require(lambda bookie: bookie.list_ledgers(first, count_max))
 
-    async def info(self) -> BookieInfo:
+    async def info(self) -> BookieStatus:
         return await self._require(lambda bookie: bookie.info())
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:

@@ -17,9 +17,9 @@ from bookkeeper.client import quorum
 from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.ledger_metadata import (
+    EnsembleSegment,
     LedgerMetadata,
     LedgerState,
-    Segment,
     decode,
     transition_error,
 )
@@ -341,7 +341,7 @@ class Judge:
         )
 
     def _end_looked_at(
-        self, history: LedgerHistory, metadata: LedgerMetadata, segment: Segment
+        self, history: LedgerHistory, metadata: LedgerMetadata, segment: EnsembleSegment
     ) -> int:
         """Up to where a repair that ends now has to have looked at a segment."""
         end = metadata.segment_end(segment.first_entry)
@@ -445,7 +445,7 @@ class Judge:
             if segment not in known:
                 self._check_segment_zones(new, segment)
 
-    def _check_segment_zones(self, metadata: LedgerMetadata, segment: Segment) -> None:
+    def _check_segment_zones(self, metadata: LedgerMetadata, segment: EnsembleSegment) -> None:
         for slots in quorum.write_sets(metadata.ensemble_size, metadata.write_quorum):
             places = [self.zones[segment.bookies[slot]] for slot in slots]
             zones = {zone for zone, _ in places}

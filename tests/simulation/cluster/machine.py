@@ -16,9 +16,9 @@ from typing import Protocol
 
 from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig, CollectionConfig, StorageConfig
+from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
+from bookkeeper.bookie.integrity_service import IntegrityService
 from bookkeeper.bookie.ledger_storage import LedgerStorage
-from bookkeeper.bookie.upkeep import Upkeep
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import BookkeeperError, StorageError
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
@@ -44,7 +44,7 @@ STORAGE = StorageConfig(
     run_entries_max=8,
     run_bytes_max=2 << 10,
 )
-COLLECTION = CollectionConfig(
+COLLECTION = GarbageCollectionConfig(
     minor_interval_s=0.0,
     major_interval_s=3.0,
     compaction_bytes_per_s=0,  # a limit would go by the real clock
@@ -136,7 +136,7 @@ class BookieMachine:
         self.accepts_data_loss = False
         self.is_damaged = False
         self.busy_until = 0.0
-        self.upkeep: Upkeep | None = None
+        self.background_tasks: IntegrityService | None = None
         self.on_open: Callable[[BookieMachine, Bookie, ClusterStore], None] = lambda *_: None
         self.store: ClusterStore | None = None
         self._server = server
@@ -389,7 +389,7 @@ class BookieMachine:
             is_fenced = (
                 ledger_id < storage.lost_below
                 if state is None
-                else state.fenced or state.limbo or state.unsure
+                else state.fenced or state.limbo or state.fence_unknown
             )
             self._judge.check(
                 is_fenced or ledger_id in storage.deleted or self._is_gone(ledger_id),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from metadata.arguments import check_delete, check_put
+from metadata.argument_checks import check_delete, check_put
 from metadata.errors import (
     BadVersionError,
     EphemeralParentError,

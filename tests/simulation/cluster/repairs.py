@@ -9,14 +9,14 @@ import asyncio
 from typing import Any, Final
 
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.collector import GarbageCollector
 from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.current_metadata import CurrentMetadata
+from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.integrity_check import IntegrityConfig
+from bookkeeper.bookie.integrity_service import IntegrityService, IntegrityServiceConfig
+from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
 from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
-from bookkeeper.bookie.peers import LedgerPeers
+from bookkeeper.bookie.replica_source import EnsembleReplicaSource
 from bookkeeper.bookie.scrubber import ScrubConfig
-from bookkeeper.bookie.upkeep import Upkeep, UpkeepConfig
 from bookkeeper.client.async_ledger_recovery import recover_ledger
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_store import LedgerStore
@@ -126,7 +126,7 @@ class Repairs:
         collector = GarbageCollector(
             bookie,
             ledgers,
-            before_listing=CurrentMetadata(store, host, instance_id).check,
+            before_listing=MetadataFreshnessCheck(store, host, instance_id).check,
             over_replicated=OverReplicatedLedgers(host, ledgers, locks),
             now_s=lambda: clock_ms() / 1000,
         )
@@ -136,15 +136,15 @@ class Repairs:
         async def recover(ledger_id: int) -> LedgerMetadata:
             return await recover_ledger(ledger_id, ledgers, pool, placement, cluster.rng, config)
 
-        upkeep = Upkeep(
+        background_tasks = IntegrityService(
             bookie,
-            LedgerPeers(host, ledgers, pool, recover, locks.repairs),
-            UpkeepConfig(
+            EnsembleReplicaSource(host, ledgers, pool, recover, locks.repairs),
+            IntegrityServiceConfig(
                 scrub_enabled=self.scrubs,
                 scrub=ScrubConfig(interval_s=2.0, bytes_per_s=0, first_s=0.5),
                 integrity=IntegrityConfig(open_grace_s=0.6, retry_s=0.5, retry_max_s=1.0),
             ),
         )
-        upkeep.scrubber._now_s = lambda: clock_ms() / 1000
-        machine.upkeep = upkeep
-        upkeep.start()
+        background_tasks.scrubber._now_s = lambda: clock_ms() / 1000
+        machine.background_tasks = background_tasks
+        background_tasks.start()

@@ -19,7 +19,7 @@ from tests.simulation.cluster.nodes import PROCESS, ClusterLoop, Process
 
 
 class EventWorker:
-    """Stands in for ``Worker`` and ``StepWorker``."""
+    """Stands in for ``Worker`` and ``CooperativeWorker``."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         assert isinstance(loop, ClusterLoop)
@@ -99,6 +99,6 @@ def threads_as_events() -> Iterator[None]:
     with (
         patch.multiple(workers.Worker, **replaced),
         patch.multiple(workers.Worker, create=True, **helpers),
-        patch.multiple(workers.StepWorker, **steps),
+        patch.multiple(workers.CooperativeWorker, **steps),
     ):
         yield

@@ -10,7 +10,7 @@ from typing import Any
 
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import ClientConfig, ReadConfig, SpeculationConfig, WriteConfig
-from bookkeeper.client.placement import Placement, RandomPlacement
+from bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.storage.memory_file_system import PowerLoss
 from metadata.errors import MetadataError
@@ -77,7 +77,9 @@ class Cluster:
         # Dice of their own: the other seeds are the runs they were before there were late copies.
         self._late_rng = random.Random(5 * simulator.seed + 3)
         self.repeats_late = self._late_rng.random() < 0.3
-        self.placement: Callable[[BookiePool], Placement] = lambda _: RandomPlacement(self.rng)
+        self.placement: Callable[[BookiePool], EnsemblePlacementPolicy] = lambda _: RandomPlacement(
+            self.rng
+        )
         self._lives: dict[str, int] = {}
         for number in range(bookies):
             zone = ZONES[number % len(ZONES)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.environment import squeeze
+from bookkeeper.environment import normalize_key
 from broker.config import _FIELD_OF_KEY, _FORMER_KEYS, BrokerConfig, ConfigError
 from broker.pulsar_settings import (
     BOOKKEEPER,
@@ -52,14 +52,16 @@ def another(default: str) -> str:
 
 def test_each_name_has_one_meaning() -> None:
     assert len(DEFAULTS) == len(_ROWS) == 568
-    obeyed = {name for name in DEFAULTS if squeeze(name) in _FIELD_OF_KEY.keys() | _FORMER_KEYS}
+    obeyed = {
+        name for name in DEFAULTS if normalize_key(name) in _FIELD_OF_KEY.keys() | _FORMER_KEYS
+    }
     tables = (obeyed, LACKING.keys(), FEATURES.keys(), TUNING)
     assert sum(map(len, tables)) == 568
     assert set().union(*tables) == DEFAULTS.keys()
     for name, default in FEATURES.items() | {(name, row.default) for name, row in LACKING.items()}:
         assert default == DEFAULTS[name]
-    of_others = _FIELD_OF_KEY.keys() | {squeeze(name) for name in DEFAULTS}
-    assert not {squeeze(name) for name in BOOKKEEPER} & of_others
+    of_others = _FIELD_OF_KEY.keys() | {normalize_key(name) for name in DEFAULTS}
+    assert not {normalize_key(name) for name in BOOKKEEPER} & of_others
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.auth.refusals import one_value
+from bookkeeper.auth.refusal_log import one_value
 from broker.auth.authorization import (
     EVERY_SUBSCRIPTION,
     NO_GRANTS,

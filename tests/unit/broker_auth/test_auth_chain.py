@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from bookkeeper.auth.keys import load_secret_key
 from broker.auth.authenticator import Authenticator
 from broker.auth.basic import BasicProvider
-from broker.auth.build import build
-from broker.auth.chain import Chain, Credentials
+from broker.auth.chain import Credentials, ProviderChain
 from broker.auth.errors import KeyFormatError, TooManyChecksError
 from broker.auth.openid import OpenIdProvider, parse_discovery, parse_key_set
 from broker.auth.password_checks import PasswordChecks
-from broker.auth.provider import KeysNeededError, Principal, Provider
+from broker.auth.provider import AuthenticationProvider, KeysNeededError, Principal
+from broker.auth.provider_factory import build
 from broker.auth.token import TokenProvider, TokenRules
 from broker.config import BrokerConfig, ConfigError
 from broker.errors import AuthenticationError, AuthorizationError
@@ -68,9 +68,9 @@ class Clock:
 
 
 def authenticator(
-    *providers: Provider, anonymous: str = "", clock: Clock | None = None
+    *providers: AuthenticationProvider, anonymous: str = "", clock: Clock | None = None
 ) -> Authenticator:
-    return Authenticator(Chain(providers, anonymous, frozenset()), clock_s=clock or Clock())
+    return Authenticator(ProviderChain(providers, anonymous, frozenset()), clock_s=clock or Clock())
 
 
 async def test_providers_of_one_method_are_asked_in_turn() -> None:
@@ -138,7 +138,7 @@ class Checks(PasswordChecks):
 
 
 def by_password(checks: Checks, clock: Clock | None = None) -> Authenticator:
-    chain = Chain([BasicProvider({"joe": "a"})], "", frozenset())
+    chain = ProviderChain([BasicProvider({"joe": "a"})], "", frozenset())
     return Authenticator(chain, passwords=checks, clock_s=clock or Clock())
 
 
@@ -170,7 +170,7 @@ async def test_whose_password_was_good_before_waits_for_nobody() -> None:
     with pytest.raises(AuthenticationError):
         await subject.authenticate(Credentials("basic", b"joe:b"))
     assert checks.asked == [(b"a", False), (b"a", True), (b"a", True), (b"b", False)]
-    subject.use(Chain([BasicProvider({"joe": "b"})], "", frozenset()))
+    subject.use(ProviderChain([BasicProvider({"joe": "b"})], "", frozenset()))
     with pytest.raises(AuthenticationError):
         await subject.authenticate(shown)
     assert checks.asked[4:] == [(b"a", False)]
@@ -208,7 +208,7 @@ async def test_who_waits_for_an_issuer_leaves_room_for_others() -> None:
 
 
 def test_who_may_speak_for_others() -> None:
-    chain = Chain((), "", frozenset({"proxy", "other-proxy"}))
+    chain = ProviderChain((), "", frozenset({"proxy", "other-proxy"}))
     assert chain.check_original("alice", None, same_is_good=False) is None
     assert chain.check_original("alice", "", same_is_good=False) is None
     assert chain.check_original("proxy", "alice", same_is_good=False) == "alice"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.auth.password_queue import PasswordQueue, Waiting
+from broker.auth.password_queue import PasswordQueue, QueuedCheck
 
 
-def waiting(address: str, name: str = "joe", *, is_trusted: bool = False) -> Waiting:
-    return Waiting(address, name, is_trusted)
+def waiting(address: str, name: str = "joe", *, is_trusted: bool = False) -> QueuedCheck:
+    return QueuedCheck(address, name, is_trusted)
 
 
 def filled(queue: PasswordQueue, *many: tuple[str, str, int]) -> None:

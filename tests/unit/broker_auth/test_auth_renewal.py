@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from broker.auth.authenticator import Authenticator
 from broker.auth.basic import BasicProvider
-from broker.auth.chain import Chain, Credentials
-from broker.auth.file_modes import KeyFile, complaint
+from broker.auth.chain import Credentials, ProviderChain
+from broker.auth.file_permissions import KeyFile, complaint
 from broker.auth.key_files import KeyFiles
 from broker.auth.password_checks import PasswordChecks
 from broker.auth.provider import KeysNeededError, Principal
@@ -48,7 +48,7 @@ class Session:
     proofs: list[tuple[Credentials, str]]
     doubted: list[Credentials] = field(default_factory=list)
 
-    def doubt(self, credentials: Credentials) -> None:
+    def on_key_revoked(self, credentials: Credentials) -> None:
         self.doubted.append(credentials)
 
 
@@ -248,7 +248,9 @@ class GatedChecks(PasswordChecks):
 async def test_a_check_under_way_when_keys_change_is_made_again() -> None:
     """Else a login with the old password would be good for the rest of a connection's life."""
     checks = GatedChecks()
-    old, new = (Chain([BasicProvider({"alice": word})], "", frozenset()) for word in ("old", "new"))
+    old, new = (
+        ProviderChain([BasicProvider({"alice": word})], "", frozenset()) for word in ("old", "new")
+    )
     authenticator = Authenticator(old, passwords=checks)
     good, bad = Credentials("basic", b"alice:new"), Credentials("basic", b"alice:old")
     tasks = [asyncio.ensure_future(authenticator.authenticate(each)) for each in (good, bad)]
@@ -275,10 +277,10 @@ class Unreachable:
 
 
 async def test_an_issuer_that_does_not_answer_takes_nothing_back() -> None:
-    authenticator = Authenticator(Chain([], "", frozenset()))
+    authenticator = Authenticator(ProviderChain([], "", frozenset()))
     session = Session([(Credentials("token", b"x"), "alice")])
     authenticator.start_login(session)
-    authenticator.use(Chain([Unreachable()], "", frozenset()))
+    authenticator.use(ProviderChain([Unreachable()], "", frozenset()))
     await everybody_asked(authenticator)
     assert session.doubted == []
 
@@ -287,15 +289,15 @@ async def test_one_session_that_fails_to_end_spares_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Session):
-        def doubt(self, credentials: Credentials) -> None:
-            super().doubt(credentials)
+        def on_key_revoked(self, credentials: Credentials) -> None:
+            super().on_key_revoked(credentials)
             raise RuntimeError("on purpose")
 
-    authenticator = Authenticator(Chain([], "", frozenset()))
+    authenticator = Authenticator(ProviderChain([], "", frozenset()))
     sessions = [Broken([(Credentials("token", b"x"), "alice")]) for _ in range(3)]
     for each in sessions:
         authenticator.start_login(each)
-    authenticator.use(Chain([], "", frozenset()))
+    authenticator.use(ProviderChain([], "", frozenset()))
     await everybody_asked(authenticator)
     assert [len(each.doubted) for each in sessions] == [1, 1, 1]
     assert caplog.text.count("RuntimeError: on purpose") == 3

@@ -24,10 +24,10 @@ from bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
-from broker.auth.build import build
 from broker.auth.errors import KeyFormatError
 from broker.auth.key_files import KeyFiles
 from broker.auth.provider import Principal
+from broker.auth.provider_factory import build
 from broker.auth.token import TokenProvider, TokenRules
 from broker.config import BrokerConfig
 from broker.errors import AuthenticationError

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from broker.auth.without_effect import without_effect
+from broker.auth.config_warnings import without_effect
 from broker.config import BrokerConfig
 from tests.unit.broker_service.doubles import Broker
 

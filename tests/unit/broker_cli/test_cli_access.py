@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.access import Access
+from broker.cli.client_auth import ClientAuth
 from broker.cli.errors import CliError
 from broker.cli.main import build_parser, main
-from broker.cli.profiles import DEFAULT, Profiles, Target, resolve, target_of
+from broker.cli.profiles import DEFAULT, ClusterTarget, Profiles, resolve, target_of
 
 JAVA = "org.apache.pulsar.client.impl.auth."
-ONE = Target("pulsar+ssl://one:6651", "https://one:8443", "token", "token:abc", "/ca.pem")
+ONE = ClusterTarget("pulsar+ssl://one:6651", "https://one:8443", "token", "token:abc", "/ca.pem")
 
 
 @pytest.mark.parametrize("plugin", ["token", JAVA + "AuthenticationToken"])
@@ -22,14 +22,14 @@ def test_tokens_in_all_of_pulsars_forms(plugin: str, params: str, tmp_path: Path
     (tmp_path / "token").write_text("abc\n")
     if params.startswith("file:"):
         params = f"file://{tmp_path / 'token'}"
-    access = Access(plugin, params)
+    access = ClientAuth(plugin, params)
     assert (access.method, access.data()) == ("token", b"abc")
     assert access.headers() == {"Authorization": "Bearer abc"}
 
 
 @pytest.mark.parametrize("params", ['{"userId":"u","password":"p:w"}', "u:p:w"])
 def test_user_and_password(params: str) -> None:
-    access = Access(JAVA + "AuthenticationBasic", params)
+    access = ClientAuth(JAVA + "AuthenticationBasic", params)
     assert (access.method, access.data()) == ("basic", b"u:p:w")
     assert access.headers() == {"Authorization": "Basic dTpwOnc="}
 
@@ -45,14 +45,14 @@ def test_bad_parameters_are_refused_without_being_repeated() -> None:
         ("kerberos", "secret"),
     ):
         with pytest.raises(CliError) as caught:
-            Access(plugin, params).headers()
+            ClientAuth(plugin, params).headers()
         assert "secret" not in str(caught.value)
     for params in ("", "tlsCertFile:/a", "tlsCertFile:/no/a,tlsKeyFile:/no/b"):
         with pytest.raises(CliError):
-            Access("tls", params).tls()
+            ClientAuth("tls", params).tls()
     with pytest.raises(CliError, match="TLS"):
-        Access(trusted="/no/such/file").tls()
-    assert "secret" not in repr(Access("token", "secret"))
+        ClientAuth(trusted="/no/such/file").tls()
+    assert "secret" not in repr(ClientAuth("token", "secret"))
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def test_variables_and_options_say_who(environment: dict[str, str]) -> None:
         "MAGNETAR_TLS_TRUST_CERT_PATH": "/other.pem",
     }
     target = resolve(None, "pulsar://elsewhere:1", None, variables)
-    assert target.access == Access("basic", "u:p", "/other.pem")
+    assert target.access == ClientAuth("basic", "u:p", "/other.pem")
     words = ["read", "t", "--auth-plugin", "tls", "--auth-params", "x", "--tls-allow-insecure"]
     target = target_of(build_parser(words).parse_args(words))
-    assert target.access == Access("tls", "x", "/ca.pem", True)
+    assert target.access == ClientAuth("tls", "x", "/ca.pem", True)
     words = ["admin", "--auth-params", "x", "tenants", "list"]
     with pytest.raises(CliError, match="needs --auth-plugin"):
         target_of(build_parser(words).parse_args(words))

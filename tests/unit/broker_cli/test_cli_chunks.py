@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from broker.cli.chunks import ChunkAssembler, Whole
+from broker.cli.chunks import AssembledMessage, ClientChunkAssembler
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import parse_entry_body
 
 
-def add(chunks: ChunkAssembler, uuid: str, index: int, count: int = 3) -> Whole | None:
+def add(
+    chunks: ClientChunkAssembler, uuid: str, index: int, count: int = 3
+) -> AssembledMessage | None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
     metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = uuid, index, count
     origin = (1, pb.MessageIdData(ledgerId=ord(uuid), entryId=index))
     return chunks.add(metadata, f"{uuid}{index}".encode(), origin)
 
 
-def dropped(chunks: ChunkAssembler) -> list[str]:
+def dropped(chunks: ClientChunkAssembler) -> list[str]:
     return [f"{chr(message_id.ledgerId)}{message_id.entryId}" for _, message_id in chunks.dropped]
 
 
 def test_messages_may_interleave() -> None:
-    chunks = ChunkAssembler(0)
+    chunks = ClientChunkAssembler(0)
     assert [add(chunks, *piece) for piece in (("a", 0), ("b", 0), ("a", 1), ("b", 1))] == [None] * 4
     whole = add(chunks, "b", 2)
     assert whole is not None
@@ -31,7 +33,7 @@ def test_messages_may_interleave() -> None:
 
 
 def test_a_message_without_its_beginning_is_dropped() -> None:
-    chunks = ChunkAssembler(0)
+    chunks = ClientChunkAssembler(0)
     assert add(chunks, "a", 1) is None
     assert add(chunks, "b", 0) is None
     assert add(chunks, "b", 2) is None
@@ -39,7 +41,7 @@ def test_a_message_without_its_beginning_is_dropped() -> None:
 
 
 def test_a_message_that_begins_again_counts_anew() -> None:
-    chunks = ChunkAssembler(0)
+    chunks = ClientChunkAssembler(0)
     add(chunks, "a", 0)
     add(chunks, "a", 1)
     add(chunks, "a", 0)
@@ -49,7 +51,7 @@ def test_a_message_that_begins_again_counts_anew() -> None:
 
 
 def test_the_oldest_makes_room() -> None:
-    chunks = ChunkAssembler(2)
+    chunks = ClientChunkAssembler(2)
     for uuid in "abc":
         add(chunks, uuid, 0)
     assert dropped(chunks) == ["a0"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli.admin_commands import GROUPS, commands_of
 from broker.cli.main import SHELLS, main
-from broker.cli.words import GROUPS, words_of
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def script(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("script", SHELLS, indirect=True)
 def test_every_word_is_in_it(script: str) -> None:
-    missing = [word for group in GROUPS for word in words_of(group) if word not in script]
+    missing = [word for group in GROUPS for word in commands_of(group) if word not in script]
     assert missing == []
     assert "--num-produce" in script
 
@@ -35,7 +35,7 @@ def test_zsh_keeps_groups_and_words_apart(script: str) -> None:
     for group, called in groups.items():
         assert called == "_shtab_magnetar_admin_" + re.sub(r"\W", "_", group)
         words = re.findall(r"^ +([\w-]+)\) ", _function(script, called), re.MULTILINE)
-        assert sorted(words) == sorted(words_of(group))
+        assert sorted(words) == sorted(commands_of(group))
     assert _function(script, "_shtab_magnetar_admin_commands").count(":'") == len(GROUPS)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from broker.cli.errors import CliError
 from broker.cli.main import main
-from broker.cli.profiles import DEFAULT, Profiles, Target, resolve
+from broker.cli.profiles import DEFAULT, ClusterTarget, Profiles, resolve
 
-ONE = Target("pulsar://one:6650", "http://one:8080")
-TWO = Target("pulsar://two:6650", "http://two:8080")
+ONE = ClusterTarget("pulsar://one:6650", "http://one:8080")
+TWO = ClusterTarget("pulsar://two:6650", "http://two:8080")
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def test_what_is_given_nearest_wins(environment: dict[str, str]) -> None:
     named = {**environment, "MAGNETAR_PROFILE": "two"}
     assert resolve(None, None, None, named) == TWO
     variables = {**named, "MAGNETAR_SERVICE_URL": "pulsar://three:1"}
-    assert resolve(None, None, None, variables) == Target("pulsar://three:1", TWO.admin_url)
+    assert resolve(None, None, None, variables) == ClusterTarget("pulsar://three:1", TWO.admin_url)
     assert resolve("one", None, None, variables) == ONE
     assert resolve("one", "pulsar://four:1", None, variables).service_url == "pulsar://four:1"
-    assert resolve(None, None, "http://four:1", environment) == Target(
+    assert resolve(None, None, "http://four:1", environment) == ClusterTarget(
         ONE.service_url, "http://four:1"
     )
     with pytest.raises(CliError, match=r"no profile 'three' \(there are: one, two\)"):

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from broker.cli import steps
+from broker.cli import multi_call
 from broker.cli.admin_command import _arguments
+from broker.cli.admin_commands import GROUPS, commands_of
+from broker.cli.admin_commands.model import KINDS, AdminCommand
+from broker.cli.argument_values import PARSERS
 from broker.cli.errors import CliError
 from broker.cli.main import build_parser
 from broker.cli.reference import MARK, reference
-from broker.cli.request import Request, request_of
-from broker.cli.values import PARSERS
-from broker.cli.words import GROUPS, words_of
-from broker.cli.words.model import KINDS, Word
+from broker.cli.request import AdminRequest, request_of
 
-ALL = [(group, name, word) for group in GROUPS for name, word in words_of(group).items()]
+ALL = [(group, name, word) for group in GROUPS for name, word in commands_of(group).items()]
 LATEST = 2**63 - 1
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def requests(*line: str) -> list[Request]:
+def requests(*line: str) -> list[AdminRequest]:
     options = build_parser(line).parse_args(["admin", *line])
-    word = words_of(options.group)[options.word]
+    word = commands_of(options.group)[options.word]
     return [request_of(arguments) for arguments in _arguments(word, options)]
 
 
@@ -36,7 +36,7 @@ def call(*line: str) -> tuple[str, str, Any]:
 
 
 @pytest.mark.parametrize(("group", "name", "word"), ALL, ids=[f"{g} {n}" for g, n, _ in ALL])
-def test_a_word_is_whole(group: str, name: str, word: Word) -> None:
+def test_a_word_is_whole(group: str, name: str, word: AdminCommand) -> None:
     given = {position.strip("[]") for position in word.positionals}
     given |= {option.to.removeprefix("path:") for option in word.options}
     places = {field for _, field, _, _ in string.Formatter().parse(word.path) if field}
@@ -45,7 +45,7 @@ def test_a_word_is_whole(group: str, name: str, word: Word) -> None:
     flags = [flag for option in word.options for flag in option.flags]
     assert len(flags) == len(set(flags))
     assert word.help
-    assert not word.step or word.step in steps.STEPS
+    assert not word.step or word.step in multi_call.STEPS
     for option in word.options:
         assert option.to.partition(":")[0] in {"query", "path", "field", "body", "step"}
         assert option.kind in KINDS
@@ -54,7 +54,7 @@ def test_a_word_is_whole(group: str, name: str, word: Word) -> None:
 
 
 def test_every_step_and_kind_is_used() -> None:
-    assert {word.step for _, _, word in ALL} - {""} == set(steps.STEPS)
+    assert {word.step for _, _, word in ALL} - {""} == set(multi_call.STEPS)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_values(kind: str, text: str, value: Any) -> None:
 
 
 def test_times() -> None:
-    from broker.cli.values import parse_time
+    from broker.cli.argument_values import parse_time
 
     assert parse_time("2026-11-21T15:00:00Z") == parse_time("2026-11-21T16:00:00+01:00")
     assert parse_time("1795273200000") == 1_795_273_200_000

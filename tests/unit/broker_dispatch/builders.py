@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from broker.config import BrokerConfig
 from broker.dispatch.unacked_budget import UnackedBudget
-from broker.policies.effective import Policies
+from broker.policies.effective import EffectivePolicies
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import Consumer, SubscribeRequest
 from broker.service.subscription import (
@@ -39,14 +39,14 @@ class FakeTopic:
         self.name = TopicName.parse(name)
         self.persistent = self.name.is_persistent
         self.terminated = False
-        self.heir = None
+        self.new_owner = None
         self.subscriptions: dict[str, Any] = {}
         self.forgotten: list[str] = []
         self.rate_limits = TopicRates(cast("Any", self))
 
     @property
-    def policies(self) -> Policies:
-        return Policies({}, self.service.config)
+    def policies(self) -> EffectivePolicies:
+        return EffectivePolicies({}, self.service.config)
 
     def check_consumer_count(self) -> None:
         """No topic here has a limit."""

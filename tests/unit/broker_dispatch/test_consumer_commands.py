@@ -23,15 +23,15 @@ TOPIC = "persistent://public/default/t"
 
 
 class BenchTopic:
-    """`topic.subscribe` of one bench; ``gate`` holds creations back."""
+    """`topic.subscribe` of one bench; ``limiter`` holds creations back."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.gate: asyncio.Event | None = None
+        self.limiter: asyncio.Event | None = None
 
     async def subscribe(self, request: SubscribeRequest, sink: ConsumerSink) -> Consumer:
-        if self.gate is not None:
-            await self.gate.wait()
+        if self.limiter is not None:
+            await self.limiter.wait()
         return await self.bench.subscription.add_consumer(request, sink)
 
 
@@ -157,10 +157,10 @@ async def test_a_known_id_is_a_success_and_a_pending_one_is_not_ready() -> None:
     connection, bench, consumer = await connected([1])
     assert await connection.call(pb.BaseCommand.SUBSCRIBE, subscribe()) == [-1]
     assert bench.subscription.consumers == [consumer]
-    connection.topic.gate = asyncio.Event()
+    connection.topic.limiter = asyncio.Event()
     assert await connection.call(pb.BaseCommand.SUBSCRIBE, subscribe(2)) == []
     assert await connection.call(pb.BaseCommand.SUBSCRIBE, subscribe(2)) == [pb.ServiceNotReady]
-    connection.topic.gate.set()
+    connection.topic.limiter.set()
     await settle()
     assert isinstance(connection.consumers[2], Consumer)
 
@@ -168,11 +168,11 @@ async def test_a_known_id_is_a_success_and_a_pending_one_is_not_ready() -> None:
 async def test_a_close_undoes_a_creation_that_ends_later() -> None:
     bench = Bench([1])
     connection = FakeConnection(bench)
-    connection.topic.gate = asyncio.Event()
+    connection.topic.limiter = asyncio.Event()
     await connection.call(pb.BaseCommand.SUBSCRIBE, subscribe())
     close = pb.CommandCloseConsumer(consumer_id=1, request_id=6)
     assert await connection.call(pb.BaseCommand.CLOSE_CONSUMER, close) == [-1]
-    connection.topic.gate.set()
+    connection.topic.limiter.set()
     await settle()
     assert bench.subscription.consumers == []
     assert connection.errors == [(6, -1)], "the given-up SUBSCRIBE gets no answer"

@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.dispatch.active_choice import choose_active
+from broker.dispatch.active_consumer import choose_active
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.delayed_index import DelayedIndex
-from broker.dispatch.head_scan import scan_heads
-from broker.dispatch.ports import Deliver, DispatchLimits, NotifyActive, ReadRequest, Skip
+from broker.dispatch.header_scan import scan_headers
+from broker.dispatch.interfaces import (
+    Deliver,
+    DispatchLimits,
+    DispatchReadRequest,
+    NotifyActive,
+    SkipEntries,
+)
 from broker.dispatch.round_robin import RoundRobin
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher
-from broker.protocol.entry_head import (
+from broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
     FLAG_FIRST_CHUNK,
@@ -35,7 +41,7 @@ def batch_of(heads: Sequence[bytes], first: int = 0, ledger_id: int = 7) -> Entr
 
 def feed(core: SharedDispatcher, heads: Sequence[bytes], first: int = 0) -> list[Deliver]:
     """New entries arrive at the core; what it sends."""
-    request = ReadRequest(None, 1000, False, core.generation)
+    request = DispatchReadRequest(None, 1000, False, core.generation)
     core.on_entries(request, batch_of(heads, first), None, None, NOW)
     effects = core.take_effects()
     return [effect for effect in effects if isinstance(effect, Deliver)]
@@ -63,7 +69,7 @@ def shared(*permits: int, **limits: int) -> tuple[SharedDispatcher, list[Consume
 
 
 def test_a_plain_batch_needs_no_rows() -> None:
-    assert scan_heads([head(), head(flags=32), head(flags=8), head(flags=16)]) is None
+    assert scan_headers([head(), head(flags=32), head(flags=8), head(flags=16)]) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_a_plain_batch_needs_no_rows() -> None:
     ],
 )
 def test_anything_else_needs_rows(entry: bytes) -> None:
-    rows = scan_heads([head(), entry])
+    rows = scan_headers([head(), entry])
     assert rows is not None
     assert rows[0] == (0, 1, 0, 0)
 
@@ -143,10 +149,10 @@ def test_permits_are_spent_exactly(sizes: list[int], permits: list[int], quota: 
 
 def test_markers_are_skipped_for_free() -> None:
     core, (consumer,) = shared(2)
-    request = ReadRequest(None, 10, False, core.generation)
+    request = DispatchReadRequest(None, 10, False, core.generation)
     core.on_entries(request, batch_of([head(), head(flags=FLAG_MARKER), head()]), None, None, NOW)
     effects = core.take_effects()
-    assert effects[0] == Skip([(7, 1)])
+    assert effects[0] == SkipEntries([(7, 1)])
     assert isinstance(effects[1], Deliver)
     assert effects[1].picks == [0, 2]
     assert consumer.permits == 0
@@ -233,7 +239,7 @@ def test_chunks_move_when_their_consumer_leaves() -> None:
 
 def test_partly_acknowledged_batches_cost_what_is_left() -> None:
     core, (consumer,) = shared(10)
-    request = ReadRequest(None, 10, False, core.generation)
+    request = DispatchReadRequest(None, 10, False, core.generation)
     core.on_entries(request, batch_of([head(8)]), None, lambda _: [0b11010000], NOW)
     (delivery,) = core.take_effects()
     assert isinstance(delivery, Deliver)
@@ -382,7 +388,7 @@ def test_acknowledged_entries_and_markers_are_left_out() -> None:
     heads = [head(), head(flags=FLAG_MARKER), head(3), head(2), head()]
     core.on_entries(request, batch_of(heads), [0], None, NOW)
     skip, delivery = core.take_effects()
-    assert skip == Skip([(7, 1)])
+    assert skip == SkipEntries([(7, 1)])
     assert isinstance(delivery, Deliver)
     assert (delivery.picks, delivery.messages, consumer.permits) == ([2, 3], 5, -1)
     assert core.read_position == (7, 4)
@@ -400,7 +406,7 @@ def test_entries_read_for_a_consumer_whose_socket_filled_up_meanwhile_wait() -> 
     core.on_flow(consumer, 10)
     core.take_effects()
     core.read_position = (7, 0)
-    request = ReadRequest((7, 0), 10, False, core.generation)
+    request = DispatchReadRequest((7, 0), 10, False, core.generation)
     core.on_entries(request, batch_of([head()] * 3), None, None, NOW)
     assert core.take_effects() == []
     assert (core.read_position, consumer.permits) == ((7, 0), 10)

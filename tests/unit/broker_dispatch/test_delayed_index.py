@@ -16,9 +16,9 @@ from pyroaring import BitMap
 from broker.dispatch import delayed_index
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.delayed_index import DelayedIndex
+from broker.dispatch.interfaces import Deliver, DispatchLimits
 from broker.dispatch.key_selector import HashRing
 from broker.dispatch.key_shared import KeySharedDispatcher
-from broker.dispatch.ports import Deliver, DispatchLimits
 from broker.dispatch.shared import SharedDispatcher
 from broker.service.consumer import KEY_SHARED, SHARED
 from managed_ledger.entry_batch import Buffer

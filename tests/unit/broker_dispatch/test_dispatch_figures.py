@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_head import FLAG_CHUNK, FLAG_FIRST_CHUNK, FLAG_LAST_CHUNK, make_head
+from broker.protocol.entry_header import FLAG_CHUNK, FLAG_FIRST_CHUNK, FLAG_LAST_CHUNK, make_header
 from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, SubscribeRequest
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle, until
 from tests.unit.broker_dispatch.doubles import head
@@ -23,9 +23,9 @@ async def test_parts_of_chunked_messages_have_a_rate(sub_type: int) -> None:
     )  # fmt: skip
     for number in range(2):
         metadata.chunk_id = number
-        bench.ledger.append(make_head(metadata))
+        bench.ledger.append(make_header(metadata))
     plain = pb.MessageMetadata(producer_name="p", sequence_id=2, publish_time=1, partition_key="k")
-    bench.ledger.append(make_head(plain))
+    bench.ledger.append(make_header(plain))
     consumer, sink = await bench.consumer(sub_type, permits=10)
     await until(lambda: len(sink.got) == 3, 60)
     assert consumer.chunks_out == 2
@@ -34,7 +34,7 @@ async def test_parts_of_chunked_messages_have_a_rate(sub_type: int) -> None:
     metadata.uuid = "v"
     for number in range(2):
         metadata.chunk_id = number
-        bench.ledger.append(make_head(metadata))
+        bench.ledger.append(make_header(metadata))
     bench.subscription.on_appended()
     await until(lambda: len(sink.got) == 5, 60)
     bench.subscription.sample(NOW + 4000)
@@ -64,7 +64,7 @@ async def test_who_waits_for_the_former_owner_of_its_key_is_counted() -> None:
             metadata = pb.MessageMetadata(
                 producer_name="p", sequence_id=number, publish_time=1, partition_key=f"k{number}"
             )
-            bench.ledger.append(make_head(metadata))
+            bench.ledger.append(make_header(metadata))
         bench.subscription.on_appended()
         await settle()
 
@@ -76,14 +76,14 @@ async def test_who_waits_for_the_former_owner_of_its_key_is_counted() -> None:
     moved = stats["drainingHashesCount"]
     assert 0 < moved <= stats["msgInReplay"] < 20
     assert stats["drainingHashesUnackedMessages"] == moved
-    figures = stats["consumers"][0]
-    assert figures["consumerName"] == "one"
+    metrics = stats["consumers"][0]
+    assert metrics["consumerName"] == "one"
     assert stats["consumers"][1]["drainingHashes"] == []
-    shown = figures["drainingHashes"]
+    shown = metrics["drainingHashes"]
     assert [each["hash"] for each in shown] == sorted({each["hash"] for each in shown})
     assert len(shown) == moved
     assert all(each["blockedAttempts"] > 0 and each["unackMsgs"] == 1 for each in shown)
-    assert stats["drainingHashesClearedTotal"] == figures["drainingHashesClearedTotal"] == 0
+    assert stats["drainingHashesClearedTotal"] == metrics["drainingHashesClearedTotal"] == 0
 
     bench.subscription.acknowledge(first, [(10, entry) for entry in range(20)])
     await until(lambda: bench.subscription.stats(NOW)["msgInReplay"] == 0, 60)

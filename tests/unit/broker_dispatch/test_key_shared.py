@@ -13,7 +13,7 @@ from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.key_selector import HashRing, SplitRanges, StickyRanges
 from broker.errors import ConsumerAssignError, NotAllowedError, SubscriptionBusyError
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_head import make_head
+from broker.protocol.entry_header import make_header
 from broker.protocol.framing import encode_body
 from broker.service.consumer import KEY_SHARED, SubscribeRequest
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle
@@ -25,7 +25,7 @@ def keyed(bench: Bench, *keys: str) -> None:
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
         if key:
             metadata.partition_key = key
-        position = bench.ledger.append(make_head(metadata))
+        position = bench.ledger.append(make_header(metadata))
         entry_head, _ = bench.ledger.ledgers[position[0]][position[1]]
         bench.ledger.ledgers[position[0]][position[1]] = (entry_head, encode_body(metadata, b"x"))
 

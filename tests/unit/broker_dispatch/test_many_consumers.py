@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import mmh3
 import pytest
 
-from broker.dispatch import active_choice
-from broker.dispatch.active_choice import ActiveChoice
+from broker.dispatch import active_consumer
+from broker.dispatch.active_consumer import ActiveConsumerSelector
 from broker.dispatch.consumer_state import ConsumerState
 from broker.dispatch.key_selector import HashRing
 
@@ -38,7 +38,7 @@ def plainly_chosen(
 def test_the_choice_is_that_of_the_whole_ring(seed: int, partition_index: int) -> None:
     rng = random.Random(seed)
     topic = f"persistent://public/default/t{rng.randrange(1000)}"
-    choice, present = ActiveChoice(topic, partition_index), list[ConsumerState]()
+    choice, present = ActiveConsumerSelector(topic, partition_index), list[ConsumerState]()
     for step in range(120):
         if not present or rng.random() < 0.6:
             name = rng.choice((f"c{step}", "same", f"c{rng.randrange(5)}"))
@@ -56,15 +56,15 @@ def test_who_joins_costs_a_hundred_hashes_however_many_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """3,000 Failover consumers on one connection stopped the broker for minutes."""
-    count, real = 0, active_choice._hash
+    count, real = 0, active_consumer._hash
 
     def counted(text: str) -> int:
         nonlocal count
         count += 1
         return real(text)
 
-    choice = ActiveChoice("t", -1)
-    monkeypatch.setattr(active_choice, "_hash", counted)
+    choice = ActiveConsumerSelector("t", -1)
+    monkeypatch.setattr(active_consumer, "_hash", counted)
     consumers = [ConsumerState(f"c{number}") for number in range(500)]
     for consumer in consumers:
         choice.add(consumer)

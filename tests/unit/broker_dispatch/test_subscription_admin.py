@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocol.entry_head import FLAG_MARKER
+from broker.protocol.entry_header import FLAG_MARKER
 from broker.service import subscription_admin as admin
 from broker.service.consumer import SHARED
 from managed_ledger.position import Position
@@ -20,15 +20,15 @@ async def analyze(
     *,
     entries_max: int = NO_LIMIT,
     time_max_ms: int = NO_LIMIT,
-) -> admin.BacklogFigures:
+) -> admin.BacklogAnalysis:
     return await admin.analyze_backlog(
         bench.subscription, start, entries_max=entries_max, time_max_ms=time_max_ms
     )
 
 
 async def test_an_empty_backlog() -> None:
-    figures = await analyze(Bench())
-    assert figures == admin.BacklogFigures()
+    metrics = await analyze(Bench())
+    assert metrics == admin.BacklogAnalysis()
 
 
 async def test_only_what_is_left_counts() -> None:
@@ -36,33 +36,33 @@ async def test_only_what_is_left_counts() -> None:
     bench.ledger.append(head(messages=10), ledger_id=11)
     bench.cursor.ack([(10, 0), (10, 2)])
     bench.cursor.ack_batch((11, 2), [0b11])  # two of ten are left
-    figures = await analyze(bench)
-    assert (figures.entries, figures.messages, figures.markers) == (4, 5, 0)
-    assert (figures.first, figures.last) == ((10, 1), (11, 2))
+    metrics = await analyze(bench)
+    assert (metrics.entries, metrics.messages, metrics.markers) == (4, 5, 0)
+    assert (metrics.first, metrics.last) == ((10, 1), (11, 2))
     later = await analyze(bench, (11, 1))
     assert (later.entries, later.messages, later.first) == (2, 3, (11, 1))
     before = await analyze(bench, (-1, -1))
-    assert before == figures, "nothing before the first unacknowledged entry counts"
+    assert before == metrics, "nothing before the first unacknowledged entry counts"
     assert (await analyze(bench, (17, 0))).entries == 0
 
 
 async def test_markers_are_no_messages() -> None:
     bench = Bench([1])
     bench.ledger.append(head(flags=FLAG_MARKER), ledger_id=10)
-    figures = await analyze(bench)
-    assert (figures.entries, figures.messages, figures.markers) == (2, 1, 1)
+    metrics = await analyze(bench)
+    assert (metrics.entries, metrics.messages, metrics.markers) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(("entries_max", "aborted"), [(4, True), (5, False), (6, False)])
 async def test_a_scan_ends_at_its_limit(entries_max: int, aborted: bool) -> None:
-    figures = await analyze(Bench([3, 2]), entries_max=entries_max)
-    assert (figures.entries, figures.aborted) == (min(entries_max, 5), aborted)
+    metrics = await analyze(Bench([3, 2]), entries_max=entries_max)
+    assert (metrics.entries, metrics.aborted) == (min(entries_max, 5), aborted)
 
 
 async def test_a_scan_ends_after_its_time() -> None:
     bench = Bench([3, 2])
-    figures = await analyze(bench, time_max_ms=0)
-    assert (figures.entries, figures.aborted) == (3, True), "one read"
+    metrics = await analyze(bench, time_max_ms=0)
+    assert (metrics.entries, metrics.aborted) == (3, True), "one read"
 
 
 async def test_expiry_by_age() -> None:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from broker.dispatch.ports import DispatchLimits
+from broker.dispatch.interfaces import DispatchLimits
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.unacked_budget import UnackedBudget
 from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED

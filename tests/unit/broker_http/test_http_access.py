@@ -22,11 +22,11 @@ from fastapi import FastAPI
 from broker.auth.authorization import Caller, Permission, Resource
 from broker.config import BrokerConfig
 from broker.errors import AuthorizationError
-from broker.http import access
-from broker.http.access import Rule, rule_of
+from broker.http import route_permissions as access
 from broker.http.app import create_app
 from broker.http.errors import ApiError
 from broker.http.openapi import operations
+from broker.http.route_permissions import AccessRule, rule_of
 from broker.http.websocket.routes import websocket_routes
 from tests.unit.broker_service.doubles import Broker
 
@@ -107,27 +107,27 @@ def test_every_route_has_an_expected_answer() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "rule"),
     [
-        ("GET", "/metrics", Rule(Permission.NOTHING, 401)),
-        ("HEAD", "/status.html", Rule(Permission.NOTHING, 401)),
-        ("GET", "/admin/v2/brokers/health", Rule(Permission.SUPERUSER, 401)),
-        ("GET", "/admin/v3/functions/{rest:path}", Rule(Permission.NOTHING, 401)),
+        ("GET", "/metrics", AccessRule(Permission.NOTHING, 401)),
+        ("HEAD", "/status.html", AccessRule(Permission.NOTHING, 401)),
+        ("GET", "/admin/v2/brokers/health", AccessRule(Permission.SUPERUSER, 401)),
+        ("GET", "/admin/v3/functions/{rest:path}", AccessRule(Permission.NOTHING, 401)),
         (
             "POST",
             "/admin/v2/namespaces/{tenant}/{namespace}/retention",
-            Rule(Permission.TENANT_ADMIN, 403),
+            AccessRule(Permission.TENANT_ADMIN, 403),
         ),
         (
             "GET",
             "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}/stats",
-            Rule(Permission.LOOKUP, 401),
+            AccessRule(Permission.LOOKUP, 401),
         ),
-        ("WEBSOCKET", "/ws/v2/reader/persistent/t/n/x", Rule(Permission.CONSUME, 403)),
+        ("WEBSOCKET", "/ws/v2/reader/persistent/t/n/x", AccessRule(Permission.CONSUME, 403)),
         ("WEBSOCKET", "/ws/v2/reader/persistent/t/n/x\n", None),
         ("GET", "/admin/v2/unheard-of", None),
         ("PATCH", "/metrics", None),
     ],
 )
-def test_rules(method: str, path: str, rule: Rule | None) -> None:
+def test_rules(method: str, path: str, rule: AccessRule | None) -> None:
     assert rule_of(method, path) == rule
 
 

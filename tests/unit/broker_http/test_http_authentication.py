@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from broker.auth.authenticator import Authenticator
-from broker.auth.chain import Chain
+from broker.auth.chain import ProviderChain
 from broker.auth.provider import Principal
 from broker.errors import AuthenticationError
-from broker.http.authentication import AuthenticationLayer
+from broker.http.authentication import AuthenticationMiddleware
 
 
 class _Fixed:
@@ -60,10 +60,10 @@ async def ask(
     async def receive() -> Any:
         raise AssertionError("nobody reads")
 
-    chain = Chain(
+    chain = ProviderChain(
         [_Fixed(each) for each in methods.split(",")], anonymous, frozenset({"proxy-token"})
     )
-    layer = AuthenticationLayer(app, Authenticator(chain), metrics_too)
+    layer = AuthenticationMiddleware(app, Authenticator(chain), metrics_too)
     pairs = headers.items() if isinstance(headers, dict) else headers or []
     state: dict[str, Any] = {} if certificate is None else {"client_certificate": certificate}
     if is_foreign:

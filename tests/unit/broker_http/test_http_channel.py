@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.http.websocket import channel
-from broker.http.websocket.channel import CLOSE_BASE, GOING_AWAY, TOO_BIG, Channel
+from broker.http.websocket.channel import CLOSE_BASE, GOING_AWAY, TOO_BIG, WebSocketChannel
 
 
 class FakeSocket:
@@ -32,7 +32,7 @@ class FakeSocket:
     async def close(self, code: int, reason: str) -> None:
         self.closed_with = code, reason
 
-    def feed(self, text: str) -> None:
+    def consumer_feed(self, text: str) -> None:
         self.incoming.put_nowait({"type": "websocket.receive", "text": text})
 
 
@@ -41,10 +41,10 @@ class Session:
 
     def __init__(self, idle_timeout_s: float = 60, text_bytes_max: int = 100) -> None:
         self.socket = FakeSocket()
-        self.channel = Channel(self.socket, idle_timeout_s, text_bytes_max)  # type: ignore[arg-type] # its four methods
+        self.channel = WebSocketChannel(self.socket, idle_timeout_s, text_bytes_max)  # type: ignore[arg-type] # its four methods
         self.ended = asyncio.create_task(self.channel.run(self._read))
 
-    async def _read(self, _: Channel) -> None:
+    async def _read(self, _: WebSocketChannel) -> None:
         await asyncio.Event().wait()
 
 
@@ -101,7 +101,7 @@ async def test_who_never_reads_is_not_read(opened: Callable[..., Session]) -> No
     session.socket.open.clear()
     for number in range(4097):
         session.channel.send(str(number))
-    session.socket.feed("next")
+    session.socket.consumer_feed("next")
     reading = asyncio.create_task(session.channel.receive())
     await until(session.socket.incoming.empty)
     done, _ = await asyncio.wait((reading,), timeout=0.05)
@@ -123,7 +123,7 @@ async def test_an_idle_socket_is_closed(opened: Callable[..., Session]) -> None:
 async def test_frames_keep_a_socket_open(opened: Callable[..., Session]) -> None:
     session = opened(idle_timeout_s=30)
     session.channel.watch_idle()
-    session.socket.feed("x")
+    session.socket.consumer_feed("x")
     assert await session.channel.receive() == "x"
     session.channel.watch_idle()  # as the timer would
     assert not session.channel.ending
@@ -131,7 +131,7 @@ async def test_frames_keep_a_socket_open(opened: Callable[..., Session]) -> None
 
 async def test_large_and_binary_frames_end_it(opened: Callable[..., Session]) -> None:
     session = opened(text_bytes_max=10)
-    session.socket.feed("x" * 11)
+    session.socket.consumer_feed("x" * 11)
     assert await session.channel.receive() is None
     async with asyncio.timeout(30):
         await session.ended

@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.http import feed as feed_module
+from broker.http import internal_consumer as feed_module
 from broker.http.app import create_app
-from broker.http.chunks import CHUNKS_MAX, ChunkAssembler, Joined
+from broker.http.chunks import CHUNKS_MAX, ChunkAssembler, JoinedMessage
 from broker.http.local_producer import LocalProducer
 from broker.http.messages import parse_message_id
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_body
 from broker.protocol.topic_name import TopicName
-from broker.service.shared_bytes import SharedBytes
+from broker.service.byte_budget import ByteBudget
 from tests.unit.broker_service.doubles import Broker
 
 EXPIRE_MS = 1_000
@@ -40,13 +40,13 @@ class Line:
     """An assembler that is fed entries in order."""
 
     def __init__(self, bytes_max: int = 1_000, shared_max: int = 10_000) -> None:
-        self.shared = SharedBytes(shared_max)
+        self.shared = ByteBudget(shared_max)
         self.core = ChunkAssembler(bytes_max, self.shared, pending_max=3, expire_ms=EXPIRE_MS)
         self.entry = -1
 
     def add(
         self, uuid: str, number: int, count: int, data: bytes = b"x", now_ms: int = 0
-    ) -> Joined | None:
+    ) -> JoinedMessage | None:
         self.entry += 1
         position = (1, self.entry)
         return self.core.add(chunk(uuid, number, count), memoryview(data), position, now_ms)
@@ -57,9 +57,9 @@ def test_chunks_are_joined_also_between_others() -> None:
     assert line.add("a", 0, 3, b"1") is None
     assert line.add("b", 0, 2, b"x") is None
     assert line.add("a", 1, 3, b"2") is None
-    assert line.add("b", 1, 2, b"y") == Joined(b"xy", ((1, 1), (1, 3)))
+    assert line.add("b", 1, 2, b"y") == JoinedMessage(b"xy", ((1, 1), (1, 3)))
     assert line.core.pending_bytes == 2
-    assert line.add("a", 2, 3, b"3") == Joined(b"123", ((1, 0), (1, 2), (1, 4)))
+    assert line.add("a", 2, 3, b"3") == JoinedMessage(b"123", ((1, 0), (1, 2), (1, 4)))
     assert (len(line.core), line.core.pending_bytes, line.core.next_deadline_ms) == (0, 0, None)
 
 
@@ -67,7 +67,7 @@ def test_a_redelivery_begins_again() -> None:
     line = Line()
     line.add("a", 0, 2, b"old")
     assert line.core.add(chunk("a", 0, 2), memoryview(b"1"), (1, 0), 0) is None
-    assert line.core.add(chunk("a", 1, 2), memoryview(b"2"), (1, 1), 0) == Joined(
+    assert line.core.add(chunk("a", 1, 2), memoryview(b"2"), (1, 1), 0) == JoinedMessage(
         b"12", ((1, 0), (1, 1))
     )
 
@@ -78,7 +78,7 @@ def test_a_chunk_that_came_twice_counts_once() -> None:
     line.add("a", 1, 3, b"2")
     assert line.add("a", 1, 3, b"2") is None
     joined = line.add("a", 2, 3, b"3")
-    assert joined == Joined(b"123", ((1, 0), (1, 1), (1, 2), (1, 3)))
+    assert joined == JoinedMessage(b"123", ((1, 0), (1, 1), (1, 2), (1, 3)))
 
 
 @pytest.mark.parametrize("numbers", [[1], [0, 2], [0, 2, 1], [5, 6]])
@@ -116,7 +116,7 @@ def test_the_rest_of_what_made_room_comes_again_too() -> None:
     for number, entry in enumerate((0, 4)):
         assert line.core.add(chunk("a", number, 3), memoryview(b"x"), (1, entry), 0) is None
     joined = line.core.add(chunk("a", 2, 3), memoryview(b"x"), (1, 5), 0)
-    assert joined == Joined(b"xxx", ((1, 0), (1, 4), (1, 5)))
+    assert joined == JoinedMessage(b"xxx", ((1, 0), (1, 4), (1, 5)))
 
 
 def test_bytes_make_room_too() -> None:

@@ -14,10 +14,10 @@ import pytest
 from fastapi import FastAPI, Request
 
 from broker.config import BrokerConfig
-from broker.http.access import authorize
 from broker.http.app import create_app
 from broker.http.errors import ApiError
 from broker.http.openapi import operations
+from broker.http.route_permissions import authorize
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 NOT_ASKED = re.compile(

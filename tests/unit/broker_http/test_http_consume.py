@@ -15,20 +15,20 @@ import pytest
 
 from broker.http.app import create_app
 from broker.http.errors import ApiError
-from broker.http.feed import Delivery
+from broker.http.internal_consumer import ConsumedMessage
 from broker.http.local_producer import LocalProducer
 from broker.http.messages import Message, OutgoingMessage, encode_batch, encode_single
 from broker.http.rest_consume import (
+    AckResults,
     RestSession,
     RestSessions,
     SessionOptions,
-    Settled,
     message_of,
     parse_message_id_text,
     parse_token,
 )
 from broker.http.rest_produce import RestPublishers
-from broker.http.value_schemas import LATE, STRING, Decoded, ValueSchemas
+from broker.http.value_schemas import LATE, STRING, DecodedValue, ValueSchemas
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import SHARED
@@ -75,7 +75,7 @@ async def register(broker: Broker, *definitions: SchemaDefinition) -> None:
         await broker.service.schemas.register(NAME, definition, rules)
 
 
-async def decoded(schemas: ValueSchemas, messages: list[Message]) -> list[Decoded | None]:
+async def decoded(schemas: ValueSchemas, messages: list[Message]) -> list[DecodedValue | None]:
     """As ``schemas.decode``, with values read from the JSON that they are."""
     return [
         each and replace(each, value=orjson.loads(orjson.dumps(each.value)))
@@ -112,9 +112,9 @@ async def test_values_by_their_versions(broker: Broker) -> None:
             encrypted,
         ],
     )
-    assert found[0] == Decoded("AVRO", {"a": 1, "b": "x"})
-    assert found[1] == Decoded("INT16", 5)
-    assert found[2] == Decoded("KEY_VALUE", {"key": 7, "value": "v"})
+    assert found[0] == DecodedValue("AVRO", {"a": 1, "b": "x"})
+    assert found[1] == DecodedValue("INT16", 5)
+    assert found[2] == DecodedValue("KEY_VALUE", {"key": 7, "value": "v"})
     errors = [each.error for each in found[3:7] if each is not None]
     assert errors[0].startswith("not what this AVRO schema writes")
     assert errors[1:] == [
@@ -138,7 +138,7 @@ async def test_a_value_that_json_can_t_hold_hurts_no_other(broker: Broker) -> No
     messages = [message(payload, version_bytes(version)) for payload, version in payloads]
     found = await ValueSchemas(broker.service).decode(NAME, messages)
     shown = [
-        message_of(Delivery(-1, 1, 2, each, 0), as_base64=False, decoded=value)
+        message_of(ConsumedMessage(-1, 1, 2, each, 0), as_base64=False, decoded=value)
         for each, value in zip(messages, found, strict=True)
     ]
     answer = orjson.loads(orjson.dumps(shown))
@@ -152,19 +152,19 @@ async def test_a_call_s_values_end_with_its_time(
     await register(broker, avro(ORDER))
     monkeypatch.setattr("broker.http.value_schemas._CALL_S", 0.0)
     found = await decoded(ValueSchemas(broker.service), [message(b"\x00\x00", version_bytes(0))])
-    assert found == [Decoded("AVRO", error=LATE)]
+    assert found == [DecodedValue("AVRO", error=LATE)]
 
 
 def test_a_message_shows_its_schema() -> None:
-    delivery = Delivery(-1, 1, 2, message(b"\x02\x00", version_bytes(3), "Bw=="), 0)
-    shown = message_of(delivery, as_base64=False, decoded=Decoded("AVRO", {"a": 1}))
+    delivery = ConsumedMessage(-1, 1, 2, message(b"\x02\x00", version_bytes(3), "Bw=="), 0)
+    shown = message_of(delivery, as_base64=False, decoded=DecodedValue("AVRO", {"a": 1}))
     assert (shown["payload"], shown["encoding"]) == ({"a": 1}, "json")
     assert (shown["schemaVersion"], shown["schemaType"]) == (3, "AVRO")
     assert (shown["key"], shown["keyEncoding"]) == ("Bw==", "base64")
-    shown = message_of(delivery, as_base64=True, decoded=Decoded("", error="why"))
+    shown = message_of(delivery, as_base64=True, decoded=DecodedValue("", error="why"))
     assert (shown["payload"], shown["encoding"], shown["decodeError"]) == ("AgA=", "base64", "why")
     assert "schemaType" not in shown
-    delivery = Delivery(-1, 1, 2, message(b"x", b""), 0)
+    delivery = ConsumedMessage(-1, 1, 2, message(b"x", b""), 0)
     assert "schemaVersion" not in message_of(delivery, as_base64=False)
 
 
@@ -190,13 +190,13 @@ async def publish(broker: Broker, *texts: str) -> None:
     await RestPublishers(broker.service).produce(NAME, "", messages, STRING, 0)
 
 
-def texts(deliveries: list[Delivery]) -> list[str]:
+def texts(deliveries: list[ConsumedMessage]) -> list[str]:
     return [delivery.message.payload.decode() for delivery in deliveries]
 
 
-async def batch(stream: AsyncIterator[list[Delivery]], count: int) -> list[Delivery]:
+async def batch(stream: AsyncIterator[list[ConsumedMessage]], count: int) -> list[ConsumedMessage]:
     """The next ``count`` messages, signs of life left out."""
-    found: list[Delivery] = []
+    found: list[ConsumedMessage] = []
     while len(found) < count:
         found += await asyncio.wait_for(anext(stream), 30)
     return found
@@ -265,7 +265,7 @@ async def test_acknowledgement_by_message_id(broker: Broker, session: RestSessio
     batch_entry = encode_batch("p", [OutgoingMessage(b"%d" % n, n) for n in range(2)], 5)
     single = encode_single("p", OutgoingMessage(b"2", 2), 5)
     producer.publish([batch_entry, single], _Ignored())
-    deliveries: list[Delivery] = []
+    deliveries: list[ConsumedMessage] = []
     while len(deliveries) < 3:
         deliveries += await session.poll(3 - len(deliveries), 30_000)
     ids = [message_of(each, as_base64=False)["messageId"] for each in deliveries]
@@ -276,7 +276,7 @@ async def test_acknowledgement_by_message_id(broker: Broker, session: RestSessio
     assert [each.message.payload for each in again] == [b"0"]
     named = [*keys, keys[0], *map(parse_message_id_text, ("99:0:-1", "99:0:-1:0"))]
     settled = session.acknowledge(named, negative=False)
-    assert settled == Settled(done=[0, 1, 2], already=[3], unknown=[4, 5])
+    assert settled == AckResults(done=[0, 1, 2], already=[3], unknown=[4, 5])
     assert session.acknowledge(keys[2:], negative=False).already == [0]
     await session.stored()
     topic = await broker.service.get_topic(name, create=False)
@@ -305,14 +305,14 @@ async def test_a_part_of_a_batch_is_acknowledged_once(broker: Broker, session: R
     )
     messages = [OutgoingMessage(b"%d" % n, n) for n in range(3)]
     producer.publish([encode_batch("p", messages, 5)], _Ignored())
-    deliveries: list[Delivery] = []
+    deliveries: list[ConsumedMessage] = []
     while len(deliveries) < 3:
         deliveries += await session.poll(3 - len(deliveries), 30_000)
     keys = [delivery.key for delivery in deliveries]
     assert session.acknowledge([keys[1]], negative=False).done == [0]
-    assert session.acknowledge(keys[:2], negative=False) == Settled([0], [1], [])
+    assert session.acknowledge(keys[:2], negative=False) == AckResults([0], [1], [])
     beyond = (*keys[0][:3], 3, 3)
-    assert session.acknowledge([beyond, keys[2]], negative=False) == Settled([1], [], [0])
+    assert session.acknowledge([beyond, keys[2]], negative=False) == AckResults([1], [], [0])
     assert session.acknowledge(keys, negative=True).already == [0, 1, 2]
     producer.close()
 
@@ -381,7 +381,7 @@ async def test_bad_acknowledgements(http: httpx.AsyncClient, body: Any) -> None:
 
 def test_long_texts_are_written_in_pieces() -> None:
     text = '\0"\\\u20ac' * 600_000
-    delivery = Delivery(-1, 1, 2, Message(-1, 0, text.encode(), None, {}, 1, 0, 0, "p"), 0)
+    delivery = ConsumedMessage(-1, 1, 2, Message(-1, 0, text.encode(), None, {}, 1, 0, 0, "p"), 0)
     shown = message_of(delivery, as_base64=False)
     assert isinstance(shown["payload"], orjson.Fragment)
     assert orjson.loads(orjson.dumps(shown))["payload"] == text

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from broker.http import counted_lines
+from broker.http import rate_limited_log
 from broker.http.request_protocol import ConnectionLimits, protocol_with
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 from broker.service.file_limit import AddressQuota, SocketQuota
@@ -41,7 +41,7 @@ async def say(port: int, *parts: bytes) -> None:
 async def test_connections_closed_for_garbage_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(counted_lines, "_PERIOD_S", 3600.0)
+    monkeypatch.setattr(rate_limited_log, "_PERIOD_S", 3600.0)
     protocol = protocol_with(SocketQuota("HTTP", 100), AddressQuota(0), ConnectionLimits())
     config = uvicorn.Config(
         app,
@@ -66,11 +66,11 @@ async def test_connections_closed_for_garbage_are_counted(
         "Invalid HTTP request received.": 3,
         "Not WebSocket, or over its limits": 1,
     }
-    with caplog.at_level(logging.INFO, logger=counted_lines.__name__):
+    with caplog.at_level(logging.INFO, logger=rate_limited_log.__name__):
         for reason in list(lines._counts):
             lines._tell(reason)
     assert [
-        each.getMessage() for each in caplog.records if each.name == counted_lines.__name__
+        each.getMessage() for each in caplog.records if each.name == rate_limited_log.__name__
     ] == [
         "http: connections closed in a second: 3: Invalid HTTP request received.",
         "http: connections closed in a second: 1: Not WebSocket, or over its limits",
@@ -82,13 +82,13 @@ async def test_connections_closed_for_garbage_are_counted(
 async def test_a_crowd_is_one_line_and_a_later_one_another(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(counted_lines, "_PERIOD_S", 0.0)
-    lines = counted_lines.CountedLines()
+    monkeypatch.setattr(rate_limited_log, "_PERIOD_S", 0.0)
+    lines = rate_limited_log.RateLimitedLog()
 
     async def told(number: int) -> None:
         await eventually(lambda: len(caplog.records) == number)
 
-    with caplog.at_level(logging.INFO, logger=counted_lines.__name__):
+    with caplog.at_level(logging.INFO, logger=rate_limited_log.__name__):
         for crowd in (1, 2):
             for _ in range(1000):
                 lines.count("why")

@@ -6,16 +6,18 @@ import pytest
 
 from broker.errors import BrokerError, ServiceNotReadyError
 from broker.http.errors import ApiError
-from broker.http.fan_out import Answer, Answers
-from broker.service.peers import PeerRefusedError, PeerUnreachableError
+from broker.http.scatter_gather import PartResult, ScatterResults
+from broker.service.broker_client import BrokerRefusedError, BrokerUnreachableError
 
 MISSING = ApiError(404, "nowhere")
 
 
-def answers(**parts: object) -> Answers[object]:
-    return Answers(
+def answers(**parts: object) -> ScatterResults[object]:
+    return ScatterResults(
         [
-            Answer(name, error=value) if isinstance(value, Exception) else Answer(name, value)
+            PartResult(name, error=value)
+            if isinstance(value, Exception)
+            else PartResult(name, value)
             for name, value in parts.items()
         ],
         "partitions",
@@ -29,7 +31,7 @@ def test_all_that_is_well_is_told() -> None:
 
 
 def test_a_silent_broker_makes_the_whole_an_error_that_names_it() -> None:
-    parts = {f"p{n}": PeerUnreachableError(f"Broker b{n} can't be reached") for n in range(5)}
+    parts = {f"p{n}": BrokerUnreachableError(f"Broker b{n} can't be reached") for n in range(5)}
     with pytest.raises(ServiceNotReadyError) as raised:
         answers(a=1, gone=ApiError(404, "no"), **parts).check()
     told = str(raised.value)
@@ -38,14 +40,14 @@ def test_a_silent_broker_makes_the_whole_an_error_that_names_it() -> None:
     assert raised.value.http_status == 503
 
 
-@pytest.mark.parametrize("error", [ApiError(409, "is"), PeerRefusedError("b:1", 412, "is")])
+@pytest.mark.parametrize("error", [ApiError(409, "is"), BrokerRefusedError("b:1", 412, "is")])
 def test_a_refusal_is_told_as_that_of_a_single_topic(error: Exception) -> None:
     with pytest.raises(type(error), match=r"^is$"):
         answers(a=1, b=error, c=ApiError(400, "later")).check()
 
 
 def test_what_some_parts_lack_is_missing_only_if_all_do() -> None:
-    here, there = ApiError(404, "not here"), PeerRefusedError("b:1", 404, "not there")
+    here, there = ApiError(404, "not here"), BrokerRefusedError("b:1", 404, "not there")
     assert answers(a=1, b=here, c=there).found(MISSING).values == [1]
     with pytest.raises(ApiError, match="nowhere"):
         answers(b=here, c=there).found(MISSING)
@@ -56,6 +58,6 @@ def test_what_some_parts_lack_is_missing_only_if_all_do() -> None:
 
 
 def test_a_broker_that_is_silent_is_not_one_that_lacks_it() -> None:
-    silent = PeerUnreachableError("Broker b can't be reached")
+    silent = BrokerUnreachableError("Broker b can't be reached")
     with pytest.raises(ServiceNotReadyError, match="Broker b"):
         answers(a=ApiError(404, "no"), b=silent).found(MISSING)

@@ -16,10 +16,10 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.http.audit import audit
-from broker.http.compression import GzipLayer, accepts_gzip
+from broker.http.compression import GzipMiddleware, accepts_gzip
 from broker.http.errors import ApiError
-from broker.http.front import FrontDoor, HttpFigures
 from broker.http.rate_limit import AddressLimiter, address_group
+from broker.http.request_context import HttpMetrics, RequestContextMiddleware
 from broker.logs import REQUEST_ID, set_up_logging
 
 
@@ -137,7 +137,7 @@ GZIP = (b"accept-encoding", b"gzip, deflate")
 @pytest.mark.parametrize("size", [1024, 40_000, 500_000])
 def test_a_whole_answer_is_compressed(size: int) -> None:
     call = _Call([b'{"a": 1}' * (size // 8)])
-    headers = call.run(GzipLayer(call.app), "/admin/v2/tenants", GZIP)
+    headers = call.run(GzipMiddleware(call.app), "/admin/v2/tenants", GZIP)
     assert (headers[b"content-encoding"], headers[b"vary"]) == (b"gzip", b"Accept-Encoding")
     assert int(headers[b"content-length"]) == len(call.body) < size // 4
     assert gzip.decompress(call.body) == call.pieces[0]
@@ -158,7 +158,7 @@ def test_a_whole_answer_is_compressed(size: int) -> None:
 )
 def test_what_is_not_compressed(pieces: list[bytes], kind: bytes, path: str, header: bytes) -> None:
     call = _Call(pieces, kind)
-    layer = GzipLayer(call.app, ["/metrics*", "^/lookup/v[0-9]"])
+    layer = GzipMiddleware(call.app, ["/metrics*", "^/lookup/v[0-9]"])
     headers = call.run(layer, path, (b"accept-encoding", header))
     assert b"content-encoding" not in headers
     assert call.body == b"".join(pieces)
@@ -166,19 +166,19 @@ def test_what_is_not_compressed(pieces: list[bytes], kind: bytes, path: str, hea
 
 def test_pieces_of_a_stream_pass_one_by_one() -> None:
     call = _Call([b"one\n", b"two\n", b""], b"application/x-ndjson")
-    call.run(GzipLayer(call.app), "/admin/v2/stream", GZIP)
+    call.run(GzipMiddleware(call.app), "/admin/v2/stream", GZIP)
     assert [message.get("body") for message in call.sent] == [None, b"one\n", b"two\n", b""]
 
 
-def _door(call: _Call, **settings: Any) -> FrontDoor:
-    return FrontDoor(call.app, BrokerConfig(**settings), HttpFigures())
+def _pre_auth(call: _Call, **settings: Any) -> RequestContextMiddleware:
+    return RequestContextMiddleware(call.app, BrokerConfig(**settings), HttpMetrics())
 
 
 def test_a_request_id_is_taken_over_if_it_is_sane() -> None:
     call = _Call([b"{}"])
-    headers = call.run(_door(call), "/x", (b"x-request-id", b"order-7/a"))
+    headers = call.run(_pre_auth(call), "/x", (b"x-request-id", b"order-7/a"))
     assert (headers[b"x-request-id"], call.context) == (b"order-7/a", "order-7/a")
-    door, made = _door(call), set[bytes]()
+    door, made = _pre_auth(call), set[bytes]()
     for bad in (b"", b"a b", b"a\nb", b"x" * 129, "é".encode()):
         call.sent.clear()
         made.add(call.run(door, "/x", (b"x-request-id", bad))[b"x-request-id"])
@@ -190,7 +190,7 @@ def test_a_failure_is_answered_with_the_id_of_the_log(caplog: pytest.LogCaptureF
     call = _Call([])
     call.error = ValueError("a bug")
     with caplog.at_level(logging.ERROR):
-        headers = call.run(_door(call), "/x", (b"x-request-id", b"id-1"))
+        headers = call.run(_pre_auth(call), "/x", (b"x-request-id", b"id-1"))
     assert call.sent[0]["status"] == 500
     assert "id-1" in json.loads(call.body)["reason"]
     assert headers[b"x-request-id"] == b"id-1"
@@ -202,16 +202,16 @@ def test_a_failure_is_answered_with_the_id_of_the_log(caplog: pytest.LogCaptureF
 def test_errors_of_routes_keep_their_status() -> None:
     call = _Call([])
     call.error = ApiError(412, "no")
-    call.run(_door(call), "/x")
+    call.run(_pre_auth(call), "/x")
     assert (call.sent[0]["status"], call.body) == (412, b'{"reason":"no"}')
 
 
 def test_too_many_requests_are_told_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: 5.0, perf_counter=time.perf_counter)
-    monkeypatch.setattr("broker.http.front.time", clock)
+    monkeypatch.setattr("broker.http.request_context.time", clock)
     call = _Call([b"{}"])
     limits = {"http_requests_limit_enabled": True, "http_requests_max_per_second": 2.0}
-    door = _door(call, **limits)
+    door = _pre_auth(call, **limits)
     statuses = []
     for _ in range(3):
         call.sent.clear()
@@ -223,7 +223,7 @@ def test_too_many_requests_are_told_when_to_come_again(monkeypatch: pytest.Monke
 
 def test_a_change_is_one_audit_line(caplog: pytest.LogCaptureFixture) -> None:
     call = _Call([b"{}"])
-    door = _door(call)
+    door = _pre_auth(call)
     with caplog.at_level(logging.INFO, logger="broker.audit"):
         call.run(door, "/admin/v2/tenants/t", (b"x-request-id", b"id-1"), method="PUT")
         call.run(door, "/admin/v2/tenants/t")
@@ -278,7 +278,7 @@ def test_json_lines_are_json_whatever_is_logged() -> None:
     stream = io.StringIO()
     set_up_logging(BrokerConfig(log_format="json"), stream)
     call = _Call([b"{}"])
-    call.run(_door(call), "/admin/v2/x", (b"x-request-id", b"id-1"), method="POST")
+    call.run(_pre_auth(call), "/admin/v2/x", (b"x-request-id", b"id-1"), method="POST")
     logger = logging.getLogger("test")
     try:
         raise ValueError("broken\nin two lines")
@@ -326,6 +326,6 @@ async def test_a_connection_that_was_reset_while_it_is_answered_is_no_error(
         raise AssertionError("nobody reads")
 
     scope = {"type": kind, "method": "GET", "path": "/", "headers": [], "client": ("a", 1)}
-    door = FrontDoor(app, BrokerConfig(), HttpFigures())
+    door = RequestContextMiddleware(app, BrokerConfig(), HttpMetrics())
     await door(scope, receive, send)
     assert not caplog.records

@@ -15,11 +15,11 @@ from broker.http.long_answers import in_pieces, long_array, long_object
 from broker.http.topic_internals import internal_stats, ledger_info, offline_stats
 from broker.http.topic_segments import topic_segments
 from broker.service.persistent_topic import PersistentTopic
-from managed_ledger.ledger_list import LedgerList
-from managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, Segment
+from managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, PackedRows
 from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.managed_ledger_info import LedgerOffsets
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.stored_info import StoredLedger
+from managed_ledger.stored_info import StoredManagedLedger
 from metadata.store import Stat
 from tests.unit.broker_http.long_answer import whole
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Cluster
@@ -39,11 +39,11 @@ async def log(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ManagedLedger]:
     cluster = Cluster()
     log = await cluster.factory().open(NAME, CONFIG)
     starts = range(0, LEDGERS, CHUNK_ROWS)
-    segments = [Segment.of([*map(row, range(n, n + CHUNK_ROWS))]) for n in starts]
+    segments = [PackedRows.of([*map(row, range(n, n + CHUNK_ROWS))]) for n in starts]
     rows = LedgerRows(map(row, range(LEDGERS, LEDGERS + 1500)), tuple(segments))
     with monkeypatch.context() as patch:
         patch.setattr(log.lists, "info", log.lists.info.with_rows(rows))
-        patch.setattr(log, "ledgers", LedgerList((n, 2) for n in range(LEDGERS + 1500)))
+        patch.setattr(log, "ledgers", LedgerOffsets((n, 2) for n in range(LEDGERS + 1500)))
         yield log
     await cluster.close()
 
@@ -53,7 +53,7 @@ async def test_no_answer_about_very_many_ledgers_holds_the_loop(log: ManagedLedg
     names["service"] = SimpleNamespace(config=SimpleNamespace(advertised_host="h"))
     names["name"] = SimpleNamespace(namespace="t/n", domain="persistent", local="x")
     topic = cast(PersistentTopic, SimpleNamespace(**names))
-    stored = StoredLedger(log.lists.info, Stat(1, 0, 0, False, False), {})
+    stored = StoredManagedLedger(log.lists.info, Stat(1, 0, 0, False, False), {})
     with Turns():
         answers = [
             [piece async for piece in pieces]

@@ -15,11 +15,11 @@ from bundles.lookup import BrokerLookup
 from bundles.ownership import OWNERS_ROOT, Redirect
 from metadata.errors import (
     MetadataError,
+    MetadataWriteError,
     OutcomeUnknownError,
     SessionLostError,
     StoreClosedError,
     StoreUnreachableError,
-    WriteFailedError,
 )
 from tests.unit.broker_service.doubles import Broker
 
@@ -35,7 +35,7 @@ READ_ERRORS: tuple[MetadataError, ...] = (
 )
 WRITE_ERRORS: tuple[MetadataError, ...] = (
     *READ_ERRORS,
-    WriteFailedError("/a", OSError("throttled")),
+    MetadataWriteError("/a", OSError("throttled")),
     OutcomeUnknownError("/a"),
 )
 

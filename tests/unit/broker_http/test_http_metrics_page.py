@@ -16,9 +16,9 @@ from broker.errors import PersistenceError, TopicNotFoundError
 from broker.http import metrics
 from broker.http.app import create_app
 from broker.http.broker_metrics import CacheRates
-from broker.http.front import HttpFigures
 from broker.http.metrics import metrics_pieces
-from broker.http.metrics_page import BLOCK_ROWS, MetricsPage, label
+from broker.http.prometheus_page import BLOCK_ROWS, PrometheusPage, label
+from broker.http.request_context import HttpMetrics
 from broker.http.topic_metrics import TopicMetrics
 from broker.protocol.topic_name import TopicName
 from broker.service.persistent_subscription import PersistentSubscription
@@ -46,7 +46,7 @@ def samples(page: bytes) -> dict[str, float]:
 
 
 def test_series_of_one_metric_stand_together() -> None:
-    page = MetricsPage("c")
+    page = PrometheusPage("c")
     first, second = page.table(("a", "b")), page.table(("b", "c"))
     page.add("b", page.base, 7)
     for number in range(3):
@@ -72,14 +72,14 @@ def test_series_of_one_metric_stand_together() -> None:
 
 
 def test_a_table_without_rows_leaves_no_trace() -> None:
-    page = MetricsPage("c")
+    page = PrometheusPage("c")
     page.table(("a", "b"))
     assert list(page.pieces()) == []
 
 
 @pytest.mark.parametrize("rows", [1, BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 10 * BLOCK_ROWS])
 def test_no_piece_is_long(rows: int) -> None:
-    page = MetricsPage("c")
+    page = PrometheusPage("c")
     names = [f"m{number}" for number in range(5)]
     table = page.table(names)
     for number in range(rows):
@@ -93,7 +93,7 @@ def test_no_piece_is_long(rows: int) -> None:
 
 
 def test_labels_are_escaped() -> None:
-    page = MetricsPage('a"b\\c\nd')
+    page = PrometheusPage('a"b\\c\nd')
     page.add("m", page.base, 1)
     assert samples(b"".join(page.pieces())) == {'m{cluster=a"b\\c\nd}': 1}
     assert label("n", 'x"') == 'n="x\\""'
@@ -127,7 +127,7 @@ async def test_others_run_between_topics_and_between_pieces(broker: Broker) -> N
         return now_s
 
     pieces, at_piece = [], []
-    async for piece in metrics_pieces(broker.service, HttpFigures(), CacheRates(), clock=clock):
+    async for piece in metrics_pieces(broker.service, HttpMetrics(), CacheRates(), clock=clock):
         pieces.append(piece)
         at_piece.append(ticks)
     running = False
@@ -141,7 +141,7 @@ async def test_others_run_between_topics_and_between_pieces(broker: Broker) -> N
 
 async def test_a_topic_with_many_subscriptions_takes_many_steps(broker: Broker) -> None:
     await load(broker, 1, 200)
-    page = MetricsPage("c")
+    page = PrometheusPage("c")
     assert len(list(TopicMetrics(page, broker.service).steps())) >= 200 // 32
     found = samples(b"".join(page.pieces()))
     assert len([name for name in found if name.startswith("pulsar_subscription_back_log{")]) == 200
@@ -149,7 +149,7 @@ async def test_a_topic_with_many_subscriptions_takes_many_steps(broker: Broker) 
 
 async def test_what_is_unloaded_in_the_middle_is_left_out(broker: Broker) -> None:
     await load(broker, 4, 40)
-    page = MetricsPage("c")
+    page = PrometheusPage("c")
     topics = TopicMetrics(page, broker.service)
     steps = topics.steps()
     next(steps)  # 32 subscriptions of t0
@@ -168,7 +168,7 @@ async def test_what_is_unloaded_in_the_middle_is_left_out(broker: Broker) -> Non
 
 async def test_the_page_agrees_with_statistics(broker: Broker) -> None:
     await load(broker, 2, 3)
-    pages = metrics_pieces(broker.service, HttpFigures(), CacheRates())
+    pages = metrics_pieces(broker.service, HttpMetrics(), CacheRates())
     found = samples(b"".join([piece async for piece in pages]))
     topic = broker.service.topics["persistent://public/default/t1"]
     stats = topic.stats()
@@ -217,7 +217,7 @@ async def test_a_large_page_is_sent_in_pieces(
 
 
 async def page_of(broker: Broker) -> dict[str, float]:
-    pages = metrics_pieces(broker.service, HttpFigures(), CacheRates())
+    pages = metrics_pieces(broker.service, HttpMetrics(), CacheRates())
     return samples(b"".join([piece async for piece in pages]))
 
 

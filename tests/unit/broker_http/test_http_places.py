@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.http.places import Place, place_of
-from broker.service.peers import as_authoritative
+from broker.http.request_routing import RoutingMode, routing_mode_of
+from broker.service.broker_client import as_authoritative
 from tests.unit.broker_http.test_http_access import all_routes, make_app
 
 A = "/admin/v2"
@@ -17,7 +17,7 @@ def test_every_route_has_a_place() -> None:
     missing = [
         f"{method} {template}"
         for method, template in all_routes(make_app())
-        if method != "OPTIONS" and place_of(method, template) is None
+        if method != "OPTIONS" and routing_mode_of(method, template) is None
     ]
     assert missing == []
 
@@ -25,33 +25,33 @@ def test_every_route_has_a_place() -> None:
 @pytest.mark.parametrize(
     ("method", "template", "place"),
     [
-        ("GET", "/metrics", Place.HERE),
-        ("PUT", TOPIC, Place.TOPIC),
-        ("GET", TOPIC + "/stats", Place.TOPIC),
-        ("HEAD", TOPIC + "/stats", Place.TOPIC),
-        ("PUT", TOPIC + "/unload", Place.TOPIC),
-        ("POST", TOPIC + "/subscription/{subscription}/skip_all", Place.TOPIC),
-        ("GET", TOPIC + "/partitioned-stats", Place.HERE),
-        ("PUT", TOPIC + "/partitions", Place.HERE),
-        ("GET", TOPIC + "/retention", Place.HERE),
-        ("POST", "/topics/{domain}/{tenant}/{namespace}/{topic}", Place.LOADED),
+        ("GET", "/metrics", RoutingMode.LOCAL),
+        ("PUT", TOPIC, RoutingMode.TOPIC),
+        ("GET", TOPIC + "/stats", RoutingMode.TOPIC),
+        ("HEAD", TOPIC + "/stats", RoutingMode.TOPIC),
+        ("PUT", TOPIC + "/unload", RoutingMode.TOPIC),
+        ("POST", TOPIC + "/subscription/{subscription}/skip_all", RoutingMode.TOPIC),
+        ("GET", TOPIC + "/partitioned-stats", RoutingMode.LOCAL),
+        ("PUT", TOPIC + "/partitions", RoutingMode.LOCAL),
+        ("GET", TOPIC + "/retention", RoutingMode.LOCAL),
+        ("POST", "/topics/{domain}/{tenant}/{namespace}/{topic}", RoutingMode.OWNER_IF_LOADED),
         (
             "POST",
             "/topics/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}/ack",
-            Place.HOME,
+            RoutingMode.HASHED,
         ),
-        ("PUT", NAMESPACE + "/{bundle}/unload", Place.BUNDLE),
-        ("POST", NAMESPACE + "/{bundle}/clearBacklog/{subscription}", Place.HELD),
-        ("DELETE", NAMESPACE + "/{bundle}", Place.HELD),
-        ("PUT", NAMESPACE + "/unload", Place.OWNERS),
-        ("POST", NAMESPACE + "/retention", Place.HERE),
-        ("GET", A + "/brokers/{cluster}/{broker}/ownedNamespaces", Place.BROKER),
-        ("GET", A + "/brokers/leaderBroker", Place.HERE),
+        ("PUT", NAMESPACE + "/{bundle}/unload", RoutingMode.BUNDLE),
+        ("POST", NAMESPACE + "/{bundle}/clearBacklog/{subscription}", RoutingMode.ACQUIRE),
+        ("DELETE", NAMESPACE + "/{bundle}", RoutingMode.ACQUIRE),
+        ("PUT", NAMESPACE + "/unload", RoutingMode.SCATTER),
+        ("POST", NAMESPACE + "/retention", RoutingMode.LOCAL),
+        ("GET", A + "/brokers/{cluster}/{broker}/ownedNamespaces", RoutingMode.BROKER),
+        ("GET", A + "/brokers/leaderBroker", RoutingMode.LOCAL),
         ("GET", "/somewhere/else", None),
     ],
 )
-def test_places(method: str, template: str, place: Place | None) -> None:
-    assert place_of(method, template) is place
+def test_places(method: str, template: str, place: RoutingMode | None) -> None:
+    assert routing_mode_of(method, template) is place
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from fastapi.dependencies import utils
 
 from broker.http.app import create_app
-from broker.http.prepared_routes import PreparedRoutes
+from broker.http.route_warmup import RouteWarmup
 from tests.unit.broker_service.doubles import Broker
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -61,7 +61,7 @@ async def test_everybody_waits_for_one_preparation() -> None:
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         served.append(scope["id"])
 
-    layer = PreparedRoutes(serve)
+    layer = RouteWarmup(serve)
     app = SimpleNamespace(router=SimpleNamespace(routes=[Route()]))
 
     async def ask(number: int) -> None:
@@ -91,5 +91,5 @@ async def test_a_failure_is_left_to_the_search() -> None:
 
     app = SimpleNamespace(router=SimpleNamespace(routes=[Route()]))
     scope: Any = {"id": 1, "app": app}
-    await PreparedRoutes(serve)(scope, None, None)  # type: ignore[arg-type] # unused
+    await RouteWarmup(serve)(scope, None, None)  # type: ignore[arg-type] # unused
     assert served == [1]

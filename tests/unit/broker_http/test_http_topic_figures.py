@@ -13,9 +13,9 @@ from broker.http.topic_internals import format_ranges, ledger_info
 from broker.protocol.topic_name import TopicName
 from broker.service.topic_stats import empty_topic_stats
 from managed_ledger.cursor.cursor_store import CursorNode
-from managed_ledger.ledger_list import ManagedLedgerInfo
 from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
-from managed_ledger.stored_info import StoredCursor, StoredLedger
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from managed_ledger.stored_info import StoredCursor, StoredManagedLedger
 from metadata.store import Stat
 from tests.unit.broker_http.long_answer import whole
 
@@ -124,7 +124,7 @@ async def test_stored_ledgers_and_cursors() -> None:
         terminated=(5, 2),
     )
     cursor = StoredCursor(CursorNode((3, 4), 7, {"p": 1}), stat)
-    answer = await whole(ledger_info(StoredLedger(info, stat, {"s": cursor})))
+    answer = await whole(ledger_info(StoredManagedLedger(info, stat, {"s": cursor})))
     assert answer["version"] == 4
     assert answer["creationDate"] == "2023-11-14T22:13:20.000Z"
     assert answer["modificationDate"] == "2023-11-14T22:13:20.500Z"

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from bookkeeper.ledger_metadata import EnsembleSegment as EnsembleSegment
 from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.ledger_metadata import Segment as EnsembleSegment
 from broker.errors import PersistenceError, TopicFencedError
 from broker.http.topic_segments import (
     access_fields,
@@ -21,12 +21,12 @@ from broker.http.topic_segments import (
 )
 from broker.service.bookie_access import BookieAccess
 from broker.service.persistent_topic import PersistentTopic
-from managed_ledger.extent import LogExtent, ReadableLedger, left_of
-from managed_ledger.ledger_list import LedgerList
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, Segment
+from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
 from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.managed_ledger_info import LedgerOffsets
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from managed_ledger.position import EARLIEST
+from managed_ledger.readable_range import ReadableLedger, ReadableRange, left_of
 from metadata.errors import StoreUnreachableError
 from tests.unit.broker_http.long_answer import whole
 from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
@@ -107,7 +107,7 @@ def test_a_size_that_only_the_metadata_know() -> None:
 
 
 def test_head_and_access() -> None:
-    extent = LogExtent((5, 0), (9, 41), True, -1, (), (LISTED,))
+    extent = ReadableRange((5, 0), (9, 41), True, -1, (), (LISTED,))
     assert segments_head("persistent://t/n/x", 32, extent, (5, 2)) == {
         "topic": "persistent://t/n/x",
         "headBytes": 32,
@@ -309,9 +309,9 @@ async def test_very_many_ledgers_some_of_which_are_trimmed_meanwhile(
 ) -> None:
     """None is lost where others get their turn."""
     rows = [LedgerInfo(n, 1, 7, 1) for n in range(3456)]
-    packed = LedgerRows(rows[2500:], (Segment.of(rows[:1000]), Segment.of(rows[1000:2500])))
+    packed = LedgerRows(rows[2500:], (PackedRows.of(rows[:1000]), PackedRows.of(rows[1000:2500])))
     monkeypatch.setattr(log.lists, "info", log.lists.info.with_rows(packed))
-    monkeypatch.setattr(log, "ledgers", LedgerList((x.ledger_id, 1) for x in rows))
+    monkeypatch.setattr(log, "ledgers", LedgerOffsets((x.ledger_id, 1) for x in rows))
     answer = await ask(log, locations=False)
     assert [x["ledgerId"] for x in answer["ledgers"]] == list(range(3456))
     assert answer["lastConfirmed"] == {"ledgerId": 3455, "entryId": 0}

@@ -11,44 +11,44 @@ import pytest
 from broker.cli.main import build_parser
 from broker.config import BrokerConfig
 from broker.local_cluster.errors import LocalClusterError
-from broker.local_cluster.folder import ClusterFolder, Remembered
+from broker.local_cluster.folder import ClusterFolder, SavedPorts
 from broker.local_cluster.java import java_major, zoo_cfg
-from broker.local_cluster.member import Member, RestartPolicy, State, how_it_ended
+from broker.local_cluster.member import Member, MemberState, RestartPolicy, how_it_ended
 from broker.local_cluster.plan import (
+    ClusterOptions,
     ClusterPlan,
-    Kind,
     PortBases,
-    Wish,
+    ProcessKind,
     assign_ports,
     bookie_count,
-    check_wish,
+    check_cluster_options,
     plan_cluster,
     quorum_settings,
 )
 from broker.local_cluster.probes import (
-    Seen,
+    ObservedState,
     autorecovery_health,
     bookie_health,
     broker_health,
 )
-from broker.local_cluster.rows import COLUMNS, Facts, row, summary, text_table
+from broker.local_cluster.status_table import COLUMNS, ProcessStats, row, summary, text_table
 
 FREE = PortBases(0, 0, 0, 0)
 
 
 def ports_of(
-    wish: Wish,
+    cluster_options: ClusterOptions,
     bases: PortBases,
     known: dict[str, int] | None = None,
     busy: frozenset[int] = frozenset(),
 ) -> dict[str, int]:
     return assign_ports(
-        wish, bases, known or {}, lambda port: port not in busy, itertools.count(20_000)
+        cluster_options, bases, known or {}, lambda port: port not in busy, itertools.count(20_000)
     )
 
 
-def plan_of(wish: Wish) -> ClusterPlan:
-    return plan_cluster(wish, ports_of(wish, PortBases()), "/data")
+def plan_of(cluster_options: ClusterOptions) -> ClusterPlan:
+    return plan_cluster(cluster_options, ports_of(cluster_options, PortBases()), "/data")
 
 
 def parse(*line: str) -> argparse.Namespace:
@@ -59,7 +59,7 @@ def parse(*line: str) -> argparse.Namespace:
 
 
 def test_processes_in_the_order_of_their_start() -> None:
-    plan = plan_of(Wish(2, 3))
+    plan = plan_of(ClusterOptions(2, 3))
     names = [each.name for each in plan.processes]
     assert names == [
         *("zookeeper", "bookie-1", "bookie-2", "bookie-3", "autorecovery", "broker-1", "broker-2")
@@ -70,8 +70,10 @@ def test_processes_in_the_order_of_their_start() -> None:
 
 
 def test_the_commands_understand_their_arguments() -> None:
-    wish = Wish(1, 1, broker_settings=["maxTenants=7"], bookie_settings=["gcWaitTime=1000"])
-    bookie, autorecovery, broker = plan_of(wish).processes[1:]
+    cluster_options = ClusterOptions(
+        1, 1, broker_settings=["maxTenants=7"], bookie_settings=["gcWaitTime=1000"]
+    )
+    bookie, autorecovery, broker = plan_of(cluster_options).processes[1:]
     options = parse(*bookie.arguments)
     assert (options.command, options.id, options.port) == ("bookie", "bookie-1", 3181)
     assert options.data == "/data/bookie-1"
@@ -84,7 +86,7 @@ def test_the_commands_understand_their_arguments() -> None:
 
 
 def test_every_setting_of_a_broker_is_one() -> None:
-    options = parse(*plan_of(Wish(1, 3)).stage(Kind.BROKER)[0].arguments)
+    options = parse(*plan_of(ClusterOptions(1, 3)).stage(ProcessKind.BROKER)[0].arguments)
     settings = dict(text.split("=", 1) for text in options.set)
     config = BrokerConfig.load(None, None, settings)
     assert config.managed_ledger_default_ensemble_size == 3
@@ -96,15 +98,15 @@ def test_every_setting_of_a_broker_is_one() -> None:
 
 
 def test_another_zookeeper_is_not_started() -> None:
-    wish = Wish(1, 1, metadata_url="zk:elsewhere:2181/demo")
-    plan = plan_of(wish)
-    assert plan.stage(Kind.ZOOKEEPER) == ()
-    assert "zookeeper" not in ports_of(wish, PortBases())
+    cluster_options = ClusterOptions(1, 1, metadata_url="zk:elsewhere:2181/demo")
+    plan = plan_of(cluster_options)
+    assert plan.stage(ProcessKind.ZOOKEEPER) == ()
+    assert "zookeeper" not in ports_of(cluster_options, PortBases())
     assert all("zk:elsewhere:2181/demo" in each.arguments for each in plan.processes)
 
 
 def test_who_listens_everywhere_is_found_at_home() -> None:
-    broker = plan_of(Wish(1, 1, host="0.0.0.0")).stage(Kind.BROKER)[0]
+    broker = plan_of(ClusterOptions(1, 1, host="0.0.0.0")).stage(ProcessKind.BROKER)[0]
     assert broker.address == "127.0.0.1:6650"
     assert broker.arguments[broker.arguments.index("--bind") + 1] == "0.0.0.0"
 
@@ -124,20 +126,26 @@ _QUORUMS = ("EnsembleSize", "WriteQuorum", "AckQuorum")
 
 
 @pytest.mark.parametrize(
-    ("wish", "bases", "said"),
+    ("cluster_options", "bases", "said"),
     [
-        (Wish(0, 3), PortBases(), "--brokers 0"),
-        (Wish(1, 65), PortBases(), "--bookies 65"),
-        (Wish(2, 1), PortBases(broker=65_535), "port 65536 (broker-2)"),
-        (Wish(1, 1), PortBases(web=-1), "port -1 (broker-1 web)"),
-        (Wish(1, 1, host="::1"), PortBases(), "--bind ::1"),
-        (Wish(1, 1, metadata_url="etcd://x"), PortBases(), "--metadata etcd://x"),
-        (Wish(1, 1, broker_settings=["maxTenants"]), PortBases(), "maxTenants: KEY=VALUE"),
+        (ClusterOptions(0, 3), PortBases(), "--brokers 0"),
+        (ClusterOptions(1, 65), PortBases(), "--bookies 65"),
+        (ClusterOptions(2, 1), PortBases(broker=65_535), "port 65536 (broker-2)"),
+        (ClusterOptions(1, 1), PortBases(web=-1), "port -1 (broker-1 web)"),
+        (ClusterOptions(1, 1, host="::1"), PortBases(), "--bind ::1"),
+        (ClusterOptions(1, 1, metadata_url="etcd://x"), PortBases(), "--metadata etcd://x"),
+        (
+            ClusterOptions(1, 1, broker_settings=["maxTenants"]),
+            PortBases(),
+            "maxTenants: KEY=VALUE",
+        ),
     ],
 )
-def test_a_wish_that_makes_no_cluster(wish: Wish, bases: PortBases, said: str) -> None:
+def test_a_wish_that_makes_no_cluster(
+    cluster_options: ClusterOptions, bases: PortBases, said: str
+) -> None:
     with pytest.raises(LocalClusterError, match=said.replace("(", r"\(").replace(")", r"\)")):
-        check_wish(wish, bases)
+        check_cluster_options(cluster_options, bases)
 
 
 def test_bookies_with_data_are_not_left_out() -> None:
@@ -152,7 +160,9 @@ def test_bookies_with_data_are_not_left_out() -> None:
 
 
 def test_asked_ports_are_consecutive_and_stay_so() -> None:
-    ports = ports_of(Wish(2, 2), PortBases(7000, 7100, 7200, 7300), known={"broker-1": 6650})
+    ports = ports_of(
+        ClusterOptions(2, 2), PortBases(7000, 7100, 7200, 7300), known={"broker-1": 6650}
+    )
     assert [ports[f"broker-{n}"] for n in (1, 2)] == [7000, 7001]
     assert [ports[f"broker-{n} web"] for n in (1, 2)] == [7100, 7101]
     assert [ports[f"bookie-{n}"] for n in (1, 2)] == [7200, 7201]
@@ -162,27 +172,27 @@ def test_asked_ports_are_consecutive_and_stay_so() -> None:
 
 def test_a_port_in_use_is_told() -> None:
     with pytest.raises(LocalClusterError, match=r"port 6651 \(broker-2\) is in use"):
-        ports_of(Wish(2, 1), PortBases(), busy=frozenset({6651}))
+        ports_of(ClusterOptions(2, 1), PortBases(), busy=frozenset({6651}))
 
 
 def test_ranges_that_meet_are_told() -> None:
     with pytest.raises(LocalClusterError, match=r"port 7001 \(broker-\d( web)?\) is in use"):
-        ports_of(Wish(2, 1), PortBases(broker=7000, web=7001))
+        ports_of(ClusterOptions(2, 1), PortBases(broker=7000, web=7001))
 
 
 def test_free_ports_are_those_of_the_last_start_where_possible() -> None:
-    wish = Wish(2, 1)
-    first = ports_of(wish, FREE, busy=frozenset({20_000}))
+    cluster_options = ClusterOptions(2, 1)
+    first = ports_of(cluster_options, FREE, busy=frozenset({20_000}))
     assert 20_000 not in first.values()
-    assert ports_of(wish, FREE, known=first) == first
+    assert ports_of(cluster_options, FREE, known=first) == first
     taken = first["broker-2"]
-    again = ports_of(wish, FREE, known=first, busy=frozenset({taken}))
+    again = ports_of(cluster_options, FREE, known=first, busy=frozenset({taken}))
     assert again.pop("broker-2") != taken
     assert again.items() <= first.items()
 
 
 def test_a_free_choice_leaves_asked_ports_alone() -> None:
-    ports = ports_of(Wish(1, 1), PortBases(0, 20_001, 0, 0), known={"broker-1": 20_001})
+    ports = ports_of(ClusterOptions(1, 1), PortBases(0, 20_001, 0, 0), known={"broker-1": 20_001})
     assert ports["broker-1 web"] == 20_001
     assert len(set(ports.values())) == len(ports)
 
@@ -202,7 +212,7 @@ def test_waits_double_up_to_the_longest_and_begin_anew_after_a_steady_life() -> 
     waits = []
     for now in range(5):
         waits.append(m.on_exit(now))
-        assert m.state is State.RESTARTING
+        assert m.state is MemberState.RESTARTING
         m.on_started(now, 8)
     assert waits == [1.0, 2.0, 4.0, 5.0, 5.0]
     assert m.restarts == 5
@@ -216,7 +226,7 @@ def test_who_was_never_ready_gives_up() -> None:
         m.on_started(0.0, 8)
     assert m.on_exit(0.0) is None
     assert m.can_not_start
-    assert m.state is State.STOPPED
+    assert m.state is MemberState.STOPPED
 
 
 def test_who_was_ready_once_never_gives_up() -> None:
@@ -233,23 +243,23 @@ def test_no_restart() -> None:
     m.on_started(0.0, 7)
     m.on_ready()
     assert m.on_exit(1.0) is None
-    assert (m.state, m.can_not_start) == (State.STOPPED, False)
+    assert (m.state, m.can_not_start) == (MemberState.STOPPED, False)
 
 
 def test_who_is_stopped_stays_down_and_late_news_change_nothing() -> None:
     m = member()
     m.on_stop()
     m.on_ready()
-    assert m.state is State.STOPPING
+    assert m.state is MemberState.STOPPING
     assert m.on_exit(1.0) is None
-    assert (m.state, m.pid, m.can_not_start) == (State.STOPPED, 0, False)
+    assert (m.state, m.pid, m.can_not_start) == (MemberState.STOPPED, 0, False)
 
 
 def test_who_waits_for_a_restart_is_stopped_at_once() -> None:
     m = member()
     m.on_exit(0.0)
     m.on_stop()
-    assert m.state is State.STOPPED
+    assert m.state is MemberState.STOPPED
 
 
 def test_ends_in_words() -> None:
@@ -262,23 +272,23 @@ def test_ends_in_words() -> None:
 
 
 def test_a_row_shows_what_is_known() -> None:
-    broker = plan_of(Wish(1, 1)).stage(Kind.BROKER)[0]
+    broker = plan_of(ClusterOptions(1, 1)).stage(ProcessKind.BROKER)[0]
     m = member()
     m.on_ready()
-    cells = row(broker, m, Facts("2 bundles", 150 * 1024 * 1024, 0.25)).cells
+    cells = row(broker, m, ProcessStats("2 bundles", 150 * 1024 * 1024, 0.25)).cells
     assert cells == ("broker-1", "7", "127.0.0.1:6650", "ready", "2 bundles", "150 MiB", "25%", "0")
     assert len(cells) == len(COLUMNS)
     m.on_exit(0.0)
-    cells = row(broker, m, Facts("2 bundles", 150 * 1024 * 1024, 0.25)).cells
+    cells = row(broker, m, ProcessStats("2 bundles", 150 * 1024 * 1024, 0.25)).cells
     assert cells == ("broker-1", "-", "127.0.0.1:6650", "restarting", "-", "-", "-", "0")
 
 
 def test_summary_and_lines() -> None:
-    plan = plan_of(Wish(1, 1))
+    plan = plan_of(ClusterOptions(1, 1))
     m = member()
-    rows = [row(each, m, Facts()) for each in plan.processes]
+    rows = [row(each, m, ProcessStats()) for each in plan.processes]
     m.on_ready()
-    rows.append(row(plan.processes[0], m, Facts()))
+    rows.append(row(plan.processes[0], m, ProcessStats()))
     assert summary(rows) == "1 ready, 4 starting"
     lines = list(text_table(rows))
     assert len(lines) == 6
@@ -286,7 +296,7 @@ def test_summary_and_lines() -> None:
 
 
 def test_health_is_what_zookeeper_and_the_process_say() -> None:
-    seen = Seen(frozenset({"a"}), frozenset({"b"}), {"brokerId": "127.0.0.1:8080"})
+    seen = ObservedState(frozenset({"a"}), frozenset({"b"}), {"brokerId": "127.0.0.1:8080"})
     assert [bookie_health(name, seen) for name in "abc"] == [
         *("registered", "read-only", "not registered")
     ]
@@ -295,7 +305,7 @@ def test_health_is_what_zookeeper_and_the_process_say() -> None:
     assert autorecovery_health({"isAuditor": True, "enabled": False}) == "auditor, switched off"
     assert autorecovery_health({"isAuditor": False}) == "no auditor"
     assert autorecovery_health(None) == "no answer"
-    one, two = plan_of(Wish(2, 1)).stage(Kind.BROKER)
+    one, two = plan_of(ClusterOptions(2, 1)).stage(ProcessKind.BROKER)
     assert broker_health(one, {"x": {}}, seen) == "leader, 1 bundle"
     assert broker_health(two, {}, seen) == "0 bundles"
     assert broker_health(two, None, seen) == "no answer"
@@ -306,16 +316,16 @@ def test_health_is_what_zookeeper_and_the_process_say() -> None:
 
 def test_a_folder_remembers_and_is_used_by_one(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path / "cluster")
-    assert folder.remembered() == Remembered()
+    assert folder.saved_ports() == SavedPorts()
     folder.remember(3, {"broker-1": 6650})
     with pytest.raises(LocalClusterError, match="another cluster runs there"):
         ClusterFolder(tmp_path / "cluster")
     folder.close()
     again = ClusterFolder(tmp_path / "cluster")
-    assert again.remembered() == Remembered(3, {"broker-1": 6650})
+    assert again.saved_ports() == SavedPorts(3, {"broker-1": 6650})
     (tmp_path / "cluster" / "cluster.json").write_text('{"ports": 1}')
     with pytest.raises(LocalClusterError, match="is damaged"):
-        again.remembered()
+        again.saved_ports()
     again.close()
 
 

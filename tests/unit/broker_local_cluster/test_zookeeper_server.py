@@ -9,7 +9,7 @@ import pytest
 from broker.local_cluster.errors import LocalClusterError
 from broker.local_cluster.java import log4j_properties
 from broker.local_cluster.zookeeper_server import (
-    ServerLine,
+    ServerAddress,
     heap_flags,
     own_id,
     parse_servers,
@@ -25,7 +25,7 @@ def lines(text: str) -> dict[str, str]:
 
 def test_members_of_an_ensemble() -> None:
     servers = parse_servers(THREE)
-    assert servers[2] == ServerLine(3, "zk-2.zk.ns.svc", 2888, 3888)
+    assert servers[2] == ServerAddress(3, "zk-2.zk.ns.svc", 2888, 3888)
     assert own_id(None, "zk-2.zk.ns.svc", servers) == 3
     assert own_id(None, "zk-0", servers) == 1
     assert own_id(2, "anything", servers) == 2

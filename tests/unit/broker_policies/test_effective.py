@@ -12,9 +12,9 @@ from broker.config import BrokerConfig
 from broker.policies.effective import (
     AutoTopicCreation,
     BacklogQuota,
-    Policies,
+    EffectivePolicies,
     Rate,
-    Retention,
+    RetentionPolicies,
     SubscribeRate,
 )
 
@@ -58,7 +58,7 @@ def test_the_most_specific_number_holds(
 ) -> None:
     attribute, setting = NUMBERS[field]
     config = BrokerConfig(**{setting: broker})  # type: ignore[arg-type]
-    base = Policies({field: namespace}, config)
+    base = EffectivePolicies({field: namespace}, config)
     topic = base.with_topic({"local": {field: own}, "global": {field: shared}})
     wanted = next(n for n in (own, shared, namespace, broker) if n is not None)
     assert getattr(topic, attribute) == wanted
@@ -66,7 +66,7 @@ def test_the_most_specific_number_holds(
 
 
 def test_a_topic_without_own_policies_shares_its_namespace_s() -> None:
-    base = Policies({"message_ttl_in_seconds": 5}, CONFIG)
+    base = EffectivePolicies({"message_ttl_in_seconds": 5}, CONFIG)
     assert base.with_topic(None) is base
     assert base.with_topic({}) is base
     own = base.with_topic({"local": {"message_ttl_in_seconds": 7}})
@@ -75,15 +75,17 @@ def test_a_topic_without_own_policies_shares_its_namespace_s() -> None:
 
 
 def test_retention_in_milliseconds_and_bytes() -> None:
-    assert Policies({}, CONFIG).retention == Retention(0, 0)
+    assert EffectivePolicies({}, CONFIG).retention == RetentionPolicies(0, 0)
     stored = {"retentionTimeInMinutes": 2, "retentionSizeInMB": -1}
-    assert Policies({"retention_policies": stored}, CONFIG).retention == Retention(120_000, -1)
+    assert EffectivePolicies({"retention_policies": stored}, CONFIG).retention == RetentionPolicies(
+        120_000, -1
+    )
 
 
 def test_quotas_are_merged_by_type() -> None:
     size = {"limitSize": 10, "limitTime": -1, "policy": "producer_exception"}
     age = {"limitSize": -1, "limitTime": 60, "policy": "consumer_backlog_eviction"}
-    base = Policies({"backlog_quota_map": {"destination_storage": size}}, CONFIG)
+    base = EffectivePolicies({"backlog_quota_map": {"destination_storage": size}}, CONFIG)
     topic = base.with_topic({"local": {"backlog_quota_map": {"message_age": age}}})
     assert topic.backlog_quotas == {
         "destination_storage": BacklogQuota(10, -1, "producer_exception"),
@@ -103,7 +105,7 @@ def test_rates_of_a_namespace_are_this_cluster_s() -> None:
         "publishMaxMessageRate": {"there": {"publishThrottlingRateInMsg": 1}},
         "clusterSubscribeRate": {"here": {"subscribeThrottlingRatePerConsumer": 4}},
     }
-    base = Policies(document, CONFIG)
+    base = EffectivePolicies(document, CONFIG)
     assert base.dispatch_rate == Rate(5, 0, 3, relative_to_publish=True)
     assert base.publish_rate == Rate(0, 0)
     assert not base.publish_rate.limited
@@ -124,7 +126,7 @@ def test_rates_of_a_namespace_are_this_cluster_s() -> None:
 
 def test_automatic_creation() -> None:
     config = BrokerConfig(default_num_partitions=3, allow_auto_subscription_creation=False)
-    base = Policies({}, config)
+    base = EffectivePolicies({}, config)
     assert base.auto_topic_creation == AutoTopicCreation(
         allowed=True, partitioned=False, partitions=3
     )
@@ -137,38 +139,40 @@ def test_automatic_creation() -> None:
         },
         "autoSubscriptionCreationOverride": {"allowAutoSubscriptionCreation": True},
     }
-    changed = Policies(document, config)
+    changed = EffectivePolicies(document, config)
     assert changed.auto_topic_creation == AutoTopicCreation(
         allowed=True, partitioned=True, partitions=5
     )
     assert changed.auto_subscription_creation is True
-    refused = Policies({"autoTopicCreationOverride": {}}, config).auto_topic_creation
+    refused = EffectivePolicies({"autoTopicCreationOverride": {}}, config).auto_topic_creation
     assert not refused.allowed
 
 
 def test_subscription_types_are_replaced_not_added() -> None:
-    base = Policies({"subscription_types_enabled": ["Shared"]}, CONFIG)
+    base = EffectivePolicies({"subscription_types_enabled": ["Shared"]}, CONFIG)
     topic = base.with_topic({"local": {"subscription_types_enabled": ["Failover"]}})
     assert topic.subscription_types == {"Failover"}
     cleared = base.with_topic({"local": {"subscription_types_enabled": []}})
     assert cleared.subscription_types == {"Shared"}
     config = BrokerConfig(subscription_types_enabled=frozenset({"Exclusive"}))
-    assert Policies({}, config).subscription_types == {"Exclusive"}
-    cleared = Policies({"subscription_types_enabled": []}, config)
+    assert EffectivePolicies({}, config).subscription_types == {"Exclusive"}
+    cleared = EffectivePolicies({"subscription_types_enabled": []}, config)
     assert cleared.subscription_types == {"Exclusive"}
     assert base.subscription_types == {"Shared"}
 
 
 def test_delayed_messages_are_looked_after_now_and_then() -> None:
-    policies = Policies({"delayed_delivery_policies": {"active": True, "tickTime": 2**62}}, CONFIG)
+    policies = EffectivePolicies(
+        {"delayed_delivery_policies": {"active": True, "tickTime": 2**62}}, CONFIG
+    )
     assert policies.delayed_delivery.tick_ms == 3_600_000
-    assert Policies({}, CONFIG).delayed_delivery.tick_ms == 1000
+    assert EffectivePolicies({}, CONFIG).delayed_delivery.tick_ms == 1000
 
 
 def test_encryption_can_t_be_switched_off_below_the_broker() -> None:
     strict = BrokerConfig(encryption_require_on_producer=True)
-    assert Policies({"encryption_required": False}, strict).encryption_required
-    assert Policies({"encryption_required": True}, CONFIG).encryption_required
+    assert EffectivePolicies({"encryption_required": False}, strict).encryption_required
+    assert EffectivePolicies({"encryption_required": True}, CONFIG).encryption_required
 
 
 JSON = st.recursive(
@@ -190,7 +194,7 @@ FIELDS = [
 def test_a_damaged_document_never_takes_a_topic_away(
     document: dict[str, Any], topic_document: dict[str, Any]
 ) -> None:
-    policies = Policies(document, CONFIG).with_topic(
+    policies = EffectivePolicies(document, CONFIG).with_topic(
         {"local": document, "global": topic_document, **topic_document}
     )
     assert policies.max_message_size >= 0
@@ -200,7 +204,7 @@ def test_a_damaged_document_never_takes_a_topic_away(
 @pytest.mark.parametrize("value", [True, "7", 7.5, [7], {}])
 def test_a_value_of_the_wrong_type_counts_as_absent(value: object) -> None:
     config = BrokerConfig(max_producers_per_topic=3)
-    assert Policies({"max_producers_per_topic": value}, config).max_producers == 3
+    assert EffectivePolicies({"max_producers_per_topic": value}, config).max_producers == 3
 
 
 @pytest.mark.parametrize(
@@ -208,4 +212,4 @@ def test_a_value_of_the_wrong_type_counts_as_absent(value: object) -> None:
 )
 def test_a_snapshot_interval_that_is_no_number_is_the_broker_s(stored: Any, seconds: int) -> None:
     fields = {"deduplicationSnapshotIntervalSeconds": stored}
-    assert Policies(fields, CONFIG).deduplication_snapshot_s == seconds
+    assert EffectivePolicies(fields, CONFIG).deduplication_snapshot_s == seconds

@@ -8,7 +8,7 @@ import pytest
 
 from broker.config import BrokerConfig, ConfigError
 from broker.policies.documents import change_namespace, in_namespace, remove_offload
-from broker.policies.effective import Policies
+from broker.policies.effective import EffectivePolicies
 from broker.policies.errors import PolicyError
 from broker.policies.offload import applied_offload
 from broker.policies.table import Policy, policy_of_field
@@ -111,8 +111,8 @@ def test_thresholds_are_written_into_the_object() -> None:
 
 
 def test_what_holds_is_decided_field_by_field() -> None:
-    assert Policies({}, CONFIG).offload == OffloadConfig()
-    assert applied_offload(Policies({}, CONFIG)) is None
+    assert EffectivePolicies({}, CONFIG).offload == OffloadConfig()
+    assert applied_offload(EffectivePolicies({}, CONFIG)) is None
     namespace = {
         "offload_threshold": 7,  # as older tools create a namespace
         "offload_policies": parse(
@@ -136,7 +136,7 @@ def test_what_holds_is_decided_field_by_field() -> None:
             )
         }
     }
-    held = Policies(namespace, CONFIG).with_topic(topic)
+    held = EffectivePolicies(namespace, CONFIG).with_topic(topic)
     place = "file:///data/copies/t"
     assert held.offload == OffloadConfig(
         "filesystem", (("fileSystemURI", place),), 7, 60, -1, bookies_first=True, block_bytes=1000
@@ -152,10 +152,10 @@ def test_what_holds_is_decided_field_by_field() -> None:
         managed_ledger_offload_auto_trigger_size_threshold_bytes=1,
         managed_ledger_data_read_priority="bookkeeper-first",
     )
-    assert Policies({}, broker).offload == OffloadConfig(
+    assert EffectivePolicies({}, broker).offload == OffloadConfig(
         "filesystem", (("fileSystemURI", "file:///c"),), 1, bookies_first=True
     )
-    assert Policies({"offload_threshold": -1}, broker).offload.threshold_bytes == 1
+    assert EffectivePolicies({"offload_threshold": -1}, broker).offload.threshold_bytes == 1
 
 
 def test_settings_that_can_t_be() -> None:

@@ -21,7 +21,7 @@ from broker.policies.documents import (
     parse_namespace,
     with_properties,
 )
-from broker.policies.effective import Policies
+from broker.policies.effective import EffectivePolicies
 from broker.policies.errors import (
     InvalidPolicyError,
     PartitionCountError,
@@ -31,7 +31,7 @@ from broker.policies.errors import (
     UnsupportedPolicyError,
 )
 from broker.policies.quotas import parse_quota
-from broker.policies.table import POLICIES, At, Policy, policy_of_field
+from broker.policies.table import POLICIES, Policy, PolicyRoute, policy_of_field
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = BrokerConfig(file_system_uri="file:///copies", cluster_name="here")
@@ -43,7 +43,7 @@ def row(field: str) -> Policy:
     return found
 
 
-def places(policy: Policy) -> list[At]:
+def places(policy: Policy) -> list[PolicyRoute]:
     return [at for at in (policy.namespace, policy.topic) if at is not None]
 
 
@@ -96,7 +96,7 @@ JSON = st.recursive(
 
 
 @st.composite
-def values(draw: st.DrawFn) -> tuple[Policy, At, Any]:
+def values(draw: st.DrawFn) -> tuple[Policy, PolicyRoute, Any]:
     """A policy and something like its value: its example with fields of anything."""
     policy = draw(st.sampled_from(POLICIES))
     at = draw(st.sampled_from(places(policy)))
@@ -120,7 +120,7 @@ def parsed_or_refused(parse: Callable[[], Any]) -> Any:
 
 
 @given(values())
-def test_anything_is_stored_or_refused_with_a_reason(case: tuple[Policy, At, Any]) -> None:
+def test_anything_is_stored_or_refused_with_a_reason(case: tuple[Policy, PolicyRoute, Any]) -> None:
     policy, at, value = case
     if value is None:
         return
@@ -130,7 +130,9 @@ def test_anything_is_stored_or_refused_with_a_reason(case: tuple[Policy, At, Any
     assert policy.parse(stored, at, CONFIG) == stored
     # ... and what is stored never breaks the topics that read it.
     document = {"here": stored} if policy.by_cluster else stored
-    Policies({policy.field: document}, CONFIG).with_topic({"local": {policy.field: stored}})
+    EffectivePolicies({policy.field: document}, CONFIG).with_topic(
+        {"local": {policy.field: stored}}
+    )
 
 
 @given(st.dictionaries(st.sampled_from([p.field for p in POLICIES] + ["x", "bundles"]), JSON))

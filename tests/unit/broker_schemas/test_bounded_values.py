@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import InvalidSchemaError
-from broker.service.schemas.avro_reading import AvroReader, empty_values
-from broker.service.schemas.avro_shaping import _Shaper
+from broker.service.schemas.avro_decoding import AvroReader, empty_values
+from broker.service.schemas.avro_encoding import _Encoder
 from broker.service.schemas.avro_values import AvroCodec
 from broker.service.schemas.compatibility import validate
 from broker.service.schemas.values import KeyValueCodec, ValueCodec, ValueCodecError, codec_of
@@ -152,7 +152,7 @@ def test_branches_of_a_union_are_named_once() -> None:
 
 
 def test_steps_have_an_end_however_long_the_text_is() -> None:
-    assert _Shaper({}, 1 << 30, lenient=False)._left == 6_000_000
+    assert _Encoder({}, 1 << 30, lenient=False)._left == 6_000_000
 
 
 def test_an_error_names_the_place() -> None:

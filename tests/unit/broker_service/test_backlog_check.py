@@ -186,11 +186,11 @@ async def test_the_broker_s_default_and_the_timer() -> None:
     ).start()
     try:
         _, topic = await filled(broker)
-        upkeep = broker.service._sweeper.upkeep
-        upkeep.on_sweep(PUBLISHED_MS + 29_999)
+        background_tasks = broker.service._periodic_tasks.background_tasks
+        background_tasks.on_sweep(PUBLISHED_MS + 29_999)
         await asyncio.sleep(0)
         assert cursor(topic).backlog == 20
-        upkeep.on_sweep(PUBLISHED_MS + 30_000)
+        background_tasks.on_sweep(PUBLISHED_MS + 30_000)
         await eventually(lambda: cursor(topic).backlog == 8)
     finally:
         await broker.close()
@@ -198,7 +198,7 @@ async def test_the_broker_s_default_and_the_timer() -> None:
 
 async def test_unused_subscriptions_expire(broker: Broker) -> None:
     client, topic = await filled(broker, 2)
-    upkeep = broker.service._sweeper.upkeep
+    background_tasks = broker.service._periodic_tasks.background_tasks
     await topic.create_subscription("used", EARLIEST)
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     command.subscribe.topic, command.subscribe.subscription = "t", "connected"
@@ -206,7 +206,7 @@ async def test_unused_subscriptions_expire(broker: Broker) -> None:
     command.subscribe.consumer_id = command.subscribe.request_id = 9
     client.send(command)
     assert (await client.receive_one()).type == pb.BaseCommand.SUCCESS
-    await upkeep.expire_subscriptions(PUBLISHED_MS + 10**9)
+    await background_tasks.expire_subscriptions(PUBLISHED_MS + 10**9)
     assert set(topic.subscriptions) == {"s", "used", "connected"}  # by default none expires
     await broker.service.resources.update_policies(
         "public/default", lambda old: {**old, "subscription_expiration_time_minutes": 1}
@@ -216,15 +216,15 @@ async def test_unused_subscriptions_expire(broker: Broker) -> None:
     idle = topic.subscriptions["s"]
     assert isinstance(idle, PersistentSubscription)
     assert idle.expire_upto(topic.ledger.first_position()) == 1  # what the broker does is no use
-    await upkeep.expire_subscriptions(PUBLISHED_MS + 60_000)
+    await background_tasks.expire_subscriptions(PUBLISHED_MS + 60_000)
     assert set(topic.subscriptions) == {"s", "used", "connected"}  # exactly as long as they may
-    await upkeep.expire_subscriptions(PUBLISHED_MS + 60_001)
+    await background_tasks.expire_subscriptions(PUBLISHED_MS + 60_001)
     assert set(topic.subscriptions) == {"used", "connected"}
     broker.cluster.now_ms = PUBLISHED_MS + 90_001
     client.lose()
-    await upkeep.expire_subscriptions(PUBLISHED_MS + 90_001)
+    await background_tasks.expire_subscriptions(PUBLISHED_MS + 90_001)
     assert set(topic.subscriptions) == {"connected"}
-    await upkeep.expire_subscriptions(PUBLISHED_MS + 150_002)
+    await background_tasks.expire_subscriptions(PUBLISHED_MS + 150_002)
     assert not topic.subscriptions
     assert not topic.ledger.cursors
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.config import BrokerConfig
-from broker.policies.effective import BacklogQuota, Policies
+from broker.policies.effective import BacklogQuota, EffectivePolicies
 from broker.service.backlog_quota import (
     AGE,
     HOLD,
@@ -72,5 +72,5 @@ def test_the_broker_s_default_by_gigabytes_or_bytes(
     settings: dict[str, str], expected: int
 ) -> None:
     config = BrokerConfig.load(environment={}, overrides=settings)
-    assert Policies({}, config).backlog_quotas[SIZE].limit_bytes == expected
+    assert EffectivePolicies({}, config).backlog_quotas[SIZE].limit_bytes == expected
     assert "backlogQuotaDefaultLimitGB" in config.as_keys()

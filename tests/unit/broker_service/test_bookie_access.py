@@ -12,7 +12,7 @@ from bookkeeper.bookie.cookie import INSTANCE_ID_PATH
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
-from broker.bookie_port import ReaderTokens
+from broker.embedded_bookie_server import ReaderTokens
 from broker.service.bookie_access import BookieAccess, RegisteredBookies
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import StoreUnreachableError
@@ -77,15 +77,15 @@ def ledgers(cluster: Cluster) -> LedgerStore:
 async def test_a_token_is_good_for_a_day(ledgers: LedgerStore) -> None:
     clock = Clock()
     tokens = ReaderTokens(ledgers, clock)
-    gate, token = tokens.gate(), tokens.token_for(LOG)
-    role = gate.admit(token, None).role
-    assert gate.admit(tokens.token_for(OTHER_LOG), None).role != role
+    authenticator, token = tokens.authenticator(), tokens.token_for(LOG)
+    role = authenticator.admit(token, None).role
+    assert authenticator.admit(tokens.token_for(OTHER_LOG), None).role != role
     clock.now_s += 24 * 3600 - 1
-    assert gate.admit(token, None).role == role
+    assert authenticator.admit(token, None).role == role
     clock.now_s += 3601
     with pytest.raises(CredentialsError, match="expired"):
-        gate.admit(token, None)
-    assert gate.admit(tokens.token_for(LOG), None).role == role
+        authenticator.admit(token, None)
+    assert authenticator.admit(tokens.token_for(LOG), None).role == role
 
 
 async def test_who_asks_often_gets_the_same_token(ledgers: LedgerStore) -> None:
@@ -100,10 +100,10 @@ async def test_who_asks_often_gets_the_same_token(ledgers: LedgerStore) -> None:
 
 
 async def test_another_process_tokens_are_none_of_ours(ledgers: LedgerStore) -> None:
-    gate = ReaderTokens(ledgers).gate()
+    authenticator = ReaderTokens(ledgers).authenticator()
     for token in (ReaderTokens(ledgers).token_for(LOG), "", "x", None):
         with pytest.raises(CredentialsError):
-            gate.admit(token, None)
+            authenticator.admit(token, None)
 
 
 async def test_a_token_opens_the_ledgers_of_its_topic(
@@ -124,7 +124,7 @@ async def test_a_token_opens_the_ledgers_of_its_topic(
     mine, my_cursor, others, others_cursor = ledger_ids
     assert len(set(ledger_ids)) == 4
     tokens = ReaderTokens(ledgers)
-    judge = tokens.judge_of(tokens.gate().admit(tokens.token_for(LOG), None).role)
+    judge = tokens.reader_check_of(tokens.authenticator().admit(tokens.token_for(LOG), None).role)
     assert await judge(mine) == codes.OK
     for refused in (others, my_cursor, others_cursor):
         assert await judge(refused) == codes.UNAUTHORIZED
@@ -143,7 +143,7 @@ async def test_a_token_opens_the_ledgers_of_its_topic(
 async def test_only_so_many_ledgers_are_remembered(
     cluster: Cluster, ledgers: LedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.bookie_port._LEDGERS_MAX", 2)
+    monkeypatch.setattr("broker.embedded_bookie_server._LEDGERS_MAX", 2)
     factory = cluster.factory()
     ledger_ids = []
     for name in ("t/ns/persistent/1", "t/ns/persistent/2", "t/ns/persistent/3"):
@@ -153,7 +153,7 @@ async def test_only_so_many_ledgers_are_remembered(
         await appends.settle()
         ledger_ids.append(appends.acked[0][0][0])
     tokens = ReaderTokens(ledgers)
-    judge = tokens.judge_of("nobody")
+    judge = tokens.reader_check_of("nobody")
     for ledger_id in ledger_ids * 2:
         assert await judge(ledger_id) == codes.UNAUTHORIZED
         assert len(tokens._roles) <= 2

@@ -124,7 +124,7 @@ async def test_what_another_version_stored_stops_nobody(store: EmbeddedMetadataS
 def test_dynamic_settings_are_read_when_they_are_used() -> None:
     """What a constructor or a module reads would stay as it was at the start."""
     renewed = {
-        # made anew by BrokerService.apply_config and PolicyFeed.config_changed
+        # made anew by BrokerService.apply_config and PolicyWatcher.config_changed
         ("broker/service/broker_service.py", "max_message_publish_buffer_size_in_mb"),
     }
     found = []

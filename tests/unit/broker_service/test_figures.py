@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from broker.service.figures import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, PublishFigures
+from broker.service.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, PublishMetrics
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -46,32 +46,32 @@ def test_any_duration_is_taken(ms: float) -> None:
 
 
 def test_latency_buckets_include_their_limit() -> None:
-    figures = PublishFigures()
+    metrics = PublishMetrics()
     for limit in LATENCY_LIMITS_MS:
-        figures.stored(limit, 1)
-        figures.stored(limit * 1.001, 2)
-    latency, total_ms, _, _ = figures.period(0.0, 60.0)
+        metrics.stored(limit, 1)
+        metrics.stored(limit * 1.001, 2)
+    latency, total_ms, _, _ = metrics.period(0.0, 60.0)
     assert latency == [1, *[3] * (len(LATENCY_LIMITS_MS) - 1), 2]
     assert total_ms == pytest.approx(sum(LATENCY_LIMITS_MS) * 3.002)
 
 
 def test_entry_sizes_of_a_mixed_batch() -> None:
-    figures = PublishFigures()
+    metrics = PublishMetrics()
     sizes = [1, *(limit + extra for limit in SIZE_LIMITS for extra in (0, 1))]
-    figures.published([b"x" * size for size in sizes], sum(sizes))
-    figures.published([b"x"] * 10, 10)
-    _, _, counts, total = figures.period(0.0, 60.0)
+    metrics.published([b"x" * size for size in sizes], sum(sizes))
+    metrics.published([b"x"] * 10, 10)
+    _, _, counts, total = metrics.period(0.0, 60.0)
     assert counts == [12, *[2] * (len(SIZE_LIMITS) - 1), 1]
     assert total == sum(sizes) + 10
 
 
 def test_a_period_shows_the_last_whole_one() -> None:
-    figures = PublishFigures()
-    figures.stored(1.0, 3)
-    assert sum(figures.period(0.0, 60.0)[0]) == 3, "the running one, while there is no other"
-    figures.stored(1.0, 2)
-    assert sum(figures.period(60.0, 60.0)[0]) == 5
-    figures.stored(1.0, 1)
-    assert sum(figures.period(90.0, 60.0)[0]) == 5
-    assert sum(figures.period(120.0, 60.0)[0]) == 1
-    assert sum(figures.period(180.0, 60.0)[0]) == 0
+    metrics = PublishMetrics()
+    metrics.stored(1.0, 3)
+    assert sum(metrics.period(0.0, 60.0)[0]) == 3, "the running one, while there is no other"
+    metrics.stored(1.0, 2)
+    assert sum(metrics.period(60.0, 60.0)[0]) == 5
+    metrics.stored(1.0, 1)
+    assert sum(metrics.period(90.0, 60.0)[0]) == 5
+    assert sum(metrics.period(120.0, 60.0)[0]) == 1
+    assert sum(metrics.period(180.0, 60.0)[0]) == 0

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from bookkeeper.client.config import ClientConfig, ReadConfig, SpeculationConfig, WriteConfig
-from broker.bookie_choice import bookie_health
 from broker.config import BrokerConfig, ConfigError
 from broker.ledger_client import client_config
+from broker.placement_settings import bookie_health
 
 
 def load(**keys: str) -> BrokerConfig:

@@ -14,7 +14,7 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.resources import topic_policies_path
 from broker.service.topic import Topic
-from metadata.errors import WriteFailedError
+from metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -139,7 +139,7 @@ async def test_a_change_during_the_load_isn_t_missed(
 async def test_what_can_t_be_read_holds_on_until_it_can(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.service.policy_feed._RETRY_S", 0.01)
+    monkeypatch.setattr("broker.service.policy_watcher._RETRY_S", 0.01)
     topic = await loaded(broker)
     resources = broker.service.resources
     read = resources.policies
@@ -148,7 +148,7 @@ async def test_what_can_t_be_read_holds_on_until_it_can(
     async def fail(namespace: str) -> Any:
         nonlocal failures
         failures += 1
-        raise WriteFailedError("/admin", OSError("gone"))
+        raise MetadataWriteError("/admin", OSError("gone"))
 
     monkeypatch.setattr(resources, "policies", fail)
     await set_namespace(broker, message_ttl_in_seconds=5)
@@ -161,7 +161,7 @@ async def test_what_can_t_be_read_holds_on_until_it_can(
 async def test_a_damaged_document_keeps_nobody_else_from_the_news(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.service.policy_feed._RETRY_S", 0.01)
+    monkeypatch.setattr("broker.service.policy_watcher._RETRY_S", 0.01)
     damaged, sound = await loaded(broker), await loaded(broker, TOPIC + "2")
     path = topic_policies_path(name_of(TOPIC))
     await broker.service.store.put(path, b"{")
@@ -185,7 +185,7 @@ async def test_a_writer_waits_for_its_own_news_only(
     async def renew_and_write_again(topic: Topic, *, read_own: bool) -> None:
         await asyncio.sleep(0)
         await renew(topic, read_own=read_own)
-        policies._mark(NAMESPACE)  # others write all the time
+        policies._invalidate(NAMESPACE)  # others write all the time
 
     monkeypatch.setattr(policies, "_renew_topic", renew_and_write_again)
     async with asyncio.timeout(30):
@@ -344,12 +344,12 @@ async def test_an_inactive_topic_goes_when_its_own_policy_says_so(broker: Broker
         broker, kept.full_name, inactive_topic_policies={**own, "deleteWhileInactive": False}
     )
     start = broker.service.clock()
-    sweeper = broker.service._sweeper
-    await sweeper.upkeep.delete_inactive(start + 29_000)
+    periodic_tasks = broker.service._periodic_tasks
+    await periodic_tasks.background_tasks.delete_inactive(start + 29_000)
     assert TOPIC in broker.service.topics
-    await sweeper.upkeep.delete_inactive(start + 31_000)
+    await periodic_tasks.background_tasks.delete_inactive(start + 31_000)
     assert TOPIC not in broker.service.topics
-    await sweeper.upkeep.delete_inactive(start + 3_600_000)
+    await periodic_tasks.background_tasks.delete_inactive(start + 3_600_000)
     assert kept.full_name in broker.service.topics
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
-from metadata.errors import WriteFailedError
+from metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -245,7 +245,7 @@ async def test_a_failing_metadata_store_is_an_error_not_a_lost_connection(
     client = await ready(broker)
 
     async def fail(name: object) -> bool:
-        raise WriteFailedError("/path", OSError("disk full"))
+        raise MetadataWriteError("/path", OSError("disk full"))
 
     monkeypatch.setattr(broker.service.resources, "is_stored", fail)
     assert await failure(client) == pb.MetadataError

@@ -14,7 +14,7 @@ from broker.service.connection import Connection
 from broker.service.persistent_topic import PersistentTopic
 from managed_ledger.errors import ManagedLedgerFencedError
 from managed_ledger.managed_ledger import ManagedLedger
-from metadata.errors import WriteFailedError
+from metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, MemoryTransport, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -69,7 +69,7 @@ async def test_a_reader_s_subscription_ends_though_its_client_left_during_a_seek
     assert "reader" in topic.subscriptions  # it might: a reader subscribes again after a seek
     for _ in range(3):
         broker.cluster.now_ms += 60_000
-        await broker.service._sweeper.upkeep.end_orphans(broker.service.clock())
+        await broker.service._periodic_tasks.background_tasks.end_orphans(broker.service.clock())
     await eventually(lambda: "reader" not in topic.subscriptions)
     assert subscription.cursor is not None
     await eventually(lambda: isinstance(topic, PersistentTopic) and not topic.ledger.cursors)
@@ -88,7 +88,7 @@ async def test_a_reader_s_subscription_ends_though_its_client_left_while_it_was_
         await asyncio.sleep(0)
     for _ in range(3):
         broker.cluster.now_ms += 60_000
-        await broker.service._sweeper.upkeep.end_orphans(broker.service.clock())
+        await broker.service._periodic_tasks.background_tasks.end_orphans(broker.service.clock())
     await eventually(lambda: not topic.subscriptions)
 
 
@@ -100,7 +100,7 @@ async def test_a_durable_subscription_outlives_its_consumers(broker: Broker) -> 
     client.lose()
     for _ in range(3):
         broker.cluster.now_ms += 60_000
-        await broker.service._sweeper.upkeep.end_orphans(broker.service.clock())
+        await broker.service._periodic_tasks.background_tasks.end_orphans(broker.service.clock())
     assert "mine" in broker.service.topics[TOPIC].subscriptions
 
 
@@ -170,7 +170,7 @@ async def test_a_subscription_that_storage_refuses_is_an_error_not_a_lost_connec
 
     async def fail(*_: object, **__: object) -> None:
         if failing == "metadata":
-            raise WriteFailedError("/path", OSError("disk full"))
+            raise MetadataWriteError("/path", OSError("disk full"))
         raise EntryDigestError("entry 0 is damaged")
 
     monkeypatch.setattr(
@@ -198,7 +198,7 @@ async def test_an_unsubscribe_that_storage_refuses_is_an_error_not_a_lost_connec
     await client.receive(1)
 
     async def fail(*_: object) -> None:
-        raise WriteFailedError("/path", OSError("disk full"))
+        raise MetadataWriteError("/path", OSError("disk full"))
 
     monkeypatch.setattr(ManagedLedger, "delete_cursor", fail)
     command = pb.BaseCommand(type=pb.BaseCommand.UNSUBSCRIBE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_head import parse_head
+from broker.protocol.entry_header import parse_header
 from broker.protocol.framing import parse_entry_body
 from broker.service import send_path
 from managed_ledger.position import EARLIEST
@@ -106,7 +106,7 @@ async def test_the_head_tells_what_dispatch_needs(broker: Broker) -> None:
     )
     await client.receive(1)
     ledger = broker.service.topics["persistent://public/default/t"].ledger  # type: ignore[attr-defined] # persistent
-    head = parse_head((await ledger.read(EARLIEST, 1, 1 << 20)).heads[0])
+    head = parse_header((await ledger.read(EARLIEST, 1, 1 << 20)).heads[0])
     assert (head.message_count, head.deliver_at_ms, head.key_hash) == (3, 99, 462881061)
 
 
@@ -378,7 +378,7 @@ async def test_parsing_keeps_nothing_of_the_messages_that_went_by(broker: Broker
 
 
 @pytest.mark.parametrize(
-    ("owner", "step"), [(send_path.SendPath, "_open_batch"), (send_path, "make_head")]
+    ("owner", "step"), [(send_path.SendPath, "_open_batch"), (send_path, "make_header")]
 )
 async def test_a_send_to_one_broker_is_not_touched_by_a_send_to_another_of_the_process(
     broker: Broker, owner: object, step: str, monkeypatch: pytest.MonkeyPatch
@@ -407,6 +407,6 @@ async def test_a_send_to_one_broker_is_not_touched_by_a_send_to_another_of_the_p
         for each, times in ((broker, {0}), (other, {1})):
             ledger = each.service.topics["persistent://public/default/t"].ledger  # type: ignore[attr-defined] # persistent
             batch = await ledger.read(EARLIEST, 100, 1 << 20)
-            assert {parse_head(head).deliver_at_ms for head in batch.heads} == times
+            assert {parse_header(head).deliver_at_ms for head in batch.heads} == times
     finally:
         await other.close()

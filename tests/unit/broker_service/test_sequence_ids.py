@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.service.sequence_ids import NEW, STORED, UNDECIDED, Run, SequenceIds
+from broker.service.sequence_ids import NEW, STORED, UNDECIDED, DuplicateRun, SequenceIds
 
 
 def sift(ids: SequenceIds, *lowest: int, name: str = "p") -> list[tuple[int, int, int]]:
@@ -34,22 +34,27 @@ def test_what_is_stored_is_told_from_what_is_on_its_way() -> None:
 
 def test_a_batch_counts_up_to_its_last_message_and_is_judged_by_its_first() -> None:
     ids = SequenceIds()
-    assert ids.sift("p", [0, 10], [9, 19]) == [Run(NEW, 0, 2)]
+    assert ids.sift("p", [0, 10], [9, 19]) == [DuplicateRun(NEW, 0, 2)]
     ids.stored("p", 9)
     assert ids.sift("p", [0, 9, 10, 15, 20], [9, 12, 19, 30, 29]) == [
-        Run(STORED, 0, 2),
-        Run(UNDECIDED, 2, 4),
-        Run(NEW, 4, 5),
+        DuplicateRun(STORED, 0, 2),
+        DuplicateRun(UNDECIDED, 2, 4),
+        DuplicateRun(NEW, 4, 5),
     ]
 
 
 def test_only_the_last_chunk_of_a_message_counts() -> None:
     ids = SequenceIds()
-    assert ids.sift("p", [4, 4, 4], [0, 0, 0], {0, 1}) == [Run(NEW, 0, 3)]
-    assert ids.sift("p", [5, 5], [0, 0], {0, 1}) == [Run(NEW, 0, 2)]
-    assert ids.sift("p", [5, 5, 5], [0, 0, 0], {0, 1}) == [Run(NEW, 0, 3)], "it was never finished"
+    assert ids.sift("p", [4, 4, 4], [0, 0, 0], {0, 1}) == [DuplicateRun(NEW, 0, 3)]
+    assert ids.sift("p", [5, 5], [0, 0], {0, 1}) == [DuplicateRun(NEW, 0, 2)]
+    assert ids.sift("p", [5, 5, 5], [0, 0, 0], {0, 1}) == [DuplicateRun(NEW, 0, 3)], (
+        "it was never finished"
+    )
     ids.stored("p", 5)
-    assert ids.sift("p", [5, 5, 6], [0, 0, 0], {0, 2}) == [Run(STORED, 0, 2), Run(NEW, 2, 3)]
+    assert ids.sift("p", [5, 5, 6], [0, 0, 0], {0, 2}) == [
+        DuplicateRun(STORED, 0, 2),
+        DuplicateRun(NEW, 2, 3),
+    ]
 
 
 def test_what_the_log_lost_may_come_again() -> None:
@@ -104,7 +109,7 @@ def test_every_message_is_in_the_log_once_and_in_order(data: st.DataObject) -> N
             next_id = fresh.stop
             unanswered.extend(fresh)
             runs = ids.sift("p", fresh, [0] * len(fresh))
-            assert runs == [Run(NEW, 0, len(fresh))]
+            assert runs == [DuplicateRun(NEW, 0, len(fresh))]
             on_its_way.extend(fresh)
         elif step == "store" and on_its_way:
             count = data.draw(st.integers(1, len(on_its_way)))

@@ -192,7 +192,7 @@ async def test_topics_nobody_uses_are_deleted_after_a_minute(broker: Broker) -> 
     client = await ready(broker)
     await client.produce("used")
     await service.topics[PREFIX + "subscribed"].create_subscription("s")
-    sweep = service._sweeper.upkeep.delete_inactive
+    sweep = service._periodic_tasks.background_tasks.delete_inactive
     broker.cluster.now_ms += 59_000
     await sweep(broker.cluster.now_ms)
     assert len(service.topics) == 3
@@ -216,7 +216,7 @@ async def test_an_idle_topic_with_data_stays_until_deletion_is_asked_for(broker:
     client.feed(message(0, b"kept"))
     await client.receive(1)
     client.lose()
-    sweep = service._sweeper.upkeep.delete_inactive
+    sweep = service._periodic_tasks.background_tasks.delete_inactive
     for _ in range(3):
         broker.cluster.now_ms += 600_000
         await sweep(broker.cluster.now_ms)
@@ -322,7 +322,7 @@ async def test_lookup(broker: Broker) -> None:
 
 async def closed_to(broker: Broker, *listeners: str) -> str:
     """Where a client is sent whose connection made these lookups, when its topic moves."""
-    heir = BrokerLookup(
+    new_owner = BrokerLookup(
         *("pulsar://heir:1", None, "http://heir:2", None),
         {"near": {"brokerServiceUrl": "pulsar://near:3"}, "far": {"brokerHttpUrl": "http://far:4"}},
     )
@@ -337,7 +337,7 @@ async def closed_to(broker: Broker, *listeners: str) -> str:
     assert (await client.receive_one()).type == pb.BaseCommand.SUCCESS
     for listener in listeners:
         await lookup(client, "t", listener)
-    await broker.service.loader.unload(PREFIX + "t", heir)
+    await broker.service.loader.unload(PREFIX + "t", new_owner)
     closed = await client.receive(2)
     told = {closed[0].close_producer.assignedBrokerServiceUrl}
     told.add(closed[1].close_consumer.assignedBrokerServiceUrl)

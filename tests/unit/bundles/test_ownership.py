@@ -305,7 +305,7 @@ async def test_a_process_that_was_replaced_takes_nothing_back(base: EmbeddedMeta
         with pytest.raises(BundleBusyError):
             await former.service.acquire(topic)
         with pytest.raises(BundleBusyError):
-            await former.service.require(topic)
+            await former.service.ensure_owned(topic)
         assert await former.service.lookup(topic) == Ownership(
             await later.service.bundle_of(topic), later.lookup
         )

@@ -9,7 +9,7 @@ from typing import Any
 from loadbalance.balancer import Balancer
 from loadbalance.config import BalancerConfig
 from loadbalance.model import BrokerLoad, BundleStats, Move, ResourceUsage
-from loadbalance.policies import Policies
+from loadbalance.policies import PlacementPolicies
 
 MIB = 1024 * 1024.0
 
@@ -53,10 +53,10 @@ def report(
 
 
 def balancer(
-    *reports: BrokerLoad, policies: Policies | None = None, seed: int = 1, **settings: Any
+    *reports: BrokerLoad, policies: PlacementPolicies | None = None, seed: int = 1, **settings: Any
 ) -> Balancer:
     made = Balancer(BalancerConfig(**settings), random.Random(seed))
-    made.on_policies(policies or Policies())
+    made.on_policies(policies or PlacementPolicies())
     for each in reports:
         made.on_report(each, 0.0)
     return made

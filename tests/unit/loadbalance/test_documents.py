@@ -13,9 +13,9 @@ from loadbalance import documents
 from loadbalance.errors import InvalidDocumentError
 from loadbalance.model import (
     BrokerLoad,
-    BundleLoad,
+    BundleData,
+    BundleQuota,
     BundleStats,
-    ResourceQuota,
     ResourceUsage,
     TimeAverage,
 )
@@ -122,7 +122,7 @@ def test_what_is_no_json_object_is_refused(value: bytes) -> None:
 
 
 def test_averages_are_pulsars_bundle_data() -> None:
-    load = BundleLoad(TimeAverage(10, 10, 1.0, 2.0, 3.0, 4.0), TimeAverage(1000, 40, 5, 6, 7, 8), 9)
+    load = BundleData(TimeAverage(10, 10, 1.0, 2.0, 3.0, 4.0), TimeAverage(1000, 40, 5, 6, 7, 8), 9)
     document = documents.bundle_load_document(load)
     assert document == {
         "shortTermData": {
@@ -154,8 +154,8 @@ def test_samples_of_another_window_are_cut_to_ours() -> None:
 
 
 def test_a_brokers_averages_are_sums_over_its_bundles() -> None:
-    one = BundleLoad(TimeAverage(10, 1, 1, 2, 3, 4), TimeAverage(1000, 1, 5, 6, 7, 8))
-    assert documents.broker_average_document([one, one, BundleLoad()]) == {
+    one = BundleData(TimeAverage(10, 1, 1, 2, 3, 4), TimeAverage(1000, 1, 5, 6, 7, 8))
+    assert documents.broker_average_document([one, one, BundleData()]) == {
         "shortTermMsgThroughputIn": 50_006.0,
         "shortTermMsgThroughputOut": 50_008.0,
         "shortTermMsgRateIn": 52.0,
@@ -168,7 +168,7 @@ def test_a_brokers_averages_are_sums_over_its_bundles() -> None:
 
 
 def test_quotas() -> None:
-    quota = ResourceQuota(1.0, 2.0, 3.0, 4.0, 5.0, dynamic=False)
+    quota = BundleQuota(1.0, 2.0, 3.0, 4.0, 5.0, dynamic=False)
     document = documents.quota_document(quota)
     assert document == {
         "msgRateIn": 1.0,

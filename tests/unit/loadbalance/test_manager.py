@@ -11,9 +11,9 @@ import pytest
 
 from loadbalance.config import BalancerConfig
 from loadbalance.leader import LEADER_PATH
-from loadbalance.manager import LoadManager, NoCandidateError, Referral
+from loadbalance.leader_tasks import LeaderTasks, UnloadCallbacks
+from loadbalance.manager import LoadManager, NoCandidateError, RedirectTarget
 from loadbalance.model import BrokerLoad, BundleStats, Move, Split, Weights
-from loadbalance.office import Actions, Office
 from loadbalance.policy_reader import PolicyReader
 from loadbalance.registry import BROKERS_ROOT, BrokerRegistry
 from loadbalance.reporter import LoadReporter
@@ -36,7 +36,11 @@ class Broker:
         self.name, self.store = f"{name}:8080", base.new_session()
         self.load, self.ordered = load_of(name), EventLog[Move | Split]()
         self.manager = LoadManager(
-            self.store, "c", config, self._measure, Actions(self._move, self._split, self._count)
+            self.store,
+            "c",
+            config,
+            self._measure,
+            UnloadCallbacks(self._move, self._split, self._count),
         )
 
     async def _measure(self) -> BrokerLoad:
@@ -55,10 +59,10 @@ class Broker:
 
     async def chosen(self, bundle: str) -> tuple[str, bool]:
         """Whom it names, and with authority or not."""
-        referral = await self.manager.choose(bundle)
-        if referral is None:
+        redirect_target = await self.manager.choose(bundle)
+        if redirect_target is None:
             return self.name, True
-        return referral.broker.broker_id, referral.authoritative
+        return redirect_target.broker.broker_id, redirect_target.authoritative
 
 
 @pytest.fixture
@@ -161,10 +165,10 @@ async def test_who_drains_finds_heirs_at_once(brokers: list[Broker]) -> None:
     a, b, c = brokers
     b.load = replace(b.load, draining=True)
     await b.manager.begin_drain()
-    heirs = [await b.manager.heir_of(bundle) for bundle in BUNDLES]
+    heirs = [await b.manager.assigned_broker(bundle) for bundle in BUNDLES]
     assert set(heirs) == {a.name, c.name}
     assert abs(heirs.count(a.name) - heirs.count(c.name)) <= 1
-    assert await b.manager.heir_of(f"pulsar/{b.name}/0x00000000_0xffffffff") is None
+    assert await b.manager.assigned_broker(f"pulsar/{b.name}/0x00000000_0xffffffff") is None
 
 
 async def test_who_is_alone_has_no_heirs(brokers: list[Broker]) -> None:
@@ -174,7 +178,7 @@ async def test_who_is_alone_has_no_heirs(brokers: list[Broker]) -> None:
         await each.manager.begin_drain()
 
     async def heir() -> str | None:
-        return await b.manager.heir_of(BUNDLE)
+        return await b.manager.assigned_broker(BUNDLE)
 
     await eventually_equal(heir, None)
 
@@ -194,7 +198,7 @@ async def test_who_may_not_decide_names_no_heir(
         await each.manager.start(0.0)
     for each in made:
         await eventually_equal(lambda each=each: live(each), {one.name for one in made})  # type: ignore[misc]
-    assert await made[1].manager.heir_of(BUNDLE) is None
+    assert await made[1].manager.assigned_broker(BUNDLE) is None
     for each in made:
         await each.manager.close()
         await each.store.close()
@@ -202,9 +206,9 @@ async def test_who_may_not_decide_names_no_heir(
 
 async def test_a_promised_bundle_goes_where_it_was_promised(brokers: list[Broker]) -> None:
     a, b, c = brokers
-    referral = await a.manager.choose(BUNDLE, c.name)
-    assert isinstance(referral, Referral)
-    assert (referral.broker.broker_id, referral.authoritative) == (c.name, True)
+    redirect_target = await a.manager.choose(BUNDLE, c.name)
+    assert isinstance(redirect_target, RedirectTarget)
+    assert (redirect_target.broker.broker_id, redirect_target.authoritative) == (c.name, True)
     assert await c.manager.choose(BUNDLE, c.name) is None
     assert await b.chosen(BUNDLE) == (a.name, False)
     gone = await a.manager.choose(BUNDLE, "gone:1")
@@ -323,7 +327,7 @@ async def test_what_was_learned_outlives_the_leader(base: EmbeddedMetadataStore)
     policies = PolicyReader(base, "c")
     stats = {BUNDLE: BundleStats(msg_rate_in=1_000.0, msg_throughput_in=1e6, topics=3)}
     await registry.register(replace(load_of("a"), stats=stats, bundles=[BUNDLE]))
-    first = Office(base, registry, policies, CONFIG)
+    first = LeaderTasks(base, registry, policies, CONFIG)
     await first.follow()
     await first._store_averages()
     assert await base.children("/loadbalance/broker-time-average") == ["a:8080"]
@@ -331,7 +335,7 @@ async def test_what_was_learned_outlives_the_leader(base: EmbeddedMetadataStore)
     await base.delete_recursive(f"{BROKERS_ROOT}/a:8080")
     other = BrokerRegistry(base.new_session(), Weights.of(CONFIG))
     await other.register(load_of("b"))
-    second = Office(base, other, policies, CONFIG)
+    second = LeaderTasks(base, other, policies, CONFIG)
     assert await second.place(BUNDLE) == "b:8080"
     assert second.balancer.state.bundles[BUNDLE].long.msg_rate_in == 1_000.0
     await second._store_averages()

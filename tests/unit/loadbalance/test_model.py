@@ -14,7 +14,7 @@ from loadbalance.errors import InvalidSettingError
 from loadbalance.model import (
     DEFAULT_QUOTA,
     BrokerLoad,
-    BundleLoad,
+    BundleData,
     BundleStats,
     ResourceUsage,
     TimeAverage,
@@ -87,7 +87,7 @@ def test_averages_of_few_and_of_many_samples() -> None:
 
 
 def test_a_spike_weighs_a_tenth_and_a_thousandth() -> None:
-    load = BundleLoad()
+    load = BundleData()
     for _ in range(1200):
         load.add(BundleStats(msg_rate_out=100.0, topics=3))
     load.add(BundleStats(msg_rate_out=1100.0, topics=4))
@@ -106,7 +106,7 @@ def test_a_constant_input_is_the_average(value: float, count: int, samples_max: 
 
 
 def test_a_quota_is_as_weighty_as_a_full_history() -> None:
-    load = BundleLoad.of_quota(DEFAULT_QUOTA)
+    load = BundleData.of_quota(DEFAULT_QUOTA)
     assert (load.short.rate, load.long.throughput) == (160.0, 400_000.0)
     load.add(BundleStats())
     assert load.short.rate == 144.0  # 9/10

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
+from loadbalance.broker_selector import BrokerSelector
 from loadbalance.config import BalancerConfig
-from loadbalance.placement import Placement
-from loadbalance.plan import Plan, Standing
-from loadbalance.policies import Isolation, Policies
+from loadbalance.plan import Plan, ProjectedLoad
+from loadbalance.policies import IsolationPolicies, PlacementPolicies
 from tests.unit.loadbalance.clusters import MIB, balancer, bundle, report
 
 # A third of the namespaces is isolated on half of the brokers, another third on a few of these.
-POLICIES = Policies(
-    isolation=Isolation.parse(
+POLICIES = PlacementPolicies(
+    isolation=IsolationPolicies.parse(
         {
             "half": {"namespaces": ["t/half"], "primary": ["b[0-9]*[02468]"], "secondary": []},
             "few": {"namespaces": ["t/few"], "primary": ["b[0-4]"], "secondary": []},
@@ -23,12 +23,14 @@ POLICIES = Policies(
 )
 
 
-def lowest(plan: Plan, placement: Placement, namespace: str, source: Standing) -> str | None:
+def lowest(
+    plan: Plan, placement: BrokerSelector, namespace: str, source: ProjectedLoad
+) -> str | None:
     """By looking at all of them."""
     may = [
         (each.score, each.broker)
-        for each in plan.standings.values()
-        if not each.rests and each is not source and placement.allows(namespace, each.broker)
+        for each in plan.projections.values()
+        if not each.in_cooldown and each is not source and placement.allows(namespace, each.broker)
     ]
     return min(may)[1] if may else None
 
@@ -46,26 +48,26 @@ def test_a_bundle_goes_to_the_lowest_that_may_have_it(seed: int) -> None:
     state, config = made.state, BalancerConfig()
     for broker in rng.sample(list(state.brokers.values()), 15):
         broker.moved_s = -30.0  # rests
-    placement = Placement(state, config, rng)
+    placement = BrokerSelector(state, config, rng)
     placement.use(POLICIES)
     plan = Plan(state, placement, config, set(), 0.0)
-    list(plan.judge())
-    plan.rank(lambda standing: standing.usage)
+    list(plan.evaluate())
+    plan.rank(lambda projected: projected.usage)
     moved = 0
     for source in reversed(plan.ranked()):
         for _, name in plan.movable(source, lambda load: load.short.throughput):
             wanted = lowest(plan, placement, name.rpartition("/")[0], source)
             fits = (
                 wanted is not None
-                and not source.rests
+                and not source.in_cooldown
                 and source.bundles > 1
-                and plan.standings[wanted].score + 0.01 <= source.score - 0.01 + 1e-9
+                and plan.projections[wanted].score + 0.01 <= source.score - 0.01 + 1e-9
             )
             move = plan.move(name, source, 0.01, "test")
             assert (None if move is None else move.target) == (wanted if fits else None)
             moved += move is not None
             assert [each.score for each in plan.ranked()] == sorted(
-                each.score for each in plan.standings.values()
+                each.score for each in plan.projections.values()
             )
     assert moved > 20
 
@@ -80,16 +82,16 @@ def test_what_rests_is_not_looked_at() -> None:
     config = BalancerConfig()
     placement = Asked(made.state, config, random.Random(1))
     plan = Plan(made.state, placement, config, set(), 0.0)
-    list(plan.judge())
-    plan.rank(lambda standing: standing.usage)
-    source = plan.standings["hot:1"]
+    list(plan.evaluate())
+    plan.rank(lambda projected: projected.usage)
+    source = plan.projections["hot:1"]
     for _, name in plan.movable(source, lambda load: load.short.throughput):
         plan.move(name, source, 0.001, "test")
     assert {move.target for move in plan.moves} == {"b7:1"}
     assert placement.asked < 200  # not 50 times 100
 
 
-class Asked(Placement):
+class Asked(BrokerSelector):
     """Counts how often a broker is considered."""
 
     asked = 0

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from loadbalance.errors import InvalidDocumentError
 from loadbalance.policies import (
-    Isolation,
-    IsolationPolicy,
-    Policies,
+    IsolationPolicies,
+    NamespaceIsolationPolicy,
+    PlacementPolicies,
+    anti_affinity_filter,
     domains_of,
     pinned_broker,
-    spread_apart,
     to_place_anew,
 )
 
@@ -56,7 +56,7 @@ def test_some_namespaces_name_their_broker(namespace: str, broker: str | None) -
 
 
 def test_primaries_are_closed_to_others_and_secondaries_are_not() -> None:
-    isolation = Isolation.parse({"p": policy(["acme/.*"], ["b1"], ["b2:8080"])})
+    isolation = IsolationPolicies.parse({"p": policy(["acme/.*"], ["b1"], ["b2:8080"])})
     assert isolation.candidates("acme/orders", BROKERS) == ["b1:8080"]
     assert isolation.candidates("public/default", BROKERS) == ["b2:8080", "b3:8080", "b4:8080"]
     assert isolation.candidates("acme", BROKERS) == isolation.candidates("public/x", BROKERS)
@@ -76,18 +76,18 @@ def test_primaries_are_closed_to_others_and_secondaries_are_not() -> None:
 def test_secondaries_help_below_the_limit(
     limit: Any, alive: list[str], expected: list[str]
 ) -> None:
-    isolation = Isolation.parse({"p": policy(["acme/.*"], ["b1", "b2"], ["b3"], limit)})
+    isolation = IsolationPolicies.parse({"p": policy(["acme/.*"], ["b1", "b2"], ["b3"], limit)})
     assert isolation.candidates("acme/orders", alive) == expected
 
 
 def test_patterns_match_whole_names_and_the_first_policy_counts() -> None:
-    isolation = Isolation.parse(
+    isolation = IsolationPolicies.parse(
         {"z": policy(["acme/or.*"], ["b[12]"]), "a": policy(["acme/.*"], ["b3"])}
     )
     assert isolation.candidates("acme/orders", BROKERS) == ["b1:8080", "b2:8080"]
     assert isolation.candidates("acme/bills", BROKERS) == ["b3:8080"]
     assert isolation.candidates("my-acme/orders", BROKERS) == ["b4:8080"]
-    all_but = Isolation.parse({"p": policy(["(?!acme/).*"], ["b1"])})
+    all_but = IsolationPolicies.parse({"p": policy(["(?!acme/).*"], ["b1"])})
     assert all_but.candidates("public/default", BROKERS) == ["b1:8080"]
 
 
@@ -105,7 +105,7 @@ def test_patterns_match_whole_names_and_the_first_policy_counts() -> None:
 def test_a_policy_that_can_not_be_read_is_no_policy_at_all(document: dict[str, Any]) -> None:
     good = {"first": policy(["x/.*"], ["b2"])}
     with pytest.raises(InvalidDocumentError):
-        Isolation.parse({**good, **document})
+        IsolationPolicies.parse({**good, **document})
 
 
 @given(
@@ -117,7 +117,7 @@ def test_a_policy_that_can_not_be_read_is_no_policy_at_all(document: dict[str, A
 def test_isolation_is_never_left(
     alive: list[str], primary: list[str], secondary: list[str], limit: int
 ) -> None:
-    isolation = Isolation.parse({"p": policy(["acme/.*"], primary, secondary, str(limit))})
+    isolation = IsolationPolicies.parse({"p": policy(["acme/.*"], primary, secondary, str(limit))})
     found = isolation.candidates("acme/x", alive)
     primaries = [each for each in alive if each.split(":")[0] in primary]
     for broker in found:
@@ -136,8 +136,8 @@ def test_isolation_is_never_left(
     ],
 )
 def test_what_a_changed_policy_moves(scope: str, primary: list[str], moved: set[str]) -> None:
-    old = IsolationPolicy.parse("p", policy(["t/(old|both)"], ["b"]))
-    new = IsolationPolicy.parse("p", policy(["t/(new|both)"], primary))
+    old = NamespaceIsolationPolicy.parse("p", policy(["t/(old|both)"], ["b"]))
+    new = NamespaceIsolationPolicy.parse("p", policy(["t/(new|both)"], primary))
     everybody = ["t/old", "t/both", "t/new", "t/other"]
     assert set(to_place_anew(scope, old, new, everybody)) == moved
     first = to_place_anew(scope, None, new, everybody)
@@ -157,7 +157,7 @@ def test_domains() -> None:
 
 
 def test_groups_are_compared_without_case() -> None:
-    policies = Policies(groups={"a/1": "Red", "a/2": "red", "a/3": "blue"})
+    policies = PlacementPolicies(groups={"a/1": "Red", "a/2": "red", "a/3": "blue"})
     assert policies.group_of("a/1") == "red"
     assert policies.members("red") == ["a/1", "a/2"]
     assert policies.group_of("a/4") is None
@@ -171,7 +171,7 @@ def place_all(
     spread: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for name in names:
         for _ in range(bundles):
-            offered = spread_apart(name, names, brokers, spread, domains)
+            offered = anti_affinity_filter(name, names, brokers, spread, domains)
             assert offered
             # as the rest of the pipeline does: even among what is offered
             spread[name][min(offered, key=lambda each: (spread[name].get(each, 0), each))] += 1
@@ -217,4 +217,6 @@ def test_with_too_few_domains_a_group_shares_evenly(namespaces: int, domain_coun
 def test_brokers_without_a_domain_are_one_domain() -> None:
     spread = {"t/a": {"b1": 1}}
     domains = {"b3": "d"}
-    assert spread_apart("t/b", ["t/a", "t/b"], ["b1", "b2", "b3"], spread, domains) == ["b3"]
+    assert anti_affinity_filter("t/b", ["t/a", "t/b"], ["b1", "b2", "b3"], spread, domains) == [
+        "b3"
+    ]

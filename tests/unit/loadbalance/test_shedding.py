@@ -59,7 +59,7 @@ def test_overload_leaves_a_balanced_cluster_of_hot_brokers_alone() -> None:
         OVERLOAD, *(report(f"{n}:1", 0.95, ten(i * 10, 10 * MIB)) for i, n in enumerate("abc"))
     )
     assert rounds(it, 5) == [[]] * 5
-    assert it.figures.alarm == "all 3 brokers are overloaded: there are too few"
+    assert it.metrics.alarm == "all 3 brokers are overloaded: there are too few"
 
 
 # --- ThresholdShedder
@@ -451,8 +451,8 @@ def test_a_new_leader_lets_moved_bundles_rest(strategy: str) -> None:
             old.on_moved(move, 60.0 * number)
             ages_s[move.bundle] = 300.0 - 60.0 * number
     assert ages_s
-    new.restore_resting(ages_s, 300.0)
-    new.restore_resting(dict.fromkeys(ages_s, 1700.0), 300.0)  # what is known stays known
+    new.restore_cooldowns(ages_s, 300.0)
+    new.restore_cooldowns(dict.fromkeys(ages_s, 1700.0), 300.0)  # what is known stays known
     bare = made(strategy, *reports)
     later, unaware = (
         {each.bundle for found in rounds(leader, 20, 300.0) for each in found}
@@ -472,7 +472,7 @@ def test_a_failed_move_is_taken_back_and_tried_again_later(strategy: str) -> Non
     assert set(it.state.owners.values()) == {"a:1"}
     assert it.state.brokers["b:1"].usage == pytest.approx(0.05)
     assert it.state.brokers["a:1"].usage == pytest.approx(0.95)
-    assert it.figures.moves_failed == len(first)
+    assert it.metrics.moves_failed == len(first)
     it.on_report(report("a:1", 0.95, ten(0, 100 * MIB)), 690.0)
     it.on_report(report("b:1", 0.05, {}), 690.0)
     again = rounds(it, 12, 700.0)
@@ -497,7 +497,7 @@ def test_a_round_moves_as_many_as_it_may(strategy: str) -> None:
 def test_a_silent_move_fails_after_five_minutes(strategy: str) -> None:
     it = made(strategy, report("a:1", 0.95, ten(0, 100 * MIB)), report("b:1", 0.05, {}))
     rounds(it, 30)
-    assert it.figures.moves_failed > 0
+    assert it.metrics.moves_failed > 0
 
 
 @pytest.mark.parametrize("strategy", ALL)

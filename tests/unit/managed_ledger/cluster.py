@@ -14,7 +14,7 @@ from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.offload.ports import LedgerOffloader
+from managed_ledger.offload.interfaces import LedgerOffloader
 from managed_ledger.position import EARLIEST, Position
 from metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient

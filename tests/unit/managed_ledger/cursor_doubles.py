@@ -24,9 +24,9 @@ from bookkeeper.errors import (
 )
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.position import Position
-from metadata.arguments import check_delete, check_put
+from metadata.argument_checks import check_delete, check_put
 from metadata.errors import BadVersionError, NotFoundError, OutcomeUnknownError
-from metadata.errors import WriteFailedError as NotWritten
+from metadata.errors import MetadataWriteError as NotWritten
 from metadata.paths import check_path
 from metadata.store import Stat, Versioned
 

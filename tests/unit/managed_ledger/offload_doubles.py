@@ -9,8 +9,8 @@ from bookkeeper.client.ledger_reader import EntryRun
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.offload.block_offloader import BlockOffloader
 from managed_ledger.offload.context import LedgerCopy
-from managed_ledger.offload.figures import OffloadFigures
-from managed_ledger.offload.ports import CopyJob, ObjectStore
+from managed_ledger.offload.interfaces import CopyJob, ObjectStore
+from managed_ledger.offload.metrics import OffloadMetrics
 
 UUID = "5f0c3a52-33c1-4c1b-8a6f-0d4c1c0c2b11"
 
@@ -104,7 +104,7 @@ class MemoryUpload:
 
 def memory_offloader(store: ObjectStore, copies_max: int = 2) -> BlockOffloader:
     """An offloader that keeps its copies in a store of this kind."""
-    return BlockOffloader("memory", lambda _: store, copies_max, OffloadFigures())
+    return BlockOffloader("memory", lambda _: store, copies_max, OffloadMetrics())
 
 
 def job_of(entries: Sequence[bytes], block_bytes: int = 1000, driver: str = "memory") -> CopyJob:

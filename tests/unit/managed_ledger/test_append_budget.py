@@ -80,7 +80,7 @@ async def test_what_fails_is_given_back(cluster: Cluster, monkeypatch: pytest.Mo
 async def test_a_log_that_is_fenced_or_closed_gives_it_back(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managed_ledger.ending.DRAIN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("managed_ledger.closing.DRAIN_TIMEOUT_S", 0.01)
     factory = cluster.factory()
     fenced = Appends(await factory.open(NAME, CONFIG))
     closed = Appends(await factory.open(NAME + "2", CONFIG))

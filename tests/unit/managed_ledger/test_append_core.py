@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from managed_ledger.append_core import (
     CREATE_RETRY_MS,
-    FUTILE_LEDGERS_MAX,
+    EMPTY_LEDGERS_MAX,
     AppendCore,
+    AppendsDone,
     AppendState,
     CloseLedger,
     CreateLedger,
-    Done,
     Effect,
     EndLedger,
     PendingBatch,
@@ -61,7 +61,7 @@ class Harness:
             else:
                 others.append(effect)
         for done in self.core.take_done():
-            assert isinstance(done, Done)
+            assert isinstance(done, AppendsDone)
             if done.error is None:
                 assert len(done.heads) == len(done.bodies) == done.count
                 assert done.entry_bytes == sum(map(len, done.heads)) + sum(map(len, done.bodies))
@@ -325,7 +325,7 @@ def test_end_that_cannot_be_found_fails_what_is_pending() -> None:
 def test_ledgers_that_take_nothing_fail_the_appends() -> None:
     h = Harness()
     h.append("a", 1)
-    for ledger in range(FUTILE_LEDGERS_MAX):
+    for ledger in range(EMPTY_LEDGERS_MAX):
         assert h.effects() == [CreateLedger()]
         assert h.errors == []
         h.core.on_ledger_ready(ledger, 10)
@@ -340,7 +340,7 @@ def test_ledgers_that_take_nothing_fail_the_appends() -> None:
     h.core.on_confirmed(9, 0)
     h.core.on_ledger_failed(9)
     h.core.on_ledger_ended(9, 0, 10)
-    assert h.core.futile_ledgers == 0
+    assert h.core.empty_ledger_count == 0
 
 
 def test_creation_fails_with_appends_waiting() -> None:

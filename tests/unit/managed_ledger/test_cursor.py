@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.cursor_format import Kind, decode_record
+from managed_ledger.cursor.cursor_format import SectionKind, decode_record
 from managed_ledger.cursor.cursor_store import NO_LEDGER
 from managed_ledger.cursor.errors import CursorBusyError, CursorFencedError, CursorWriteError
 from managed_ledger.errors import CursorClosedError, OpenFailedError
@@ -224,7 +224,7 @@ async def test_snapshots_end_the_increments_before_a_recovery_has_too_many() -> 
         await cursor.flush()
     [ledger] = log.storage.ledgers.values()
     kinds = [decode_record(body, "test").kind for body in ledger.bodies]
-    snapshots = [entry for entry, kind in enumerate(kinds) if kind is Kind.SNAPSHOT]
+    snapshots = [entry for entry, kind in enumerate(kinds) if kind is SectionKind.SNAPSHOT]
     assert len(ledger.bodies) == 3000
     assert max(b - a for a, b in pairwise(snapshots)) <= 1025
     again = await reopened(log)

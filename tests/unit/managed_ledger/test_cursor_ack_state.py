@@ -19,7 +19,7 @@ from managed_ledger.cursor.ack_state import (
     words_to_mask,
 )
 from managed_ledger.cursor.cursor_format import (
-    Replay,
+    ImageReplay,
     decode_record,
     encode_increment,
     encode_snapshot,
@@ -395,7 +395,7 @@ class AckMachine(RuleBasedStateMachine):
         self.log = Positions({2 * n + 1: count for n, count in enumerate(counts)})
         self.state = AckState(self.log, (1, -1))
         self.acked: set[tuple[int, int, int]] = set()
-        self.replay = Replay()
+        self.replay = ImageReplay()
         self.snapshot()
 
     def indexes(self, position: Position) -> set[tuple[int, int, int]]:

@@ -16,11 +16,11 @@ from managed_ledger.cursor.cursor import (
     create_non_durable_cursor,
     delete_cursor,
 )
-from managed_ledger.cursor.cursor_format import Kind, decode_record
+from managed_ledger.cursor.cursor_format import SectionKind, decode_record
 from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError, CursorWriteError
 from managed_ledger.errors import CursorClosedError, InvalidPositionError
 from managed_ledger.position import Position
-from metadata.errors import WriteFailedError as MetadataWriteFailedError
+from metadata.errors import MetadataWriteError as MetadataWriteFailedError
 from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeWriter
 from tests.unit.managed_ledger.cursor_steps import START, Answers, node_of, opened, reopened, until
 
@@ -190,7 +190,7 @@ async def test_a_large_state_gets_its_snapshots_in_pieces(monkeypatch: pytest.Mo
         cursor.ack([(1, entry)])
         await cursor.flush()
     kinds = [decode_record(body, "test").kind for body in ledger.bodies]
-    assert kinds.count(Kind.SNAPSHOT) == 5
+    assert kinds.count(SectionKind.SNAPSHOT) == 5
     again = await reopened(log)
     assert again.acked_above == cursor.acked_above
 
@@ -240,7 +240,7 @@ async def test_a_large_increment_is_written_in_slices() -> None:
         assert turns > 15, "not in slices"
     await cursor.flush()
     kinds = [decode_record(body, "test").kind for body in ledger.bodies]
-    assert kinds[:2] == [Kind.SNAPSHOT, Kind.INCREMENT]
+    assert kinds[:2] == [SectionKind.SNAPSHOT, SectionKind.INCREMENT]
     again = await reopened(log)
     assert again.acked_in(1, 0, 9_000_000) == cursor.acked_in(1, 0, 9_000_000)
 
@@ -327,7 +327,7 @@ async def test_large_increments_call_for_a_snapshot_soon() -> None:
         await cursor.flush()
     [ledger] = log.storage.ledgers.values()
     records = [decode_record(body, "test") for body in ledger.bodies]
-    snapshots = [n for n, record in enumerate(records) if record.kind is Kind.SNAPSHOT]
+    snapshots = [n for n, record in enumerate(records) if record.kind is SectionKind.SNAPSHOT]
     assert len(snapshots) > 3
     for first, end in pairwise(snapshots):
         increments = sum(map(len, ledger.bodies[first + 1 : end]))

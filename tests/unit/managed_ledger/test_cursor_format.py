@@ -12,8 +12,8 @@ from pyroaring import BitMap
 from managed_ledger.cursor import cursor_format
 from managed_ledger.cursor.cursor_format import (
     CHUNK_BYTES_MAX,
-    Kind,
-    Replay,
+    ImageReplay,
+    SectionKind,
     decode_node_state,
     decode_record,
     encode_increment,
@@ -38,7 +38,7 @@ def small_image() -> CursorImage:
 
 
 def replayed(records: list[bytes]) -> CursorImage:
-    replay = Replay()
+    replay = ImageReplay()
     for record in records:
         replay.on_record(decode_record(record, WHERE), WHERE)
     return replay.image(WHERE)
@@ -166,7 +166,7 @@ def test_records_in_a_wrong_order() -> None:
         decode_node_state(increment, WHERE)
 
 
-def sealed(section: int, body: bytes, kind: int = Kind.SNAPSHOT, version: int = 1) -> bytes:
+def sealed(section: int, body: bytes, kind: int = SectionKind.SNAPSHOT, version: int = 1) -> bytes:
     return struct.pack(">BBBBIqBI", 0xC5, version, kind, 1, 0, -1, section, len(body)) + body
 
 
@@ -299,8 +299,8 @@ def test_a_snapshot_cut_off_between_its_properties_does_not_count() -> None:
 
 def test_a_part_of_properties_in_an_increment_is_refused() -> None:
     few = encode_snapshot(CursorImage((5, 9)), -1)
-    part = sealed(8, struct.pack(">I", 0), Kind.INCREMENT, 4)
+    part = sealed(8, struct.pack(">I", 0), SectionKind.INCREMENT, 4)
     assert replayed([*few, part]).properties == {}
-    part = sealed(8, struct.pack(">IIQ", 1, 1, 7) + b"a", Kind.INCREMENT, 4)
+    part = sealed(8, struct.pack(">IIQ", 1, 1, 7) + b"a", SectionKind.INCREMENT, 4)
     with pytest.raises(CursorFormatError, match="a part of properties"):
         replayed([*few, part])

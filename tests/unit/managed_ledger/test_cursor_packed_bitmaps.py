@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from managed_ledger.cursor import acked_bodies, cursor_format
-from managed_ledger.cursor.columns import Expander, compressed, differences, sums
+from managed_ledger.cursor import acked_sections, cursor_format
+from managed_ledger.cursor.column_codec import Expander, compressed, differences, sums
 from managed_ledger.cursor.cursor_format import (
     CHUNK_BYTES_MAX,
     CHUNK_WORK_MAX,
     SLICE_WORK_MAX,
-    Section,
+    CursorSection,
     body_sections,
     decode_record,
     decode_slices,
@@ -46,7 +46,7 @@ def holes_in(acked: dict[int, BitMap]) -> int:
 
 
 def replayed(records: list[bytes]) -> CursorImage:
-    replay = cursor_format.Replay()
+    replay = cursor_format.ImageReplay()
     for record in records:
         replay.on_record(decode_record(record, "test"), "test")
     return replay.image("test")
@@ -170,7 +170,7 @@ def test_dense_ledgers_between_sparse_ones_do_not_part_them() -> None:
     dense = {n: BitMap(rng.sample(range(LEDGER), 25_000)) for n in range(1, 400, 2)}
     acked = {n: (sparse | dense)[n] for n in range(400)}
     sections = list(body_sections(CursorImage((0, 0), acked, {}, {})))
-    assert [section[0] for section in sections].count(Section.PACKED_ACKED) == 1
+    assert [section[0] for section in sections].count(CursorSection.PACKED_ACKED) == 1
     assert len(sections) == 201
 
 
@@ -195,8 +195,8 @@ def test_whatever_is_packed_comes_back(
 ) -> None:
     """With groups so small that all their boundaries are met."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acked_bodies, "_PACKED_BYTES_MIN", 0)
-        patch.setattr(acked_bodies, "_PACKED_WORK", work)
+        patch.setattr(acked_sections, "_PACKED_BYTES_MIN", 0)
+        patch.setattr(acked_sections, "_PACKED_WORK", work)
         patch.setattr(cursor_format, "_PACKED_SETS_MIN", 1)
         patch.setattr(cursor_format, "_PACKED_SETS", 1 + work % 5)
         patch.setattr(cursor_format, "_SETS_PER_SECTION", 1 + work % 3)
@@ -263,10 +263,10 @@ def test_no_slice_is_much_work() -> None:
     assert max(map(work_of, sections)) <= 2 * SLICE_WORK_MAX
     kinds = {section[0] for section in sections}
     assert kinds == {
-        Section.ACKED,
-        Section.PACKED_ACKED,
-        Section.BATCH_SETS,
-        Section.PACKED_SETS,
+        CursorSection.ACKED,
+        CursorSection.PACKED_ACKED,
+        CursorSection.BATCH_SETS,
+        CursorSection.PACKED_SETS,
     }
     for record in encode_snapshot(image, -1):
         slices = sum(1 for _ in decode_slices(record, "test"))
@@ -410,7 +410,9 @@ def test_damaged_bitmaps_are_refused(body: bytes, reason: str) -> None:
     with pytest.raises((ValueError, struct.error), match=reason):
         list(unpack_bitmaps(body))
     place = "cursor sub of log, ledger 7 entry 3"
-    record = struct.pack(">BBBBIqBI", 0xC5, 3, 2, 0, 0, 0, Section.PACKED_ACKED, len(body)) + body
+    record = (
+        struct.pack(">BBBBIqBI", 0xC5, 3, 2, 0, 0, 0, CursorSection.PACKED_ACKED, len(body)) + body
+    )
     with pytest.raises(CursorFormatError, match=f"^{place}: section 6 at 21"):
         decode_record(record, place)
 
@@ -438,7 +440,7 @@ def test_any_damaged_byte_gives_a_value_or_a_format_error() -> None:
     image = CursorImage((5, 9), acked, {5: {n: rng.getrandbits(9) | 1 for n in range(400)}}, {})
     [record] = encode_snapshot(image, -1)
     kinds = {record[start - 5] for _, start, _ in sections_of(record)}
-    assert kinds >= {Section.PACKED_ACKED, Section.PACKED_SETS}
+    assert kinds >= {CursorSection.PACKED_ACKED, CursorSection.PACKED_SETS}
     for offset in range(len(record)):
         damaged = bytearray(record)
         damaged[offset] ^= 1 << rng.randrange(8)

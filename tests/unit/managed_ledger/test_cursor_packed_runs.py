@@ -10,7 +10,7 @@ from array import array
 import pytest
 from pyroaring import BitMap
 
-from managed_ledger.cursor.cursor_format import Replay, decode_record
+from managed_ledger.cursor.cursor_format import ImageReplay, decode_record
 from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
 from managed_ledger.cursor.packed_runs import unpack_runs
 
@@ -25,7 +25,7 @@ STORED = base64.b64decode(
 
 def test_a_snapshot_of_version_2_is_read() -> None:
     assert STORED[1] == 2
-    replay = Replay()
+    replay = ImageReplay()
     replay.on_record(decode_record(STORED, "test"), "test")
     acked = {
         5: BitMap(range(3, 12_000, 16)),

@@ -11,8 +11,8 @@ from managed_ledger.cursor.cursor_store import CursorNode, CursorStore, decode_n
 from managed_ledger.cursor.errors import CursorFencedError
 from metadata.errors import (
     BadVersionError,
+    MetadataWriteError,
     OutcomeUnknownError,
-    WriteFailedError,
 )
 from metadata.store import Versioned
 from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeNodes, FakeStore, Faults
@@ -77,7 +77,7 @@ def lost(path: str, value: bytes, expected: int | None) -> None:
 
 
 def refused(path: str, value: bytes, expected: int | None) -> None:
-    raise WriteFailedError(path, OSError("disk full"))
+    raise MetadataWriteError(path, OSError("disk full"))
 
 
 async def test_create_and_change(store: CursorStore, nodes: FakeNodes) -> None:
@@ -125,12 +125,12 @@ async def test_a_failed_write_settles_nothing_of_an_earlier_one(
     store: CursorStore, fake: ScriptedStore
 ) -> None:
     fake.script = [refused]
-    with pytest.raises(WriteFailedError):
+    with pytest.raises(MetadataWriteError):
         await store.write(NODE)
     assert not store.is_uncertain
     fake.script = [lost, refused, refused]
     for _ in range(2):
-        with pytest.raises(WriteFailedError):
+        with pytest.raises(MetadataWriteError):
             await store.write(NODE)
         assert store.is_uncertain
 
@@ -226,7 +226,7 @@ async def test_versions_refused_for_ever(store: CursorStore, fake: ScriptedStore
         await store.write(CursorNode((1, 7)))
     assert store.is_uncertain
     fake.script = [moved] * 4
-    with pytest.raises(WriteFailedError):  # a new version was written: it stays
+    with pytest.raises(MetadataWriteError):  # a new version was written: it stays
         await store.delete()
     assert await store.read() is not None
 
@@ -277,7 +277,7 @@ async def test_a_delete_that_was_given_up_has_no_effect_later(
     await store.write(NODE)
     (_, before) = nodes.nodes[PATH]
     fake.script = [lost] * 4
-    with pytest.raises(WriteFailedError):  # "it is there, and stays"
+    with pytest.raises(MetadataWriteError):  # "it is there, and stays"
         await store.delete()
     assert nodes.nodes[PATH][1] > before  # what may still arrive asks for the version before
     assert stored(nodes) == (NODE, "me")

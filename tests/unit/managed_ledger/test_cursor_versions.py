@@ -10,7 +10,7 @@ import base64
 import pytest
 from pyroaring import BitMap
 
-from managed_ledger.cursor.cursor_format import Replay, decode_record
+from managed_ledger.cursor.cursor_format import ImageReplay, decode_record
 from managed_ledger.cursor.cursor_image import CursorImage
 
 WIDE = CursorImage(
@@ -46,7 +46,7 @@ def test_a_snapshot_of_each_version_is_read(version: int) -> None:
     text, image = STORED[version]
     stored = base64.b64decode(text)
     assert stored[1] == version
-    replay = Replay()
+    replay = ImageReplay()
     replay.on_record(decode_record(stored, "test"), "test")
     found = replay.image("test")
     assert (found.mark_delete, found.acked, found.batch_sets, found.properties) == (

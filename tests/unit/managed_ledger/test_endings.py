@@ -18,7 +18,7 @@ from managed_ledger.errors import (
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST
-from metadata.errors import MetadataError, WriteFailedError
+from metadata.errors import MetadataError, MetadataWriteError
 from metadata.store import Versioned
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
 
@@ -32,7 +32,7 @@ def fail_writes(log: ManagedLedger, is_hit: Callable[[str], bool]) -> list[str]:
     ) -> Versioned:
         if is_hit(path):
             failed.append(path)
-            raise WriteFailedError(path, OSError("full"))
+            raise MetadataWriteError(path, OSError("full"))
         return await put(path, value, expected_version)
 
     log.store.put = failing_put  # type: ignore[method-assign,assignment]  # one session's fault
@@ -43,8 +43,8 @@ async def with_one_in_doubt(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[ManagedLedgerFactory, ManagedLedger, Appends]:
     """A log whose second entry is on its bookie, which didn't get to say so."""
-    monkeypatch.setattr("managed_ledger.ending.DRAIN_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("managed_ledger.list_store.RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr("managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     appends = Appends(log)
@@ -85,7 +85,7 @@ async def test_sealed_only_with_a_definite_end(
 async def test_a_seal_that_can_t_be_stored_leaves_a_log_that_opens_and_writes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managed_ledger.list_store.RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     fenced: list[BaseException] = []
@@ -113,7 +113,7 @@ async def test_sealed_while_a_failed_ledger_is_being_ended(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end is found after nobody waited for it any more: that is no other owner."""
-    monkeypatch.setattr("managed_ledger.ending.DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
     monkeypatch.setattr("managed_ledger.append_path.END_RETRY_S", 0.2)
     log = await cluster.factory().open(NAME, CONFIG)
     appends = Appends(log)
@@ -140,7 +140,7 @@ async def test_sealed_while_a_failed_ledger_is_being_ended(
 async def test_a_deletion_that_can_t_begin_leaves_a_log_that_opens_and_writes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managed_ledger.list_store.RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     await log.open_cursor("sub", EARLIEST)

@@ -15,7 +15,7 @@ from managed_ledger.entry_cache import (
     READ_WINDOW_CHUNKS,
     TAIL_WINDOW_CHUNKS,
     EntryCache,
-    LogCache,
+    LedgerCache,
     cut_to_bytes,
     retained_bytes,
 )
@@ -30,7 +30,7 @@ def reader_at(position: Position | None) -> Callable[[], Position | None]:
     return lambda: position
 
 
-def add(log: LogCache, ledger_id: int, first: int, count: int) -> None:
+def add(log: LedgerCache, ledger_id: int, first: int, count: int) -> None:
     bodies: list[Buffer] = [b"%098d" % (first + i) for i in range(count)]
     log.append(ledger_id, first, [HEAD] * count, bodies, 100 * count)
 
@@ -41,7 +41,7 @@ def run(ledger_id: int, first: int, count: int) -> EntryBatch:
 
 def test_appends_join_into_chunks_and_are_found() -> None:
     cache = EntryCache(1 << 20)
-    log = LogCache(cache, reader_at((1, -1)))
+    log = LedgerCache(cache, reader_at((1, -1)))
     for first in range(0, 600, 3):
         add(log, 1, first, 3)
     assert [x.first for x in log.chunks] == [0, 255, 510]
@@ -66,13 +66,13 @@ def test_appends_join_into_chunks_and_are_found() -> None:
 
 
 def test_long_append_is_cut_into_chunks() -> None:
-    log = LogCache(EntryCache(1 << 24), reader_at((1, -1)))
+    log = LedgerCache(EntryCache(1 << 24), reader_at((1, -1)))
     add(log, 1, 0, 2 * CHUNK_ENTRIES_MAX + 1)
     assert [len(x.heads) for x in log.chunks] == [CHUNK_ENTRIES_MAX, CHUNK_ENTRIES_MAX, 1]
 
 
 def test_slices_respect_both_limits() -> None:
-    log = LogCache(EntryCache(1 << 20), reader_at((1, -1)))
+    log = LedgerCache(EntryCache(1 << 20), reader_at((1, -1)))
     add(log, 1, 0, 10)
     assert log.tail is not None
     assert len(log.tail.slice(2, 5, 1 << 20)) == 5
@@ -102,7 +102,7 @@ def test_views_are_charged_for_the_buffer_they_keep() -> None:
 
 def test_an_unread_log_keeps_a_window() -> None:
     cache = EntryCache(1 << 24)
-    log = LogCache(cache, reader_at(None))
+    log = LedgerCache(cache, reader_at(None))
     add(log, 1, 0, 20 * CHUNK_ENTRIES_MAX)
     assert len(log.chunks) == TAIL_WINDOW_CHUNKS
     assert log.find(1, 20 * CHUNK_ENTRIES_MAX - 1) is not None
@@ -110,7 +110,7 @@ def test_an_unread_log_keeps_a_window() -> None:
 
 
 def test_a_log_that_is_read_keeps_more() -> None:
-    log = LogCache(EntryCache(1 << 26), reader_at(None))
+    log = LedgerCache(EntryCache(1 << 26), reader_at(None))
     for chunk in range(2 * READ_WINDOW_CHUNKS):
         log.is_read = True
         add(log, 1, chunk * CHUNK_ENTRIES_MAX, CHUNK_ENTRIES_MAX)
@@ -121,8 +121,8 @@ def test_a_log_that_is_read_keeps_more() -> None:
 
 def test_passed_chunks_go_before_older_ones_that_are_wanted() -> None:
     cache = EntryCache(10 * 100 * COST)
-    wanted = LogCache(cache, reader_at((1, -1)))
-    passed = LogCache(cache, reader_at(LATEST))
+    wanted = LedgerCache(cache, reader_at((1, -1)))
+    passed = LedgerCache(cache, reader_at(LATEST))
     for ledger in range(1, 6):
         add(wanted, ledger, 0, 100)
         add(passed, ledger, 0, 100)
@@ -138,10 +138,10 @@ def test_passed_chunks_go_before_older_ones_that_are_wanted() -> None:
 
 def test_backlog_does_not_push_out_tails() -> None:
     cache = EntryCache(100 * 100 * COST)
-    tails = LogCache(cache, reader_at((1, -1)))
+    tails = LedgerCache(cache, reader_at((1, -1)))
     for ledger in range(1, 71):
         add(tails, ledger, 0, 100)
-    backlog = LogCache(cache, reader_at(None))
+    backlog = LedgerCache(cache, reader_at(None))
     for first in range(0, 100_000, 100):
         backlog.add_read(run(1, first, 100))
     assert len(tails.chunks) == 70
@@ -155,7 +155,7 @@ def test_backlog_does_not_push_out_tails() -> None:
 
 def test_overlapping_reads_are_ignored() -> None:
     cache = EntryCache(1 << 20)
-    log = LogCache(cache, reader_at((1, -1)))
+    log = LedgerCache(cache, reader_at((1, -1)))
     log.add_read(run(1, 10, 10))
     for first, count in ((10, 10), (5, 6), (19, 5), (12, 2), (0, 40)):
         log.add_read(run(1, first, count))
@@ -171,7 +171,7 @@ def test_overlapping_reads_are_ignored() -> None:
 
 def test_a_cache_without_budget_keeps_nothing() -> None:
     cache = EntryCache(0)
-    log = LogCache(cache, reader_at((1, -1)))
+    log = LedgerCache(cache, reader_at((1, -1)))
     add(log, 1, 0, 10)
     log.add_read(run(1, 0, 10))
     assert cache.is_empty
@@ -181,8 +181,8 @@ def test_a_cache_without_budget_keeps_nothing() -> None:
 @pytest.mark.parametrize(("slowest", "sweeps"), [(LATEST, IDLE_SWEEPS), (None, IDLE_SWEEPS)])
 def test_sweeps_drop_what_nobody_wants(slowest: Position | None, sweeps: int) -> None:
     cache = EntryCache(1 << 20)
-    log = LogCache(cache, reader_at(slowest))
-    wanted = LogCache(cache, reader_at((1, -1)))
+    log = LedgerCache(cache, reader_at(slowest))
+    wanted = LedgerCache(cache, reader_at((1, -1)))
     for target in (log, wanted):
         add(target, 1, 0, 10)
         target.add_read(run(2, 0, 10))
@@ -203,7 +203,7 @@ def test_books_and_contents_stay_right(seed: int) -> None:
     """Random appends, reads, evictions: charges add up and every hit has the right bytes."""
     rng = random.Random(seed)
     cache = EntryCache(60 * COST)
-    logs = [LogCache(cache, reader_at(rng.choice([None, (1, 50), LATEST]))) for _ in range(3)]
+    logs = [LedgerCache(cache, reader_at(rng.choice([None, (1, 50), LATEST]))) for _ in range(3)]
     ends = [0, 0, 0]
     for _ in range(400):
         which = rng.randrange(3)

@@ -18,7 +18,7 @@ from managed_ledger.errors import (
 from managed_ledger.factory import ROOT
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST
-from metadata.errors import WriteFailedError
+from metadata.errors import MetadataWriteError
 from metadata.store import CREATE_ONLY, Versioned
 from tests.unit.managed_ledger.cluster import (
     CONFIG,
@@ -62,13 +62,13 @@ async def test_a_log_that_is_created_while_it_is_opened(cluster: Cluster) -> Non
 async def test_a_log_that_is_being_deleted_is_not_created(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
     cluster.sessions[0].delete = _refuse  # type: ignore[method-assign,assignment]
-    with pytest.raises(WriteFailedError):
+    with pytest.raises(MetadataWriteError):
         await log.delete()
     assert not await cluster.factory().create(NAME)
 
 
 async def _refuse(path: str, version: int | None = None) -> None:
-    raise WriteFailedError(path, OSError())
+    raise MetadataWriteError(path, OSError())
 
 
 async def test_an_open_log_is_shared_and_a_closed_one_replaced(cluster: Cluster) -> None:
@@ -168,7 +168,7 @@ async def test_sweep_tries_failed_closes_again(cluster: Cluster) -> None:
             and path == ledger_path(first)
             and expected_version != CREATE_ONLY
         ):
-            raise WriteFailedError(path, OSError("full"))
+            raise MetadataWriteError(path, OSError("full"))
         return await put(path, value, expected_version)
 
     log.store.put = failing_put  # type: ignore[method-assign,assignment]  # one store's fault
@@ -217,7 +217,7 @@ async def test_timer_sweeps_the_cache(cluster: Cluster, monkeypatch: pytest.Monk
 async def test_closing_while_storage_is_down_ends_and_loses_nothing_acked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managed_ledger.ending.DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     appends = Appends(log)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookkeeper.figures import LATENCY_LIMITS_MS, PeriodBuckets
+from bookkeeper.metrics import LATENCY_LIMITS_MS, PeriodBuckets
 from managed_ledger.config import ManagedLedgerConfig
 from tests.unit.managed_ledger.cluster import Cluster, eventually
 
@@ -24,8 +24,8 @@ def test_buckets_hold_the_last_whole_period() -> None:
 async def test_writes_and_switches(cluster: Cluster) -> None:
     factory = cluster.factory()
     log = await factory.open("t/n/persistent/x", ManagedLedgerConfig(head_bytes=0))
-    figures = log.figures
-    assert [figures.writes, figures.switches, figures.add_errors] == [None] * 3, "an idle log"
+    metrics = log.metrics
+    assert [metrics.writes, metrics.switches, metrics.add_errors] == [None] * 3, "an idle log"
     done: list[int] = []
 
     def on_done(ledger_id: int, first: int, count: int, error: BaseException | None) -> None:
@@ -34,15 +34,15 @@ async def test_writes_and_switches(cluster: Cluster) -> None:
     for size in (1, 3, 5):
         log.append([b""] * size, [b"x"] * size, on_done)
     await eventually(lambda: sum(done) == 9)
-    assert figures.writes is not None
-    counts, total_ms = figures.writes.period(1.0, 60.0)
+    assert metrics.writes is not None
+    counts, total_ms = metrics.writes.period(1.0, 60.0)
     assert (len(counts), sum(counts)) == (len(LATENCY_LIMITS_MS) + 1, 9), "entries, not batches"
     assert total_ms > 0
-    assert figures.switches is not None
-    assert sum(figures.switches.period(1.0, 60.0)[0]) == 1
+    assert metrics.switches is not None
+    assert sum(metrics.switches.period(1.0, 60.0)[0]) == 1
     await log.close()
     log.append([b""] * 2, [b"x"] * 2, on_done)
     await eventually(lambda: sum(done) == 11)
-    assert figures.add_errors is not None
-    assert figures.add_errors.period(1.0, 60.0) == ([2], 2)
+    assert metrics.add_errors is not None
+    assert metrics.add_errors.period(1.0, 60.0) == ([2], 2)
     await factory.close()

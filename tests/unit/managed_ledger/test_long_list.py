@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, Segment
-from managed_ledger.list_chunks import NODE_BYTES, ListChunks, chunks_path, read_list
+from managed_ledger.ledger_info_chunks import NODE_BYTES, LedgerInfoChunks, chunks_path, read_list
+from managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, PackedRows
 from managed_ledger.managed_ledger import PROPERTIES_BYTES_MAX
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.offload.ports import LedgerOffloader
+from managed_ledger.offload.interfaces import LedgerOffloader
 from managed_ledger.position import EARLIEST
 from metadata.errors import ValueTooLargeError
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually
@@ -40,7 +40,7 @@ class Forgetful:
         self.deleted += 1
 
 
-def segment_of(first: int, is_copied: bool) -> Segment:
+def segment_of(first: int, is_copied: bool) -> PackedRows:
     ids = range(first, first + CHUNK_ROWS)
     copies: list[OffloadContext | None] = [None] * CHUNK_ROWS
     if is_copied:
@@ -48,7 +48,7 @@ def segment_of(first: int, is_copied: bool) -> Segment:
         named = (LedgerCopy(n, str(UUID(int=n)), "none", place) for n in ids)
         copies = [OffloadContext(each, CopyState.SETTLED, 1, 9) for each in named]
     rows = zip(ids, copies, strict=True)
-    return Segment.of([LedgerInfo(n, 10, 100, 1000, copy) for n, copy in rows])
+    return PackedRows.of([LedgerInfo(n, 10, 100, 1000, copy) for n, copy in rows])
 
 
 async def lengthen(cluster: Cluster, is_copied: bool, newest: int = 1) -> None:
@@ -61,7 +61,7 @@ async def lengthen(cluster: Cluster, is_copied: bool, newest: int = 1) -> None:
     assert found is not None
     starts = range(FIRST, FIRST + LEDGERS, CHUNK_ROWS)
     segments = (
-        Segment.of(found.info.ledgers),
+        PackedRows.of(found.info.ledgers),
         *(segment_of(first, is_copied) for first in starts),
     )
     last = list(segment_of(FIRST + LEDGERS, is_copied)) + list(
@@ -70,7 +70,7 @@ async def lengthen(cluster: Cluster, is_copied: bool, newest: int = 1) -> None:
     tail = [*last[: newest - 1], LedgerInfo(last[newest - 1].ledger_id, 1, 10, 1000)]
     rows = LedgerRows(tail, segments)
     info = replace(found.info, ledgers=rows)
-    chunks = ListChunks(cluster.store, PATH, "former")
+    chunks = LedgerInfoChunks(cluster.store, PATH, "former")
     _, value = await chunks.write(info, found.stat.version)
     await cluster.store.put(PATH, value, found.stat.version)
 

@@ -18,8 +18,8 @@ from managed_ledger.errors import (
     ManagedLedgerTerminatedError,
     OpenFailedError,
 )
-from managed_ledger.ledger_list import encode_info
 from managed_ledger.managed_ledger import ManagedLedger
+from managed_ledger.managed_ledger_info import encode_info
 from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.stored_info import read_stored
 from managed_ledger.trim_path import DELETED_AT_ONCE

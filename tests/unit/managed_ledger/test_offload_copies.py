@@ -20,8 +20,8 @@ from managed_ledger.offload.context import LedgerCopy
 from managed_ledger.offload.copy_format import MARK_BYTES, CopyIndex
 from managed_ledger.offload.errors import CopyDamagedError, OffloadedReadError, OffloadError
 from managed_ledger.offload.file_store import FilesystemOffloader
-from managed_ledger.offload.places import URI, path_of_uri
-from managed_ledger.offload.ports import CopyJob, EntryReader
+from managed_ledger.offload.interfaces import CopyJob, EntryReader
+from managed_ledger.offload.locations import URI, path_of_uri
 from tests.unit.managed_ledger.offload_doubles import (
     UUID,
     ListedLedger,
@@ -142,7 +142,7 @@ async def test_what_is_gone_or_cut_is_damage_and_no_missing_entry() -> None:
         await reader.read(0, 0, 100, 0)
     with pytest.raises(CopyDamagedError, match="no such object"):
         await offloader.open(job.copy)
-    assert offloader.figures.read_errors == 5
+    assert offloader.metrics.read_errors == 5
 
 
 async def test_a_store_that_fails_is_told_and_leaves_nothing() -> None:

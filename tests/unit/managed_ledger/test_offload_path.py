@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 
 from bookkeeper.errors import LedgerError, NoSuchLedgerError
-from managed_ledger.ledger_list import ManagedLedgerInfo, decode_info, encode_info
 from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.offload.choosing import (
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.offload.config import OffloadConfig
+from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from managed_ledger.offload.errors import CopyDamagedError, OffloadBusyError
+from managed_ledger.offload.policy import (
     is_offloaded,
     ledgers_before,
     ledgers_to_copy,
     ledgers_to_release,
 )
-from managed_ledger.offload.config import OffloadConfig
-from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.offload.errors import CopyDamagedError, OffloadBusyError
 from managed_ledger.position import EARLIEST
 from metadata.errors import OutcomeUnknownError
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
@@ -244,14 +244,14 @@ async def test_with_two_copies_a_bad_one_is_passed_over(
     await eventually(lambda: states(log)[:-1] == [CopyState.COMPLETE] * 3)
     settings = replace(BY_HAND, bookies_first=bookies_first)
     other = await cluster.factory().open(NAME, replace(KEEPING, offload=settings))
-    figures = cluster.offloaders[0].figures
+    metrics = cluster.offloaders[0].metrics
     if bookies_first:
         cluster.bookie.ledgers[other.lists.info.ledgers[0].ledger_id].entries.clear()
     else:
         store.error = OSError("no network")
     assert await read_all(other) == appends.acked
-    assert (figures.reads > 0) == bookies_first
-    assert (figures.read_errors > 0) == (not bookies_first)
+    assert (metrics.reads > 0) == bookies_first
+    assert (metrics.read_errors > 0) == (not bookies_first)
 
 
 async def test_a_copy_that_can_t_be_read_keeps_the_ledger_in_bookies(cluster: Cluster) -> None:

@@ -133,7 +133,11 @@ def test_a_changed_byte_in_the_database(images: Images, directory: Path, kind: s
 
 
 def test_a_changed_byte_in_the_wal_is_repaired(images: Images, directory: Path) -> None:
-    judge, rng, data = Judge(directory, images.killed_content), random.Random(2), images.killed[WAL]
+    judge, rng, data = (
+        Judge(directory, images.killed_content),
+        random.Random(2),
+        images.killed[WAL],
+    )
     assert len(data) > 15 * PAGE
     for at in wal_offsets(data, rng):
         judge.look(images.killed | {WAL: flip(data, at, rng.randrange(8))}, (WAL, at))

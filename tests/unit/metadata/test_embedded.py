@@ -14,12 +14,12 @@ from metadata.embedded import EmbeddedMetadataStore, _Shared
 from metadata.errors import (
     BadVersionError,
     DatabaseError,
+    MetadataWriteError,
     OutcomeUnknownError,
     SessionLostError,
     StoreClosedError,
-    WriteFailedError,
 )
-from metadata.rows import Change
+from metadata.rows import CommitRows
 from metadata.store import EventType, MetadataEvent, SessionEvent
 from tests.unit.metadata.event_log import EventLog
 
@@ -34,7 +34,7 @@ class CountingDatabase(Database):
     def run_sql(self, text: str) -> None:
         self._sqlite._db.execute(text)
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: CommitRows) -> None:
         if self.fail_next:
             raise self.fail_next.pop(0)
         super().commit(change)
@@ -339,7 +339,7 @@ async def test_a_full_disk_fails_only_what_does_not_fit(tmp_path: Path) -> None:
         "Versioned",
         "Versioned",
     ]
-    assert isinstance(outcomes[1], WriteFailedError)
+    assert isinstance(outcomes[1], MetadataWriteError)
     assert str(outcomes[1]) == "/large: not written: database or disk is full"
     assert not await store.exists("/large")
     assert not any(each.path == "/large" for each in log.events)
@@ -362,7 +362,7 @@ async def test_conditions_are_judged_again_after_a_refused_group() -> None:
     first, second = await asyncio.gather(
         store.put("/a", b"1", -1), store.put("/a", b"2", -1), return_exceptions=True
     )
-    assert isinstance(first, WriteFailedError)
+    assert isinstance(first, MetadataWriteError)
     assert not isinstance(second, BaseException)
     assert (second.value, second.stat.version) == (b"2", 0)
     await store.close()

@@ -10,9 +10,9 @@ from metadata.errors import (
     BadVersionError,
     LockBusyError,
     MetadataError,
+    MetadataWriteError,
     OutcomeUnknownError,
     ValueTooLargeError,
-    WriteFailedError,
 )
 from metadata.recipes import (
     CachedValues,
@@ -57,7 +57,7 @@ class FaultyStore(EmbeddedMetadataStore):
             await self.before_put.pop(0)()  # type: ignore[misc]
         if self.refusals:
             self.refusals -= 1
-            raise WriteFailedError(path, OSError("no space"))
+            raise MetadataWriteError(path, OSError("no space"))
         if self.lost_requests:
             self.lost_requests -= 1
             raise OutcomeUnknownError(path)
@@ -191,7 +191,7 @@ async def test_a_broken_counter_and_a_refused_write_are_told(store: FaultyStore)
         await ids.next_id()
     await store.put("/ids", b"12")
     store.refusals = 1
-    with pytest.raises(WriteFailedError):
+    with pytest.raises(MetadataWriteError):
         await ids.next_id()
     assert await ids.next_id() == 12
 

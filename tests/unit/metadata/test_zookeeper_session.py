@@ -12,13 +12,13 @@ from metadata.zookeeper.session import (
     LOST,
     SENDS_MAX,
     SESSION_ENDED,
-    Call,
-    Drop,
+    CallKind,
+    DropConnection,
     Effect,
     FirstConnected,
-    Kind,
     NodeEvent,
     SessionCore,
+    ZooKeeperCall,
 )
 
 WATCH = Struct(">i").pack(106) + b"watch"
@@ -65,8 +65,8 @@ class Peer:
         self.core.on_time(self.now)
         self._take()
 
-    def ask(self, kind: Kind, name: bytes = b"body") -> Call:
-        call = Call(kind, Struct(">i").pack(4) + name)
+    def ask(self, kind: CallKind, name: bytes = b"body") -> ZooKeeperCall:
+        call = ZooKeeperCall(kind, Struct(">i").pack(4) + name)
         self.core.submit(call)
         self._take()
         return call
@@ -101,7 +101,7 @@ def peer() -> Peer:
 
 
 def _drops(effects: list[Effect]) -> list[str]:
-    return [each.reason for each in effects if isinstance(each, Drop)]
+    return [each.reason for each in effects if isinstance(each, DropConnection)]
 
 
 def _events(effects: list[Effect]) -> list[SessionEvent]:
@@ -109,7 +109,7 @@ def _events(effects: list[Effect]) -> list[SessionEvent]:
 
 
 def test_answers_go_to_their_requests_in_any_cut_of_the_stream(peer: Peer) -> None:
-    calls = [peer.ask(Kind.READ, b"%d" % i) for i in range(3)]
+    calls = [peer.ask(CallKind.READ, b"%d" % i) for i in range(3)]
     frames = b"".join(
         Struct(">iiqi").pack(17, xid, 5, -101 if i == 1 else 0) + b"%d" % i
         for i, (xid, _, _) in enumerate(peer.requests)
@@ -123,9 +123,9 @@ def test_answers_go_to_their_requests_in_any_cut_of_the_stream(peer: Peer) -> No
 
 
 def test_a_cut_repeats_reads_and_hands_changes_back(peer: Peer) -> None:
-    read, change = peer.ask(Kind.READ, b"r"), peer.ask(Kind.CHANGE, b"c")
+    read, change = peer.ask(CallKind.READ, b"r"), peer.ask(CallKind.CHANGE, b"c")
     peer.cut()
-    queued = peer.ask(Kind.CHANGE, b"q")
+    queued = peer.ask(CallKind.CHANGE, b"q")
     assert peer.told() == [SessionEvent.CONNECTION_LOST, change]
     assert change.code == LOST
     peer.dial()
@@ -137,7 +137,7 @@ def test_a_cut_repeats_reads_and_hands_changes_back(peer: Peer) -> None:
 
 
 def test_a_read_that_breaks_every_connection_is_given_up(peer: Peer) -> None:
-    call = peer.ask(Kind.READ)
+    call = peer.ask(CallKind.READ)
     for _ in range(SENDS_MAX - 1):
         peer.cut()
         peer.dial()
@@ -149,7 +149,7 @@ def test_a_read_that_breaks_every_connection_is_given_up(peer: Peer) -> None:
 
 def test_a_cancelled_request_is_not_sent(peer: Peer) -> None:
     peer.cut()
-    call = peer.ask(Kind.CHANGE, b"cancelled")
+    call = peer.ask(CallKind.CHANGE, b"cancelled")
     call.cancelled = True
     peer.dial()
     assert [rest for _, _, rest in peer.requests] == [b"watch"]
@@ -186,17 +186,17 @@ def test_a_silent_connection_is_dropped_before_the_session_is_lost(peer: Peer) -
 
 def test_the_session_is_lost_at_five_sixths_of_what_the_server_surely_heard(peer: Peer) -> None:
     """An answer proves that its request was heard when it was sent, not when the answer came."""
-    peer.ask(Kind.READ)
+    peer.ask(CallKind.READ)
     sent_at = peer.now
     peer.now += 3.0
     peer.answer_all()
-    peer.ask(Kind.READ)
+    peer.ask(CallKind.READ)
     peer.cut()
     assert peer.core.deadline() == pytest.approx(sent_at + 5.0)
     peer.now = sent_at
     peer.pass_time(4.99)
     assert not peer.core.lost
-    change = peer.ask(Kind.CHANGE)
+    change = peer.ask(CallKind.CHANGE)
     peer.told()
     peer.pass_time(0.02)
     assert peer.told()[0] is SessionEvent.SESSION_LOST
@@ -205,7 +205,7 @@ def test_the_session_is_lost_at_five_sixths_of_what_the_server_surely_heard(peer
 
 def test_late_answers_do_not_revive_a_lost_session(peer: Peer) -> None:
     """The process was stopped: what lies in the socket is older than what may have happened."""
-    call = peer.ask(Kind.CHANGE)
+    call = peer.ask(CallKind.CHANGE)
     peer.now += 5.5
     peer.answer_all()
     told = peer.told()
@@ -234,7 +234,7 @@ def test_a_lost_session_is_closed_on_the_server_before_the_next_begins(peer: Pee
 
 def test_the_server_says_that_the_session_has_expired(peer: Peer) -> None:
     peer.cut()
-    change = peer.ask(Kind.CHANGE)
+    change = peer.ask(CallKind.CHANGE)
     peer.told()
     peer.dial(session_id=0, timeout_ms=0)
     told = peer.told()
@@ -248,7 +248,7 @@ def test_the_server_says_that_the_session_has_expired(peer: Peer) -> None:
 
 
 def test_an_expired_answer_is_not_taken_for_the_requests_own(peer: Peer) -> None:
-    change = peer.ask(Kind.CHANGE)
+    change = peer.ask(CallKind.CHANGE)
     ((xid, _, _),) = peer.requests
     peer.answer(xid, code=-112)
     told = peer.told()
@@ -262,7 +262,7 @@ def test_an_expired_answer_is_not_taken_for_the_requests_own(peer: Peer) -> None
     ids=["empty", "short", "unknown xid"],
 )
 def test_garbage_ends_the_connection_not_the_session(peer: Peer, frame: bytes) -> None:
-    call = peer.ask(Kind.READ)
+    call = peer.ask(CallKind.READ)
     peer.feed(frame)
     told = peer.told()
     assert len(_drops(told)) == 1
@@ -283,7 +283,7 @@ def test_an_unanswered_request_ends_the_connection() -> None:
     peer = Peer()
     peer.core = SessionCore(60.0, 5.0, [], [])
     peer.dial(timeout_ms=60_000)
-    peer.ask(Kind.READ)
+    peer.ask(CallKind.READ)
     peer.pass_time(5.0)
     assert _drops(peer.told()) == ["a request was not answered in time"]
 
@@ -297,7 +297,7 @@ def test_events_of_nodes(peer: Peer) -> None:
 
 
 def test_close_waits_for_what_was_asked_before(peer: Peer) -> None:
-    change = peer.ask(Kind.CHANGE)
+    change = peer.ask(CallKind.CHANGE)
     closing = peer.core.close()
     assert closing is not None
     peer._take()
@@ -308,9 +308,9 @@ def test_close_waits_for_what_was_asked_before(peer: Peer) -> None:
 
 
 def test_close_without_a_connection_hands_everything_back(peer: Peer) -> None:
-    change = peer.ask(Kind.CHANGE)
+    change = peer.ask(CallKind.CHANGE)
     peer.cut()
-    read = peer.ask(Kind.READ)
+    read = peer.ask(CallKind.READ)
     assert peer.core.close() is None
     peer._take()
     assert (change.code, read.code) == (LOST, ENDED)
@@ -323,5 +323,5 @@ def test_a_refused_login_is_told() -> None:
     assert peer.requests[0][0] == -4
     peer.answer(-4, code=-115)
     (drop,) = peer.told()
-    assert isinstance(drop, Drop)
+    assert isinstance(drop, DropConnection)
     assert drop.login_refused

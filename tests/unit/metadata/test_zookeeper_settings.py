@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.opening import connect_store
+from metadata.factory import connect_store
 from metadata.zookeeper.settings import ZooKeeperSettings
 
 

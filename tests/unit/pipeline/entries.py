@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import compress
-from broker.protocol.entry_head import make_head
+from broker.protocol.entry_header import make_header
 from broker.protocol.framing import encode_body
 from pipeline.chunks import ChunkLookback
-from pipeline.columns import COLUMNS
 from pipeline.decode import EntryDecoder
+from pipeline.row_columns import COLUMNS
 
 TOPIC = "persistent://public/default/t"
 PUBLISHED_MS = 1_700_000_000_000
@@ -32,7 +32,7 @@ def outer(**fields: Any) -> pb.MessageMetadata:
 
 def stored(metadata: pb.MessageMetadata, payload: bytes) -> Entry:
     """One entry with this payload, as it is."""
-    return make_head(metadata, len(payload)), encode_body(metadata, payload)
+    return make_header(metadata, len(payload)), encode_body(metadata, payload)
 
 
 def squeezed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
-from pipeline.columns import COLUMNS, arrow_schema
 from pipeline.decode import EntryDecoder
 from pipeline.errors import UndecodableError
-from pipeline.points import Point
+from pipeline.offsets import Offset
+from pipeline.row_columns import COLUMNS, arrow_schema
 from tests.unit.pipeline.entries import (
     PUBLISHED_MS,
     TOPIC,
@@ -260,20 +260,20 @@ ENTRIES = [
 @pytest.mark.parametrize(
     ("start", "end", "wanted"),
     [
-        (Point(-1, 0), Point(9, 0), "0 1.0 1.1 1.2 1.3 2"),
-        (Point(5, 0), Point(5, 3), "0 1.0 1.1 1.2 1.3 2"),
-        (Point(5, 0, 1), Point(5, 2), "1.0 1.1 1.2 1.3"),
-        (Point(5, 1, 1), Point(5, 1, 3), "1.1 1.2"),
-        (Point(5, 1, 3), Point(5, 2, 0), "1.3"),
-        (Point(5, 1, 4), Point(5, 2, 1), "2"),
-        (Point(5, 1, 9), Point(6, 0), "2"),
-        (Point(5, 0), Point(5, 1, 99), "0 1.0 1.1 1.2 1.3"),
-        (Point(5, 2, 1), Point(6, 0), ""),
-        (Point(6, 0), Point(9, 0), ""),
-        (Point(0, 0), Point(5, 0), ""),
+        (Offset(-1, 0), Offset(9, 0), "0 1.0 1.1 1.2 1.3 2"),
+        (Offset(5, 0), Offset(5, 3), "0 1.0 1.1 1.2 1.3 2"),
+        (Offset(5, 0, 1), Offset(5, 2), "1.0 1.1 1.2 1.3"),
+        (Offset(5, 1, 1), Offset(5, 1, 3), "1.1 1.2"),
+        (Offset(5, 1, 3), Offset(5, 2, 0), "1.3"),
+        (Offset(5, 1, 4), Offset(5, 2, 1), "2"),
+        (Offset(5, 1, 9), Offset(6, 0), "2"),
+        (Offset(5, 0), Offset(5, 1, 99), "0 1.0 1.1 1.2 1.3"),
+        (Offset(5, 2, 1), Offset(6, 0), ""),
+        (Offset(6, 0), Offset(9, 0), ""),
+        (Offset(0, 0), Offset(5, 0), ""),
     ],
 )
-def test_bounds(start: Point, end: Point, wanted: str, columns: tuple[str, ...]) -> None:
+def test_bounds(start: Offset, end: Offset, wanted: str, columns: tuple[str, ...]) -> None:
     rows = decoded(ENTRIES, columns, start=start, end=end)
     assert values(rows) == [value.encode() for value in wanted.split()]
 
@@ -296,8 +296,8 @@ def test_what_is_out_of_bounds_is_not_opened() -> None:
     head, _ = single(b"x", publish_time=10)
     entries = [(head, b"broken"), single(b"y", publish_time=20)]
     assert values(decoded(entries, publish_time_ms=(20, None))) == [b"y"]
-    assert values(decoded(entries, start=Point(5, 1))) == [b"y"]
-    assert values(decoded(list(reversed(entries)), end=Point(5, 1))) == [b"y"]
+    assert values(decoded(entries, start=Offset(5, 1))) == [b"y"]
+    assert values(decoded(list(reversed(entries)), end=Offset(5, 1))) == [b"y"]
 
 
 def encrypted(payload: bytes, **fields: Any) -> tuple[bytes, bytes]:
@@ -320,7 +320,7 @@ def test_encrypted_entries() -> None:
             rows_of(decoder, entries[position:], first=position)
     decoder = EntryDecoder(("value",), TOPIC, -1, encrypted="skip")
     assert values(rows_of(decoder, entries)) == [b"a", b"b"]
-    assert decoder.figures == (5, 2, 3, 0)
+    assert decoder.metrics == (5, 2, 3, 0)
     rows = decoded(entries, encrypted="raw")
     assert values(rows) == [b"a", b"secret batch", b"slice", b"packed", b"b"]
     assert [row["batchIndex"] for row in rows] == [-1] * 5
@@ -391,7 +391,7 @@ def test_batches_are_as_large_as_asked_for() -> None:
     rest = decoder.finish()
     assert rest is not None
     assert rest.num_rows == 1
-    assert decoder.figures.rows == 51
+    assert decoder.metrics.rows == 51
     assert decoder.finish() is None
 
     decoder = EntryDecoder(("value",), TOPIC, 0, batch_bytes=5_000)

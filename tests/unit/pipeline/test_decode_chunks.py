@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import COMPRESSIONS
-from pipeline.chunks import ENDED_MAX, Chunk, ChunkJoiner, ChunkLookback, Missing
+from pipeline.chunks import ENDED_MAX, ChunkJoiner, ChunkLookback, MessageChunk, MissingChunk
 from pipeline.decode import EntryDecoder
 from pipeline.errors import UndecodableError
-from pipeline.points import Point
+from pipeline.offsets import Offset
 from tests.unit.pipeline.entries import TOPIC, Entry, chunked, framed, rows_of, single
 
 COLUMNS = ("value", "entryId", "batchIndex", "key")
@@ -26,7 +26,7 @@ def read(
 ) -> list[tuple[int, bytes]]:
     """Entry id and value of all rows when the entries from ``first`` to ``last`` are one slice."""
     end = len(entries) if last is None else last
-    decoder = EntryDecoder(COLUMNS, TOPIC, -1, start=Point(5, first), end=Point(5, end), **more)
+    decoder = EntryDecoder(COLUMNS, TOPIC, -1, start=Offset(5, first), end=Offset(5, end), **more)
     rows = rows_of(decoder, entries[first:end], first=first, before=entries[:first])
     assert {row["batchIndex"] for row in rows} <= {-1}
     return [(row["entryId"], row["value"]) for row in rows]
@@ -126,19 +126,19 @@ def test_what_is_missing_is_told() -> None:
     entries = [single(b"-"), *pieces[1:]]
     decoder.add(6, 10, [head for head, _ in entries], [body for _, body in entries])
     assert decoder.take() is None
-    assert decoder.missing == Missing("p-7", 3, 6, 11, 77, TOPIC)
+    assert decoder.missing == MissingChunk("p-7", 3, 6, 11, 77, TOPIC)
     assert decoder.take() is None  # nothing else is opened
     decoder.resolve(None)
     assert decoder.take() is None
     found = decoder.finish()
     assert found is not None
     assert found.num_rows == 1
-    assert decoder.figures == (3, 1, 0, 1)
+    assert decoder.metrics == (3, 1, 0, 1)
 
 
 def test_a_last_piece_out_of_bounds_is_not_looked_for() -> None:
     pieces = chunked(b"x" * 90, 3, publish_time=77)
-    bounds: list[dict[str, Any]] = [{"publish_time_ms": (78, None)}, {"start": Point(5, 1)}]
+    bounds: list[dict[str, Any]] = [{"publish_time_ms": (78, None)}, {"start": Offset(5, 1)}]
     for more in bounds:
         decoder = EntryDecoder(COLUMNS, TOPIC, -1, **more)
         decoder.add(5, 0, [pieces[2][0]], [pieces[2][1]])
@@ -150,37 +150,49 @@ def test_a_last_piece_out_of_bounds_is_not_looked_for() -> None:
 def test_the_oldest_pieces_make_room() -> None:
     joiner = ChunkJoiner(100)
     for number in range(50):
-        joiner.add(f"p-{number}", Chunk(0, b"x" * 30), 1, number)
+        joiner.add(f"p-{number}", MessageChunk(0, b"x" * 30), 1, number)
         assert joiner.held_bytes <= 100
-    assert joiner.complete(Chunk(1, b"y"), Missing("p-49", 2, 1, 60, 0)) == b"x" * 30 + b"y"
-    last = Missing("p-3", 2, 1, 61, 0)
-    assert joiner.complete(Chunk(1, b"y"), last) == last
-    assert joiner.resolve(last, Chunk(1, b"y"), [Chunk(0, b"x" * 30)]) == b"x" * 30 + b"y"
-    assert joiner.complete(Chunk(1, b"y"), last) is None  # it is over
+    assert (
+        joiner.complete(MessageChunk(1, b"y"), MissingChunk("p-49", 2, 1, 60, 0))
+        == b"x" * 30 + b"y"
+    )
+    last = MissingChunk("p-3", 2, 1, 61, 0)
+    assert joiner.complete(MessageChunk(1, b"y"), last) == last
+    assert (
+        joiner.resolve(last, MessageChunk(1, b"y"), [MessageChunk(0, b"x" * 30)])
+        == b"x" * 30 + b"y"
+    )
+    assert joiner.complete(MessageChunk(1, b"y"), last) is None  # it is over
     held = joiner.held_bytes
     for payload in (b"a" * 20, b"b" * 20):  # the second time counts for nothing
-        joiner.add("p-twice", Chunk(2, payload), 1, 61)
+        joiner.add("p-twice", MessageChunk(2, payload), 1, 61)
     assert joiner.held_bytes == held + 20
-    last = Missing("p-twice", 4, 1, 61, 0)
-    assert joiner.complete(Chunk(3, b"z"), last) == last
-    before = [Chunk(0, b"."), Chunk(1, b".")]
-    assert joiner.resolve(last, Chunk(3, b"z"), before) == b".." + b"a" * 20 + b"z"
+    last = MissingChunk("p-twice", 4, 1, 61, 0)
+    assert joiner.complete(MessageChunk(3, b"z"), last) == last
+    before = [MessageChunk(0, b"."), MessageChunk(1, b".")]
+    assert joiner.resolve(last, MessageChunk(3, b"z"), before) == b".." + b"a" * 20 + b"z"
     assert joiner.held_bytes == held
-    too_large = Missing("p-x", 2, 1, 63, 0)
-    joiner.add("p-x", Chunk(0, b"x" * 101), 1, 62)
+    too_large = MissingChunk("p-x", 2, 1, 63, 0)
+    joiner.add("p-x", MessageChunk(0, b"x" * 101), 1, 62)
     assert joiner.held_bytes == 0
-    assert joiner.complete(Chunk(1, b"y"), too_large) == too_large
+    assert joiner.complete(MessageChunk(1, b"y"), too_large) == too_large
 
 
 def test_what_is_over_is_not_remembered_for_ever() -> None:
     joiner = ChunkJoiner(100)
     for number in range(ENDED_MAX + 1):
-        joiner.add(f"p-{number}", Chunk(0, b"a"), 1, number)
-        assert joiner.complete(Chunk(1, b"b"), Missing(f"p-{number}", 2, 1, number, 0)) == b"ab"
+        joiner.add(f"p-{number}", MessageChunk(0, b"a"), 1, number)
+        assert (
+            joiner.complete(MessageChunk(1, b"b"), MissingChunk(f"p-{number}", 2, 1, number, 0))
+            == b"ab"
+        )
     # The first one is forgotten: one would look, and find that it was complete.
-    again = Missing("p-0", 2, 9, 9, 0)
-    assert joiner.complete(Chunk(1, b"b"), again) == again
-    assert joiner.resolve(again, Chunk(1, b"b"), [Chunk(0, b"a"), Chunk(1, b"b")]) is None
+    again = MissingChunk("p-0", 2, 9, 9, 0)
+    assert joiner.complete(MessageChunk(1, b"b"), again) == again
+    assert (
+        joiner.resolve(again, MessageChunk(1, b"b"), [MessageChunk(0, b"a"), MessageChunk(1, b"b")])
+        is None
+    )
 
 
 def test_a_message_that_is_too_large_is_named() -> None:
@@ -190,7 +202,7 @@ def test_a_message_that_is_too_large_is_named() -> None:
 
 
 def test_a_look_back_ends() -> None:
-    missing = Missing("p-7", 3, 5, 100, 0, "t")
+    missing = MissingChunk("p-7", 3, 5, 100, 0, "t")
     heads, bodies = zip(*[single(b"-")] * 10, strict=True)
     lookback = ChunkLookback(missing, entries_max=25)
     for _ in range(2):
@@ -211,4 +223,7 @@ def test_a_look_back_ends() -> None:
     lookback = ChunkLookback(missing)
     found = [(b"-", b"-"), *pieces[:2]]
     lookback.add([head for head, _ in found], [body for _, body in found])
-    assert lookback.chunks() == [Chunk(0, b"x" * 30), Chunk(1, b"x" * 30)]  # nothing before it
+    assert lookback.chunks() == [
+        MessageChunk(0, b"x" * 30),
+        MessageChunk(1, b"x" * 30),
+    ]  # nothing before it

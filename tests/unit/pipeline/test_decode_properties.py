@@ -16,11 +16,11 @@ from broker.http.messages import (
 )
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import COMPRESSIONS
-from broker.protocol.entry_head import make_head
-from pipeline.columns import COLUMNS
+from broker.protocol.entry_header import make_header
 from pipeline.decode import EntryDecoder
 from pipeline.errors import UndecodableError
-from pipeline.points import Point
+from pipeline.offsets import Offset
+from pipeline.row_columns import COLUMNS
 from tests.unit.pipeline.entries import (
     PUBLISHED_MS,
     TOPIC,
@@ -105,7 +105,7 @@ def test_rows_are_what_http_readers_show(
         )
         for metadata, body in made:
             wanted += shown(body, len(entries))
-            entries.append((make_head(metadata), body))
+            entries.append((make_header(metadata), body))
     rows = rows_in_microseconds(entries, batch_rows)
     assert rows == wanted
     for columns in (("value",), ("properties", "key"), ("batchIndex",), ("sequenceId", "value")):
@@ -193,7 +193,7 @@ def test_any_fields_of_batched_messages(
     assert found([entry], ("key",)) == found(alone, ("key",))
     start = data.draw(st.integers(0, len(messages)))
     end = data.draw(st.integers(start, len(messages)))
-    between = {"start": Point(5, 0, start), "end": Point(5, 0, end)}
+    between = {"start": Offset(5, 0, start), "end": Offset(5, 0, end)}
     for names in (columns, ("batchIndex", "value")):
         assert found([entry], names, **between) == [
             {name: row[name] for name in names}

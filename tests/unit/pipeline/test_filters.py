@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pipeline.filters import ALWAYS, Wanted
+from pipeline.filters import ALWAYS, RowFilters
 from pipeline.filters import wanted_by as _wanted_by
 
 _Kind: TypeAlias = Callable[[tuple[str, ...], Any], Filter]
@@ -36,14 +36,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COMPARISONS = st.lists(st.tuples(st.sampled_from(list(_KINDS)), st.integers(0, 60)), max_size=4)
 
 
-def wanted_by(filters: list[Filter]) -> Wanted:
+def wanted_by(filters: list[Filter]) -> RowFilters:
     return _wanted_by([*filters, _ALWAYS])
 
 
 def test_filters_of_tables_that_spark_may_use_again_without_them_are_ignored() -> None:
     """Else a query without filters would get what an earlier one with filters had left."""
-    assert _wanted_by([EqualTo(("entryId",), 5)]) == Wanted()
-    assert _wanted_by([EqualTo(("entryId",), 5), _ALWAYS]) != Wanted()
+    assert _wanted_by([EqualTo(("entryId",), 5)]) == RowFilters()
+    assert _wanted_by([EqualTo(("entryId",), 5), _ALWAYS]) != RowFilters()
 
 
 @given(_COMPARISONS)
@@ -52,7 +52,7 @@ def test_ranges_of_ids_are_exact(comparisons: list[tuple[_Kind, int]]) -> None:
     for row in range(-1, 62):
         passes = all(_KINDS[kind](row, value) for kind, value in comparisons)
         assert passes == (wanted.entry_ids[0] <= row <= wanted.entry_ids[1])
-    assert wanted.ledger_ids == Wanted().ledger_ids
+    assert wanted.ledger_ids == RowFilters().ledger_ids
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(_KINDS)), st.integers(1, 60_000)), max_size=4))
@@ -95,4 +95,4 @@ def test_partitions_and_topics() -> None:
     ],
 )
 def test_other_filters_narrow_nothing(other: Filter) -> None:
-    assert wanted_by([other]) == Wanted()
+    assert wanted_by([other]) == RowFilters()

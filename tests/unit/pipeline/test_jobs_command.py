@@ -98,7 +98,7 @@ def test_help_needs_no_package_of_the_extra() -> None:
         timeout=300,
     )
     assert "--run-bytes SIZE" in done.stdout
-    assert "'pipeline.command_words'" in done.stdout
+    assert "'pipeline.command_options'" in done.stdout
     assert "'pipeline.command'" not in done.stdout
 
 

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from pipeline.jobs.errors import BrokenExportError
 from pipeline.jobs.manifest import (
     DataFile,
+    ExportedRange,
     Manifest,
-    Span,
     check_chain,
     ends_of,
     file_name,
     number_of,
     run_folder,
 )
-from pipeline.points import Point
+from pipeline.offsets import Offset
 
 TOPIC = "persistent://public/default/orders-partition-0"
 OTHER = "persistent://public/default/orders-partition-1"
 
 
-def manifest(number: int, spans: dict[str, Span], export: str = "e1") -> Manifest:
+def manifest(number: int, spans: dict[str, ExportedRange], export: str = "e1") -> Manifest:
     run = run_folder(number, "0a1b2c3d")
     rows = sum(span.rows for span in spans.values())
     files = (DataFile(f"{run}/topic=x/part-0.parquet", 100, rows, "ff" * 32),) if rows else ()
@@ -35,20 +35,20 @@ def manifest(number: int, spans: dict[str, Span], export: str = "e1") -> Manifes
     )
 
 
-def span(first: int, end: int, lost_from: int | None = None) -> Span:
-    lost = None if lost_from is None else Point(7, lost_from)
-    return Span(Point(7, first), Point(7, end), end - first, lost)
+def span(first: int, end: int, lost_from: int | None = None) -> ExportedRange:
+    lost = None if lost_from is None else Offset(7, lost_from)
+    return ExportedRange(Offset(7, first), Offset(7, end), end - first, lost)
 
 
 numbers = st.integers(min_value=0, max_value=2**63 - 1)
-points = st.builds(Point, numbers, numbers, st.integers(min_value=0, max_value=2**31 - 1))
+points = st.builds(Offset, numbers, numbers, st.integers(min_value=0, max_value=2**31 - 1))
 spans_of_any_kind = st.builds(
-    Span, points, points, st.integers(min_value=0, max_value=2**40), st.none() | points
+    ExportedRange, points, points, st.integers(min_value=0, max_value=2**40), st.none() | points
 )
 
 
 @given(spans=st.dictionaries(st.text(min_size=1), spans_of_any_kind), instance=st.text())
-def test_text_and_back(spans: dict[str, Span], instance: str) -> None:
+def test_text_and_back(spans: dict[str, ExportedRange], instance: str) -> None:
     each = replace(manifest(3, spans), instance_id=instance)
     text = each.to_json()
     assert Manifest.from_json(text, "x") == each
@@ -103,7 +103,7 @@ def test_runs_that_follow_each_other() -> None:
         manifest(4, {TOPIC: span(20, 30, lost_from=9)}),
     ]
     check_chain(runs)
-    assert ends_of(runs) == {TOPIC: Point(7, 30), OTHER: Point(7, 2)}
+    assert ends_of(runs) == {TOPIC: Offset(7, 30), OTHER: Offset(7, 2)}
     assert ends_of([]) == {}
 
 
@@ -115,7 +115,7 @@ def test_runs_that_follow_each_other() -> None:
         (manifest(2, {TOPIC: span(6, 9)}), "ended at 7:5"),
         (manifest(2, {TOPIC: span(4, 9)}), "ended at 7:5"),
         (manifest(2, {TOPIC: span(20, 30, lost_from=6)}), "ended at 7:5"),
-        (manifest(2, {TOPIC: Span(Point(7, 5), Point(7, 4), 0)}), "from 7:5 to 7:4"),
+        (manifest(2, {TOPIC: ExportedRange(Offset(7, 5), Offset(7, 4), 0)}), "from 7:5 to 7:4"),
     ],
 )
 def test_runs_that_do_not(second: Manifest, says: str) -> None:

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.jobs.pacing import Pace
+from pipeline.jobs.row_rate_limiter import RowRateLimiter
 
 
 def test_first_rows_leave_at_once() -> None:
-    pace = Pace(10)
+    pace = RowRateLimiter(10)
     assert pace.wait_s(100.0, 5) == 0
     assert pace.wait_s(100.0, 5) == pytest.approx(0.5)
     assert pace.wait_s(100.5, 5) == pytest.approx(0.5)
 
 
 def test_a_pause_is_not_made_up_for() -> None:
-    pace = Pace(10)
+    pace = RowRateLimiter(10)
     pace.wait_s(0.0, 1)
     assert pace.wait_s(60.0, 10) == 0
     assert pace.wait_s(60.0, 10) == pytest.approx(1.0)
@@ -28,7 +28,7 @@ def test_a_pause_is_not_made_up_for() -> None:
     steps=st.lists(st.tuples(st.floats(0, 10), st.integers(1, 1000)), min_size=1, max_size=50),
 )
 def test_never_faster(rate: float, steps: list[tuple[float, int]]) -> None:
-    pace, now_s, rows = Pace(rate), 0.0, 0
+    pace, now_s, rows = RowRateLimiter(rate), 0.0, 0
     for idle_s, count in steps:
         now_s += idle_s
         now_s += pace.wait_s(now_s, count)

@@ -12,14 +12,14 @@ import pytest
 from pipeline.jobs.errors import JobError
 from pipeline.jobs.load import BROKER_COLUMNS, BUNDLE_COLUMNS, KEY_COLUMNS, BundleLoad, KeyLoad
 from pipeline.jobs.plots import FORMATS, check_file, draw_backlog, draw_bundles, draw_keys
-from pipeline.jobs.skew import evenness
-from pipeline.jobs.tables import Table
+from pipeline.jobs.skew import skew_stats
+from pipeline.jobs.tables import ReportTable
 
 ODD = "a$b_{c}$ 日本 <x> & y"
 HEADS = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
 
 
-def backlog(count: int) -> Table:
+def backlog(count: int) -> ReportTable:
     rows = [
         {
             "topic": f"persistent://public/default/{ODD}",
@@ -32,7 +32,7 @@ def backlog(count: int) -> Table:
         }
         for number in range(count)
     ]
-    return Table("backlog", {}, rows)
+    return ReportTable("backlog", {}, rows)
 
 
 def bundles(count: int) -> BundleLoad:
@@ -43,7 +43,8 @@ def bundles(count: int) -> BundleLoad:
     ]
     brokers = [{**dict.fromkeys(BROKER_COLUMNS, 0), "broker": f"b{number}"} for number in range(9)]
     return BundleLoad(
-        Table("bundles", BUNDLE_COLUMNS, rows), Table("brokers", BROKER_COLUMNS, brokers)
+        ReportTable("bundles", BUNDLE_COLUMNS, rows),
+        ReportTable("brokers", BROKER_COLUMNS, brokers),
     )
 
 
@@ -53,10 +54,10 @@ def keys(count: int) -> KeyLoad:
         for number in range(count)
     ]
     return KeyLoad(
-        *("t", Table("keys", KEY_COLUMNS, rows), 100, 10, count, 0.5, 0.3),
+        *("t", ReportTable("keys", KEY_COLUMNS, rows), 100, 10, count, 0.5, 0.3),
         {-1: 100} if count else {},
         [count] * 64,
-        evenness([count] * 4),
+        skew_stats([count] * 4),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline.errors import OptionsError
 from pipeline.jobs.backlog import choices_of, rows_of
 from pipeline.jobs.load import broker_row, bundle_rows
-from pipeline.jobs.tables import Table, age_text
+from pipeline.jobs.tables import ReportTable, age_text
 
 TOPIC = "persistent://public/default/orders"
 NOW_MS = 1_800_000_000_000
@@ -132,7 +132,7 @@ def test_rows_of_brokers() -> None:
     assert broker_row("b1:8080", {"cpu": {"usage": 1, "limit": -1}}, [])["cpu"] is None
 
 
-TABLE = Table(
+TABLE = ReportTable(
     "t",
     {"name": "string", "count": "int64", "share": "float64"},
     [
@@ -150,7 +150,7 @@ def test_text_of_a_table() -> None:
         "b           9      -",
         "c     100,000      2",
     ]
-    assert Table("t", {"name": "string"}, []).to_text() == "name"
+    assert ReportTable("t", {"name": "string"}, []).to_text() == "name"
 
 
 def test_sorted_tables() -> None:
@@ -172,7 +172,7 @@ def test_json_and_parquet_of_a_table(tmp_path: Path) -> None:
 )
 def test_numbers(value: float, text: str) -> None:
     row = {"x": value}
-    assert Table("t", {"x": "float64"}, [row]).to_text().split() == ["x", text]
+    assert ReportTable("t", {"x": "float64"}, [row]).to_text().split() == ["x", text]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import DataLossError, SegmentsUnavailableError
 from pipeline.jobs.errors import JobError, SetupError
-from pipeline.jobs.progress import Progress, Shown, line_of, size_text
+from pipeline.jobs.progress import Progress, StageProgress, line_of, size_text
 from pipeline.jobs.spark_errors import reason_of
 from pipeline.session import check_packages, check_setup, java_major
 
@@ -92,10 +92,10 @@ def test_reasons_of_others() -> None:
 
 
 def test_lines_of_progress() -> None:
-    assert line_of("export", Shown(3, 8, 1_204_000, 1_181_116_006)) == (
+    assert line_of("export", StageProgress(3, 8, 1_204_000, 1_181_116_006)) == (
         "export: 3 of 8 partitions, 1,204,000 rows, 1.1 GiB"
     )
-    assert line_of("export", Shown(0, 8)) == "export: 0 of 8 partitions"
+    assert line_of("export", StageProgress(0, 8)) == "export: 0 of 8 partitions"
     assert [size_text(size) for size in (0, 1023, 1536, 2**60)] == [
         *("0 B", "1023 B"),
         *("1.5 KiB", "1024.0 PiB"),

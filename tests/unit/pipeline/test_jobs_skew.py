@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from broker.dispatch.key_selector import HashRing
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_head import sticky_hash
-from pipeline.jobs.skew import SLOTS, evenness, gini, range_loads, slot_of
+from broker.protocol.entry_header import sticky_hash
+from pipeline.jobs.skew import SLOTS, gini, range_loads, skew_stats, slot_of
 
 
 def gini_by_definition(weights: list[int]) -> float:
@@ -55,7 +55,7 @@ def test_ranges() -> None:
 
 
 def test_evenness() -> None:
-    assert evenness([1, 1, 1, 5]).max_to_mean == 2.5
-    assert evenness([3, 3]).max_to_mean == 1
-    assert evenness([0, 0]).max_to_mean == 0
-    assert evenness([]).total == 0
+    assert skew_stats([1, 1, 1, 5]).max_to_mean == 2.5
+    assert skew_stats([3, 3]).max_to_mean == 1
+    assert skew_stats([0, 0]).max_to_mean == 0
+    assert skew_stats([]).total == 0

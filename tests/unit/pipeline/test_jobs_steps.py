@@ -6,38 +6,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.jobs.steps import cut_step
-from pipeline.plan import Piece, pieces_between
-from pipeline.points import Offsets, Point
-from pipeline.snapshot import StoredLedger, TopicSnapshot
+from pipeline.offsets import Offset, Offsets
+from pipeline.plan import EntryRange, entry_ranges_between
+from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 ENTRY = 100
 
 
 def snapshot(name: str, ledgers: list[int]) -> TopicSnapshot:
     stored = tuple(
-        StoredLedger(10 * number, entries, entries * ENTRY)
+        TopicLedger(10 * number, entries, entries * ENTRY)
         for number, entries in enumerate(ledgers, 1)
     )
     return TopicSnapshot(
-        name, stored, Point(10, 0), Point(stored[-1].ledger_id, stored[-1].entries), 32
+        name, stored, Offset(10, 0), Offset(stored[-1].ledger_id, stored[-1].entries), 32
     )
 
 
-def walk(topics: dict[str, TopicSnapshot], bytes_max: int) -> list[dict[str, list[Piece]]]:
+def walk(topics: dict[str, TopicSnapshot], bytes_max: int) -> list[dict[str, list[EntryRange]]]:
     """The pieces of each run, as `export` would read them."""
     starts: Offsets = {name: each.first for name, each in topics.items()}
-    runs: list[dict[str, list[Piece]]] = []
+    runs: list[dict[str, list[EntryRange]]] = []
     while True:
         waiting = {
             name: (pieces, each.end)
             for name, each in topics.items()
-            if (pieces := pieces_between(each, starts[name], each.end))
+            if (pieces := entry_ranges_between(each, starts[name], each.end))
         }
         if not waiting:
             return runs
         ends, size = cut_step(waiting, bytes_max)
         assert set(ends) == set(waiting)
-        run = {name: pieces_between(topics[name], starts[name], end) for name, end in ends.items()}
+        run = {
+            name: entry_ranges_between(topics[name], starts[name], end)
+            for name, end in ends.items()
+        }
         assert all(run.values()), "a run without an entry of a partition that has some"
         assert size == sum(piece.entries for pieces in run.values() for piece in pieces) * ENTRY
         starts |= ends
@@ -82,7 +85,7 @@ def test_what_fits_is_one_run() -> None:
 
 def test_a_point_within_an_entry_stays() -> None:
     whole = snapshot("a", [3])
-    end = Point(10, 2, 5)
-    pieces = pieces_between(whole, whole.first, end)
+    end = Offset(10, 2, 5)
+    pieces = entry_ranges_between(whole, whole.first, end)
     assert cut_step({"a": (pieces, end)}, 10**6) == ({"a": end}, 300)
-    assert cut_step({"a": (pieces, end)}, 200)[0] == {"a": Point(10, 2)}
+    assert cut_step({"a": (pieces, end)}, 200)[0] == {"a": Offset(10, 2)}

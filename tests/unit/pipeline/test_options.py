@@ -5,6 +5,7 @@ import re
 import pytest
 
 from pipeline.errors import OptionsError
+from pipeline.offsets import BEGINNING, END, Offset
 from pipeline.options import (
     Bound,
     TopicChoice,
@@ -13,7 +14,6 @@ from pipeline.options import (
     parse_read_options,
     parse_trigger_limits,
 )
-from pipeline.points import BEGINNING, END, Point
 
 _T = "persistent://public/default/t"
 
@@ -114,11 +114,11 @@ def test_bounds_by_topic_and_by_partition() -> None:
     bound = parse_read_options(
         {"subscribe": "t,u", "startingOffsets": text}, streaming=False
     ).starting
-    assert bound.of(f"{_T}-partition-0") == Point(5, 1)
+    assert bound.of(f"{_T}-partition-0") == Offset(5, 1)
     assert bound.of(f"{_T}-partition-1") == BEGINNING
     assert bound.of(f"{_T}-partition-2") == END
-    assert bound.of("persistent://public/default/u") == Point(7, 8, 9)
-    assert bound.of("persistent://public/default/u-partition-4") == Point(7, 8, 9)
+    assert bound.of("persistent://public/default/u") == Offset(7, 8, 9)
+    assert bound.of("persistent://public/default/u-partition-4") == Offset(7, 8, 9)
     with pytest.raises(OptionsError, match="t-partition-3: the offsets given by topic"):
         bound.of(f"{_T}-partition-3")
 

@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.ledger_metadata import LedgerMetadata, Segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
 from pipeline.errors import DataLossError
+from pipeline.offsets import BEGINNING, END, Offset
 from pipeline.plan import (
-    Piece,
-    Slice,
+    EntryRange,
+    InputSplit,
     cut_by_count,
     cut_by_size,
     entries_of,
+    entry_ranges_between,
     lost_before,
     narrow_by_id,
     narrow_by_time,
-    pieces_between,
 )
-from pipeline.points import BEGINNING, END, Point
-from pipeline.snapshot import StoredLedger, TopicSnapshot
+from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 
 def _ledger(
@@ -30,16 +30,16 @@ def _ledger(
     *,
     created_ms: int = -1,
     closed_ms: int = 0,
-) -> StoredLedger:
-    metadata = LedgerMetadata(ledger_id, 1, 1, 1, (Segment(0, (f"b{ledger_id}",)),))
-    return StoredLedger(
+) -> TopicLedger:
+    metadata = LedgerMetadata(ledger_id, 1, 1, 1, (EnsembleSegment(0, (f"b{ledger_id}",)),))
+    return TopicLedger(
         *(ledger_id, entries, entries * entry_bytes, created_ms, closed_ms, metadata)
     )
 
 
-def _snapshot(*ledgers: StoredLedger, topic: str = "persistent://t/n/x") -> TopicSnapshot:
-    first = next((Point(x.ledger_id, 0) for x in ledgers if x.entries), Point(0, 0))
-    end = Point(ledgers[-1].ledger_id, ledgers[-1].entries) if ledgers else Point(0, 0)
+def _snapshot(*ledgers: TopicLedger, topic: str = "persistent://t/n/x") -> TopicSnapshot:
+    first = next((Offset(x.ledger_id, 0) for x in ledgers if x.entries), Offset(0, 0))
+    end = Offset(ledgers[-1].ledger_id, ledgers[-1].entries) if ledgers else Offset(0, 0)
     places = {f"b{x.ledger_id}": ("host", 1) for x in ledgers}
     return TopicSnapshot(topic, ledgers, first, end, 32, bookies=places, instance_id="i")
 
@@ -50,23 +50,23 @@ def _logs(draw: st.DrawFn) -> TopicSnapshot:
     return _snapshot(*(_ledger(x, draw(st.integers(0, 20)), draw(st.integers(1, 99))) for x in ids))
 
 
-_POINTS = st.builds(Point, st.integers(-1, 51), st.integers(0, 21), st.integers(0, 3))
+_POINTS = st.builds(Offset, st.integers(-1, 51), st.integers(0, 21), st.integers(0, 3))
 
 
-def _entries(pieces: list[Piece]) -> Iterator[tuple[int, int]]:
+def _entries(pieces: list[EntryRange]) -> Iterator[tuple[int, int]]:
     for piece in pieces:
         yield from ((piece.ledger.ledger_id, entry) for entry in range(piece.first, piece.end))
 
 
 @given(_logs(), _POINTS, _POINTS)
 def test_pieces_are_the_entries_between_two_points(
-    log: TopicSnapshot, start: Point, end: Point
+    log: TopicSnapshot, start: Offset, end: Offset
 ) -> None:
     stored = [(x.ledger_id, entry) for x in log.ledgers for entry in range(x.entries)]
     last = min(end, log.end)
-    wanted = [at for at in stored if start[:2] <= at and Point(*at) < last and start < last]
+    wanted = [at for at in stored if start[:2] <= at and Offset(*at) < last and start < last]
     try:
-        found = list(_entries(pieces_between(log, start, end)))
+        found = list(_entries(entry_ranges_between(log, start, end)))
     except DataLossError:
         # Only an end behind the last entry of a ledger in the middle can't be.
         ledger = log.find(end.ledger_id)
@@ -78,16 +78,18 @@ def test_pieces_are_the_entries_between_two_points(
 
 def test_ends_within_a_batch_are_kept() -> None:
     log = _snapshot(_ledger(1, 10), _ledger(2, 10))
-    pieces = pieces_between(log, Point(1, 4, 2), Point(2, 3, 5))
+    pieces = entry_ranges_between(log, Offset(1, 4, 2), Offset(2, 3, 5))
     assert [(x.first, x.end, x.first_batch, x.end_batch) for x in pieces] == [
         (4, 10, 2, 0),
         (0, 4, 0, 5),
     ]
-    both = pieces_between(log, Point(1, 4, 2), Point(1, 4, 5))
+    both = entry_ranges_between(log, Offset(1, 4, 2), Offset(1, 4, 5))
     assert [(x.first, x.end, x.first_batch, x.end_batch) for x in both] == [(4, 5, 2, 5)]
 
 
-def _check_slices(slices: list[Slice], ranges: list[tuple[TopicSnapshot, list[Piece]]]) -> None:
+def _check_slices(
+    slices: list[InputSplit], ranges: list[tuple[TopicSnapshot, list[EntryRange]]]
+) -> None:
     for snapshot, pieces in ranges:
         mine = [part for part in slices if part.topic == snapshot.topic]
         cut = [piece for part in mine for piece in part.pieces]
@@ -113,7 +115,7 @@ def test_slices_cover_everything_once_and_in_order(
             *(f"persistent://t/n/{number}", log.ledgers, log.first, log.end, 32),
             bookies=log.bookies,
         )
-        ranges.append((named, pieces_between(named, BEGINNING, END)))
+        ranges.append((named, entry_ranges_between(named, BEGINNING, END)))
     ranges = [each for each in ranges if each[1]]
     by_count = cut_by_count(ranges, slices_min)
     _check_slices(by_count, ranges)
@@ -126,20 +128,20 @@ def test_slices_cover_everything_once_and_in_order(
 
 def test_small_ledgers_share_a_slice_and_large_ones_are_cut() -> None:
     small = _snapshot(*(_ledger(x, 10) for x in range(50)))
-    pieces = pieces_between(small, BEGINNING, END)
+    pieces = entry_ranges_between(small, BEGINNING, END)
     assert len(cut_by_size([(small, pieces)], 10_000, 0)) == 5
     large = _snapshot(_ledger(1, 1000, 1000))
-    parts = cut_by_size([(large, pieces_between(large, BEGINNING, END))], 100_000, 0)
+    parts = cut_by_size([(large, entry_ranges_between(large, BEGINNING, END))], 100_000, 0)
     assert [part.entries for part in parts] == [100] * 10
 
 
 def test_a_batch_of_a_stream_is_cut_the_same_when_ledgers_have_grown_or_were_closed() -> None:
-    start, end = Point(1, 5), Point(2, 40)
+    start, end = Offset(1, 5), Offset(2, 40)
     before = _snapshot(_ledger(1, 10, closed_ms=5), _ledger(2, 40, 10))
     after = _snapshot(_ledger(1, 10, closed_ms=5), _ledger(2, 90, 700, closed_ms=9), _ledger(3, 7))
 
     def cut(log: TopicSnapshot) -> list[list[tuple[int, int]]]:
-        parts = cut_by_count([(log, pieces_between(log, start, end))], 7)
+        parts = cut_by_count([(log, entry_ranges_between(log, start, end))], 7)
         return [list(_entries(list(part.pieces))) for part in parts]
 
     assert cut(before) == cut(after)
@@ -148,28 +150,28 @@ def test_a_batch_of_a_stream_is_cut_the_same_when_ledgers_have_grown_or_were_clo
 def test_what_is_lost() -> None:
     log = _snapshot(_ledger(5, 10))
     assert lost_before(log, BEGINNING) == ""
-    assert lost_before(log, Point(5, 0)) == ""
-    assert "from 3:7 to 5:0" in lost_before(log, Point(3, 7))
+    assert lost_before(log, Offset(5, 0)) == ""
+    assert "from 3:7 to 5:0" in lost_before(log, Offset(3, 7))
 
 
 def test_a_ledger_that_is_too_short_is_not_read_as_if_it_were_whole() -> None:
     log = _snapshot(_ledger(1, 10), _ledger(2, 10))
     with pytest.raises(DataLossError, match="has 10 entries, but should have 12"):
-        pieces_between(log, BEGINNING, Point(1, 12))
+        entry_ranges_between(log, BEGINNING, Offset(1, 12))
 
 
 @given(_logs(), st.tuples(_POINTS, _POINTS), st.booleans())
 def test_filters_on_ids_leave_no_hole_and_nothing_out_that_passes(
-    log: TopicSnapshot, ends: tuple[Point, Point], one: bool
+    log: TopicSnapshot, ends: tuple[Offset, Offset], one: bool
 ) -> None:
     (low_ledger, low_entry, _), (high_ledger, high_entry, _) = ends
     if one:
         high_ledger = low_ledger
-    everything = list(_entries(pieces_between(log, BEGINNING, END)))
+    everything = list(_entries(entry_ranges_between(log, BEGINNING, END)))
     narrow = list(
         _entries(
             narrow_by_id(
-                *(pieces_between(log, BEGINNING, END), (low_ledger, high_ledger)),
+                *(entry_ranges_between(log, BEGINNING, END), (low_ledger, high_ledger)),
                 (low_entry, high_entry),
             )
         )
@@ -194,7 +196,7 @@ def test_filters_on_time_spare_ledgers_that_are_out_of_range_by_more_than_the_sk
         _ledger(3, 1, created_ms=-1, closed_ms=310),
         _ledger(4, 1, created_ms=400),
     )
-    pieces = pieces_between(log, BEGINNING, END)
+    pieces = entry_ranges_between(log, BEGINNING, END)
 
     def left(first_ms: int, last_ms: int, skew_ms: int) -> list[int]:
         return [x.ledger.ledger_id for x in narrow_by_time(pieces, first_ms, last_ms, skew_ms)]
@@ -213,5 +215,5 @@ def test_filters_on_time_leave_no_hole_where_the_clock_went_back() -> None:
         _ledger(2, 1, created_ms=20, closed_ms=30),
         _ledger(3, 1, created_ms=150, closed_ms=250),
     )
-    kept = narrow_by_time(pieces_between(log, BEGINNING, END), 120, 220, 0)
+    kept = narrow_by_time(entry_ranges_between(log, BEGINNING, END), 120, 220, 0)
     assert [x.ledger.ledger_id for x in kept] == [1, 2, 3]

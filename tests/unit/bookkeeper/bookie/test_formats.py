@@ -10,7 +10,7 @@ from bookkeeper import packet
 from bookkeeper.bookie import entry_log, index_format, journal_format, record_format
 from bookkeeper.bookie.index_format import LedgerRecord
 from bookkeeper.bookie.journal_format import SegmentHeader
-from bookkeeper.bookie.runs import Run
+from bookkeeper.bookie.location_runs import LocationRun
 from bookkeeper.errors import CorruptFileError
 
 
@@ -63,12 +63,15 @@ def test_foreign_names_are_no_segments(name: str) -> None:
 
 
 def test_index_values_round_trip() -> None:
-    run = Run(4, 9, 1 << 40, [1, 0, 3_000_000])
+    run = LocationRun(4, 9, 1 << 40, [1, 0, 3_000_000])
     assert index_format.decode_run(*index_format.encode_run(7, run)) == (7, run)
     record = LedgerRecord(b"k" * 20, True, False, 5, 1 << 40)
     assert index_format.decode_ledger(*index_format.encode_ledger(8, record)) == (8, record)
-    unsure = LedgerRecord(b"", False, False, -1, -1, unsure=True)
-    assert index_format.decode_ledger(*index_format.encode_ledger(8, unsure)) == (8, unsure)
+    fence_unknown = LedgerRecord(b"", False, False, -1, -1, fence_unknown=True)
+    assert index_format.decode_ledger(*index_format.encode_ledger(8, fence_unknown)) == (
+        8,
+        fence_unknown,
+    )
     assert index_format.decode_log(*index_format.encode_log(3, 100, 50)) == (3, 100, 50)
     assert index_format.decode_deleted(*index_format.encode_deleted(3, 100)) == (3, 100)
     assert index_format.decode_mark(index_format.encode_mark((3, 512))[1]) == (3, 512)
@@ -83,7 +86,7 @@ def test_keys_sort_by_ledger_then_entry() -> None:
 
 
 def test_a_flipped_bit_in_an_index_value_is_noticed() -> None:
-    key, value = index_format.encode_run(7, Run(4, 9, 100, [1, 2]))
+    key, value = index_format.encode_run(7, LocationRun(4, 9, 100, [1, 2]))
     for bit in range(8 * len(value)):
         spoiled = bytearray(value)
         spoiled[bit // 8] ^= 1 << bit % 8

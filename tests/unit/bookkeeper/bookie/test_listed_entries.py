@@ -10,7 +10,7 @@ from typing import Any
 from bookkeeper import codes, packet
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.storage.memory_file_system import Call, MemoryFileSystem
+from bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
 from metadata.embedded import EmbeddedMetadataStore
@@ -25,7 +25,7 @@ async def test_entries_are_listed_once_they_are_durable() -> None:
     bookie = await Bookie.open(config, files, store, index=MemoryStore(files))
     may_write = threading.Event()
 
-    def slow_disk(call: Call) -> None:
+    def slow_disk(call: FileSystemCall) -> None:
         if call.sync_point == "journal.group":
             may_write.wait(30)
 

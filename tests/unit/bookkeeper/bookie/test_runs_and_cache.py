@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from bookkeeper import packet
 from bookkeeper.bookie import record_format
+from bookkeeper.bookie.location_runs import LocationRun, group_chunks, overlay
 from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
-from bookkeeper.bookie.runs import Run, group_chunks, overlay
-from bookkeeper.bookie.write_cache import GROWN_ENTRIES_MAX, JOINED, Chunk, WriteCache
+from bookkeeper.bookie.write_cache import GROWN_ENTRIES_MAX, JOINED, WriteCache, WriteCacheChunk
 
 TAG = record_format.make_tag(3, 77)
 
 
-def chunk(ids: list[int], size: int = 20, mark: bytes = b"") -> tuple[Chunk, dict[int, bytes]]:
+def chunk(
+    ids: list[int], size: int = 20, mark: bytes = b""
+) -> tuple[WriteCacheChunk, dict[int, bytes]]:
     """A chunk of ledger 1 and the packets in it."""
     bodies = [mark + b"%d" % entry_id + b"x" * size for entry_id in ids]
     heads = [
@@ -35,7 +37,7 @@ def chunk(ids: list[int], size: int = 20, mark: bytes = b"") -> tuple[Chunk, dic
     total = sum(sizes) + RECORD_HEADER_BYTES * len(ids)
     assert sum(map(len, buffers)) == total
     parts = JOINED if len(buffers) == 1 else 3
-    return Chunk(ids[0], spread, buffers, total, len(ids), parts), packets
+    return WriteCacheChunk(ids[0], spread, buffers, total, len(ids), parts), packets
 
 
 @pytest.mark.parametrize("size", [20, 40_000])
@@ -120,12 +122,12 @@ def test_grouping_keeps_every_entry_and_every_byte(seeds: list[int], entries_max
         assert sizes[-1] > 0
         found += [start + at for at, size in enumerate(sizes) if size]
         total = sum(part.bytes for part in parts)
-        assert Run(start, 1, 0, sizes).bytes == total
+        assert LocationRun(start, 1, 0, sizes).bytes == total
         assert total <= 600 or len(parts) == 1
     assert found == expected
 
 
-def locations(runs: list[Run]) -> dict[int, tuple[int, int]]:
+def locations(runs: list[LocationRun]) -> dict[int, tuple[int, int]]:
     """Entry id -> (log, offset of its record); fails when two runs overlap."""
     found: dict[int, tuple[int, int]] = {}
     end = 0
@@ -144,17 +146,17 @@ def locations(runs: list[Run]) -> dict[int, tuple[int, int]]:
 def test_overlay_equals_writing_entry_by_entry(seed: int) -> None:
     rng = random.Random(seed)
 
-    def random_runs(log_id: int) -> list[Run]:
+    def random_runs(log_id: int) -> list[LocationRun]:
         runs, first, offset = [], rng.randrange(5), 0
         for _ in range(rng.randrange(1, 4)):
             sizes = [rng.choice([0, 10, 20]) for _ in range(rng.randrange(1, 8))]
             sizes[0], sizes[-1] = 10, 10
-            runs.append(Run(first, log_id, offset, sizes))
+            runs.append(LocationRun(first, log_id, offset, sizes))
             offset += runs[-1].bytes + 100
             first = runs[-1].end + rng.randrange(6)
         return runs
 
-    current: list[Run] = []
+    current: list[LocationRun] = []
     expected: dict[int, tuple[int, int]] = {}
     for log_id in range(1, 4):
         new = random_runs(log_id)
@@ -164,8 +166,8 @@ def test_overlay_equals_writing_entry_by_entry(seed: int) -> None:
 
 
 def test_part_trims_holes() -> None:
-    run = Run(10, 1, 100, [5, 0, 0, 7, 0, 9])
+    run = LocationRun(10, 1, 100, [5, 0, 0, 7, 0, 9])
     part = run.part(11, 15)
-    assert part == Run(13, 1, 100 + 5 + RECORD_HEADER_BYTES, [7])
+    assert part == LocationRun(13, 1, 100 + 5 + RECORD_HEADER_BYTES, [7])
     assert run.part(11, 13) is None
     assert run.part(0, 99) == run

@@ -103,11 +103,11 @@ def test_the_keys_of_scrub_and_integrity_check() -> None:
         "dataIntegrityCheckingEnabled": "false",
         "openLedgerRereplicationGracePeriod": "500",
     }
-    upkeep = BookieSettings.load(URI, keys).upkeep()
-    assert not upkeep.scrub_enabled
-    assert (upkeep.scrub.interval_s, upkeep.scrub.bytes_per_s) == (60.0, 1000)
-    assert not upkeep.integrity_check_enabled
-    assert upkeep.integrity.open_grace_s == 0.5
+    integrity_service = BookieSettings.load(URI, keys).integrity_service()
+    assert not integrity_service.scrub_enabled
+    assert (integrity_service.scrub.interval_s, integrity_service.scrub.bytes_per_s) == (60.0, 1000)
+    assert not integrity_service.integrity_check_enabled
+    assert integrity_service.integrity.open_grace_s == 0.5
 
 
 def test_the_defaults_go_together() -> None:
@@ -142,4 +142,8 @@ def test_what_clients_are_told_to_connect_to(bind: str, advertised: str, host: s
 
 def test_adds_may_have_a_port_of_their_own_or_none() -> None:
     found = [BookieSettings(bookie_add_port=port).transport() for port in (0, 3182, -1)]
-    assert [(each.lanes, each.lane_port) for each in found] == [(True, 0), (True, 3182), (False, 0)]
+    assert [(each.add_connections, each.lane_port) for each in found] == [
+        (True, 0),
+        (True, 3182),
+        (False, 0),
+    ]

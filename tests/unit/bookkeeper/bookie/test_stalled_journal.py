@@ -10,7 +10,7 @@ from pathlib import Path
 from bookkeeper import codes, packet
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.storage.memory_file_system import Call, MemoryFileSystem
+from bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
 from metadata.embedded import EmbeddedMetadataStore
@@ -57,7 +57,7 @@ async def test_a_stalled_group_is_written_once_at_a_time() -> None:
     may_write, is_writing, looks = threading.Event(), threading.Event(), 0
     free_bytes = files.free_bytes
 
-    def slow_disk(call: Call) -> None:
+    def slow_disk(call: FileSystemCall) -> None:
         if call.path.startswith("journal/"):
             is_writing.set()
             may_write.wait(30)

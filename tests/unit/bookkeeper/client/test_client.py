@@ -23,7 +23,7 @@ from bookkeeper.errors import (
     UnauthorizedAccessError,
     WriteFailedError,
 )
-from bookkeeper.ledger_metadata import LedgerState, Segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerState
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 
 TRIPLES = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 2, 2)]
@@ -338,7 +338,7 @@ async def test_recovery_starts_again_when_the_last_segment_changed(cluster: Clus
     def move(first: int) -> None:
         if not moves:
             change = cluster.client.ledgers.update(
-                writer.ledger_id, lambda m: replace(m, segments=(Segment(0, (new,)),))
+                writer.ledger_id, lambda m: replace(m, segments=(EnsembleSegment(0, (new,)),))
             )
             moves.append(asyncio.get_running_loop().create_task(change))
 
@@ -346,7 +346,7 @@ async def test_recovery_starts_again_when_the_last_segment_changed(cluster: Clus
     assert await read_all(cluster, writer.ledger_id) == 12
     metadata = await cluster.client.read_ledger_metadata(writer.ledger_id)
     assert metadata is not None
-    assert metadata.segments == (Segment(0, (new,)),)
+    assert metadata.segments == (EnsembleSegment(0, (new,)),)
     await moves[0]
 
 

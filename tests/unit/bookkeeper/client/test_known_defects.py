@@ -17,16 +17,16 @@ from bookkeeper import codes
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import ClientConfig, LedgerConfig, WriteConfig
 from bookkeeper.client.ledger_recovery import (
-    Abort,
-    CloseLedger,
+    AbortRecovery,
+    CloseRecoveredLedger,
     LedgerRecovery,
-    ReadEntries,
     ReadLac,
     RecoveryEffect,
+    RecoveryRead,
     ReplaceBookies,
 )
 from bookkeeper.client.ledger_store import Change, LedgerStore, ledger_path
-from bookkeeper.client.quorum_adds import SendAdds
+from bookkeeper.client.pending_adds import SendAdds
 from bookkeeper.errors import (
     BookieUnavailableError,
     LedgerFencedError,
@@ -34,9 +34,9 @@ from bookkeeper.errors import (
     UnauthorizedAccessError,
 )
 from bookkeeper.ledger_metadata import (
+    EnsembleSegment,
     LedgerMetadata,
     LedgerState,
-    Segment,
     close_by_recovery,
     close_by_writer,
     master_key,
@@ -66,7 +66,7 @@ class Recovery:
             e,
             qw,
             qa,
-            tuple(Segment(first, tuple(bookies)) for first, bookies in named),
+            tuple(EnsembleSegment(first, tuple(bookies)) for first, bookies in named),
             state=LedgerState.IN_RECOVERY,
         )
         self.core = LedgerRecovery(self.metadata, never)
@@ -100,15 +100,15 @@ class Recovery:
 
     def read(self, bookie: str, code: int = codes.OK) -> None:
         """The recovery read of this bookie is answered, or fails with ``code``."""
-        reads = [effect for effect in self.effects if isinstance(effect, ReadEntries)]
+        reads = [effect for effect in self.effects if isinstance(effect, RecoveryRead)]
         if all(read.bookie != bookie for read in reads):
             self.core.on_slow(reads[-1].first)  # the core has asked another one first
             self.take()
-        reads = [effect for effect in self.effects if isinstance(effect, ReadEntries)]
+        reads = [effect for effect in self.effects if isinstance(effect, RecoveryRead)]
         self._answer_read(next(read for read in reads if read.bookie == bookie), code)
         self.take()
 
-    def _answer_read(self, read: ReadEntries, code: int) -> None:
+    def _answer_read(self, read: RecoveryRead, code: int) -> None:
         self.effects.remove(read)
         if code != codes.OK:
             self.core.on_read(read, code, [])
@@ -142,7 +142,9 @@ class Recovery:
     def finish(self, up: str) -> RecoveryEffect:
         """Answer everything for the bookies that are up, as unavailable for others; the result."""
         for _ in range(1000):
-            if not self.effects or isinstance(self.effects[0], CloseLedger | Abort):
+            if not self.effects or isinstance(
+                self.effects[0], CloseRecoveredLedger | AbortRecovery
+            ):
                 if not self.sends:
                     break
                 name = self.sends[0].bookie
@@ -151,7 +153,7 @@ class Recovery:
             effect = self.effects[0]
             if isinstance(effect, ReplaceBookies):
                 self.replace()
-            elif isinstance(effect, ReadEntries):
+            elif isinstance(effect, RecoveryRead):
                 self._answer_read(effect, codes.OK if effect.bookie in up else codes.UNAVAILABLE)
                 self.take()
             elif isinstance(effect, ReadLac) and effect.bookie in up:
@@ -163,15 +165,15 @@ class Recovery:
         return self.outcome()
 
     def outcome(self) -> RecoveryEffect:
-        assert isinstance(self.effects[-1], CloseLedger | Abort), self.effects
+        assert isinstance(self.effects[-1], CloseRecoveredLedger | AbortRecovery), self.effects
         return self.effects[-1]
 
 
-def closed(last_entry: int, *segments: tuple[int, str]) -> CloseLedger:
-    return CloseLedger(
+def closed(last_entry: int, *segments: tuple[int, str]) -> CloseRecoveredLedger:
+    return CloseRecoveredLedger(
         last_entry,
         10 * (last_entry + 1),
-        tuple(Segment(first, tuple(bookies)) for first, bookies in segments),
+        tuple(EnsembleSegment(first, tuple(bookies)) for first, bookies in segments),
     )
 
 
@@ -223,7 +225,7 @@ def test_a_brand_new_last_segment_starts_at_its_floor() -> None:
         r.store("AB", entry_id, lac=entry_id - 1)
     r.start()
     r.fence("CD")
-    reads = [effect for effect in r.effects if isinstance(effect, ReadEntries)]
+    reads = [effect for effect in r.effects if isinstance(effect, RecoveryRead)]
     assert [read.first for read in reads] == [3]
     assert r.finish("ABCD") == closed(2)
 
@@ -242,10 +244,10 @@ def test_private_segments_until_the_close() -> None:
     r.read("A")
     r.write("C", codes.UNAVAILABLE)
     r.replace(C="D")
-    assert not [e for e in r.effects if isinstance(e, CloseLedger)]
+    assert not [e for e in r.effects if isinstance(e, CloseRecoveredLedger)]
     r.read("A")  # it hasn't entry 2
     # Reads still go by the published ensemble.
-    assert {e.bookie for e in r.effects if isinstance(e, ReadEntries)} == {"B", "C"}
+    assert {e.bookie for e in r.effects if isinstance(e, RecoveryRead)} == {"B", "C"}
     # This recoverer dies here. The next one sees the ledger as it was.
     second = Recovery(3, 3, 2)
     second.bookies = r.bookies
@@ -265,7 +267,7 @@ def test_replaced_bookie_ends_up_in_the_closing_write() -> None:
     r.replace(C="D")
     close = r.finish("ABD")
     assert close == closed(1, (1, "ABD"))
-    assert isinstance(close, CloseLedger)
+    assert isinstance(close, CloseRecoveredLedger)
     merged = close_by_recovery(r.metadata, close.last_entry, close.length, close.segments)
     assert merged is not None
     assert merged.segment_of(1).bookies == ("A", "B", "D")
@@ -293,13 +295,13 @@ def test_coverage_counts_silent_bookies_per_write_set() -> None:
     r = Recovery(4, 2, 2)
     r.start()
     r.fence("AB")
-    assert not [e for e in r.effects if isinstance(e, ReadEntries)]
+    assert not [e for e in r.effects if isinstance(e, RecoveryRead)]
     r.fence("D")
-    assert [e for e in r.effects if isinstance(e, ReadEntries)]
+    assert [e for e in r.effects if isinstance(e, RecoveryRead)]
     alternating = Recovery(4, 2, 2)
     alternating.start()
     alternating.fence("AC")
-    assert [e for e in alternating.effects if isinstance(e, ReadEntries)]
+    assert [e for e in alternating.effects if isinstance(e, RecoveryRead)]
 
 
 def test_too_few_rewrites_abort() -> None:
@@ -318,7 +320,7 @@ def test_too_few_rewrites_abort() -> None:
     r.replace()  # there is nobody to take B's place
     r.replace()  # nor C's, which failed meanwhile
     abort = r.outcome()
-    assert isinstance(abort, Abort)
+    assert isinstance(abort, AbortRecovery)
     assert isinstance(abort.error, LedgerRecoveryError)
 
 
@@ -384,7 +386,7 @@ def _change_before_the_next_write(ledgers: LedgerStore, ledger_id: int, change: 
 
 def test_writer_that_meets_a_recovery_is_fenced() -> None:
     """1.2: upstream lets it close with its own end."""
-    opened = LedgerMetadata(LEDGER, 1, 1, 1, (Segment(0, ("A",)),))
+    opened = LedgerMetadata(LEDGER, 1, 1, 1, (EnsembleSegment(0, ("A",)),))
     with pytest.raises(LedgerFencedError):
         close_by_writer(replace(opened, state=LedgerState.IN_RECOVERY), 3, 30)
     ended = replace(opened, state=LedgerState.CLOSED, last_entry=4, length=50)
@@ -400,7 +402,7 @@ def test_fencing_needs_the_password() -> None:
     r.start()
     r.fence("A")
     abort = r.outcome()
-    assert isinstance(abort, Abort)
+    assert isinstance(abort, AbortRecovery)
     assert isinstance(abort.error, UnauthorizedAccessError)
     assert not r.bookies["A"].ledgers[LEDGER].fenced
 
@@ -424,12 +426,12 @@ def test_unknown_is_never_absent(code: int) -> None:
     r.start()
     r.fence("AC")  # LAC 0: entry 1 is the first to be read
     r.read("C")
-    for effect in [e for e in r.effects if isinstance(e, ReadEntries)]:
+    for effect in [e for e in r.effects if isinstance(e, RecoveryRead)]:
         r.core.on_read(effect, code, [])  # of A, which may hold it, and of B
     r.effects.clear()
     r.take()
     abort = r.outcome()
-    assert isinstance(abort, Abort), "Qf - 1 negatives and unknowns decide nothing"
+    assert isinstance(abort, AbortRecovery), "Qf - 1 negatives and unknowns decide nothing"
     assert isinstance(abort.error, LedgerRecoveryError)
 
 
@@ -440,7 +442,7 @@ def test_corrupt_copy_is_unknown_and_an_intact_one_counts() -> None:
     r.store("A", 1, lac=0)
     r.bookies["A"].corrupt(LEDGER, 1)
     r.start()
-    assert isinstance(r.finish("AC"), Abort)
+    assert isinstance(r.finish("AC"), AbortRecovery)
     again = Recovery(3, 3, 2)
     again.store("ABC", 0, lac=-1)
     again.store("AB", 1, lac=0)
@@ -468,7 +470,7 @@ def test_two_copies_one_ack_cannot_recover_with_one_down() -> None:
     r.store("A", 0)
     r.start()
     abort = r.finish("B")
-    assert isinstance(abort, Abort)
+    assert isinstance(abort, AbortRecovery)
     assert r.core.metadata.state is LedgerState.IN_RECOVERY
 
 
@@ -502,7 +504,7 @@ def test_a_corrupt_lac_answer_fences_but_supplies_nothing() -> None:
     r.start()
     r.fence("A")
     assert r.core.base_lac == -1
-    assert isinstance(r.finish("A"), Abort)  # entry 1 may have been confirmed
+    assert isinstance(r.finish("A"), AbortRecovery)  # entry 1 may have been confirmed
 
 
 def test_close_waits_for_the_rewrites() -> None:
@@ -549,7 +551,7 @@ def test_reading_waits_for_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     r.write("A")
     assert not r.effects
     r.write("B")
-    assert [effect.first for effect in r.effects if isinstance(effect, ReadEntries)] == [4]
+    assert [effect.first for effect in r.effects if isinstance(effect, RecoveryRead)] == [4]
     assert r.finish("AB") == closed(6)
 
 
@@ -566,7 +568,7 @@ def test_bookie_given_up_may_be_missed_later() -> None:
     r.write("C", codes.UNAVAILABLE)
     r.replace()
     abort = r.outcome()
-    assert isinstance(abort, Abort)
+    assert isinstance(abort, AbortRecovery)
     assert isinstance(abort.error, LedgerRecoveryError)
 
 
@@ -582,7 +584,7 @@ def test_wrong_password_is_passed_up(step: str) -> None:
         r.read("A")
         r.write("A", codes.UNAUTHORIZED)
     abort = r.outcome()
-    assert isinstance(abort, Abort)
+    assert isinstance(abort, AbortRecovery)
     assert isinstance(abort.error, UnauthorizedAccessError)
     r.write("A")  # late answers change nothing
     r.core.on_replacements({})
@@ -658,11 +660,11 @@ def test_an_empty_bookie_in_limbo_hides_nothing(empty: str) -> None:
     r.bookies[empty].lose_disk()
     r.start()
     outcome = r.finish("ABC")
-    assert outcome == closed(0) or isinstance(outcome, Abort)
+    assert outcome == closed(0) or isinstance(outcome, AbortRecovery)
     lonely = Recovery(3, 3, 2)
     lonely.store("A", 0)
     for name in "BC":
         lonely.bookies[name].lose_disk()
     lonely.start()
     outcome = lonely.finish("BC")  # A, with the only copy left, doesn't answer
-    assert isinstance(outcome, Abort)
+    assert isinstance(outcome, AbortRecovery)

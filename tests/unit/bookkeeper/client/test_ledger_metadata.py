@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bookkeeper.errors import LedgerClosedError, LedgerFencedError, LedgerMetadataError
 from bookkeeper.ledger_metadata import (
+    EnsembleSegment,
     LedgerMetadata,
     LedgerState,
-    Segment,
     begin_recovery,
     change_ensemble,
     close_by_recovery,
@@ -25,7 +25,7 @@ from bookkeeper.ledger_metadata import (
     transition_error,
 )
 
-OPEN = LedgerMetadata(7, 2, 2, 1, (Segment(0, ("a", "b")), Segment(5, ("a", "c"))))
+OPEN = LedgerMetadata(7, 2, 2, 1, (EnsembleSegment(0, ("a", "b")), EnsembleSegment(5, ("a", "c"))))
 IN_RECOVERY = replace(OPEN, state=LedgerState.IN_RECOVERY)
 CLOSED = replace(OPEN, state=LedgerState.CLOSED, last_entry=9, length=100)
 
@@ -41,7 +41,7 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
         size,
         write_quorum,
         draw(st.integers(1, write_quorum)),
-        tuple(Segment(key, tuple(draw(bookies))) for key in keys),
+        tuple(EnsembleSegment(key, tuple(draw(bookies))) for key in keys),
         password=draw(st.binary()),
         custom_metadata=draw(st.dictionaries(st.text(), st.binary(), max_size=3)),
         created_ms=draw(st.integers(-1, 2**40)),
@@ -92,10 +92,10 @@ def test_begin_recovery() -> None:
 def test_change_ensemble() -> None:
     changed = change_ensemble(OPEN, 8, {1: ("c", "d")})
     assert changed is not None
-    assert changed.segments == (*OPEN.segments, Segment(8, ("a", "d")))
+    assert changed.segments == (*OPEN.segments, EnsembleSegment(8, ("a", "d")))
     in_place = change_ensemble(OPEN, 5, {0: ("a", "d"), 1: ("b", "e")})
     assert in_place is not None
-    assert in_place.segments == (OPEN.segments[0], Segment(5, ("d", "c")))
+    assert in_place.segments == (OPEN.segments[0], EnsembleSegment(5, ("d", "c")))
     assert change_ensemble(OPEN, 8, {1: ("b", "e")}) is None  # cured before
     with pytest.raises(LedgerMetadataError):
         change_ensemble(OPEN, 4, {1: ("c", "d")})
@@ -106,20 +106,24 @@ def test_change_ensemble() -> None:
 
 
 def test_close_by_recovery() -> None:
-    closed = close_by_recovery(IN_RECOVERY, 7, 80, [Segment(5, ("d", "c")), Segment(7, ("d", "e"))])
+    closed = close_by_recovery(
+        IN_RECOVERY, 7, 80, [EnsembleSegment(5, ("d", "c")), EnsembleSegment(7, ("d", "e"))]
+    )
     assert closed is not None
     assert (closed.last_entry, closed.length) == (7, 80)
-    assert closed.segments[1:] == (Segment(5, ("d", "c")), Segment(7, ("d", "e")))
+    assert closed.segments[1:] == (EnsembleSegment(5, ("d", "c")), EnsembleSegment(7, ("d", "e")))
     assert close_by_recovery(CLOSED, 7, 80, []) is None
     for state, end, segments in [(OPEN, 7, []), (IN_RECOVERY, 3, []), (IN_RECOVERY, 7, [0])]:
         with pytest.raises(LedgerMetadataError):
-            close_by_recovery(state, end, 80, [Segment(key, ("d", "c")) for key in segments])
+            close_by_recovery(
+                state, end, 80, [EnsembleSegment(key, ("d", "c")) for key in segments]
+            )
 
 
 def test_repair_touches_only_members_of_closed_segments() -> None:
     repaired = replace_members(OPEN, 0, {1: ("b", "x")})
     assert repaired is not None
-    assert repaired.segments == (Segment(0, ("a", "x")), OPEN.segments[1])
+    assert repaired.segments == (EnsembleSegment(0, ("a", "x")), OPEN.segments[1])
     assert replace_members(OPEN, 0, {1: ("x", "y")}) is None
     assert replace_members(CLOSED, 5, {1: ("c", "x")}) is not None
     for metadata, key in [(OPEN, 5), (IN_RECOVERY, 5), (CLOSED, 3)]:
@@ -133,7 +137,7 @@ def test_every_pure_change_is_a_legal_transition() -> None:
         (OPEN, change_ensemble(OPEN, 8, {1: ("c", "d")})),
         (OPEN, change_ensemble(OPEN, 5, {1: ("c", "d")})),
         (OPEN, close_by_writer(OPEN, 9, 100)),
-        (IN_RECOVERY, close_by_recovery(IN_RECOVERY, 9, 100, [Segment(5, ("x", "y"))])),
+        (IN_RECOVERY, close_by_recovery(IN_RECOVERY, 9, 100, [EnsembleSegment(5, ("x", "y"))])),
         (CLOSED, replace_members(CLOSED, 5, {1: ("c", "x")})),
     ]
     for old, new in pairs:
@@ -148,13 +152,16 @@ def test_every_pure_change_is_a_legal_transition() -> None:
         (IN_RECOVERY, OPEN),
         (CLOSED, replace(CLOSED, last_entry=8)),
         (CLOSED, replace(CLOSED, length=99)),
-        (CLOSED, replace(CLOSED, segments=(*CLOSED.segments, Segment(10, ("a", "b"))))),
+        (CLOSED, replace(CLOSED, segments=(*CLOSED.segments, EnsembleSegment(10, ("a", "b"))))),
         (OPEN, replace(OPEN, segments=OPEN.segments[:1])),
         (OPEN, replace(OPEN, ack_quorum=2)),
         (OPEN, replace(OPEN, password=b"x")),
         (OPEN, replace(OPEN, last_entry=3)),
         (OPEN, replace(CLOSED, last_entry=3)),
-        (IN_RECOVERY, replace(IN_RECOVERY, segments=(*OPEN.segments, Segment(8, ("a", "d"))))),
+        (
+            IN_RECOVERY,
+            replace(IN_RECOVERY, segments=(*OPEN.segments, EnsembleSegment(8, ("a", "d")))),
+        ),
     ],
 )
 def test_forbidden_transitions_are_seen(old: LedgerMetadata, new: LedgerMetadata) -> None:

@@ -11,9 +11,9 @@ from bookkeeper.client.config import LedgerConfig
 from bookkeeper.client.ledger_store import OPEN_BYTES_MAX, LedgerStore, ledger_path
 from bookkeeper.errors import NoSuchLedgerError, WriteFailedError
 from bookkeeper.ledger_metadata import (
+    EnsembleSegment,
     LedgerMetadata,
     LedgerState,
-    Segment,
     begin_recovery,
     encode,
     replace_members,
@@ -50,7 +50,9 @@ class LossyStore:
 
 
 def new_ledger(ledger_id: int) -> LedgerMetadata:
-    return LedgerMetadata(ledger_id, 2, 2, 2, (Segment(0, ("a", "b")), Segment(3, ("a", "c"))))
+    return LedgerMetadata(
+        ledger_id, 2, 2, 2, (EnsembleSegment(0, ("a", "b")), EnsembleSegment(3, ("a", "c")))
+    )
 
 
 @pytest.fixture
@@ -161,7 +163,7 @@ async def test_ranges_are_ascending_and_complete(ledgers: LedgerStore, lossy: Lo
 def filling(cluster: Cluster, room: int) -> dict[str, bytes]:
     """Custom metadata that leave so many bytes of what an open ledger may have."""
     metadata = LedgerMetadata(
-        1 << 30, 3, 3, 2, (Segment(0, ("b0", "b1", "b2")),), custom_metadata={"x": b""}
+        1 << 30, 3, 3, 2, (EnsembleSegment(0, ("b0", "b1", "b2")),), custom_metadata={"x": b""}
     )
     return {"x": bytes((OPEN_BYTES_MAX - len(encode(metadata)) - room) * 3 // 4)}  # base64
 

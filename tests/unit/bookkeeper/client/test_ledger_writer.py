@@ -6,20 +6,20 @@ import pytest
 
 from bookkeeper import codes
 from bookkeeper.client.ledger_writer import (
+    AddsConfirmed,
     ChangeEnsemble,
-    Confirmed,
-    Failed,
     LedgerWriter,
     WriterEffect,
+    WriterFailed,
 )
-from bookkeeper.client.quorum_adds import SendAdds
+from bookkeeper.client.pending_adds import SendAdds
 from bookkeeper.errors import (
     BadRequestError,
     LedgerClosedError,
     LedgerFencedError,
     NotEnoughBookiesError,
 )
-from bookkeeper.ledger_metadata import LedgerMetadata, Segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
 from bookkeeper.packet import decode_header
 from bookkeeper.transport import AddRequest
 
@@ -33,7 +33,9 @@ class Writer:
 
     def __init__(self, e: int, qw: int, qa: int) -> None:
         bookies = tuple("ABCDEFG"[:e])
-        self.core = LedgerWriter(LedgerMetadata(1, e, qw, qa, (Segment(0, bookies),)), never)
+        self.core = LedgerWriter(
+            LedgerMetadata(1, e, qw, qa, (EnsembleSegment(0, bookies),)), never
+        )
         self.sent: list[SendAdds] = []
 
     def append(self, count: int = 1) -> int:
@@ -72,7 +74,7 @@ def test_confirms_in_order_at_the_quorum() -> None:
     assert w.answer("A", 2) == []
     assert w.answer("B", 2) == []  # entry 2 has its quorum, entry 0 has not
     assert w.answer("A", 0) == []
-    assert w.answer("C", 0) == [Confirmed(2)]
+    assert w.answer("C", 0) == [AddsConfirmed(2)]
     assert w.answer("B", 0) == []
     assert (w.core.last_confirmed, w.core.confirmed_length, w.core.pending_bytes) == (2, 30, 0)
 
@@ -81,7 +83,7 @@ def test_a_repeated_ok_counts_once() -> None:
     w = Writer(3, 3, 2)
     w.append()
     assert w.answer("A", 0) + w.answer("A", 0) == []
-    assert w.answer("B", 0) == [Confirmed(0)]
+    assert w.answer("B", 0) == [AddsConfirmed(0)]
 
 
 def test_packets_carry_the_lac_of_their_sending() -> None:
@@ -108,7 +110,7 @@ def test_striped_batch_goes_to_its_write_sets() -> None:
     assert all(len(send.heads) == len(send.bodies) == len(send.entry_ids) for send in w.sent)
     assert all(send.body_bytes == 46 * len(send.entry_ids) for send in w.sent)
     assert w.answer("A", 0) + w.answer("B", 0) == []
-    assert w.answer("C", 0) == [Confirmed(3)]
+    assert w.answer("C", 0) == [AddsConfirmed(3)]
 
 
 def test_striped_single_entry_needs_only_its_write_set() -> None:
@@ -116,7 +118,7 @@ def test_striped_single_entry_needs_only_its_write_set() -> None:
     w.append()
     assert [send.bookie for send in w.sent] == ["A", "B"]
     assert w.answer("A", 0) == []
-    assert w.answer("B", 0) == [Confirmed(0)]
+    assert w.answer("B", 0) == [AddsConfirmed(0)]
 
 
 def test_failure_before_the_quorum_changes_the_ensemble_at_once() -> None:
@@ -130,7 +132,7 @@ def test_failure_before_the_quorum_changes_the_ensemble_at_once() -> None:
     assert w.core.last_confirmed == -1
     w.append()
     assert w.sent_to("B") == [0, 1]  # nothing more to a dead bookie
-    assert w.changed("A", "D", "C") == [Confirmed(0)]  # A and C hold it; D only gets it
+    assert w.changed("A", "D", "C") == [AddsConfirmed(0)]  # A and C hold it; D only gets it
     assert w.sent_to("D") == [0, 1, 2]
 
 
@@ -144,8 +146,8 @@ def test_a_replaced_bookies_acks_are_cleared_even_at_the_quorum() -> None:
     assert w.answer("B", 0, codes.UNAVAILABLE) == [ChangeEnsemble(0, {1: "B"})]
     w.answer("A", 0)
     w.answer("C", 0)
-    assert w.changed("A", "D", "C") == [Confirmed(0)]  # entry 1 has only C now
-    assert w.answer("D", 1, generation=1) == [Confirmed(1)]
+    assert w.changed("A", "D", "C") == [AddsConfirmed(0)]  # entry 1 has only C now
+    assert w.answer("D", 1, generation=1) == [AddsConfirmed(1)]
 
 
 def test_late_answers_of_a_removed_bookie_are_ignored() -> None:
@@ -158,8 +160,8 @@ def test_late_answers_of_a_removed_bookie_are_ignored() -> None:
     assert w.changed("A", "C") == []
     assert w.answer("B", 1) == []  # a late success: C has nothing yet
     assert w.answer("B", 0, codes.UNAVAILABLE) == []  # a late failure isn't C's
-    assert w.answer("C", 0, generation=1) == [Confirmed(0)]
-    assert w.answer("C", 1, generation=1) == [Confirmed(1)]
+    assert w.answer("C", 0, generation=1) == [AddsConfirmed(0)]
+    assert w.answer("C", 1, generation=1) == [AddsConfirmed(1)]
 
 
 def test_same_bookie_reported_twice_is_one_change() -> None:
@@ -181,7 +183,7 @@ def test_failures_during_a_change_make_a_second_change_with_the_same_key() -> No
     assert w.core.is_changing
     assert w.answer("C", 0) + w.answer("D", 0, generation=1) == []
     assert w.changed("D", "E", "C") == []
-    assert w.answer("E", 0, generation=1) == [Confirmed(0)]
+    assert w.answer("E", 0, generation=1) == [AddsConfirmed(0)]
 
 
 def test_failure_of_the_replacement() -> None:
@@ -192,7 +194,7 @@ def test_failure_of_the_replacement() -> None:
     assert w.changed("A", "C") == []
     assert w.answer("C", 0, codes.IO_ERROR, generation=1) == [ChangeEnsemble(0, {1: "C"})]
     assert w.changed("A", "D") == []
-    assert w.answer("D", 0, generation=2) == [Confirmed(0)]
+    assert w.answer("D", 0, generation=2) == [AddsConfirmed(0)]
 
 
 def test_partial_replacement_tries_the_rest_again() -> None:
@@ -205,7 +207,7 @@ def test_partial_replacement_tries_the_rest_again() -> None:
     assert w.changed("D", "B", "C") == [ChangeEnsemble(0, {1: "B"})]
     assert w.changed("D", "B", "C") == []  # nobody to replace B with
     assert w.answer("D", 0, generation=1) == []
-    assert w.answer("B", 0, generation=1) == [Confirmed(0)]
+    assert w.answer("B", 0, generation=1) == [AddsConfirmed(0)]
 
 
 def test_failure_after_the_quorum_waits_for_the_next_append() -> None:
@@ -213,7 +215,7 @@ def test_failure_after_the_quorum_waits_for_the_next_append() -> None:
     w = Writer(3, 3, 2)
     w.append()
     w.answer("A", 0)
-    assert w.answer("B", 0) == [Confirmed(0)]
+    assert w.answer("B", 0) == [AddsConfirmed(0)]
     assert w.answer("C", 0, codes.UNAVAILABLE) == []
     w.append()
     assert w.core.take_effects() == [ChangeEnsemble(1, {2: "C"})]
@@ -234,7 +236,7 @@ def test_append_at_the_end_of_a_change_reaches_the_newcomer() -> None:
     w.append()
     assert w.sent_to("C") == [0, 1, 2]
     for first, generation in [(0, 1), (1, 1)]:
-        assert w.answer("C", first, generation=generation) == [Confirmed(first)]
+        assert w.answer("C", first, generation=generation) == [AddsConfirmed(first)]
 
 
 @pytest.mark.parametrize("removed", [False, True])
@@ -250,7 +252,7 @@ def test_fenced_fails_everything_pending(removed: bool) -> None:
     else:
         effects = w.answer("B", 0, codes.FENCED)
     (effect,) = effects
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, WriterFailed)
     assert isinstance(effect.error, LedgerFencedError)
     assert w.changed("E", "B", "C") == []
     assert w.answer("B", 1) + w.answer("C", 1) == []
@@ -264,7 +266,7 @@ def test_a_request_every_bookie_would_refuse_is_fatal() -> None:
     w = Writer(3, 3, 2)
     w.append()
     (effect,) = w.answer("A", 0, codes.BAD_REQUEST)
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, WriterFailed)
     assert isinstance(effect.error, BadRequestError)
 
 
@@ -272,10 +274,10 @@ def test_close_ends_at_the_last_confirmed_entry() -> None:
     w = Writer(1, 1, 1)
     w.append(2)
     w.append(3)
-    assert w.answer("A", 0) == [Confirmed(1)]
+    assert w.answer("A", 0) == [AddsConfirmed(1)]
     assert w.core.close() == (1, 20)
     (effect,) = w.core.take_effects()
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, WriterFailed)
     assert isinstance(effect.error, LedgerClosedError)
     assert w.answer("A", 2) == []  # late: dead for ever
     assert w.core.close() == (1, 20)
@@ -290,5 +292,5 @@ def test_no_replacement_is_fatal_once() -> None:
     w.core.on_fatal(NotEnoughBookiesError("none"))
     w.core.on_fatal(NotEnoughBookiesError("again"))
     (effect,) = w.core.take_effects()
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, WriterFailed)
     assert w.core.close() == (-1, 0)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from bookkeeper import codes
-from bookkeeper.client.ledger_writer import ChangeEnsemble, Confirmed, LedgerWriter
-from bookkeeper.client.quorum import AckSpread, write_sets
-from bookkeeper.client.quorum_adds import SendAdds
-from bookkeeper.ledger_metadata import LedgerMetadata, Segment
+from bookkeeper.client.ledger_writer import AddsConfirmed, ChangeEnsemble, LedgerWriter
+from bookkeeper.client.pending_adds import SendAdds
+from bookkeeper.client.quorum import FaultDomainAckRule, write_sets
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
 from bookkeeper.transport import AddRequest
 
 
@@ -19,16 +19,16 @@ def never(request: AddRequest, code: int) -> None:
     raise AssertionError("the core only hands this on")
 
 
-def spread_of(bookies: Sequence[str]) -> AckSpread:
+def spread_of(bookies: Sequence[str]) -> FaultDomainAckRule:
     """The first letter is the zone; two of them are needed."""
     zones: dict[str, int] = {}
     for slot, bookie in enumerate(bookies):
         zones[bookie[0]] = zones.get(bookie[0], 0) | 1 << slot
-    return AckSpread(tuple(zones.values()), 2)
+    return FaultDomainAckRule(tuple(zones.values()), 2)
 
 
 def make(quorums: tuple[int, int, int], *bookies: str) -> LedgerWriter:
-    metadata = LedgerMetadata(1, *quorums, (Segment(0, bookies),))
+    metadata = LedgerMetadata(1, *quorums, (EnsembleSegment(0, bookies),))
     return LedgerWriter(metadata, never, spread_of=spread_of)
 
 
@@ -44,7 +44,7 @@ def test_a_quorum_in_one_zone_is_not_enough() -> None:
     core.on_add_done(sent["a2"], codes.OK)
     assert core.take_effects() == []
     core.on_add_done(sent["b1"], codes.OK)
-    assert core.take_effects() == [Confirmed(0)]
+    assert core.take_effects() == [AddsConfirmed(0)]
 
 
 def test_two_zones_are_enough() -> None:
@@ -53,7 +53,7 @@ def test_two_zones_are_enough() -> None:
     core.on_add_done(sent["b1"], codes.OK)
     assert core.take_effects() == []
     core.on_add_done(sent["a2"], codes.OK)
-    assert core.take_effects() == [Confirmed(0)]
+    assert core.take_effects() == [AddsConfirmed(0)]
 
 
 def test_who_is_needed_for_the_spread_is_replaced_at_once() -> None:
@@ -68,7 +68,7 @@ def test_who_is_needed_for_the_spread_is_replaced_at_once() -> None:
     (again,) = core.take_sends()
     assert again.bookie == "c1"
     core.on_add_done(again, codes.OK)
-    assert core.take_effects() == [Confirmed(0)]
+    assert core.take_effects() == [AddsConfirmed(0)]
 
 
 def test_a_new_ensemble_has_zones_of_its_own() -> None:
@@ -82,7 +82,7 @@ def test_a_new_ensemble_has_zones_of_its_own() -> None:
     core.on_add_done(sent["a1"], codes.OK)
     assert core.take_effects() == []
     core.on_add_done(sent["a2"], codes.OK)
-    assert core.take_effects() == [Confirmed(0)]
+    assert core.take_effects() == [AddsConfirmed(0)]
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -24,8 +24,8 @@ from bookkeeper.client.placement import (
     ZoneRules,
     make_placement,
 )
-from bookkeeper.client.placement.choice import Chooser
-from bookkeeper.client.placement.wrappers import AvoidingPlacement
+from bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
+from bookkeeper.client.placement.wrappers import QuarantinePlacement
 from bookkeeper.errors import NotEnoughBookiesError
 from bookkeeper.service_info import DEFAULT_LOCATION
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
@@ -53,15 +53,15 @@ class EvenChance:
 
 def test_shares_are_exactly_those_of_the_weights() -> None:
     free = {"a": 1 * GIB, "b": 2 * GIB, "c": 2 * GIB, "d": 5 * GIB}
-    chooser = Chooser(EvenChance(1000), free.__getitem__)
-    weights = chooser.weights(sorted(free))
-    drawn = Counter(chooser.pick(sorted(free), weights) for _ in range(1000))
+    selection = WeightedRandomSelection(EvenChance(1000), free.__getitem__)
+    weights = selection.weights(sorted(free))
+    drawn = Counter(selection.pick(sorted(free), weights) for _ in range(1000))
     assert drawn == {"a": 100, "b": 200, "c": 200, "d": 500}
 
 
 def test_a_large_one_counts_three_medians_and_an_unknown_one_as_the_smallest() -> None:
     free = {"a": 2 * GIB, "b": 4 * GIB, "c": 6 * GIB, "huge": 900 * GIB, "unknown": 0}
-    weights = Chooser(random.Random(1), free.__getitem__).weights(free)
+    weights = WeightedRandomSelection(random.Random(1), free.__getitem__).weights(free)
     assert weights == {
         "a": 2 * GIB,
         "b": 4 * GIB,
@@ -69,27 +69,29 @@ def test_a_large_one_counts_three_medians_and_an_unknown_one_as_the_smallest() -
         "huge": 3 * 5 * GIB,  # the median of the four known ones is 5 GiB
         "unknown": 2 * GIB,
     }
-    odd = Chooser(random.Random(1), free.__getitem__, 1.5).weights(["a", "b", "huge"])
+    odd = WeightedRandomSelection(random.Random(1), free.__getitem__, 1.5).weights(
+        ["a", "b", "huge"]
+    )
     assert odd == {"a": 2 * GIB, "b": 4 * GIB, "huge": 6 * GIB}
 
 
 def test_without_any_known_weight_all_are_equal() -> None:
-    assert Chooser(random.Random(1), lambda _: 0).weights(BOOKIES) is None
-    assert Chooser(random.Random(1)).weights(BOOKIES) is None
+    assert WeightedRandomSelection(random.Random(1), lambda _: 0).weights(BOOKIES) is None
+    assert WeightedRandomSelection(random.Random(1)).weights(BOOKIES) is None
 
 
 def test_a_sample_has_everyone_once_and_the_heavy_ones_first() -> None:
     free = {"a": 1, "b": 1, "c": 1, "d": 3}
     rng = random.Random(42)
-    chooser = Chooser(rng, free.__getitem__)
+    selection = WeightedRandomSelection(rng, free.__getitem__)
     first: Counter[str] = Counter()
     for _ in range(600):
-        chosen = chooser.sample(sorted(free), 4)
+        chosen = selection.sample(sorted(free), 4)
         assert sorted(chosen) == sorted(free)
         first[chosen[0]] += 1
     # Seeded, so exact: 3 of 6 parts are d's.
     assert abs(first["d"] - 300) < 3 * (600 * 0.25) ** 0.5
-    again = Chooser(random.Random(42), free.__getitem__)
+    again = WeightedRandomSelection(random.Random(42), free.__getitem__)
     assert Counter(again.sample(sorted(free), 4)[0] for _ in range(600)) == first
 
 
@@ -98,8 +100,8 @@ def test_a_chance_just_below_one_is_the_last() -> None:
         def random(self) -> float:
             return 1.0 - 2**-53
 
-    chooser = Chooser(Almost(1), lambda _: 3)
-    assert chooser.pick(BOOKIES, chooser.weights(BOOKIES)) == "b4"
+    selection = WeightedRandomSelection(Almost(1), lambda _: 3)
+    assert selection.pick(BOOKIES, selection.weights(BOOKIES)) == "b4"
 
 
 @pytest.mark.parametrize("policy", ["random", "rack-aware", "zone-aware"])
@@ -127,7 +129,7 @@ def test_every_policy_draws_by_weight(policy: str) -> None:
 
 def test_who_is_to_be_avoided_comes_back_when_there_are_not_enough_others() -> None:
     avoided: set[str] = set()
-    placement = AvoidingPlacement(RandomPlacement(random.Random(1)), lambda: avoided)
+    placement = QuarantinePlacement(RandomPlacement(random.Random(1)), lambda: avoided)
     avoided |= {"b3", "b4"}
     for _ in range(20):
         assert set(placement.new_ensemble(3, 3, 2, BOOKIES)) == {"b0", "b1", "b2"}
@@ -158,8 +160,8 @@ def test_a_zone_in_quarantine_is_taken_back_for_the_rules_sake() -> None:
 def test_the_rest_is_the_policys_own() -> None:
     places = {f"b{n}": "/z/0" for n in range(3)}
     rules = ZoneRules(spread_acks=True)
-    zones = ZoneAwarePlacement(rules, places.get, Chooser(random.Random(1)))
-    placement = AvoidingPlacement(zones, set)
+    zones = ZoneAwarePlacement(rules, places.get, WeightedRandomSelection(random.Random(1)))
+    placement = QuarantinePlacement(zones, set)
     assert placement.adherence(("b0", "b1", "b2"), 3, 2) is Adherence.FAIL
     assert placement.ack_spread(("b0", "b1", "b2")) == zones.ack_spread(("b0", "b1", "b2"))
     with pytest.raises(Exception, match="write quorum"):
@@ -212,7 +214,7 @@ def test_policies_by_name() -> None:
         ("zone-aware", ZoneAwarePlacement),
     ):
         placement = make_placement(PlacementConfig(policy), random.Random(1), lambda _: None, set)
-        assert isinstance(placement, AvoidingPlacement)
+        assert isinstance(placement, QuarantinePlacement)
         assert isinstance(placement._policy, kind)
         assert placement.check(3, 3, 2) is None  # type: ignore[func-returns-value]  # may raise
 

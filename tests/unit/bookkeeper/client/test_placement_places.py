@@ -13,9 +13,9 @@ from bookkeeper.client.config import HealthConfig
 from bookkeeper.client.free_space import FreeSpace
 from bookkeeper.client.health import BookieHealth
 from bookkeeper.client.placement import Adherence, PlacementConfig
-from bookkeeper.client.places import parse_racks
-from bookkeeper.client.placing import placement_for
 from bookkeeper.client.pool import BookiePool, UnreachableBookie
+from bookkeeper.client.pool_placement import placement_for
+from bookkeeper.client.rack_mapping import parse_racks
 from bookkeeper.errors import BookieUnavailableError
 from bookkeeper.service_info import (
     AVAILABLE_PATH,
@@ -24,7 +24,7 @@ from bookkeeper.service_info import (
     RACKS_PATH,
     ServiceInfo,
 )
-from bookkeeper.transport import BookieInfo
+from bookkeeper.transport import BookieStatus
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.paths import encode_name
 from tests.unit.bookkeeper.client.conftest import eventually
@@ -158,12 +158,12 @@ class Telling(UnreachableBookie):
         self.failures = 0
         self.asked = 0
 
-    async def info(self) -> BookieInfo:
+    async def info(self) -> BookieStatus:
         self.asked += 1
         if self.failures:
             self.failures -= 1
             raise BookieUnavailableError("not now")
-        return BookieInfo(self.bookie_id, False, self.free, 100)
+        return BookieStatus(self.bookie_id, False, self.free, 100)
 
 
 async def test_free_space_is_asked_once_for_each_newcomer(store: EmbeddedMetadataStore) -> None:

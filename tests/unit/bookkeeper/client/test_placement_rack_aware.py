@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookkeeper.client.placement import Adherence, RackAwarePlacement, RackRules
-from bookkeeper.client.placement.choice import Chooser
-from bookkeeper.client.placement.location import DEFAULT_RACK, rack_of
+from bookkeeper.client.placement.node_location import DEFAULT_RACK, rack_of
 from bookkeeper.client.placement.policy import choose_replacements
+from bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
 from bookkeeper.client.quorum import write_sets
 from bookkeeper.errors import NotEnoughBookiesError
 
@@ -26,7 +26,9 @@ def racks(*sizes: int) -> Cluster:
 
 
 def make(cluster: Cluster, rules: RackRules | None = None, seed: int = 1) -> RackAwarePlacement:
-    return RackAwarePlacement(rules or RackRules(), cluster.get, Chooser(random.Random(seed)))
+    return RackAwarePlacement(
+        rules or RackRules(), cluster.get, WeightedRandomSelection(random.Random(seed))
+    )
 
 
 def is_spread(cluster: Cluster, ensemble: Sequence[str], write_quorum: int, wanted: int) -> bool:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookkeeper.client.placement import Adherence, ZoneAwarePlacement, ZoneRules
-from bookkeeper.client.placement.choice import Chooser
-from bookkeeper.client.placement.location import place_of
+from bookkeeper.client.placement.node_location import place_of
 from bookkeeper.client.placement.policy import choose_replacements
+from bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
 from bookkeeper.client.quorum import write_sets
 from bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
 from bookkeeper.service_info import DEFAULT_LOCATION
@@ -32,7 +32,9 @@ def grid(zones: int, domains: int, each: int = 1) -> Cluster:
 
 
 def make(cluster: Cluster, rules: ZoneRules | None = None, seed: int = 1) -> ZoneAwarePlacement:
-    return ZoneAwarePlacement(rules or ZoneRules(), cluster.get, Chooser(random.Random(seed)))
+    return ZoneAwarePlacement(
+        rules or ZoneRules(), cluster.get, WeightedRandomSelection(random.Random(seed))
+    )
 
 
 # The rules, in the plainest words
@@ -415,7 +417,7 @@ def test_a_hopeless_search_ends_soon_however_many_domains_there_are() -> None:
     """Domains that nobody uses are alike: trying one of a zone stands for all of them."""
     asked: Counter[str] = Counter()
 
-    class Counting(Chooser):
+    class Counting(WeightedRandomSelection):
         def pick(self, candidates: Sequence[str], weights: Mapping[str, float] | None) -> str:
             asked["picks"] += 1
             return super().pick(candidates, weights)

@@ -150,9 +150,9 @@ async def test_a_bad_copy_is_reported_once_and_counted(cluster: Cluster) -> None
         reader._start = start
         run = await reader.read(3, 3, 1 << 20, 10)
         assert (run.heads, run.bodies) == batch(3, 1)
-    figures = cluster.client.replicas.figures
-    await eventually(lambda: figures.reported == 2)
-    assert figures.corrupt >= 3
+    metrics = cluster.client.replicas.metrics
+    await eventually(lambda: metrics.reported == 2)
+    assert metrics.corrupt >= 3
     reports = [client.reports for client in members(cluster, writer)]
     assert reports == [[(writer.ledger_id, 3)], [(writer.ledger_id, 3)], []]
 
@@ -176,7 +176,7 @@ async def test_a_report_that_fails_is_sent_again(cluster: Cluster) -> None:
             await writer.reader().read(1, 1, 100, 10)
         await eventually(lambda count=count: len(told) == count)  # type: ignore[misc]
         await eventually(lambda: not cluster.client.replicas._reports)
-    assert cluster.client.replicas.figures.reported == 1
+    assert cluster.client.replicas.metrics.reported == 1
 
 
 # ---- which replica
@@ -227,7 +227,7 @@ async def test_a_failure_is_remembered(zones: Cluster) -> None:
     assert (await asked(zones, writer))[0] == "b2"
     zones.bookies["b2"].up = True
     assert (await asked(zones, writer))[0] in ("b0", "b1")
-    assert zones.client.replicas.figures.fell_over == 1
+    assert zones.client.replicas.metrics.fell_over == 1
 
 
 async def test_who_is_not_registered_is_asked_last(zones: Cluster) -> None:
@@ -271,9 +271,9 @@ async def test_a_slow_replica_is_not_waited_for(cluster: Cluster) -> None:
     async with asyncio.timeout(30):
         run = await reader.read(0, 19, 1 << 20, 10)
     assert (run.heads, run.bodies) == batch(0, 20)
-    figures = cluster.client.replicas.figures
-    assert figures.speculative >= 1
-    assert figures.speculative_won == 1
+    metrics = cluster.client.replicas.metrics
+    assert metrics.speculative >= 1
+    assert metrics.speculative_won == 1
     await eventually(lambda: hung.cancelled == 1)
     run = await reader.read(0, 19, 1 << 20, 10)  # and not asked first any more
     assert hung.asked == 1

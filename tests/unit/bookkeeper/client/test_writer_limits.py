@@ -13,14 +13,14 @@ from bookkeeper.client.add_deadline import MARKS, AddDeadline
 from bookkeeper.client.config import WriteConfig
 from bookkeeper.client.force_rounds import ForceLedger
 from bookkeeper.client.ledger_writer import (
+    AddsConfirmed,
     ChangeEnsemble,
-    Confirmed,
-    Failed,
+    DeferredAddsWritten,
     LedgerWriter,
-    Written,
+    WriterFailed,
 )
 from bookkeeper.errors import LedgerFencedError, WriteFailedError
-from bookkeeper.ledger_metadata import LedgerMetadata, Segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
 from bookkeeper.packet import decode_header
 from tests.unit.bookkeeper.client.test_ledger_writer import Writer, never
 
@@ -29,7 +29,7 @@ DELAY = WriteConfig(delay_ensemble_change=True)
 
 def make(e: int, qw: int, qa: int, config: WriteConfig, *, deferred: bool = False) -> Writer:
     writer = Writer(e, qw, qa)
-    metadata = LedgerMetadata(1, e, qw, qa, (Segment(0, tuple("ABCDEFG"[:e])),))
+    metadata = LedgerMetadata(1, e, qw, qa, (EnsembleSegment(0, tuple("ABCDEFG"[:e])),))
     writer.core = LedgerWriter(metadata, never, config=config, deferred_sync=deferred)
     return writer
 
@@ -43,7 +43,7 @@ def test_delay_goes_on_while_the_quorum_can_be_reached() -> None:
         w.append()
         assert w.answer("A", first, codes.UNAVAILABLE) == []
         w.answer("B", first)
-        assert w.answer("C", first) == [Confirmed(first)]
+        assert w.answer("C", first) == [AddsConfirmed(first)]
     assert w.sent_to("A") == [0, 1, 2]  # it is still asked
 
 
@@ -51,11 +51,11 @@ def test_delay_holds_for_failures_after_the_quorum_too() -> None:
     w = make(3, 3, 2, DELAY)
     w.append()
     w.answer("A", 0)
-    assert w.answer("B", 0) == [Confirmed(0)]
+    assert w.answer("B", 0) == [AddsConfirmed(0)]
     assert w.answer("C", 0, codes.UNAVAILABLE) == []
     w.append()
     assert w.answer("A", 1) == []
-    assert w.answer("B", 1) == [Confirmed(1)]
+    assert w.answer("B", 1) == [AddsConfirmed(1)]
     assert w.answer("C", 1, codes.READ_ONLY) == []
     assert w.sent_to("C") == [0, 1]
     w.append()
@@ -69,7 +69,7 @@ def test_delay_replaces_all_that_failed_once_the_quorum_needs_it() -> None:
     assert w.answer("B", 0, codes.IO_ERROR) == [ChangeEnsemble(0, {0: "A", 1: "B"})]
     w.answer("C", 0)
     assert w.changed("D", "E", "C") == []
-    assert w.answer("D", 0, generation=1) == [Confirmed(0)]
+    assert w.answer("D", 0, generation=1) == [AddsConfirmed(0)]
 
 
 def test_failures_of_different_entries_do_not_add_up() -> None:
@@ -79,9 +79,9 @@ def test_failures_of_different_entries_do_not_add_up() -> None:
     assert w.answer("A", 0, codes.UNAVAILABLE) == []
     assert w.answer("B", 1, codes.UNAVAILABLE) == []
     w.answer("B", 0)
-    assert w.answer("C", 0) == [Confirmed(0)]
+    assert w.answer("C", 0) == [AddsConfirmed(0)]
     w.answer("A", 1)
-    assert w.answer("C", 1) == [Confirmed(1)]
+    assert w.answer("C", 1) == [AddsConfirmed(1)]
 
 
 def test_delay_counts_per_write_set_when_striped() -> None:
@@ -101,7 +101,7 @@ def test_fencing_is_not_delayed() -> None:
     w = make(3, 3, 2, DELAY)
     w.append()
     (effect,) = w.answer("A", 0, codes.FENCED)
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, WriterFailed)
 
 
 # ---- number of changes
@@ -114,7 +114,7 @@ def test_so_many_changes_and_no_more() -> None:
         assert w.answer(old, 0, codes.UNAVAILABLE, generation) == [ChangeEnsemble(0, {0: old})]
         w.changed(new)
     (effect,) = w.answer("C", 0, codes.UNAVAILABLE, 2)
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, WriterFailed)
     assert isinstance(effect.error, WriteFailedError)
 
 
@@ -122,7 +122,7 @@ def test_a_change_that_an_append_would_need_fails_the_append() -> None:
     w = make(3, 3, 2, WriteConfig(ensemble_changes_max=0))
     w.append()
     w.answer("A", 0)
-    assert w.answer("B", 0) == [Confirmed(0)]
+    assert w.answer("B", 0) == [AddsConfirmed(0)]
     assert w.answer("C", 0, codes.UNAVAILABLE) == []
     with pytest.raises(WriteFailedError, match="no more are allowed"):
         w.append()
@@ -169,7 +169,7 @@ def test_only_force_confirms() -> None:
     w.append(2)
     assert all(send.deferred_sync for send in w.sent)
     w.answer("A", 0)
-    assert w.answer("B", 0) == [Written(1)]
+    assert w.answer("B", 0) == [DeferredAddsWritten(1)]
     assert (w.core.last_written, w.core.last_confirmed) == (1, -1)
     w.append()
     assert decode_header(w.request("A", 2).heads[0]).lac == -1  # nobody may read 0 and 1
@@ -178,7 +178,7 @@ def test_only_force_confirms() -> None:
     w.core.on_forced(to_a, codes.OK)
     assert w.core.take_effects() == []
     w.core.on_forced(to_b, codes.OK)
-    assert w.core.take_effects() == [Confirmed(1)]
+    assert w.core.take_effects() == [AddsConfirmed(1)]
     w.append()
     assert decode_header(w.request("A", 3).heads[0]).lac == 1
     assert w.core.close() == (1, 20)  # 2 and 3 are dead
@@ -198,7 +198,7 @@ def test_a_force_counts_only_bookies_that_had_acknowledged_before_it() -> None:
     assert w.core.take_effects() == []
     w.core.on_forced(to_b, codes.UNAVAILABLE)
     (effect,) = w.core.take_effects()
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, WriterFailed)
     assert w.core.last_confirmed == -1
 
 
@@ -211,7 +211,7 @@ def test_a_force_can_do_without_one_that_is_not_needed() -> None:
     w.core.on_forced(to_a, codes.UNKNOWN_LEDGER_STATE)  # it was started again, and has lost it
     w.core.on_forced(to_b, codes.OK)
     w.core.on_forced(to_c, codes.OK)
-    assert w.core.take_effects() == [Confirmed(0)]
+    assert w.core.take_effects() == [AddsConfirmed(0)]
 
 
 @pytest.mark.parametrize("late", [codes.OK, codes.UNKNOWN_LEDGER_STATE])
@@ -224,7 +224,7 @@ def test_a_late_answer_to_the_force_before_counts_for_nothing(late: int) -> None
     to_a, to_b, to_c = forced(w)
     w.core.on_forced(to_a, codes.OK)
     w.core.on_forced(to_b, codes.OK)
-    assert w.core.take_effects() == [Confirmed(0)]
+    assert w.core.take_effects() == [AddsConfirmed(0)]
     w.append()
     for bookie in "ABC":
         w.answer(bookie, 1)
@@ -235,7 +235,7 @@ def test_a_late_answer_to_the_force_before_counts_for_nothing(late: int) -> None
     w.core.on_forced(again[1], codes.UNAVAILABLE)
     assert w.core.take_effects() == []  # nor does it stand in C's way
     w.core.on_forced(again[2], codes.OK)
-    assert w.core.take_effects() == [Confirmed(1)]
+    assert w.core.take_effects() == [AddsConfirmed(1)]
 
 
 def test_force_asks_each_bookie_from_its_first_unforced_entry_on() -> None:
@@ -268,7 +268,7 @@ def test_a_failed_bookie_ends_a_deferred_writer() -> None:
     w = make(3, 3, 2, WriteConfig(), deferred=True)
     w.append()
     (effect,) = w.answer("A", 0, codes.UNAVAILABLE)
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, WriterFailed)
     assert isinstance(effect.error, WriteFailedError)
     assert not w.core.begin_force()
     w.core.on_forced(ForceLedger(0, "A", 0, 1), codes.OK)
@@ -279,7 +279,7 @@ def test_fencing_ends_a_deferred_writer_as_any_other() -> None:
     w = make(3, 3, 2, WriteConfig(), deferred=True)
     w.append()
     (effect,) = w.answer("A", 0, codes.FENCED)
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, WriterFailed)
     assert isinstance(effect.error, LedgerFencedError)
     with pytest.raises(LedgerFencedError):
         w.core.close()

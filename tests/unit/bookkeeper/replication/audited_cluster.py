@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 from bookkeeper.bookie.cookie import Cookie
 from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from bookkeeper.replication.auditor import Auditor, AuditorPorts
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from bookkeeper.replication.auditor import Auditor, AuditorDependencies
 from bookkeeper.replication.auditor_core import AuditorConfig
-from bookkeeper.replication.auditor_figures import AuditorFigures
+from bookkeeper.replication.auditor_metrics import AuditorMetrics
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.replication.zones import ZoneConfig
 from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
@@ -29,21 +29,21 @@ class Cluster:
         self.ledgers = LedgerStore(self.store)
         self.now_ms = 1_000_000  # the wall clock
         self.marks = UnderReplicationStore(self.store, self.clock)
-        self.figures = AuditorFigures()
+        self.metrics = AuditorMetrics()
 
     def clock(self) -> int:
         return self.now_ms
 
-    def ports(self) -> AuditorPorts:
+    def ports(self) -> AuditorDependencies:
         """Of a process with a session of its own."""
         session = self.store.new_session()
-        return AuditorPorts(
+        return AuditorDependencies(
             session, LedgerStore(session), UnderReplicationStore(session, self.clock), self.clock
         )
 
     def auditor(self, delay_ms: int = 0, settle_ms: int = SETTLE_MS) -> Auditor:
         config = AuditorConfig(delay_ms, ZoneConfig(settle_ms=settle_ms))
-        return Auditor(self.ports(), config, self.figures)
+        return Auditor(self.ports(), config, self.metrics)
 
     async def come(self, *bookies: str, read_only: bool = False) -> None:
         """Registered and with a cookie; its name's first letter is its zone."""
@@ -66,7 +66,9 @@ class Cluster:
             return LedgerMetadata(
                 ledger_id,
                 *(len(segments[0]), len(segments[0]), 1),
-                segments=tuple(Segment(10 * i, bookies) for i, bookies in enumerate(segments)),
+                segments=tuple(
+                    EnsembleSegment(10 * i, bookies) for i, bookies in enumerate(segments)
+                ),
                 state=LedgerState.CLOSED,
                 last_entry=10 * len(segments) - 1,
             )

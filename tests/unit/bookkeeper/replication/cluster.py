@@ -19,7 +19,7 @@ from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import ClientConfig, LedgerConfig
 from bookkeeper.client.ledger_store import LedgerStore, ledger_path
-from bookkeeper.client.placement import Placement, RandomPlacement
+from bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.errors import BookieUnavailableError, error_for_code
 from bookkeeper.ledger_metadata import LedgerMetadata, decode, transition_error
@@ -30,7 +30,7 @@ from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.replication.worker import ReplicationWorker
 from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
 from bookkeeper.transport import ReadReply
-from metadata.tree import Node
+from metadata.node_tree import Node
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 from tests.simulation.simulator import VirtualLoop
 from tests.unit.bookkeeper.replication.memory_store import MemoryMetadataStore, Server
@@ -179,7 +179,7 @@ class Cluster:
     # Workers
 
     async def add_worker(
-        self, *, start: bool = True, seed: int = 1, placement: Placement | None = None
+        self, *, start: bool = True, seed: int = 1, placement: EnsemblePlacementPolicy | None = None
     ) -> ReplicationWorker:
         """With a session of its own: ``session_of(worker)``."""
         store = self.server.new_store()

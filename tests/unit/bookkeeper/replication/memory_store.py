@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from metadata.arguments import check_delete, check_put
+from metadata.argument_checks import check_delete, check_put
 from metadata.errors import OutcomeUnknownError, SessionLostError
+from metadata.node_tree import CommitBatch, Node, NodeTree
 from metadata.store import MetadataEvent, MetadataStore, SessionEvent, Stat, Versioned, Watch
-from metadata.tree import Group, Node, Tree
 from metadata.watches import CallbackWatch, PathWatches
 
 Hook = Callable[[str, str, Node | None, Node | None], None]
@@ -26,7 +26,7 @@ class Server:
     """
 
     def __init__(self) -> None:
-        self.tree = Tree()
+        self.tree = NodeTree()
         self.live: set[str] = set()
         self.stores: list[MemoryMetadataStore] = []
         self.on_change: Hook = lambda *_: None
@@ -48,8 +48,8 @@ class Server:
         self.live.discard(session)
         self.apply(session, lambda group: group.end_session(session))
 
-    def apply(self, session: str, operation: Callable[[Group], object]) -> object:
-        group = Group(self.tree, int(asyncio.get_running_loop().time() * 1000))
+    def apply(self, session: str, operation: Callable[[CommitBatch], object]) -> object:
+        group = CommitBatch(self.tree, int(asyncio.get_running_loop().time() * 1000))
         result = operation(group)
         before = {path: self.tree.nodes.get(path) for path in group.changed}
         self.tree.apply(group)
@@ -148,7 +148,9 @@ class MemoryMetadataStore(MetadataStore):
         if not self._lost:
             self._watches.deliver(events, _report)
 
-    async def _write(self, kind: str, path: str, operation: Callable[[Group], object]) -> object:
+    async def _write(
+        self, kind: str, path: str, operation: Callable[[CommitBatch], object]
+    ) -> object:
         session, server = self._session, self._server
         await self._turn()
         if server.before is not None:

@@ -16,13 +16,13 @@ from bookkeeper.replication.audit_pass import AuditPass
 from bookkeeper.replication.auditor import Auditor
 from bookkeeper.replication.auditor_core import AuditorConfig
 from bookkeeper.replication.auditor_elector import AuditorElector
-from bookkeeper.replication.auditor_figures import AuditorFigures
+from bookkeeper.replication.auditor_metrics import AuditorMetrics
 from bookkeeper.replication.cluster_watch import ClusterWatch
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.replication.zones import ZoneConfig, ZonePhase
 from bookkeeper.service_info import AVAILABLE_PATH, RACKS_PATH, READ_ONLY_PATH, ServiceInfo
-from metadata.each_item import ItemRound
 from metadata.errors import OutcomeUnknownError
+from metadata.item_errors import ItemPass
 from tests.unit.bookkeeper.replication.audited_cluster import SETTLE_MS, Cluster, eventually
 
 
@@ -44,7 +44,7 @@ async def auditor(cluster: Cluster) -> AsyncIterator[Auditor]:
 
 async def audited(cluster: Cluster, times: int) -> None:
     async def done() -> bool:
-        return cluster.figures.audits.count >= times
+        return cluster.metrics.audits.count >= times
 
     await eventually(done)
 
@@ -64,7 +64,7 @@ async def test_the_ledgers_of_a_lost_bookie_are_marked(cluster: Cluster, auditor
     await eventually(all_marked)
     assert await cluster.marked() == {lost: {"a0"}, old_segment: {"a0"}, both: {"a0", "b2"}}
     assert whole not in await cluster.marked()
-    assert cluster.figures.lost_bookies == 2
+    assert cluster.metrics.lost_bookies == 2
 
 
 async def test_read_only_bookies_arent_lost(cluster: Cluster, auditor: Auditor) -> None:
@@ -96,7 +96,7 @@ async def test_one_that_comes_while_ledgers_are_read_isnt_a_stranger(cluster: Cl
     await auditor.refresh()
     await cluster.come("a9")
     assert not auditor.is_known("a9")
-    audit = AuditPass(cluster.ledgers, auditor, ItemRound())
+    audit = AuditPass(cluster.ledgers, auditor, ItemPass())
     assert await audit.run()
     assert audit.marked == 0
     await auditor.close()
@@ -111,7 +111,7 @@ async def test_the_delay_is_an_operators_to_set(cluster: Cluster) -> None:
     await cluster.go("a0")
 
     async def is_delayed() -> bool:
-        return cluster.figures.audits_delayed == 1
+        return cluster.metrics.audits_delayed == 1
 
     await eventually(is_delayed)
     assert await cluster.marked() == {}
@@ -132,13 +132,13 @@ async def test_a_bookie_that_returns_in_time(cluster: Cluster) -> None:
     await cluster.go("a0")
 
     async def is_missed() -> bool:
-        return cluster.figures.lost_bookies == 1
+        return cluster.metrics.lost_bookies == 1
 
     await eventually(is_missed)
     await cluster.come("a0")
 
     async def is_cancelled() -> bool:
-        return cluster.figures.audits_cancelled == 1
+        return cluster.metrics.audits_cancelled == 1
 
     await eventually(is_cancelled)
     assert await cluster.marked() == {}
@@ -151,7 +151,7 @@ async def test_nothing_is_marked_while_repair_is_off(cluster: Cluster, auditor: 
     await cluster.marks.disable("maintenance")
 
     async def is_off() -> bool:
-        return cluster.figures.disabled
+        return cluster.metrics.disabled
 
     await eventually(is_off)
     await cluster.go("a0")
@@ -173,10 +173,10 @@ async def _zone_down(cluster: Cluster) -> None:
 
     async def is_held() -> bool:
         stored = await ZoneStore(cluster.store).read()
-        return cluster.figures.disabled and stored == {"a": ZonePhase.HELD}
+        return cluster.metrics.disabled and stored == {"a": ZonePhase.HELD}
 
     await eventually(is_held)
-    assert cluster.figures.zones["a"] == ("held", 0, 3)
+    assert cluster.metrics.zones["a"] == ("held", 0, 3)
 
 
 async def test_a_zone_that_is_down_needs_an_operator(cluster: Cluster, auditor: Auditor) -> None:
@@ -193,7 +193,7 @@ async def test_a_zone_that_is_down_needs_an_operator(cluster: Cluster, auditor: 
         return set(await cluster.marked()) == set(ledgers)
 
     await eventually(is_marked)
-    assert cluster.figures.zones["a"] == ("released", 0, 3)
+    assert cluster.metrics.zones["a"] == ("released", 0, 3)
     assert await cluster.marks.is_enabled()
 
 
@@ -204,7 +204,7 @@ async def test_a_zone_that_returns(cluster: Cluster, auditor: Auditor) -> None:
     await cluster.come("a0", "a1", "a2")
 
     async def is_up() -> bool:
-        return cluster.figures.zones["a"] == ("up", 3, 3) and not cluster.figures.disabled
+        return cluster.metrics.zones["a"] == ("up", 3, 3) and not cluster.metrics.disabled
 
     await eventually(is_up)
     assert await cluster.marked() == {}
@@ -222,7 +222,7 @@ async def test_what_an_operator_switched_off_stays_off(cluster: Cluster, auditor
     await cluster.come("a0", "a1", "a2")
 
     async def is_up() -> bool:
-        return cluster.figures.zones["a"] == ("up", 3, 3)
+        return cluster.metrics.zones["a"] == ("up", 3, 3)
 
     await eventually(is_up)
     off = await cluster.marks.disabled()
@@ -237,7 +237,7 @@ async def test_an_operator_takes_over_from_a_zone(cluster: Cluster, auditor: Aud
     await cluster.come("a0", "a1", "a2")
 
     async def is_up() -> bool:
-        return cluster.figures.zones["a"] == ("up", 3, 3)
+        return cluster.metrics.zones["a"] == ("up", 3, 3)
 
     await eventually(is_up)
     assert not await cluster.marks.enable_after_zones()
@@ -294,7 +294,7 @@ async def test_lost_answers_are_repeated(
     ledger = await cluster.ledger(("a0", "b0"))
     broken = Failing(cluster)
     config = AuditorConfig(0, ZoneConfig(settle_ms=SETTLE_MS))
-    auditor = Auditor(broken.ports, config, cluster.figures)
+    auditor = Auditor(broken.ports, config, cluster.metrics)
     auditor.start()
     await audited(cluster, 1)
     broken.left = failures
@@ -324,13 +324,13 @@ async def test_a_release_is_of_one_outage(
 
     ports.store.put = maybe_put  # type: ignore[method-assign]  # what a test breaks
     zones = ZoneConfig(settle_ms=0, holds_all=False)
-    auditor = Auditor(ports, AuditorConfig(0, zones), cluster.figures)
+    auditor = Auditor(ports, AuditorConfig(0, zones), cluster.metrics)
     auditor.start()
     await audited(cluster, 1)
 
     async def shows(phase: str, available: int) -> None:
         async def is_shown() -> bool:
-            return cluster.figures.zones["a"] == (phase, available, 3)
+            return cluster.metrics.zones["a"] == (phase, available, 3)
 
         await eventually(is_shown)
 
@@ -374,8 +374,8 @@ async def test_unreadable_values_stop_nobody(cluster: Cluster) -> None:
     await audited(cluster, 2)
     marker = await cluster.marks.read(good)
     assert marker is not None
-    assert cluster.figures.unreadable_ledgers == 1
-    assert cluster.figures.audits.count == 2  # and not again and again
+    assert cluster.metrics.unreadable_ledgers == 1
+    assert cluster.metrics.audits.count == 2  # and not again and again
     await auditor.close()
 
 
@@ -456,25 +456,25 @@ async def test_what_an_operator_released_isnt_written_over(cluster: Cluster) -> 
 # Election
 
 
-def _candidate(cluster: Cluster, name: str) -> tuple[AuditorElector, AuditorFigures, Any]:
-    ports, figures = cluster.ports(), AuditorFigures()
+def _candidate(cluster: Cluster, name: str) -> tuple[AuditorElector, AuditorMetrics, Any]:
+    ports, metrics = cluster.ports(), AuditorMetrics()
     config = AuditorConfig(0, ZoneConfig(settle_ms=SETTLE_MS))
 
     def make() -> Auditor:
-        auditor = Auditor(ports, config, figures)
+        auditor = Auditor(ports, config, metrics)
         auditor.start()
         return auditor
 
-    return AuditorElector(ports, name, make, figures), figures, ports.store
+    return AuditorElector(ports, name, make, metrics), metrics, ports.store
 
 
 async def test_another_candidate_takes_over(cluster: Cluster) -> None:
     ledger = await cluster.ledger(("a0", "b0"))
-    first, figures, session = _candidate(cluster, "first")
+    first, metrics, session = _candidate(cluster, "first")
     second, heirs, _ = _candidate(cluster, "second")
     await first.start()
     await second.start()
-    assert (figures.is_auditor, heirs.is_auditor) == (True, False)
+    assert (metrics.is_auditor, heirs.is_auditor) == (True, False)
     assert await second.leader() == "first"
     await cluster.go("a0")
     auditing = first.auditor
@@ -506,7 +506,7 @@ async def test_an_auditor_that_fails_is_replaced_by_the_same_candidate(
     """An error of ours in one task: whoever has the seat must audit."""
     monkeypatch.setattr("bookkeeper.replication.auditor_elector._AGAIN_S", 0.05)
     ledger = await cluster.ledger(("a0", "b0"))
-    candidate, figures, _ = _candidate(cluster, "first")
+    candidate, metrics, _ = _candidate(cluster, "first")
     await candidate.start()
     broken = candidate.auditor
     assert broken is not None
@@ -518,7 +518,7 @@ async def test_an_auditor_that_fails_is_replaced_by_the_same_candidate(
 
     await eventually(is_marked)
     assert candidate.auditor is not broken
-    assert figures.is_auditor
+    assert metrics.is_auditor
     await candidate.close()
 
 
@@ -591,7 +591,7 @@ async def test_an_audit_of_many_ledgers_leaves_the_loop_free(cluster: Cluster) -
     gc.disable()  # a full collection walks over all that other tests left behind
     try:
         auditor.start()
-        while cluster.figures.marked_ledgers.sum_ms < 3000:
+        while cluster.metrics.marked_ledgers.sum_ms < 3000:
             began = time.thread_time()
             await asyncio.sleep(0)
             longest = max(longest, time.thread_time() - began)

@@ -104,7 +104,7 @@ async def test_missing_ends_are_marked(cluster: Checked, auditor: Auditor) -> No
     marker = await cluster.marks.read(torn)
     assert marker is not None
     assert marker.suspects == {"a1"}
-    assert cluster.figures.checked_ledgers == 2
+    assert cluster.metrics.checked_ledgers == 2
 
 
 async def test_a_silent_bookie_gets_the_delay_of_a_lost_one(
@@ -165,13 +165,13 @@ async def test_copies_are_counted(cluster: Checked, auditor: Auditor) -> None:
     cluster.bookies["b2"].entries = None
     checks = cluster.checks(auditor)
     assert await checks.check_replicas()
-    figures = cluster.figures
-    counts = (figures.under_write_quorum, figures.under_ack_quorum, figures.no_replica)
+    metrics = cluster.metrics
+    counts = (metrics.under_write_quorum, metrics.under_ack_quorum, metrics.no_replica)
     assert counts == (2, 0, 0)  # Qa is 1 here
-    assert figures.replicas_unknown == 1
+    assert metrics.replicas_unknown == 1
     cluster.bookies["a1"].entries = frozenset()
     assert await checks.check_replicas()
-    counts = (figures.under_write_quorum, figures.under_ack_quorum, figures.no_replica)
+    counts = (metrics.under_write_quorum, metrics.under_ack_quorum, metrics.no_replica)
     assert counts == (2, 1, 1)
 
 
@@ -181,7 +181,7 @@ async def test_places_are_held_against_the_policy(cluster: Checked, auditor: Aud
     await cluster.ledger(("a1", "b0"), ("a0", "b0"))
     await cluster.ledger(("a2", "b0"))
     assert await cluster.checks(auditor).check_placement()
-    assert (cluster.figures.not_adhering, cluster.figures.softly_adhering) == (2, 1)
+    assert (cluster.metrics.not_adhering, cluster.metrics.softly_adhering) == (2, 1)
 
 
 async def test_markers_are_counted(cluster: Checked, auditor: Auditor) -> None:
@@ -192,7 +192,7 @@ async def test_markers_are_counted(cluster: Checked, auditor: Auditor) -> None:
     cluster.now_ms += 10_001
     await cluster.marks.mark(7, ["a0"])
     await checks.count_markers()
-    assert (cluster.figures.marked_now, cluster.figures.marked_over_grace) == (4, 3)
+    assert (cluster.metrics.marked_now, cluster.metrics.marked_over_grace) == (4, 3)
 
 
 async def test_a_check_runs_when_its_time_has_come(cluster: Checked) -> None:
@@ -206,10 +206,10 @@ async def test_a_check_runs_when_its_time_has_come(cluster: Checked) -> None:
 
     async def has_counted() -> bool:
         cluster.now_ms += 10
-        return cluster.figures.replicas_check.count >= 3
+        return cluster.metrics.replicas_check.count >= 3
 
     await eventually(has_counted)
-    assert cluster.figures.check_all_ledgers.count == 0
+    assert cluster.metrics.check_all_ledgers.count == 0
     assert await cluster.marks.check_time_ms(REPLICAS_CHECK) is not None
     await auditor.close()
     cluster.now_ms += 1_000_000
@@ -231,14 +231,14 @@ async def test_checks_wait_while_repair_is_off(cluster: Checked) -> None:
     auditor.start(*cluster.checks(auditor).coroutines())
 
     async def is_skipped() -> bool:
-        return cluster.figures.skipped_checks == 1
+        return cluster.metrics.skipped_checks == 1
 
     await eventually(is_skipped)
-    assert cluster.figures.check_all_ledgers.count == 0
+    assert cluster.metrics.check_all_ledgers.count == 0
     await cluster.marks.enable()
 
     async def has_checked() -> bool:
-        return cluster.figures.check_all_ledgers.count == 1
+        return cluster.metrics.check_all_ledgers.count == 1
 
     await eventually(has_checked)
     await auditor.close()
@@ -250,7 +250,7 @@ async def test_the_daily_look_for_lost_bookies(cluster: Checked) -> None:
     auditor.start(*cluster.checks(auditor).coroutines())
 
     async def are_repeated() -> bool:
-        return cluster.figures.audits.count >= 4
+        return cluster.metrics.audits.count >= 4
 
     await eventually(are_repeated)
     await auditor.close()

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from bookkeeper.replication.auditor_core import (
     AlertZone,
-    Audit,
+    AuditLedgers,
     AuditorConfig,
     AuditorCore,
     ClusterView,
     DelayCancelled,
     DelayStarted,
-    Disable,
+    DisableReplication,
     Effect,
-    Enable,
+    EnableReplication,
     SaveZones,
 )
 from bookkeeper.replication.zones import ZONE_REASON, ZoneConfig, ZonePhase
@@ -66,10 +66,10 @@ class Auditor:
 
     def audit(self, effects: Iterable[Effect]) -> list[str]:
         """Ends the audit among the effects; whose ledgers it would have marked."""
-        assert any(isinstance(effect, Audit) for effect in effects), effects
+        assert any(isinstance(effect, AuditLedgers) for effect in effects), effects
         marked = [bookie for bookie in [*ALL, "stranger"] if self.core.may_mark(bookie)]
         self.core.on_audit_done(self.now_ms, complete=True)
-        assert not has(self.take(), Audit)
+        assert not has(self.take(), AuditLedgers)
         return marked
 
 
@@ -181,7 +181,7 @@ def test_a_bookie_without_a_cookie_is_missed_all_the_same() -> None:
 def test_an_audit_that_failed_is_repeated() -> None:
     auditor = started()
     auditor.see("a0")
-    assert has(auditor.tick(DELAY), Audit)
+    assert has(auditor.tick(DELAY), AuditLedgers)
     auditor.core.on_audit_done(auditor.now_ms, complete=False)
     assert auditor.audit(auditor.take()) == ["a0", "stranger"]
 
@@ -189,7 +189,7 @@ def test_an_audit_that_failed_is_repeated() -> None:
 def test_news_during_an_audit_make_another_one() -> None:
     auditor = started()
     auditor.see("a0")
-    assert has(auditor.tick(DELAY), Audit)
+    assert has(auditor.tick(DELAY), AuditLedgers)
     auditor.see("a0", "b0")
     assert auditor.tick(DELAY) == []  # one at a time
     auditor.core.on_audit_done(auditor.now_ms, complete=True)
@@ -203,7 +203,7 @@ def test_nothing_is_marked_while_repair_is_off() -> None:
     auditor = started()
     auditor.switch("maintenance")
     auditor.see("a0")
-    assert not has(auditor.tick(10 * DELAY), Audit)
+    assert not has(auditor.tick(10 * DELAY), AuditLedgers)
     assert not auditor.core.may_mark("a0")
     assert not auditor.core.may_mark("stranger")
     assert auditor.audit(auditor.switch(None)) == ["a0", "stranger"]
@@ -212,7 +212,7 @@ def test_nothing_is_marked_while_repair_is_off() -> None:
 def test_an_audit_that_was_switched_off_in_its_middle_is_repeated() -> None:
     auditor = started()
     auditor.see("a0")
-    assert has(auditor.tick(DELAY), Audit)
+    assert has(auditor.tick(DELAY), AuditLedgers)
     auditor.switch("maintenance")
     auditor.core.on_audit_done(auditor.now_ms, complete=True)
     assert auditor.take() == []
@@ -230,8 +230,8 @@ def test_a_zone_that_goes_down_switches_repair_off_before_anything_is_marked() -
     # The first one's time is over, but by now it is one of an outage.
     assert auditor.tick(SETTLE - 200) == []
     effects = auditor.tick(200)
-    assert [type(effect) for effect in effects] == [AlertZone, SaveZones, Disable]
-    assert effects[2] == Disable("zone down: a 0/3")
+    assert [type(effect) for effect in effects] == [AlertZone, SaveZones, DisableReplication]
+    assert effects[2] == DisableReplication("zone down: a 0/3")
     assert auditor.saved == {"a": ZonePhase.DOWN}
     auditor.switch("zone down: a 0/3")
     assert auditor.saved == {"a": ZonePhase.HELD}
@@ -243,7 +243,7 @@ def down() -> Auditor:
     """Zone a is down and repair is off."""
     auditor = started()
     auditor.see("a0", "a1", "a2")
-    (disable,) = [each for each in auditor.tick(SETTLE) if isinstance(each, Disable)]
+    (disable,) = [each for each in auditor.tick(SETTLE) if isinstance(each, DisableReplication)]
     auditor.switch(disable.reason)
     return auditor
 
@@ -252,16 +252,16 @@ def test_an_operator_lets_the_zone_be_copied() -> None:
     auditor = down()
     effects = auditor.switch(None)
     assert auditor.saved == {"a": ZonePhase.RELEASED}
-    assert not has(effects, Disable)
+    assert not has(effects, DisableReplication)
     assert auditor.audit(effects) == ["a0", "a1", "a2", "stranger"]
-    assert not has(auditor.tick(100 * DELAY), Disable)
+    assert not has(auditor.tick(100 * DELAY), DisableReplication)
 
 
 def test_a_zone_that_returns_switches_repair_on_again() -> None:
     auditor = down()
     assert auditor.see("a2") == []  # two of three are above the high watermark
     effects = auditor.tick(SETTLE)
-    assert [type(effect) for effect in effects[:3]] == [AlertZone, SaveZones, Enable]
+    assert [type(effect) for effect in effects[:3]] == [AlertZone, SaveZones, EnableReplication]
     assert auditor.saved == {}
     # The one that is missing is an ordinary loss, from now on.
     assert effects[3:] == [DelayStarted(("a2",), auditor.now_ms + DELAY)]
@@ -279,7 +279,7 @@ def test_bookies_that_are_late_when_their_zone_is_back_have_the_whole_delay() ->
     auditor.tick(SETTLE)
     auditor.switch("zone down: a 0/10")
     auditor.see("a0", "a1", everybody=everybody, after_ms=10 * DELAY)
-    assert has(auditor.tick(SETTLE), Enable)
+    assert has(auditor.tick(SETTLE), EnableReplication)
     back_ms = auditor.now_ms
     auditor.switch(None)
     assert auditor.tick(DELAY // 2) == []
@@ -315,17 +315,17 @@ def test_what_an_operator_switched_off_no_zone_switches_on() -> None:
     auditor.switch("maintenance")  # as it was: the first reason stays
     assert auditor.saved == {"a": ZonePhase.HELD}
     auditor.see()
-    assert not has(auditor.tick(SETTLE), Enable)
+    assert not has(auditor.tick(SETTLE), EnableReplication)
 
 
 def test_a_second_zone_holds_back_the_return() -> None:
     auditor = down()
     auditor.see("b0", "b1", "b2")
     auditor.tick(SETTLE)
-    assert not has(auditor.tick(DELAY), Enable)
+    assert not has(auditor.tick(DELAY), EnableReplication)
     auditor.switch("zone down: a 0/3")
     auditor.see()
-    assert has(auditor.tick(SETTLE), Enable)
+    assert has(auditor.tick(SETTLE), EnableReplication)
 
 
 def test_a_loss_in_a_healthy_zone_is_an_ordinary_one_beside_an_outage() -> None:
@@ -333,11 +333,11 @@ def test_a_loss_in_a_healthy_zone_is_an_ordinary_one_beside_an_outage() -> None:
     auditor.see("a0", "a1")
     auditor.see("a0", "a1", "b0", after_ms=SETTLE // 2)
     effects = auditor.tick(SETTLE // 2)
-    assert has(effects, Disable)
+    assert has(effects, DisableReplication)
     auditor.switch("zone down: a 1/3")
     auditor.see("a0", "b0")
-    assert has(auditor.tick(SETTLE), Enable)
-    assert not has(auditor.switch(None), Audit)
+    assert has(auditor.tick(SETTLE), EnableReplication)
+    assert not has(auditor.switch(None), AuditLedgers)
     marked = auditor.audit(auditor.tick(DELAY))
     assert "b0" in marked
     assert "a1" not in marked
@@ -347,7 +347,7 @@ def test_an_audit_that_an_outage_interrupted_is_done_again_when_it_was_none() ->
     """What was due waits while its zone is suspect: its ledgers may be marked only in part."""
     auditor = started()
     auditor.see("a0")
-    assert has(auditor.tick(DELAY), Audit)
+    assert has(auditor.tick(DELAY), AuditLedgers)
     auditor.see("a0", "a1", "a2")
     assert not auditor.core.may_mark("a0")
     auditor.core.on_audit_done(auditor.now_ms, complete=True)
@@ -362,9 +362,9 @@ def test_a_released_zone_has_no_delay_any_more() -> None:
     auditor.see(everybody=lonely)
     auditor.audit(auditor.tick(SETTLE))
     auditor.see("c0", everybody=lonely)
-    assert has(auditor.tick(SETTLE), Disable)
+    assert has(auditor.tick(SETTLE), DisableReplication)
     auditor.switch("zone down: c 0/1")
-    assert has(auditor.switch(None), Audit)
+    assert has(auditor.switch(None), AuditLedgers)
     assert auditor.core.may_mark("c0")
 
 
@@ -399,11 +399,11 @@ def test_all_zones_down_switch_all_off_whatever_their_scope() -> None:
     auditor.see("a0", "a1", "a2")
     auditor.tick(SETTLE)
     auditor.see(*ALL)
-    (disable,) = [each for each in auditor.tick(SETTLE) if isinstance(each, Disable)]
+    (disable,) = [each for each in auditor.tick(SETTLE) if isinstance(each, DisableReplication)]
     auditor.switch(disable.reason)
     assert auditor.saved == {"a": ZonePhase.HELD, "b": ZonePhase.HELD}
     auditor.see("a0", "a1", "a2")
-    assert has(auditor.tick(SETTLE), Enable)  # b is back
+    assert has(auditor.tick(SETTLE), EnableReplication)  # b is back
     auditor.switch(None)
     assert auditor.saved == {"a": ZonePhase.HELD}  # which releases nobody
     assert not auditor.core.may_mark("a0")
@@ -421,7 +421,7 @@ def test_when_all_zones_are_down_the_auditor_doubts_itself() -> None:
     auditor.see(*ALL)
     assert not auditor.core.may_mark("stranger")
     effects = auditor.tick(SETTLE)
-    (disable,) = [each for each in effects if isinstance(each, Disable)]
+    (disable,) = [each for each in effects if isinstance(each, DisableReplication)]
     assert "all zones" in disable.reason
     assert all(each.all_down for each in effects if isinstance(each, AlertZone))
 
@@ -440,7 +440,7 @@ def test_the_next_auditor_finishes_what_was_begun(phase: ZonePhase) -> None:
     heir = Auditor(CONFIG, a=phase)
     effects = heir.see("a0", "a1", "a2")
     # HELD and yet on: an operator did that while there was no auditor.
-    assert has(effects, Disable) == (phase is ZonePhase.DOWN)
+    assert has(effects, DisableReplication) == (phase is ZonePhase.DOWN)
     assert heir.core.zones.is_blocked("a") == (phase is ZonePhase.DOWN)
 
 
@@ -448,11 +448,11 @@ def test_an_heir_of_a_zone_that_is_back_switches_on() -> None:
     heir = Auditor(CONFIG)
     heir.core = AuditorCore(CONFIG, {"a": ZonePhase.HELD}, f"{ZONE_REASON}a 0/3")
     heir.see()
-    assert has(heir.tick(SETTLE), Enable)
+    assert has(heir.tick(SETTLE), EnableReplication)
     alone = Auditor(CONFIG)
     alone.core = AuditorCore(CONFIG, {}, f"{ZONE_REASON}a 0/3")  # the phases were lost
-    assert not has(alone.see(), Enable)
-    assert has(alone.tick(SETTLE), Enable)
+    assert not has(alone.see(), EnableReplication)
+    assert has(alone.tick(SETTLE), EnableReplication)
 
 
 # Whatever happens
@@ -532,10 +532,10 @@ class Play:
             self.core.on_switch(self.now_ms, None)
 
     def perform(self, effect: Effect) -> None:
-        if isinstance(effect, Disable):
+        if isinstance(effect, DisableReplication):
             self.switch = self.switch or effect.reason
             self.core.on_switch(self.now_ms, self.switch)
-        elif isinstance(effect, Enable):
+        elif isinstance(effect, EnableReplication):
             assert self.auto_return
             assert self.switch is not None
             assert self.switch.startswith(ZONE_REASON)
@@ -543,7 +543,7 @@ class Play:
             assert held == 0 or (held == 1 and not self.holds_all)
             self.switch = None
             self.core.on_switch(self.now_ms, None)
-        elif isinstance(effect, Audit):
+        elif isinstance(effect, AuditLedgers):
             assert self.switch is None
 
     def check(self) -> None:
@@ -599,7 +599,7 @@ def test_in_the_end_all_that_is_lost_is_marked(losses: list[str], release: bool)
     for bookie_count in range(1, len(losses) + 1):
         auditor.see(*losses[:bookie_count], after_ms=300)
     pending = auditor.tick(2 * DELAY)
-    disabled = [each.reason for each in pending if isinstance(each, Disable)]
+    disabled = [each.reason for each in pending if isinstance(each, DisableReplication)]
     if disabled:
         auditor.switch(disabled[0])
         assert not any(map(auditor.core.may_mark, ALL))

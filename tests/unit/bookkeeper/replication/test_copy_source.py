@@ -13,7 +13,7 @@ from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.copy_source import CopySource
 from bookkeeper.replication.errors import UnreadableEntryError
 from bookkeeper.replication.fragments import Fragment, Run, fragments_of, join_runs
-from bookkeeper.replication.replica_reader import Answer, examine_replica
+from bookkeeper.replication.replica_reader import ReplicaStatus, examine_replica
 from bookkeeper.transport import ReadReply
 from tests.simulation.simulator import seeds
 from tests.unit.bookkeeper.replication.cluster import Cluster, virtual
@@ -171,24 +171,24 @@ def test_all_copies_of_a_bookie_are_read_in_a_few_requests(quorums: tuple[int, i
             fragment = await counted.write(quorums)
             bookie, runs = fragment.bookies[1], list(fragment.runs_of(1))
 
-            async def examine() -> tuple[Answer, list[Run]]:
+            async def examine() -> tuple[ReplicaStatus, list[Run]]:
                 counted.reads.clear()
                 return await examine_replica(
                     *(cluster.pool, bookie, counted.ledger_id, runs, CONFIG),
                     stripe=fragment.stripe_of(1),
                 )
 
-            assert await examine() == (Answer.GOOD, [])
+            assert await examine() == (ReplicaStatus.GOOD, [])
             assert counted.reads == {bookie: -(-fragment.count_of(1) // CONFIG.batch_entries)}
             gone, rotten = fragment.nth_of(1, 3), fragment.nth_of(1, 40)
             counted.drop(bookie, gone)
             counted.rot(bookie, rotten)
             answer, bad = await examine()
-            assert answer is Answer.CORRUPT
+            assert answer is ReplicaStatus.CORRUPT
             assert bad == [(gone, gone + 1), (rotten, rotten + 1)]
             cluster.bookies[bookie].limbo = True
             answer, bad = await examine()
-            assert answer is Answer.UNKNOWN
+            assert answer is ReplicaStatus.UNKNOWN
             assert all(fragment.owns(1, entry) for run in bad for entry in range(*run))
 
     virtual(scenario)

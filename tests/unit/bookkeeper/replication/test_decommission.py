@@ -23,12 +23,12 @@ from bookkeeper.replication.decommission import (
     without,
 )
 from bookkeeper.replication.errors import BookieRegisteredError
-from bookkeeper.replication.figures import ReplicationFigures
 from bookkeeper.replication.ledger_checker import LedgerChecker
 from bookkeeper.replication.ledger_repair import LedgerRepair
 from bookkeeper.replication.registrations import read_registered, read_start
+from bookkeeper.replication.replication_throttle import ReplicationThrottle
 from bookkeeper.replication.replicator import Replicator
-from bookkeeper.replication.throttle import Throttle
+from bookkeeper.replication.worker_metrics import ReplicationMetrics
 from tests.unit.bookkeeper.replication.cluster import Cluster, until, virtual
 
 COOKIE = "/ledgers/cookies/b0"
@@ -243,7 +243,7 @@ def test_a_ledger_that_is_deleted_meanwhile() -> None:
 
 def repair_of(cluster: Cluster, bookies: set[str], **config: float) -> LedgerRepair:
     settings = ReplicationConfig(**config)  # type: ignore[arg-type]
-    placement, figures = RandomPlacement(random.Random(3)), ReplicationFigures()
+    placement, metrics = RandomPlacement(random.Random(3)), ReplicationMetrics()
     registered = partial(read_registered, cluster.store)
     return LedgerRepair(
         cluster.markers,
@@ -252,13 +252,13 @@ def repair_of(cluster: Cluster, bookies: set[str], **config: float) -> LedgerRep
         placement,
         LedgerChecker(cluster.pool, random.Random(1), settings),
         Replicator(
-            *(cluster.ledgers, cluster.pool, placement, Throttle(0), settings, figures),
+            *(cluster.ledgers, cluster.pool, placement, ReplicationThrottle(0), settings, metrics),
             partial(read_start, cluster.store),
         ),
         rng=random.Random(1),
         config=settings,
         client_config=ClientConfig(),
-        figures=figures,
+        metrics=metrics,
         registered=without(bookies, registered),
         is_stopped=lambda: False,
     )
@@ -366,6 +366,6 @@ def test_what_is_in_the_way_is_told() -> None:
             (problem,) = [state.problem async for state in states]
             assert "no bookie may take the place of b0" in problem
             worker = await cluster.add_worker()  # b0 is there: for a worker all is well
-            await until(lambda: worker.figures.ledgers_cleared == 1)
+            await until(lambda: worker.metrics.ledgers_cleared == 1)
 
     virtual(scenario)

@@ -14,12 +14,12 @@ from bookkeeper.replication.audit_pass import AuditPass
 from bookkeeper.replication.auditor import Auditor
 from bookkeeper.replication.auditor_checks import ChecksConfig
 from bookkeeper.replication.cluster_watch import ClusterWatch, read_zones
-from bookkeeper.replication.held_bookies import read_held_bookies
+from bookkeeper.replication.suspended_bookies import read_suspended_bookies
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.replication.zones import ZonePhase
 from bookkeeper.service_info import RACKS_PATH
-from metadata.each_item import ItemRound
 from metadata.errors import MetadataError
+from metadata.item_errors import ItemPass
 from metadata.store import MetadataStore
 from tests.unit.bookkeeper.replication.audited_cluster import eventually
 from tests.unit.bookkeeper.replication.cluster import Cluster as RepairedCluster
@@ -86,12 +86,12 @@ async def test_an_audit_misses_one_page_or_ledger_of_a_failing_call_and_no_other
         for ledger_id in await cluster.marked():
             await cluster.store.delete_recursive(cluster.marks.marker_path(ledger_id))
         faults.calls, faults.fails = 0, lambda number, path, at=at: number == at  # type: ignore[misc]
-        is_whole = await AuditPass(auditor.ports.ledgers, auditor, ItemRound()).run()
+        is_whole = await AuditPass(auditor.ports.ledgers, auditor, ItemPass()).run()
         missed = ledgers - set(await cluster.marked())
         assert missed in groups or at <= 3, (at, missed)  # the first three list the directories
         assert not (missed and is_whole), at
         faults.calls, faults.fails = 0, lambda number, path: False
-        assert await AuditPass(auditor.ports.ledgers, auditor, ItemRound()).run()
+        assert await AuditPass(auditor.ports.ledgers, auditor, ItemPass()).run()
         assert set(await cluster.marked()) == ledgers
         count = max(count, faults.calls)
     assert count > 20
@@ -131,7 +131,7 @@ async def test_a_node_of_a_bookie_that_cannot_be_read_hides_no_bookie(cluster: C
     while at == 0 or at <= faults.calls:
         at += 1
         faults.calls, already = 0, len(failed)
-        each = ItemRound()
+        each = ItemPass()
         assert await ClusterWatch(store, lambda: None).read(each) == whole
         assert list(each.failed) == failed[already:]
     assert len(failed) == 2 * len(cluster.bookies)
@@ -153,7 +153,7 @@ async def test_a_bookie_of_which_nothing_can_be_read_is_where_it_was(cluster: Ch
     assert watch.unplaced == {"a1"}
     assert (await read_zones(store))["a1"] == "", "it may be in any zone"
     await ZoneStore(cluster.store).write({"b": ZonePhase.HELD})
-    assert await read_held_bookies(store) == {"b0", "b1", "b2", "a1"}
+    assert await read_suspended_bookies(store) == {"b0", "b1", "b2", "a1"}
     faults.fails = lambda number, path: False
     assert await watch.read() == whole
     assert not watch.unplaced
@@ -204,7 +204,7 @@ async def test_a_store_that_is_away_ends_the_walk(cluster: Checked, auditor: Aud
     faults = Faults(auditor.ports.store)
     faults.fails = lambda number, path: "/L" in path
     with pytest.raises(MetadataError):
-        await AuditPass(auditor.ports.ledgers, auditor, ItemRound()).run()
+        await AuditPass(auditor.ports.ledgers, auditor, ItemPass()).run()
     assert faults.calls < 200
 
 
@@ -243,11 +243,11 @@ async def test_a_page_that_fails_leaves_the_other_checks_incomplete(
     checks = cluster.checks(auditor)
     for check in (checks.check_all_ledgers, checks.check_placement, checks.check_replicas):
         assert not await check()
-    assert cluster.figures.not_adhering == 4
+    assert cluster.metrics.not_adhering == 4
     faults.fails = lambda number, path: False
     for check in (checks.check_all_ledgers, checks.check_placement, checks.check_replicas):
         assert await check()
-    assert cluster.figures.not_adhering == 6
+    assert cluster.metrics.not_adhering == 6
 
 
 async def test_markers_are_counted_all_or_not(cluster: Checked, auditor: Auditor) -> None:
@@ -255,14 +255,14 @@ async def test_markers_are_counted_all_or_not(cluster: Checked, auditor: Auditor
         await cluster.marks.mark(ledger_id, ["a0"])
     faults, checks = Faults(auditor.ports.store), cluster.checks(auditor)
     await checks.count_markers()
-    assert cluster.figures.marked_now == 2
+    assert cluster.metrics.marked_now == 2
     faults.fails = lambda number, path: path.endswith("/0001")
     await cluster.marks.mark(2, ["a0"])
     await checks.count_markers()
-    assert cluster.figures.marked_now == 2
+    assert cluster.metrics.marked_now == 2
     faults.fails = lambda number, path: False
     await checks.count_markers()
-    assert cluster.figures.marked_now == 3
+    assert cluster.metrics.marked_now == 3
 
 
 def test_a_page_of_markers_that_fails_keeps_no_other_ledger_from_its_repair() -> None:
@@ -284,7 +284,7 @@ def test_a_page_of_markers_that_fails_keeps_no_other_ledger_from_its_repair() ->
             late = {each for each in marked if each >> 16}
 
             def is_done() -> bool:
-                return worker.figures.repair.count >= len(late)
+                return worker.metrics.repair.count >= len(late)
 
             await until(is_done)
             assert set(await cluster.marked()) == set(marked) - late

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookkeeper.client.quorum import entries_of, has_entry, write_set
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from bookkeeper.replication.fragments import (
     Fragment,
     Run,
@@ -61,7 +61,7 @@ def metadata(state: LedgerState, keys: list[int], last_entry: int = -1) -> Ledge
         ensemble_size=2,
         write_quorum=2,
         ack_quorum=2,
-        segments=tuple(Segment(key, (f"a{key}", f"b{key}")) for key in keys),
+        segments=tuple(EnsembleSegment(key, (f"a{key}", f"b{key}")) for key in keys),
         state=state,
         last_entry=last_entry,
         length=10 * (last_entry + 1) if closed else 0,

@@ -14,7 +14,7 @@ from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.replication.auditor_checks import ChecksConfig
 from bookkeeper.replication.auditor_core import AuditorConfig
 from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
-from bookkeeper.replication.held_bookies import read_held_bookies
+from bookkeeper.replication.suspended_bookies import read_suspended_bookies
 from bookkeeper.replication.zone_store import ZoneStore
 from bookkeeper.replication.zones import ZoneConfig, ZonePhase
 from bookkeeper.service_info import AVAILABLE_PATH, COOKIES_PATH, ServiceInfo
@@ -129,7 +129,7 @@ def test_nothing_of_a_lost_zone_is_copied_without_an_operator(holds_all: bool) -
             await cluster.cluster.markers.enable()
             await _until_whole(cluster, "b0", "b1", "b2")
             assert await cluster.phases() == {"a": ZonePhase.RELEASED}
-            assert await read_held_bookies(cluster.cluster.store) == frozenset()
+            assert await read_suspended_bookies(cluster.cluster.store) == frozenset()
 
     virtual(scenario)
 
@@ -159,7 +159,7 @@ def test_a_zone_that_holds_itself_lets_others_be_repaired() -> None:
             of_zone = await cluster.naming("b0", "b1", "b2")
             await cluster.kill("b0", "b1", "b2")
             await asyncio.sleep(60)
-            assert await read_held_bookies(cluster.cluster.store) == {"b0", "b1", "b2"}
+            assert await read_suspended_bookies(cluster.cluster.store) == {"b0", "b1", "b2"}
             both = of_zone & await cluster.naming("b3")
             await cluster.kill("b3")
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from bookkeeper import codes
 from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.ledger_checker import Finding, LedgerChecker, Problem
+from bookkeeper.replication.ledger_checker import CheckResult, LedgerChecker, ReplicaProblem
 from bookkeeper.transport import ReadReply
 from tests.unit.bookkeeper.replication.cluster import Cluster, virtual
 
-Facts = list[tuple[int, str, Problem, tuple[tuple[int, int], ...]]]
+Facts = list[tuple[int, str, ReplicaProblem, tuple[tuple[int, int], ...]]]
 
 
-def facts(findings: list[Finding]) -> Facts:
+def facts(findings: list[CheckResult]) -> Facts:
     return [(f.fragment.first_entry, f.bookie, f.problem, f.runs) for f in findings]
 
 
@@ -55,7 +55,7 @@ def test_gone_bookies_are_not_asked() -> None:
             writer = await cluster.write(10)
             first = writer.metadata.segments[0].bookies[0]
             cluster.gone = frozenset({first})
-            assert await cluster.check(writer.ledger_id) == [(0, first, Problem.GONE, ())]
+            assert await cluster.check(writer.ledger_id) == [(0, first, ReplicaProblem.GONE, ())]
             assert not cluster.clients[first].reads
             empty = await cluster.write(0)
             cluster.gone = frozenset(cluster.bookies)
@@ -73,7 +73,7 @@ def test_an_open_segment_is_only_asked_for_its_members() -> None:
             every = frozenset(cluster.bookies)
             assert await cluster.check(writer.ledger_id, listed=every, every=every) == []
             cluster.gone = frozenset({first})
-            assert await cluster.check(writer.ledger_id) == [(0, first, Problem.GONE, ())]
+            assert await cluster.check(writer.ledger_id) == [(0, first, ReplicaProblem.GONE, ())]
 
     virtual(scenario)
 
@@ -86,28 +86,28 @@ def test_answers_and_what_they_mean() -> None:
             bookie = cluster.bookies[name]
 
             bookie.corrupt(ledger_id, 9)
-            assert await cluster.check(ledger_id) == [(0, name, Problem.CORRUPT, ((9, 10),))]
+            assert await cluster.check(ledger_id) == [(0, name, ReplicaProblem.CORRUPT, ((9, 10),))]
             bookie.corrupt(ledger_id, 9)  # flipped back
             assert await cluster.check(ledger_id) == []
 
             entries = bookie.ledgers[ledger_id].entries
             bookie.ledgers[ledger_id].entries = {}
-            absent = [(0, name, Problem.ABSENT, ((0, 1), (9, 10)))]
+            absent = [(0, name, ReplicaProblem.ABSENT, ((0, 1), (9, 10)))]
             assert await cluster.check(ledger_id) == absent
             bookie.limbo = True
-            unknown = [(0, name, Problem.UNKNOWN, ((0, 1), (9, 10)))]
+            unknown = [(0, name, ReplicaProblem.UNKNOWN, ((0, 1), (9, 10)))]
             assert await cluster.check(ledger_id) == unknown
             bookie.limbo, bookie.ledgers[ledger_id].entries = False, entries
 
             bookie.up = False
-            assert await cluster.check(ledger_id) == [(0, name, Problem.SILENT, ((0, 1),))]
+            assert await cluster.check(ledger_id) == [(0, name, ReplicaProblem.SILENT, ((0, 1),))]
             bookie.up = True
 
             def failing(*_: Any, **__: Any) -> ReadReply:
                 return ReadReply(codes.IO_ERROR, 0, [])
 
             bookie.read = failing  # type: ignore[method-assign]
-            assert (await cluster.check(ledger_id))[0][2] is Problem.CORRUPT
+            assert (await cluster.check(ledger_id))[0][2] is ReplicaProblem.CORRUPT
 
     virtual(scenario)
 
@@ -121,7 +121,7 @@ def test_foreign_packets_are_no_copies() -> None:
             entries[9] = entries[8]
             assert (await cluster.check(writer.ledger_id))[0][1:] == (
                 name,
-                Problem.CORRUPT,
+                ReplicaProblem.CORRUPT,
                 ((9, 10),),
             )
 
@@ -139,7 +139,9 @@ def test_a_bookie_that_never_answers() -> None:
 
             cluster.clients[name].read_entries = hang  # type: ignore[method-assign]
             began = asyncio.get_running_loop().time()
-            assert await cluster.check(writer.ledger_id) == [(0, name, Problem.SILENT, ((0, 1),))]
+            assert await cluster.check(writer.ledger_id) == [
+                (0, name, ReplicaProblem.SILENT, ((0, 1),))
+            ]
             assert asyncio.get_running_loop().time() - began < 8
 
     virtual(scenario)
@@ -160,20 +162,20 @@ def test_what_is_missing_in_the_middle() -> None:
             if gaps[0][1] == gaps[1][0]:
                 gaps = ((gaps[0][0], gaps[1][1]),)
             assert await cluster.check(ledger_id) == []
-            wanted = [(0, name, Problem.ABSENT, gaps)]
+            wanted = [(0, name, ReplicaProblem.ABSENT, gaps)]
             assert await cluster.check(ledger_id, listed={name}) == wanted
             assert await cluster.check(ledger_id, every={name}) == wanted
             bookie.corrupt(ledger_id, held[10])
             assert await cluster.check(ledger_id, listed={name}) == wanted  # lists don't read
             (found,) = await cluster.check(ledger_id, every={name})
-            assert found[2] is Problem.CORRUPT
+            assert found[2] is ReplicaProblem.CORRUPT
             assert found[3] == tuple(sorted((*gaps, (held[10], held[10] + 1))))
             assert (ledger_id, held[10]) in cluster.clients[name].reported
 
             bookie.limbo = True  # can't list: everything from the first doubt on
             for options in ({"listed": {name}}, {"every": {name}}):
                 (found,) = await cluster.check(ledger_id, **options)
-                assert found[2] is Problem.UNKNOWN
+                assert found[2] is ReplicaProblem.UNKNOWN
                 assert found[3][0][0] == held[3]
                 assert found[3][-1][1] == held[-1] + 1
 
@@ -192,7 +194,7 @@ def test_copies_that_are_read_and_not_listed_don_t_count() -> None:
                 await asyncio.Event().wait()
 
             cluster.clients[name].list_entries = hang  # type: ignore[method-assign]
-            silent = [(0, name, Problem.SILENT, ())]
+            silent = [(0, name, ReplicaProblem.SILENT, ())]
             assert await cluster.check(writer.ledger_id, listed={name}) == silent
             assert await cluster.check(writer.ledger_id, every={name}) == silent
 
@@ -209,7 +211,7 @@ def test_a_share_of_the_entries() -> None:
             for entry_id in range(100, 300):
                 cluster.bookies[name].corrupt(writer.ledger_id, entry_id)
             (found,) = await cluster.check(writer.ledger_id, share=0.1)
-            assert found[2] is Problem.CORRUPT
+            assert found[2] is ReplicaProblem.CORRUPT
 
     virtual(scenario)
 

@@ -6,8 +6,8 @@ import pytest
 
 from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
 from bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
-from broker.bookie_choice import placement_config
 from broker.config import BrokerConfig
+from broker.placement_settings import placement_config
 
 
 def load(keys: dict[str, str]) -> PlacementConfig:

@@ -17,7 +17,7 @@ from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from bookkeeper.replication.config import ReplicationConfig
 from bookkeeper.replication.fragments import fragments_of
 from bookkeeper.replication.worker import ReplicationWorker
-from metadata.tree import Node
+from metadata.node_tree import Node
 from tests.simulation.simulator import seeds
 from tests.unit.bookkeeper.replication.cluster import Cluster, until_async, virtual
 
@@ -235,11 +235,11 @@ class Trouble:
             self._count(worker)
 
     def _count(self, worker: ReplicationWorker) -> None:
-        figures = worker.figures
-        self.done["resumed"] += figures.entries_resumed
-        self.done["filled"] += figures.members_filled
-        self.done["replaced"] += figures.members_replaced
-        self.done["recovered"] += figures.ledgers_recovered
+        metrics = worker.metrics
+        self.done["resumed"] += metrics.entries_resumed
+        self.done["filled"] += metrics.members_filled
+        self.done["replaced"] += metrics.members_replaced
+        self.done["recovered"] += metrics.ledgers_recovered
 
     async def _only_open_marked(self) -> bool:
         found = [await self.cluster.ledgers.read(i) for i in await self.cluster.marked()]

@@ -40,7 +40,7 @@ def test_a_repaired_ledger_is_told_once_with_what_was_done(
             )
             assert found is not None, text
             assert int(found[1]) == writer.ledger_id
-            assert int(found[3]) == worker.figures.bytes_copied > 21 * 100
+            assert int(found[3]) == worker.metrics.bytes_copied > 21 * 100
             assert sorted(found[2].split("; ")) == sorted(
                 [f"segment 0: {lost} to {after[0]}", f"segment 0: {forgetful} filled up"]
             )
@@ -73,7 +73,7 @@ def test_a_ledger_that_waits_tells_each_reason_once(caplog: pytest.LogCaptureFix
             assert ": closed by recovery; segment 0: " in text
 
     async def _has_failed(worker: object, times: int) -> bool:
-        return bool(worker.figures.failures >= times)  # type: ignore[attr-defined]
+        return bool(worker.metrics.failures >= times)  # type: ignore[attr-defined]
 
     with caplog.at_level(logging.INFO, _LOGGER):
         virtual(scenario)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from bookkeeper.replication.copy_source import _distance
 from bookkeeper.replication.errors import FragmentChangedError, RepairStoppedError
 from bookkeeper.replication.fragments import fragments_of
@@ -21,7 +21,7 @@ COPIED = LedgerMetadata(
     ensemble_size=2,
     write_quorum=2,
     ack_quorum=2,
-    segments=(Segment(0, ("a", "b")), Segment(10, ("a", "c"))),
+    segments=(EnsembleSegment(0, ("a", "b")), EnsembleSegment(10, ("a", "c"))),
     state=LedgerState.CLOSED,
     last_entry=19,
     length=200,
@@ -57,7 +57,7 @@ OPEN = dataclasses.replace(COPIED, state=LedgerState.OPEN, last_entry=-1, length
 
 def test_the_writer_may_have_gone_on() -> None:
     fragment = fragments_of(OPEN)[0]
-    longer = dataclasses.replace(OPEN, segments=(*OPEN.segments, Segment(15, ("d", "e"))))
+    longer = dataclasses.replace(OPEN, segments=(*OPEN.segments, EnsembleSegment(15, ("d", "e"))))
     assert named(_with_target(longer, fragment, 0, "n", go_on))[0] == ("n", "b")
     closed = dataclasses.replace(longer, state=LedgerState.CLOSED, last_entry=30)
     assert named(_with_target(closed, fragment, 0, "n", go_on))[0] == ("n", "b")
@@ -66,15 +66,21 @@ def test_the_writer_may_have_gone_on() -> None:
 @pytest.mark.parametrize(
     "segments",
     [
-        (Segment(0, ("x", "b")), Segment(10, ("a", "c"))),  # another worker was faster
-        (Segment(0, ("a", "n")), Segment(10, ("a", "c"))),  # it gave the target another slot
-        (Segment(0, ("a", "b")), Segment(12, ("a", "c"))),  # it ends elsewhere
-        (Segment(0, ("a", "b")),),
+        (
+            EnsembleSegment(0, ("x", "b")),
+            EnsembleSegment(10, ("a", "c")),
+        ),  # another worker was faster
+        (
+            EnsembleSegment(0, ("a", "n")),
+            EnsembleSegment(10, ("a", "c")),
+        ),  # it gave the target another slot
+        (EnsembleSegment(0, ("a", "b")), EnsembleSegment(12, ("a", "c"))),  # it ends elsewhere
+        (EnsembleSegment(0, ("a", "b")),),
     ],
 )
 @pytest.mark.parametrize("state", [LedgerState.CLOSED, LedgerState.OPEN])
 def test_a_segment_that_is_another_one_stays(
-    segments: tuple[Segment, ...], state: LedgerState
+    segments: tuple[EnsembleSegment, ...], state: LedgerState
 ) -> None:
     base = COPIED if state is LedgerState.CLOSED else OPEN
     changed = dataclasses.replace(base, segments=segments)
@@ -88,7 +94,7 @@ def test_the_last_segment_of_an_open_ledger_stays() -> None:
 
 
 def test_a_segment_that_is_gone() -> None:
-    other = dataclasses.replace(COPIED, segments=(Segment(0, ("a", "b")),))
+    other = dataclasses.replace(COPIED, segments=(EnsembleSegment(0, ("a", "b")),))
     with pytest.raises(FragmentChangedError):
         _with_target(other, fragments_of(COPIED)[1], 0, "n", go_on)
 
@@ -128,7 +134,7 @@ def test_a_target_that_failed_is_not_taken_again() -> None:
             await cluster.mark_all(members[0])
             worker = await cluster.add_worker(placement=FirstPlacement(random.Random(1)))
             await cluster.until_repaired()
-            assert worker.figures.failures == 0
+            assert worker.metrics.failures == 0
             metadata = await cluster.metadata(writer.ledger_id)
             assert metadata.segments[0].bookies[0] == good
 
@@ -151,7 +157,7 @@ def test_old_copies_are_read_before_they_count(keeps_rot: bool) -> None:
             await cluster.mark_all(old)
             worker = await cluster.add_worker()
             await cluster.until_repaired()
-            assert worker.figures.entries_copied == 10
+            assert worker.metrics.entries_copied == 10
 
             cluster.bookies[old].corrupt(writer.ledger_id, 4)
             cluster.clients[old].keeps_rot = keeps_rot
@@ -159,7 +165,7 @@ def test_old_copies_are_read_before_they_count(keeps_rot: bool) -> None:
             await cluster.kill(first)
             await cluster.mark_all(first)
             if keeps_rot:
-                await until(lambda: worker.figures.failures > 0)
+                await until(lambda: worker.metrics.failures > 0)
                 marker = await cluster.markers.read(writer.ledger_id)
                 assert marker is not None
                 assert f"{old} did not take the copies: it keeps damaged" in marker.reason
@@ -169,8 +175,8 @@ def test_old_copies_are_read_before_they_count(keeps_rot: bool) -> None:
             assert (old in metadata.segments[0].bookies) is not keeps_rot
             cluster.assert_whole(metadata)
             if not keeps_rot:
-                assert worker.figures.entries_copied == 11
-                assert worker.figures.entries_resumed == 9
+                assert worker.metrics.entries_copied == 11
+                assert worker.metrics.entries_resumed == 9
 
     virtual(scenario)
 

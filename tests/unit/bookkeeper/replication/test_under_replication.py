@@ -10,8 +10,8 @@ import pytest
 from bookkeeper.errors import LedgerMetadataError
 from bookkeeper.replication.under_replication import (
     CHECK_ALL_LEDGERS,
-    Disabled,
-    Marker,
+    ReplicationDisabled,
+    UnderreplicationMarker,
     UnderReplicationStore,
 )
 from metadata.embedded import EmbeddedMetadataStore
@@ -72,7 +72,7 @@ async def listed(markers: UnderReplicationStore) -> list[list[int]]:
     return [ids async for ids in markers.ledger_ids()]
 
 
-async def read(markers: UnderReplicationStore, ledger_id: int) -> Marker:
+async def read(markers: UnderReplicationStore, ledger_id: int) -> UnderreplicationMarker:
     marker = await markers.read(ledger_id)
     assert marker is not None
     return marker
@@ -80,7 +80,7 @@ async def read(markers: UnderReplicationStore, ledger_id: int) -> Marker:
 
 async def test_marks_merge(markers: UnderReplicationStore) -> None:
     await markers.mark(7, ["b1"])
-    assert await markers.read(7) == Marker(7, frozenset({"b1"}), 1000, 0)
+    assert await markers.read(7) == UnderreplicationMarker(7, frozenset({"b1"}), 1000, 0)
     await markers.mark(7, ["b2"], suspects=["b2"])
     marker = await read(markers, 7)
     assert (set(marker.bookies), set(marker.suspects)) == ({"b1", "b2"}, {"b2"})
@@ -333,7 +333,7 @@ async def test_the_switch(store: EmbeddedMetadataStore, markers: UnderReplicatio
     await markers.disable("zone a is down")
     await markers.disable("another reason")
     assert not await markers.is_enabled()
-    assert await markers.disabled() == Disabled("zone a is down", 1000)
+    assert await markers.disabled() == ReplicationDisabled("zone a is down", 1000)
     assert len(told) == 1
     await markers.enable()
     assert await markers.is_enabled()

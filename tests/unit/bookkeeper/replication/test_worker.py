@@ -43,7 +43,7 @@ def test_a_lost_bookie_is_replaced(quorums: tuple[int, int, int]) -> None:
                 assert lost not in metadata.segments[0].bookies
                 cluster.assert_whole(metadata)
             assert cluster.judged > 0
-            assert worker.figures.members_replaced > 0
+            assert worker.metrics.members_replaced > 0
 
     virtual(scenario)
 
@@ -59,7 +59,7 @@ def test_only_what_is_missing_is_copied() -> None:
             await cluster.mark_all(lost)
             worker = await cluster.add_worker()
             await cluster.until_repaired()
-            assert worker.figures.entries_copied == 20
+            assert worker.metrics.entries_copied == 20
             assert sum(len(client.added_ids) for client in cluster.clients.values()) == 20
 
     virtual(scenario)
@@ -103,7 +103,7 @@ def test_a_bookie_that_is_back_keeps_its_place() -> None:
             worker = await cluster.add_worker()
             await cluster.until_repaired()
             assert await cluster.metadata(writer.ledger_id) == before
-            assert worker.figures.entries_copied == 0
+            assert worker.metrics.entries_copied == 0
 
     virtual(scenario)
 
@@ -123,7 +123,7 @@ def test_a_bookie_that_misses_entries_gets_them_back() -> None:
             after = await cluster.metadata(writer.ledger_id)
             assert after == before
             cluster.assert_whole(after)
-            assert worker.figures.entries_copied == 3
+            assert worker.metrics.entries_copied == 3
 
     virtual(scenario)
 
@@ -201,11 +201,11 @@ def test_doubts_about_an_open_segment_wait_for_its_end() -> None:
             assert reason_of(marker) == (
                 f"copies of {doubted} are in doubt, and segment 0 is still written to"
             )
-            assert worker.figures.entries_copied == 0
+            assert worker.metrics.entries_copied == 0
             await writer.close()
             await cluster.until_repaired()
             cluster.assert_whole(await cluster.metadata(writer.ledger_id))
-            assert worker.figures.entries_copied == 1
+            assert worker.metrics.entries_copied == 1
 
     virtual(scenario)
 
@@ -228,11 +228,11 @@ def test_who_came_back_with_gaps_stays_marked_until_they_are_filled(in_recovery:
             assert reason_of(await cluster.markers.read(writer.ledger_id)) == (
                 f"segment 0: {returned} misses entries (7); it is still open"
             )
-            assert worker.figures.entries_copied == 0
+            assert worker.metrics.entries_copied == 0
             await cluster.client.open_ledger(writer.ledger_id, b"secret", recover=True)
             await cluster.until_repaired()
             cluster.assert_whole(await cluster.metadata(writer.ledger_id))
-            assert worker.figures.entries_copied == 1
+            assert worker.metrics.entries_copied == 1
 
     virtual(scenario)
 
@@ -252,7 +252,7 @@ def test_a_ledger_that_stays_open_doesn_t_stay_marked() -> None:
             listing = cluster.clients[other].list_entries
             cluster.clients[other].list_entries = hang  # type: ignore[method-assign]
             worker = await cluster.add_worker()
-            await until(lambda: worker.figures.failures >= 3)
+            await until(lambda: worker.metrics.failures >= 3)
             reason = reason_of(await cluster.markers.read(writer.ledger_id))
             assert reason.startswith(f"segment 0: {other} is registered, but does not answer")
             cluster.clients[other].list_entries = listing  # type: ignore[method-assign]
@@ -318,7 +318,7 @@ def test_an_entry_nobody_has_keeps_the_marker() -> None:
             entry = cluster.bookies[other].ledgers[writer.ledger_id].entries.pop(4)
             await cluster.mark_all(lost)
             worker = await cluster.add_worker()
-            await until(lambda: worker.figures.failures >= 3)
+            await until(lambda: worker.metrics.failures >= 3)
             reason = reason_of(await cluster.markers.read(writer.ledger_id))
             assert "entry 4 can't be read" in reason
             assert f"{other} does not have it" in reason
@@ -340,7 +340,7 @@ def test_back_off_grows() -> None:
             loop = asyncio.get_running_loop()
             times = []
             for count in range(1, 9):
-                await until(lambda count=count: worker.figures.failures >= count)  # type: ignore[misc]
+                await until(lambda count=count: worker.metrics.failures >= count)  # type: ignore[misc]
                 times.append(loop.time())
             pauses = [b - a for a, b in itertools.pairwise(times)]
             wanted = [9.375, 18.75, 37.5, 75, 150, 300, 300]
@@ -357,7 +357,7 @@ def test_another_bookie_helps_at_once() -> None:
             writer = await cluster.write(10, (2, 2, 2))
             await cluster.lose_first(writer)
             worker = await cluster.add_worker()
-            await until(lambda: worker.figures.failures >= 6)
+            await until(lambda: worker.metrics.failures >= 6)
             began = asyncio.get_running_loop().time()
             await cluster.add_bookie()
             await cluster.until_repaired()
@@ -380,7 +380,7 @@ def test_limbo_is_never_a_no() -> None:
             entry = cluster.bookies[limbo].ledgers[writer.ledger_id].entries.pop(6)
             await cluster.mark_all(lost)
             worker = await cluster.add_worker()
-            await until(lambda: worker.figures.failures >= 1)
+            await until(lambda: worker.metrics.failures >= 1)
             reason = reason_of(await cluster.markers.read(writer.ledger_id))
             assert f"{limbo} can't say if it has it" in reason
             cluster.bookies[limbo].ledgers[writer.ledger_id].entries[6] = entry
@@ -424,7 +424,7 @@ def test_a_target_that_fails_midway() -> None:
             await cluster.kill(lost)
             await cluster.mark_all(lost)
             worker = await cluster.add_worker()
-            await until(lambda: worker.figures.failures >= 1)  # both candidates died
+            await until(lambda: worker.metrics.failures >= 1)  # both candidates died
             assert lost in (await cluster.metadata(writer.ledger_id)).segments[0].bookies
             reason = reason_of(await cluster.markers.read(writer.ledger_id))
             assert "did not take the copies: UNAVAILABLE" in reason
@@ -434,7 +434,7 @@ def test_a_target_that_fails_midway() -> None:
             await cluster.until_repaired()
             cluster.assert_whole(await cluster.metadata(writer.ledger_id))
             # Whichever was taken in the end had the first batches already.
-            assert worker.figures.entries_resumed >= 10
+            assert worker.metrics.entries_resumed >= 10
 
     virtual(scenario)
 
@@ -453,7 +453,7 @@ def test_a_target_without_room_is_asked_again() -> None:
             await until(lambda: len(client.requests) >= 3)
             cluster.bookies[spare].refuse_adds = codes.OK
             await cluster.until_repaired()
-            assert worker.figures.failures == 0
+            assert worker.metrics.failures == 0
             cluster.assert_whole(await cluster.metadata(writer.ledger_id))
 
     virtual(scenario)
@@ -471,7 +471,7 @@ def test_a_registered_bookie_that_is_silent_gets_time() -> None:
             await asyncio.sleep(30)
             marker = await cluster.markers.read(writer.ledger_id)
             assert f"{silent} is registered, but does not answer" in reason_of(marker)
-            assert worker.figures.entries_copied == 0
+            assert worker.metrics.entries_copied == 0
             await cluster.until_repaired()
             took = asyncio.get_running_loop().time() - began
             assert 60 <= took < 70

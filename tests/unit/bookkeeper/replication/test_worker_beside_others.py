@@ -40,7 +40,7 @@ def test_an_idle_writer_is_fenced_after_the_grace_period() -> None:
             metadata = await cluster.metadata(writer.ledger_id)
             assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, 9)
             cluster.assert_whole(metadata)
-            assert worker.figures.ledgers_recovered == 1
+            assert worker.metrics.ledgers_recovered == 1
 
     virtual(scenario)
 
@@ -136,7 +136,7 @@ def test_a_recovery_that_cannot_decide_says_so() -> None:
             writer = await cluster.write(10, (2, 2, 1), close=False)
             lost = await cluster.lose_first(writer)
             worker = await cluster.add_worker()
-            await until(lambda: worker.figures.failures >= 2)
+            await until(lambda: worker.metrics.failures >= 2)
             reason = reason_of(await cluster.markers.read(writer.ledger_id))
             assert "it can't be closed" in reason
             await cluster.revive(lost)
@@ -156,10 +156,10 @@ def test_the_ledger_is_deleted_meanwhile() -> None:
             writer = await cluster.write(40)
             await cluster.lose_first(writer)
             worker = await cluster.add_worker()
-            await until(lambda: worker.figures.entries_copied >= 4)
+            await until(lambda: worker.metrics.entries_copied >= 4)
             await cluster.client.delete_ledger(writer.ledger_id)
             await cluster.until_repaired()
-            assert worker.figures.failures == 0
+            assert worker.metrics.failures == 0
 
     virtual(scenario)
 
@@ -216,7 +216,7 @@ def test_workers_share_the_ledgers() -> None:
             await cluster.until_repaired()
             for writer in writers:
                 cluster.assert_whole(await cluster.metadata(writer.ledger_id))
-            copied = [worker.figures.entries_copied for worker in workers]
+            copied = [worker.metrics.entries_copied for worker in workers]
             named = sum("b0" in w.metadata.segments[0].bookies for w in writers)
             assert sum(copied) == 5 * named  # nothing twice
             assert all(copied)
@@ -236,7 +236,7 @@ def test_two_workers_on_one_ledger_with_an_expired_lock(batch: int) -> None:
             lost = await cluster.lose_first(writer)
             first = await cluster.add_worker(seed=1)
             session = cluster.session_of(first)
-            await until(lambda: first.figures.entries_copied >= 5 * batch)
+            await until(lambda: first.metrics.entries_copied >= 5 * batch)
             old = session.session_id
             session.lose()
             cluster.server.expire(old)
@@ -366,7 +366,7 @@ def test_a_worker_dies_around_the_cas(after_cas: bool) -> None:
             cluster.server.before, cluster.server.lose_answer = at_the_cas, lose_answer
             await dead.wait()
             cluster.server.before = None
-            copied = first.figures.entries_copied
+            copied = first.metrics.entries_copied
             assert copied == 40
             await first.close()
             await session.close()
@@ -377,8 +377,8 @@ def test_a_worker_dies_around_the_cas(after_cas: bool) -> None:
             assert lost not in metadata.segments[0].bookies
             cluster.assert_whole(metadata)
             # Not one entry twice: the marker told who had them.
-            assert second.figures.entries_copied == 0
-            assert second.figures.entries_resumed == (0 if after_cas else 40)
+            assert second.metrics.entries_copied == 0
+            assert second.metrics.entries_resumed == (0 if after_cas else 40)
 
     virtual(scenario)
 
@@ -422,14 +422,14 @@ def test_switched_off_in_the_middle_of_work() -> None:
             writer = await cluster.write(100)
             lost = await cluster.lose_first(writer)
             worker = await cluster.add_worker()
-            await until(lambda: worker.figures.entries_copied >= 10)
+            await until(lambda: worker.metrics.entries_copied >= 10)
             await cluster.markers.disable("an operator wants to look")
             await asyncio.sleep(1)
-            copied = worker.figures.entries_copied
+            copied = worker.metrics.entries_copied
             assert copied < 50
             await asyncio.sleep(2000)
-            assert worker.figures.entries_copied == copied
-            assert worker.figures.ledgers_under_repair == 0
+            assert worker.metrics.entries_copied == copied
+            assert worker.metrics.ledgers_under_repair == 0
             assert lost in (await cluster.metadata(writer.ledger_id)).segments[0].bookies
             await cluster.markers.enable()
             began = asyncio.get_running_loop().time()
@@ -449,7 +449,7 @@ def test_switched_off_from_the_start() -> None:
             await cluster.mark_all("b0")
             worker = await cluster.add_worker()
             await asyncio.sleep(100)
-            assert worker.figures.entries_copied == 0
+            assert worker.metrics.entries_copied == 0
             await cluster.markers.enable()
             await cluster.until_repaired()
             for writer in writers:
@@ -546,7 +546,7 @@ def test_ledgers_that_others_repaired_are_forgotten() -> None:
             for ledger_id in range(50):
                 locks.append(await cluster.markers.lock(ledger_id))
                 await cluster.markers.mark(ledger_id, ["b0"])
-            await until(lambda: worker.figures.ledgers_waiting == 50)
+            await until(lambda: worker.metrics.ledgers_waiting == 50)
             for ledger_id, lock in enumerate(locks):
                 assert await cluster.markers.clear(ledger_id, 0)
                 assert lock is not None
@@ -590,7 +590,7 @@ def test_a_limit_on_bytes() -> None:
             began = asyncio.get_running_loop().time()
             await cluster.until_repaired()
             took = asyncio.get_running_loop().time() - began
-            assert worker.figures.bytes_copied / 100_000 == pytest.approx(took, rel=0.03)
+            assert worker.metrics.bytes_copied / 100_000 == pytest.approx(took, rel=0.03)
 
     virtual(scenario)
 

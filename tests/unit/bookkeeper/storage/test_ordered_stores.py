@@ -13,7 +13,7 @@ import pytest
 from bookkeeper.storage.lmdb_store import LmdbStore
 from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.storage.ordered_store import Changes, OrderedStore, iterate
+from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction, iterate
 
 
 @pytest.fixture(params=["lmdb", "memory"])
@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OrderedSto
 
 
 def fill(store: OrderedStore, *keys: bytes) -> None:
-    store.commit(Changes(puts=[(key, b"v" + key) for key in keys]), "x")
+    store.commit(StoreTransaction(puts=[(key, b"v" + key) for key in keys]), "x")
 
 
 def test_get_floor_range(store: OrderedStore) -> None:
@@ -51,7 +51,7 @@ def test_get_floor_range(store: OrderedStore) -> None:
 def test_a_commit_applies_range_deletes_then_deletes_then_puts(store: OrderedStore) -> None:
     fill(store, b"a", b"b", b"c", b"d")
     store.commit(
-        Changes(
+        StoreTransaction(
             puts=[(b"b", b"new"), (b"e", b"e")],
             deletes=[b"d", b"nothing"],
             delete_ranges=[(b"b", b"d"), (b"x", b"z")],
@@ -68,7 +68,7 @@ def test_both_stores_agree_on_random_transactions(tmp_path: Path) -> None:
     keys = [bytes([at]) for at in range(40)]
     for _ in range(60):
         first, end = sorted(rng.sample(keys, 2))
-        changes = Changes(
+        changes = StoreTransaction(
             puts=[(key, rng.randbytes(3)) for key in rng.sample(keys, 5)],
             deletes=rng.sample(keys, 3),
             delete_ranges=[(first, end)] if rng.random() < 0.3 else [],
@@ -85,7 +85,7 @@ def test_lmdb_keeps_commits_and_reports_a_full_map_as_no_space(tmp_path: Path) -
     store = LmdbStore(tmp_path / "index", map_bytes=1 << 18)
     fill(store, b"kept")
     with pytest.raises(OSError, match="index") as caught:
-        store.commit(Changes(puts=[(b"%d" % at, bytes(3000)) for at in range(200)]), "x")
+        store.commit(StoreTransaction(puts=[(b"%d" % at, bytes(3000)) for at in range(200)]), "x")
     assert caught.value.errno == errno.ENOSPC
     store.close()
     store = LmdbStore(tmp_path / "index")

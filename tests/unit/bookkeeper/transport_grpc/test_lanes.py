@@ -15,6 +15,17 @@ from hypothesis import strategies as st
 
 from bookkeeper import codes
 from bookkeeper.transport import AddRequest, BookieClient
+from bookkeeper.transport_grpc.add_connection import (
+    FIRST_FRAME,
+    TICKET_BYTES,
+    AddConnectionOffer,
+    FrameSplitter,
+)
+from bookkeeper.transport_grpc.add_connection_client import (
+    AddConnectionListener,
+    ClientAddConnection,
+)
+from bookkeeper.transport_grpc.add_connection_server import AddConnectionServer, ServerAddConnection
 from bookkeeper.transport_grpc.add_frames import (
     ANSWER_RUN,
     FRAME_HEADER,
@@ -27,9 +38,6 @@ from bookkeeper.transport_grpc.add_frames import (
 from bookkeeper.transport_grpc.add_service import AddService
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.lane import FIRST_FRAME, TICKET_BYTES, FrameCutter, LaneOffer
-from bookkeeper.transport_grpc.lane_client import ClientLane, LaneOwner
-from bookkeeper.transport_grpc.lane_door import LaneDoor, ServerLane
 from tests.unit.bookkeeper.client import conftest
 from tests.unit.bookkeeper.transport_grpc.test_add_frames import make_request
 from tests.unit.bookkeeper.transport_grpc.test_add_sender import Bench, FakeCall
@@ -51,7 +59,7 @@ def frame(entry_id: int, body: bytes = b"body") -> bytes:
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_frames_are_the_same_however_they_arrive(sizes: list[int], rng: random.Random) -> None:
     stream = b"".join(frame(number, bytes(size)) for number, size in enumerate(sizes))
-    cutter, found = FrameCutter(_FRAME_MAX), []
+    cutter, found = FrameSplitter(_FRAME_MAX), []
     at = 0
     while at < len(stream):
         end = at + rng.choice((1, 2, 7, 30, 200, 1000))
@@ -73,7 +81,7 @@ def test_frames_are_the_same_however_they_arrive(sizes: list[int], rng: random.R
 @pytest.mark.parametrize("step", [1, 100])
 def test_a_header_that_no_frame_has_is_refused(size: int, count: int, says: str, step: int) -> None:
     header = FRAME_HEADER.pack(size, count, 1, 0, 0, 0)
-    cutter = FrameCutter(_FRAME_MAX)
+    cutter = FrameSplitter(_FRAME_MAX)
 
     def feed() -> None:
         for at in range(0, len(header), step):
@@ -84,12 +92,14 @@ def test_a_header_that_no_frame_has_is_refused(size: int, count: int, says: str,
 
 
 def test_an_offer_is_no_answers() -> None:
-    offer = LaneOffer.make(3181)
-    assert LaneOffer.decode(offer.encode()) == offer
+    offer = AddConnectionOffer.make(3181)
+    assert AddConnectionOffer.decode(offer.encode()) == offer
     assert len(offer.encode()) % ANSWER_RUN.size != 0
-    assert LaneOffer.decode(encode_answers([(0, codes.OK)])) is None
-    other = LaneOffer.make(3181)
-    assert len({offer.ticket, offer.countersign, other.ticket, other.countersign}) == 4
+    assert AddConnectionOffer.decode(encode_answers([(0, codes.OK)])) is None
+    other = AddConnectionOffer.make(3181)
+    assert (
+        len({offer.client_token, offer.server_token, other.client_token, other.server_token}) == 4
+    )
 
 
 # ---- a bookie's end, with a transport and a gRPC context that the test plays
@@ -184,30 +194,30 @@ class Served:
     def __init__(self, **settings: Any) -> None:
         self.bookie, self.context = FakeBookie(), FakeContext()
         self.service = AddService(TransportConfig(**settings))
-        self.door = LaneDoor(_FRAME_MAX)
+        self.door = AddConnectionServer(_FRAME_MAX)
         self.wire = Wire()
-        self.lane = ServerLane(self.door)
+        self.connection = ServerAddConnection(self.door)
         self.task = asyncio.get_running_loop().create_task(
             self.service.run(
                 cast("BookieClient", self.bookie), self.context, cast("Any", self), self.door
             )
         )
 
-    # StreamWatch
+    # StreamAuthorizer
     def begin(self, refuse: Callable[[str], None]) -> None:
         self.refuse = refuse
 
     def end(self) -> None:
         pass
 
-    async def take_offer(self) -> LaneOffer:
+    async def take_offer(self) -> AddConnectionOffer:
         await eventually(lambda: bool(self.context.written))
-        offer = LaneOffer.decode(self.context.written.pop(0))
+        offer = AddConnectionOffer.decode(self.context.written.pop(0))
         assert offer is not None
-        self.wire.owner = self.lane
-        self.lane.connection_made(self.wire)
-        self.lane.data_received(offer.ticket)
-        assert self.wire.written == offer.countersign
+        self.wire.owner = self.connection
+        self.connection.connection_made(self.wire)
+        self.connection.data_received(offer.client_token)
+        assert self.wire.written == offer.server_token
         self.wire.written = b""
         return offer
 
@@ -243,7 +253,7 @@ async def test_frames_of_both_ways_are_taken_in_order(seed: int) -> None:
                 del slow[:count]
             case 1 if fast and served.wire.reads:
                 size = rng.choice((1, 10, 100, 1000))
-                served.lane.data_received(fast[:size])
+                served.connection.data_received(fast[:size])
                 fast = fast[size:]
             case 2 if served.bookie.waiting:
                 served.bookie.answer(rng.randrange(len(served.bookie.waiting)))
@@ -261,8 +271,8 @@ async def test_frames_of_both_ways_are_taken_in_order(seed: int) -> None:
 async def test_a_lane_that_is_lost_ends_its_stream() -> None:
     served = Served()
     await served.take_offer()
-    served.lane.data_received(FIRST_FRAME.pack(0) + frame(0))
-    served.lane.connection_lost(ConnectionResetError())
+    served.connection.data_received(FIRST_FRAME.pack(0) + frame(0))
+    served.connection.connection_lost(ConnectionResetError())
     with pytest.raises(Aborted):
         await served.task
     assert served.context.status == (grpc.StatusCode.UNAVAILABLE, "the lane is lost")
@@ -280,7 +290,7 @@ async def test_a_lane_that_is_lost_ends_its_stream() -> None:
 async def test_garbage_on_a_lane_ends_the_stream_with_the_reason(garbage: bytes) -> None:
     served = Served()
     await served.take_offer()
-    served.lane.data_received(garbage)
+    served.connection.data_received(garbage)
     with pytest.raises(Aborted):
         await served.task
     assert served.context.status is not None
@@ -293,12 +303,12 @@ async def test_no_frame_comes_twice_or_on_both_ways() -> None:
     await late.take_offer()
     late.context.messages.put_nowait(frame(0) + frame(1))
     await eventually(lambda: late.bookie.entries == [0, 1])
-    late.lane.data_received(FIRST_FRAME.pack(1) + frame(1))  # it came already
+    late.connection.data_received(FIRST_FRAME.pack(1) + frame(1))  # it came already
     with pytest.raises(Aborted):
         await late.task
     both = Served()
     await both.take_offer()
-    both.lane.data_received(FIRST_FRAME.pack(0) + frame(0))
+    both.connection.data_received(FIRST_FRAME.pack(0) + frame(0))
     both.context.messages.put_nowait(frame(1))
     with pytest.raises(Aborted):
         await both.task
@@ -310,7 +320,7 @@ async def test_no_frame_comes_twice_or_on_both_ways() -> None:
 async def test_a_refused_stream_answers_what_it_took_over_the_lane_and_takes_no_more() -> None:
     served = Served()
     await served.take_offer()
-    served.lane.data_received(FIRST_FRAME.pack(0) + frame(0))
+    served.connection.data_received(FIRST_FRAME.pack(0) + frame(0))
     served.refuse("expired")
     assert not served.wire.reads
     await asyncio.sleep(0)
@@ -325,14 +335,14 @@ async def test_a_refused_stream_answers_what_it_took_over_the_lane_and_takes_no_
 async def test_who_does_not_read_its_answers_is_not_read_either() -> None:
     served = Served()
     await served.take_offer()
-    served.lane.data_received(FIRST_FRAME.pack(0) + frame(0))
-    served.lane.pause_writing()
+    served.connection.data_received(FIRST_FRAME.pack(0) + frame(0))
+    served.connection.pause_writing()
     assert not served.wire.reads
     served.bookie.answer()
     for _ in range(5):
         await asyncio.sleep(0)
     assert served.answered() == []
-    served.lane.resume_writing()
+    served.connection.resume_writing()
     await eventually(lambda: served.answered() == [0] and served.wire.reads)
     await served.close()
 
@@ -342,7 +352,7 @@ async def test_a_lane_that_waits_for_another_ones_answers_goes_on() -> None:
     served.service.limit(100)
     await served.take_offer()
     served.service.pending_bytes += 200  # of another stream
-    served.lane.data_received(FIRST_FRAME.pack(0) + frame(0))
+    served.connection.data_received(FIRST_FRAME.pack(0) + frame(0))
     served.bookie.answer()
     await eventually(lambda: served.answered() == [0])
     assert not served.wire.reads
@@ -352,20 +362,24 @@ async def test_a_lane_that_waits_for_another_ones_answers_goes_on() -> None:
 
 
 async def test_a_stranger_at_the_lanes_door_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookkeeper.transport_grpc.lane_door._STRANGERS_MAX", 3)
+    monkeypatch.setattr("bookkeeper.transport_grpc.add_connection_server._UNAUTHENTICATED_MAX", 3)
     served = Served()
     offer = await served.take_offer()
 
-    def stranger() -> tuple[ServerLane, Wire]:
-        wire, lane = Wire(), ServerLane(served.door)
-        wire.owner = lane
-        lane.connection_made(wire)
-        return lane, wire
+    def stranger() -> tuple[ServerAddConnection, Wire]:
+        wire, connection = Wire(), ServerAddConnection(served.door)
+        wire.owner = connection
+        connection.connection_made(wire)
+        return connection, wire
 
-    for ticket in (bytes(TICKET_BYTES), offer.countersign, offer.ticket):  # that one is used
-        lane, wire = stranger()
-        lane.data_received(ticket[:5])
-        lane.data_received(ticket[5:] + frame(0))
+    for client_token in (
+        bytes(TICKET_BYTES),
+        offer.server_token,
+        offer.client_token,
+    ):  # that one is used
+        connection, wire = stranger()
+        connection.data_received(client_token[:5])
+        connection.data_received(client_token[5:] + frame(0))
         assert wire.gone
         assert wire.written == b""
     wires = [stranger()[1] for _ in range(4)]
@@ -379,9 +393,9 @@ async def test_a_stranger_at_the_lanes_door_gets_nothing(monkeypatch: pytest.Mon
 
 
 async def test_a_stranger_who_says_nothing_has_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookkeeper.transport_grpc.lane_door._TICKET_S", 0.01)
-    door, wire = LaneDoor(_FRAME_MAX), Wire()
-    ServerLane(door).connection_made(wire)
+    monkeypatch.setattr("bookkeeper.transport_grpc.add_connection_server._TICKET_S", 0.01)
+    door, wire = AddConnectionServer(_FRAME_MAX), Wire()
+    ServerAddConnection(door).connection_made(wire)
     await eventually(lambda: wire.gone)
 
 
@@ -394,26 +408,28 @@ class LaneBench(Bench):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.wires: list[Wire] = []
-        self.lanes: list[ClientLane] = []
+        self.add_connections: list[ClientAddConnection] = []
         self.lane_error: OSError | None = None
         self.sender._take_offer = self._take_offer
 
-    async def _take_offer(self, offer: LaneOffer, owner: LaneOwner) -> ClientLane:
+    async def _take_offer(
+        self, offer: AddConnectionOffer, owner: AddConnectionListener
+    ) -> ClientAddConnection:
         if self.lane_error is not None:
             raise self.lane_error
-        wire, lane = Wire(), ClientLane(offer, owner)
-        wire.owner = lane
-        lane.connection_made(wire)
-        lane.data_received(offer.countersign)
+        wire, connection = Wire(), ClientAddConnection(offer, owner)
+        wire.owner = connection
+        connection.connection_made(wire)
+        connection.data_received(offer.server_token)
         self.wires.append(wire)
-        self.lanes.append(lane)
-        return lane
+        self.add_connections.append(connection)
+        return connection
 
     async def begin(self) -> FakeCall:
         """One frame over gRPC, then a lane."""
         self.add(0)
         await eventually(lambda: bool(self.calls and self.calls[-1].written))
-        self.calls[-1].answers.put_nowait(LaneOffer.make(1).encode())
+        self.calls[-1].answers.put_nowait(AddConnectionOffer.make(1).encode())
         await eventually(lambda: bool(self.wires and len(self.wires[-1].written) > TICKET_BYTES))
         return self.calls[-1]
 
@@ -435,7 +451,7 @@ async def test_a_sender_goes_on_over_the_lane_and_takes_answers_from_both_ways()
     assert len(call.written) == 1
     answers = encode_answers([(0, codes.OK), (1, codes.OK)])
     for at in range(len(answers)):
-        bench.lanes[0].data_received(answers[at : at + 1])
+        bench.add_connections[0].data_received(answers[at : at + 1])
     await eventually(lambda: len(bench.codes) == 3)
     bench.add(3)
     await eventually(lambda: bench.carried() == [1, 2, 3])
@@ -450,7 +466,7 @@ async def test_what_is_on_its_way_over_grpc_counts_before_the_lane_begins() -> N
     bench.may_write = False
     bench.add(0)
     await eventually(lambda: bool(bench.calls and bench.calls[0].written))
-    bench.calls[0].answers.put_nowait(LaneOffer.make(1).encode())
+    bench.calls[0].answers.put_nowait(AddConnectionOffer.make(1).encode())
     await eventually(lambda: bool(bench.wires))
     bench.add(2)
     for _ in range(20):
@@ -467,7 +483,7 @@ async def test_without_a_lane_everything_stays_with_grpc() -> None:
     bench.lane_error = ConnectionRefusedError("nobody there")
     bench.add(0)
     await eventually(lambda: bool(bench.calls and bench.calls[0].written))
-    bench.calls[0].answers.put_nowait(LaneOffer.make(1).encode())
+    bench.calls[0].answers.put_nowait(AddConnectionOffer.make(1).encode())
     bench.calls[0].answers.put_nowait(encode_answers([(0, codes.OK)]))
     await eventually(lambda: bench.codes == {0: codes.OK})
     bench.add(1)
@@ -488,7 +504,7 @@ async def test_a_lost_lane_fails_what_waits(
     call = await bench.begin()
     bench.add(1)
     await eventually(lambda: bench.carried() == [1])
-    bench.lanes[0].connection_lost(ConnectionResetError("cut"))
+    bench.add_connections[0].connection_lost(ConnectionResetError("cut"))
     bench.add(2)
     if stream_says_why:
         call.answers.put_nowait(FrameError("because"))
@@ -509,7 +525,7 @@ async def test_answers_to_what_was_never_sent_end_the_lane(
     await bench.begin()
     bench.add(1)
     await eventually(lambda: bench.carried() == [1])
-    bench.lanes[0].data_received(answers)
+    bench.add_connections[0].data_received(answers)
     await eventually(lambda: bench.codes.get(1) == codes.UNAVAILABLE)
     assert isinstance(bench.failures[0], FrameError)
     await bench.sender.close()
@@ -527,14 +543,14 @@ async def test_with_another_token_the_lane_is_drained_and_a_new_stream_begins() 
             await asyncio.sleep(0)
     draining = bench.sender._sender
     bench.add(4)
-    bench.lanes[0].pause_writing()
-    bench.lanes[0].resume_writing()
+    bench.add_connections[0].pause_writing()
+    bench.add_connections[0].resume_writing()
     for _ in range(20):
         await asyncio.sleep(0)
     assert bench.sender._sender is draining, "one drain at a time"
     assert bench.carried() == [1]
     assert not call.ended
-    bench.lanes[0].data_received(encode_answers([(0, codes.OK), (1, codes.OK)]))
+    bench.add_connections[0].data_received(encode_answers([(0, codes.OK), (1, codes.OK)]))
     await eventually(lambda: call.ended)
     call.answers.put_nowait(grpc.aio.EOF)
     await eventually(lambda: len(bench.calls) == 2 and bool(bench.calls[1].written))
@@ -548,12 +564,12 @@ async def test_with_another_token_the_lane_is_drained_and_a_new_stream_begins() 
 async def test_what_a_full_lane_does_not_take_waits_and_goes_as_one() -> None:
     bench = LaneBench()
     await bench.begin()
-    bench.lanes[0].pause_writing()
+    bench.add_connections[0].pause_writing()
     for first in range(1, 5):
         bench.add(first)
         await asyncio.sleep(0)
     assert bench.carried() == []
-    bench.lanes[0].resume_writing()
+    bench.add_connections[0].resume_writing()
     await eventually(lambda: bench.carried() == [1, 2, 3, 4])
     assert len(decode_message(bench.wires[0].written[TICKET_BYTES + FIRST_FRAME.size :])) == 1
     await bench.sender.close()
@@ -566,9 +582,9 @@ async def test_a_client_believes_only_the_bookie_that_made_the_offer() -> None:
 
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Impostor, "127.0.0.1", 0)
-    offer = LaneOffer.make(server.sockets[0].getsockname()[1])
+    offer = AddConnectionOffer.make(server.sockets[0].getsockname()[1])
     try:
         with pytest.raises(ConnectionError, match="isn't the bookie"):
-            await ClientLane.connect("127.0.0.1", offer, LaneBench().sender)
+            await ClientAddConnection.connect("127.0.0.1", offer, LaneBench().sender)
     finally:
         server.close()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookkeeper import codes
-from bookkeeper.transport import ALL_ENTRIES, CutReply, Stripe
+from bookkeeper.transport import ALL_ENTRIES, Stripe, TruncatedReply
 from bookkeeper.transport_grpc.errors import FrameError
 from bookkeeper.transport_grpc.read_frames import (
     CUT,
@@ -110,9 +110,11 @@ def test_a_truncated_reply_is_refused(packets: list[bytes], data: st.DataObject)
         decode_read_reply(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
 
 
-def cut_reply(packets: list[bytes], head_bytes: int, code: int = 0, first: int = 0) -> CutReply:
+def cut_reply(
+    packets: list[bytes], head_bytes: int, code: int = 0, first: int = 0
+) -> TruncatedReply:
     cut = [packet[: 36 + head_bytes] for packet in packets]
-    return CutReply(code, first, cut, [len(packet) for packet in packets])
+    return TruncatedReply(code, first, cut, [len(packet) for packet in packets])
 
 
 _PACKETS = st.lists(st.binary(min_size=1, max_size=80), max_size=20)

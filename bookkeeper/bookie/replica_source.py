@@ -1,0 +1,156 @@
+"""Where a bookie gets what it lost: the other bookies of a ledger, and the metadata.
+
+A narrow door, so that a bookie needs no ledger client: whoever runs it hands one over, or none
+(standalone: there is no other copy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from bookkeeper import codes
+from bookkeeper.client import quorum
+from bookkeeper.client.ledger_store import LedgerStore
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.errors import BookkeeperError
+from bookkeeper.ledger_metadata import LedgerMetadata
+from bookkeeper.packet import decode_header, is_intact
+from bookkeeper.transport import BookieClient
+
+_READ_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class FetchedEntries:
+    """Sound packets of consecutive entries.
+
+    Attributes:
+        absent: none, and each of the other replicas has said that it doesn't hold the first one.
+        reason: why there are none.
+    """
+
+    packets: list[bytes] = field(default_factory=list)
+    absent: bool = False
+    reason: str = ""
+
+
+class ReplicaSource(Protocol):
+    """See the module's text."""
+
+    def ledger_ids(self) -> AsyncIterator[Sequence[int]]:
+        """All ledgers, ascending, in pieces. Raises: MetadataError."""
+        ...
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """None: there is no such ledger. Raises: MetadataError, LedgerMetadataError."""
+        ...
+
+    async def fetch(self, metadata: LedgerMetadata, first: int, end: int) -> FetchedEntries:
+        """Entries from ``first`` on, at most up to ``end`` (not in it); never raises."""
+        ...
+
+    async def recover(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        """Fence the ledger's writer and close it. Raises: LedgerError, MetadataError: later."""
+        ...
+
+    async def repairs(self) -> Mapping[int, bytes]:
+        """Ledgers under repair, and what tells this repair from a later one. Raises: MetadataError.
+
+        One that ended is missed only after its changes of metadata show.
+        """
+        ...
+
+
+class RecoverLedger(Protocol):
+    """``client.async_ledger_recovery.recover_ledger`` with all but the ledger given."""
+
+    async def __call__(self, ledger_id: int) -> LedgerMetadata: ...
+
+
+class EnsembleReplicaSource:
+    """``ReplicaSource`` by way of a pool of bookies.
+
+    Args:
+        repairs: ``UnderReplicationStore.repairs``, in the session of ``ledgers``.
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        ledgers: LedgerStore,
+        pool: BookiePool,
+        recover: RecoverLedger,
+        repairs: Callable[[], Awaitable[Mapping[int, bytes]]],
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._ledgers = ledgers
+        self._pool = pool
+        self._recover = recover
+        self._repairs = repairs
+
+    async def ledger_ids(self) -> AsyncIterator[Sequence[int]]:
+        async for found in self._ledgers.ranges():
+            yield found.ledger_ids
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        found = await self._ledgers.read(ledger_id)
+        return None if found is None else found.metadata
+
+    async def recover(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        return await self._recover(metadata.ledger_id)
+
+    async def repairs(self) -> Mapping[int, bytes]:
+        return await self._repairs()
+
+    async def fetch(self, metadata: LedgerMetadata, first: int, end: int) -> FetchedEntries:
+        segment = metadata.segment_of(first)
+        segment_end = metadata.segment_end(first)
+        if segment_end is not None:
+            end = min(end, segment_end)
+        slots = quorum.write_set(first, metadata.ensemble_size, metadata.write_quorum)
+        others = [segment.bookies[slot] for slot in slots]
+        others = [bookie_id for bookie_id in others if bookie_id != self._bookie_id]
+        if not others:
+            return FetchedEntries(absent=True, reason="there is no other copy")
+        reasons: list[str] = []
+        denials = 0
+        for bookie_id in others:
+            client = self._pool.client(bookie_id)
+            code, packets = await _read(client, metadata, first, end)
+            if packets:
+                return FetchedEntries(packets)
+            denials += codes.is_explicit_negative(code)
+            reasons.append(f"{bookie_id}: {codes.code_name(code)}")
+        return FetchedEntries(absent=denials == len(others), reason=", ".join(reasons))
+
+
+async def _read(
+    client: BookieClient, metadata: LedgerMetadata, first: int, end: int
+) -> tuple[int, list[bytes]]:
+    """The result code, and the sound packets from ``first`` on."""
+    ledger_id = metadata.ledger_id
+    try:
+        reply = await client.read_entries(
+            ledger_id, first, end - first, _READ_BYTES, creator=metadata.creator_token
+        )
+    except BookkeeperError:
+        return codes.UNAVAILABLE, []
+    packets: list[bytes] = []
+    for entry_id, packet in enumerate(reply.packets[: end - first], first):
+        if not is_intact(packet) or decode_header(packet)[:2] != (ledger_id, entry_id):
+            if not packets:  # it should know
+                await _report(client, ledger_id, entry_id)
+                return codes.IO_ERROR, []
+            break
+        packets.append(bytes(packet))
+    code = codes.UNAVAILABLE if reply.code == codes.OK and not packets else reply.code
+    return code, packets
+
+
+async def _report(client: BookieClient, ledger_id: int, entry_id: int) -> None:
+    try:
+        await client.report_corrupt(ledger_id, entry_id)
+    except BookkeeperError:  # it will find out by itself
+        return

@@ -1,0 +1,42 @@
+"""From settings to a policy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE, PlacementConfig
+from bookkeeper.client.placement.node_location import Locate
+from bookkeeper.client.placement.policy import EnsemblePlacementPolicy, PlacementRandom
+from bookkeeper.client.placement.rack_aware import RackAwarePlacement
+from bookkeeper.client.placement.random_placement import RandomPlacement
+from bookkeeper.client.placement.weighted_selection import Weigh, WeightedRandomSelection
+from bookkeeper.client.placement.wrappers import OpportunisticStripingPlacement, QuarantinePlacement
+from bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
+
+
+def make_placement(
+    config: PlacementConfig,
+    rng: PlacementRandom,
+    locate: Locate,
+    quarantined: Callable[[], Collection[str]],
+    weigh: Weigh | None = None,
+) -> EnsemblePlacementPolicy:
+    """The policy of these settings.
+
+    Args:
+        locate: a bookie's path; asked at each choice, as bookies may move.
+        quarantined: bookies that are chosen only when others don't suffice.
+        weigh: free bytes by bookie; asked only if ``by_free_space`` is set.
+    """
+    selection = WeightedRandomSelection(
+        rng, weigh if config.by_free_space else None, config.max_weight_multiple
+    )
+    policy: EnsemblePlacementPolicy
+    if config.policy == ZONE_AWARE:
+        policy = ZoneAwarePlacement(config.zones, locate, selection)
+    elif config.policy == RACK_AWARE:
+        policy = RackAwarePlacement(config.racks, locate, selection)
+    else:
+        policy = RandomPlacement(selection)
+    avoiding = QuarantinePlacement(policy, quarantined)
+    return OpportunisticStripingPlacement(avoiding) if config.opportunistic_striping else avoiding

@@ -1,0 +1,118 @@
+"""Options of several commands: each may stand before the command's name and behind it.
+
+``magnetar --url U produce`` and ``magnetar produce --url U`` are the same, as both are to Pulsar's
+tools. Before the name they have their defaults; behind it only what is given counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.cli.argument_values import PARSERS
+
+__all__ = ["ADMIN", "CLIENTS", "PIPELINE", "PROFILES", "add_globals", "misplaced"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Global:
+    flags: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    default: Any = None
+
+    @property
+    def dest(self) -> str:
+        return self.flags[0].lstrip("-").replace("-", "_")
+
+
+def _option(*flags: str, metavar: str, help: str, default: Any = None, **more: Any) -> _Global:
+    return _Global(flags, {"metavar": metavar, "help": help, **more}, default)
+
+
+def _switch(flag: str, help: str) -> _Global:
+    return _Global((flag,), {"action": "store_true", "help": help}, default=False)
+
+
+_GLOBALS: Final = (
+    _option("--profile", metavar="NAME", help="cluster to talk to (magnetar profiles)"),
+    _option("--url", metavar="URL", help="pulsar://host:port, or ws://host:port for HTTP's port"),
+    _option("--admin-url", metavar="URL", help="http://host:port of a broker (of the profile)"),
+    _option(
+        "--listener-name", metavar="NAME", help="which of a broker's advertised addresses to use"
+    ),
+    _option(
+        "--proxy-url",
+        metavar="URL",
+        help="pulsar+ssl://host:port that forwards by the server's name in TLS (SNI)",
+    ),
+    _option(
+        "--proxy-protocol", metavar="SNI", help="how the proxy forwards (SNI)", choices=("SNI",)
+    ),
+    _option(
+        *("--memory-limit", "-ml"),
+        metavar="SIZE",
+        help="bytes on their way at once, of produce; 0: no limit (0)",
+        type=PARSERS["bytes"],
+    ),
+    _option(
+        "--auth-plugin", metavar="NAME", help="token, oauth2, basic, tls, or Pulsar's class name"
+    ),
+    _option(
+        "--auth-params",
+        metavar="TEXT",
+        help="token:TEXT, file:///path, or what else the plugin takes",
+    ),
+    _option(
+        *("--tls-trust-cert-path", "--tlsTrustCertsFilePath"),
+        metavar="FILE",
+        help="PEM file of the authorities to trust (those of the system)",
+    ),
+    _switch("--tls-allow-insecure", "don't look at the server's certificate"),
+    _option(
+        "--request-timeout", metavar="SECONDS", help="of HTTP calls (60)", type=float, default=60.0
+    ),
+    _switch("--json", "always print JSON"),
+)
+_ACCESS: Final = frozenset(
+    ("auth_plugin", "auth_params", "tls_trust_cert_path", "tls_allow_insecure")
+)
+_ROUTE: Final = frozenset(("listener_name", "proxy_url", "proxy_protocol"))
+CLIENTS: Final = _ACCESS | _ROUTE | {"profile", "url", "memory_limit"}
+ADMIN: Final = _ACCESS | {"profile", "admin_url", "request_timeout", "json"}
+PROFILES: Final = _ACCESS | _ROUTE | {"url", "admin_url"}
+PIPELINE: Final = _ACCESS | {"profile", "url", "admin_url", "json"}
+
+
+def add_globals(
+    parser: argparse.ArgumentParser,
+    names: frozenset[str] | None = None,
+    *,
+    taken: Iterable[str] = (),
+    hidden: bool = False,
+) -> None:
+    """Add those options to a parser.
+
+    Args:
+        names: None: all of them, with their defaults: of the whole command line.
+        taken: flags that mean something else to this parser.
+        hidden: not in its help, which says enough without them.
+    """
+    used = frozenset(taken)
+    for each in _GLOBALS:
+        if (names is not None and each.dest not in names) or used.intersection(each.flags):
+            continue
+        settings = dict(each.settings)
+        if hidden:
+            settings["help"] = argparse.SUPPRESS
+        default = each.default if names is None else argparse.SUPPRESS
+        parser.add_argument(*each.flags, dest=each.dest, default=default, **settings)
+
+
+def misplaced(options: argparse.Namespace, names: frozenset[str]) -> str | None:
+    """The flag of an option that was given and isn't one of the command's; None: there is none."""
+    for each in _GLOBALS:
+        if each.dest not in names and getattr(options, each.dest, each.default) != each.default:
+            return each.flags[0]
+    return None

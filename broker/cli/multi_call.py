@@ -1,0 +1,350 @@
+"""Words that are more than one plain call: several calls, another path, a message to show."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from broker.cli.admin_command import CommandRun, check
+from broker.cli.argument_values import parse_time
+from broker.cli.errors import CliError
+from broker.cli.output import print_message
+from broker.cli.progress import progress
+from broker.cli.request import AdminRequest, topic_parts
+
+__all__ = ["STEPS"]
+
+_PARTITIONED = "application/vnd.partitioned-topic-metadata+json"
+_POLL_S = 1.0
+
+
+def _plain(run: CommandRun, request: AdminRequest, content_type: str | None = None) -> int:
+    answer = run.answer(request, content_type)
+    check(answer)
+    if answer.body:
+        run.show(answer.value())
+    return 0
+
+
+# --- tenants, clusters, brokers
+
+
+def create_tenant(run: CommandRun) -> int:
+    """Without clusters it may use all that there are, as pulsar-admin does."""
+    request = run.request()
+    body = {"adminRoles": [], **(request.body or {})}
+    if "allowedClusters" not in body:
+        body["allowedClusters"] = run.get("/admin/v2/clusters")
+    return _plain(run, AdminRequest(request.method, request.path, {}, body))
+
+
+def list_clusters(run: CommandRun) -> int:
+    names = run.send(run.request())
+    if not run.arguments.given("current"):
+        run.show(names)
+        return 0
+    current = run.get("/admin/v2/brokers/configuration/runtime").get("clusterName", "")
+    run.show([f"{name}(*)" if name == current else name for name in names])
+    return 0
+
+
+def delete_cluster(run: CommandRun) -> int:
+    """With -a: first every namespace that lives in this cluster alone."""
+    cluster = run.arguments.positionals["cluster"]
+    if run.arguments.given("all"):
+        tenants = run.get("/admin/v2/tenants")
+        with progress("tenants", len(tenants)) as advance:
+            for tenant in tenants:
+                _delete_namespaces(run, tenant, cluster)
+                advance(1)
+    return _plain(run, run.request())
+
+
+def _delete_namespaces(run: CommandRun, tenant: str, cluster: str) -> None:
+    for namespace in run.get(f"/admin/v2/namespaces/{quote(tenant, safe='')}"):
+        path = f"/admin/v2/namespaces/{quote(namespace, safe='/')}"
+        if run.send(AdminRequest("GET", f"{path}/replication", {})) == [cluster]:
+            run.send(AdminRequest("DELETE", path, {}))
+
+
+def list_brokers(run: CommandRun) -> int:
+    cluster = "cluster" in run.arguments.positionals
+    return _plain(run, run.request("/admin/v2/brokers/{cluster}" if cluster else None))
+
+
+def of_quota(run: CommandRun) -> int:
+    namespace, bundle = run.arguments.segment("namespace"), run.arguments.segment("bundle")
+    if bool(namespace) != bool(bundle):
+        raise CliError("-n and -b belong together")
+    path = "/admin/v2/resource-quotas/{namespace}/{bundle}" if namespace else None
+    return _plain(run, run.request(path))
+
+
+# --- namespaces
+
+
+def of_bundle(run: CommandRun) -> int:
+    path = run.arguments.word.path
+    if run.arguments.segment("bundle"):
+        path = path.replace("{namespace}/", "{namespace}/{bundle}/")
+    return _plain(run, run.request(path))
+
+
+def split_bundle(run: CommandRun) -> int:
+    request = run.request()
+    if request.body is None:
+        return _plain(run, request)
+    try:
+        positions = [int(text, 0) for text in request.body]
+    except ValueError:
+        raise CliError("-sbn: positions are numbers") from None
+    return _plain(run, AdminRequest(request.method, request.path, request.query, positions))
+
+
+def clear_namespace_backlog(run: CommandRun) -> int:
+    if not run.arguments.given("force"):
+        _confirm(f"Acknowledge everything in {run.arguments.positionals['namespace']}?")
+    path = "/admin/v2/namespaces/{namespace}"
+    path += "/{bundle}" if run.arguments.segment("bundle") else ""
+    path += "/clearBacklog"
+    path += "/{subscription}" if run.arguments.segment("subscription") else ""
+    return _plain(run, run.request(path))
+
+
+def _confirm(question: str) -> None:
+    """Raises CliError: the answer is no, or there is nobody to ask."""
+    if not sys.stdin.isatty():
+        raise CliError("nobody to ask: give -f")
+    if input(f"{question} (yes/no) ").strip().lower() not in ("y", "yes"):
+        raise CliError("nothing done")
+
+
+# --- topics
+
+
+def list_topics(run: CommandRun) -> int:
+    """Of both domains, unless one is asked for."""
+    domain = run.arguments.given("domain")
+    domains = [domain.replace("_", "-")] if domain else ["persistent", "non-persistent"]
+    request = run.request()
+    names: list[str] = []
+    for name in domains:
+        names += run.send(request.at(request.path.replace("/persistent/", f"/{name}/", 1)))
+    run.show(names)
+    return 0
+
+
+def create_partitioned_topic(run: CommandRun) -> int:
+    request = run.request()
+    properties = run.arguments.given("properties")
+    if not properties:
+        return _plain(run, request)
+    body = {"partitions": request.body, "properties": properties}
+    return _plain(
+        run, AdminRequest(request.method, request.path, request.query, body), _PARTITIONED
+    )
+
+
+def _partitions(run: CommandRun) -> list[str]:
+    """Full names of a topic's partitions; of the topic itself when it has none."""
+    domain, tenant, namespace, local = topic_parts(run.arguments.positionals["topic"])
+    base = f"{domain}://{tenant}/{namespace}/{local}"
+    count = run.get("/admin/v2/{topic}/partitions").get("partitions", 0)
+    return [f"{base}-partition-{index}" for index in range(count)] if count else [base]
+
+
+def each_partition(run: CommandRun) -> int:
+    """One call a partition: each is long work, and one that fails keeps none of the others."""
+    names = _partitions(run)
+    failed: list[str] = []
+    with progress("partitions", len(names)) as advance:
+        for name in names:
+            part = CommandRun(run.arguments.at_topic(name), run.client, as_json=run.as_json)
+            answer = part.answer(part.request())
+            if not answer.ok:
+                failed.append(f"{name}: HTTP {answer.status}: {answer.reason}")
+                if len(names) == 1:
+                    check(answer)
+            advance(1)
+    if failed:
+        raise CliError(f"{len(failed)} of {len(names)} partitions failed\n" + "\n".join(failed))
+    return 0
+
+
+def partitioned_lookup(run: CommandRun) -> int:
+    owners: dict[str, str] = {}
+    for name in _partitions(run):
+        part = CommandRun(run.arguments.at_topic(name), run.client, as_json=run.as_json)
+        owners[name] = part.send(part.request())["brokerUrl"]
+    if not run.arguments.given("by_broker"):
+        run.show(owners)
+        return 0
+    by_broker: dict[str, list[str]] = {}
+    for name, broker in owners.items():
+        by_broker.setdefault(broker, []).append(name)
+    run.show(by_broker)
+    return 0
+
+
+def message_id_at(run: CommandRun) -> int:
+    try:
+        time_ms = parse_time(run.arguments.given("datetime"))
+    except ArgumentTypeError as error:
+        raise CliError(f"-d: {error}") from None
+    return _plain(run, run.request(f"/admin/v2/{{topic}}/messageid/{time_ms}"))
+
+
+def wait_for_process(run: CommandRun) -> int:
+    """Show the state of a compaction or offload; with -w when it has ended."""
+    status = run.send(run.request())
+    if run.arguments.given("wait"):
+        with progress(run.arguments.word.path.rsplit("/", 1)[1], None):
+            while status.get("status") == "RUNNING":
+                time.sleep(_POLL_S)
+                status = run.send(run.request())
+    run.show(status)
+    return 1 if status.get("status") == "ERROR" else 0
+
+
+def offload(run: CommandRun) -> int:
+    """Offload up to the first ledger that, with all behind it, is within the size to keep."""
+    ledgers = run.get("/admin/v2/{topic}/internalStats").get("ledgers", [])
+    keep, size, first_kept = run.arguments.given("size"), 0, None
+    for ledger in reversed(ledgers):
+        size += ledger.get("size", 0)
+        if size > keep and first_kept is not None:
+            break
+        first_kept = ledger
+    if first_kept is None or size <= keep:
+        run.show("nothing to offload")
+        return 0
+    body = {"ledgerId": first_kept["ledgerId"], "entryId": 0, "partitionIndex": -1}
+    request = run.request()
+    return _plain(run, AdminRequest(request.method, request.path, request.query, body))
+
+
+# --- subscriptions
+
+
+def create_subscription(run: CommandRun) -> int:
+    request = run.request()
+    body = dict(run.arguments.options.get("body") or {})
+    properties = run.arguments.options.get("field:properties")
+    if properties:
+        where = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
+        body = {**where, **body, "properties": properties}
+    return _plain(run, AdminRequest(request.method, request.path, request.query, body or None))
+
+
+def _position(run: CommandRun) -> dict[str, Any] | None:
+    position = run.arguments.given("position")
+    if position is None:
+        return None
+    return {**position, "isExcluded": bool(run.arguments.given("exclude"))}
+
+
+def expire_messages(run: CommandRun) -> int:
+    position, seconds = _position(run), run.arguments.segment("seconds")
+    if (position is None) == (not seconds):
+        raise CliError("give either -t or -p")
+    if position is None:
+        return _plain(run, run.request())
+    path = run.request("/admin/v2/{topic}/subscription/{subscription}/expireMessages").path
+    return _plain(run, AdminRequest("POST", path, {}, position))
+
+
+def reset_cursor(run: CommandRun) -> int:
+    request, ago_ms = run.request(), run.arguments.given("ago")
+    if ago_ms is not None:
+        return _plain(run, request.at(f"{request.path}/{ago_ms}"))
+    return _plain(run, AdminRequest(request.method, request.path, request.query, _position(run)))
+
+
+def of_subscription(run: CommandRun) -> int:
+    """A policy of the topic, or of one subscription: that has its own path."""
+    one = run.arguments.segment("subscription")
+    path = "/admin/v2/{topic}/{subscription}/dispatchRate" if one else None
+    answer = run.answer(run.request(path))
+    check(answer)
+    if answer.body or run.arguments.word.method == "GET":
+        run.show(answer.value())
+    return 0
+
+
+# --- schemas
+
+
+def get_schema(run: CommandRun) -> int:
+    version = run.arguments.given("version")
+    end = "/schemas" if run.arguments.given("all") else "/schema"
+    end += "" if version is None else f"/{version}"
+    return _plain(run, run.request("/admin/v2/schemas/{plain_topic}" + end))
+
+
+# --- messages
+
+
+def peek_messages(run: CommandRun) -> int:
+    count = run.arguments.given("count")
+    path = run.request("/admin/v2/{topic}/subscription/{subscription}/position/").path
+    for position in range(1, count + 1):
+        answer = run.answer(AdminRequest("GET", f"{path}{position}", {}))
+        if answer.status == 404 and position > 1:
+            break  # the backlog has no more
+        check(answer)
+        _show_messages(run, answer.headers, answer.body)
+    return 0
+
+
+def show_message(run: CommandRun) -> int:
+    answer = run.answer(run.request())
+    check(answer)
+    _show_messages(run, answer.headers, answer.body)
+    return 0
+
+
+_FACTS = {
+    "x-pulsar-publish-time": "publishTime",
+    "x-pulsar-event-time": "eventTime",
+    "x-pulsar-producer-name": "producerName",
+    "x-pulsar-sequence-id": "sequenceId",
+    "x-pulsar-partition-key": "key",
+    "x-pulsar-is-encrypted": "encrypted",
+}
+
+
+def _show_messages(run: CommandRun, headers: Any, body: bytes) -> None:
+    """One message, or the messages of a batch."""
+    message_id = headers.get("x-pulsar-message-id", "?")
+    facts: dict[str, Any] = {name: headers[key] for key, name in _FACTS.items() if key in headers}
+    if facts.get("encrypted") == "false":
+        del facts["encrypted"]
+    properties = json.loads(headers.get("x-pulsar-property", "{}"))
+    if properties:
+        facts["properties"] = properties
+    count = int(headers.get("x-pulsar-num-batch-message", 0))
+    if not count or "encrypted" in facts:
+        print_message(message_id, body, facts, as_json=run.as_json)
+        return
+    from broker.cli.batches import messages_of_batch
+
+    for index, (single, payload) in enumerate(messages_of_batch(body, count)):
+        print_message(f"{message_id}:{index}", payload, {**facts, **single}, as_json=run.as_json)
+
+
+STEPS: dict[str, Callable[[CommandRun], int]] = {
+    step.__name__: step
+    for step in (
+        *(create_tenant, list_clusters, delete_cluster, list_brokers, of_quota),
+        *(of_bundle, split_bundle, clear_namespace_backlog),
+        *(list_topics, create_partitioned_topic, each_partition, partitioned_lookup),
+        *(message_id_at, wait_for_process, offload),
+        *(create_subscription, expire_messages, reset_cursor, of_subscription),
+        *(get_schema, peek_messages, show_message),
+    )
+}

@@ -1,0 +1,81 @@
+"""What the table of a cluster's processes shows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from broker.local_cluster.member import Member, MemberState
+from broker.local_cluster.plan import PlannedProcess
+
+__all__ = ["COLUMNS", "ProcessRow", "ProcessStats", "row", "summary", "text_table"]
+
+COLUMNS: Final = ("process", "pid", "address", "state", "health", "memory", "CPU", "restarts")
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStats:
+    """What was seen of a process from outside, last time.
+
+    Attributes:
+        health: a word or two; "": nothing is known yet.
+        resident_bytes, cpu_share: None: there is no process. The share is of one core.
+    """
+
+    health: str = ""
+    resident_bytes: int | None = None
+    cpu_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    state: MemberState
+    cells: tuple[str, ...]  # as COLUMNS
+
+
+def row(process: PlannedProcess, member: Member, stats: ProcessStats) -> ProcessRow:
+    alive = member.pid != 0
+    memory = stats.resident_bytes if alive else None
+    cpu = stats.cpu_share if alive else None
+    return ProcessRow(
+        member.state,
+        (
+            process.name,
+            str(member.pid) if alive else "-",
+            process.address,
+            str(member.state),
+            (stats.health if member.state is MemberState.READY else "") or "-",
+            "-" if memory is None else f"{memory / _MIB:.0f} MiB",
+            "-" if cpu is None else f"{cpu:.0%}",
+            str(member.restarts),
+        ),
+    )
+
+
+def summary(rows: Iterable[ProcessRow]) -> str:
+    """As "8 ready, 1 restarting"."""
+    counts: dict[MemberState, int] = {}
+    for each in rows:
+        counts[each.state] = counts.get(each.state, 0) + 1
+    order = (
+        MemberState.READY,
+        MemberState.STARTING,
+        MemberState.RESTARTING,
+        MemberState.STOPPING,
+        MemberState.STOPPED,
+    )
+    return ", ".join(
+        f"{counts[state]} {state}" for state in (*order, MemberState.WAITING) if state in counts
+    )
+
+
+def text_table(rows: Iterable[ProcessRow]) -> Iterator[str]:
+    """Lines with aligned columns, for outputs that aren't a terminal."""
+    lines = [COLUMNS, *(each.cells for each in rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(COLUMNS))]
+    for line in lines:
+        yield "  ".join(
+            cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+        ).rstrip()

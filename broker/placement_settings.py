@@ -1,0 +1,120 @@
+"""Which bookies a broker's ledgers go to, out of the broker's settings. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bookkeeper.client.config import HealthConfig
+from bookkeeper.client.health import BookieHealth
+from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from bookkeeper.client.placement.config import RACK_AWARE, RANDOM, ZONE_AWARE, policy_named
+from bookkeeper.errors import PlacementRuleError
+from broker.config import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bookkeeper.client.placement import PlacementRandom
+    from broker.config import BrokerConfig
+
+__all__ = ["bookie_health", "check_placement", "placement_config", "policy_of"]
+
+
+def placement_config(config: BrokerConfig) -> PlacementConfig:
+    """The policy and its rules.
+
+    Raises:
+        ConfigError: they contradict each other, or ask for what there isn't.
+    """
+    if config.bookkeeper_client_regionaware_policy_enabled:
+        raise ConfigError(
+            "bookkeeperClientRegionawarePolicyEnabled=true: not in this version;"
+            " bookkeeperEnsemblePlacementPolicy=zone-aware spreads over zones"
+        )
+    if config.bookkeeper_client_isolation_groups:
+        raise ConfigError(
+            f"bookkeeperClientIsolationGroups={config.bookkeeper_client_isolation_groups}:"
+            " not in this version"
+        )
+    spread_acks = config.bookkeeper_enforce_min_num_fault_domains_for_write
+    try:
+        policy = policy_of(config)
+        if spread_acks and policy == RANDOM:
+            raise ValueError(
+                "enforceMinNumFaultDomainsForWrite=true needs a policy that knows fault domains"
+            )
+        return PlacementConfig(
+            policy=policy,
+            racks=RackRules(
+                config.bookkeeper_client_min_num_racks_per_write_quorum,
+                config.bookkeeper_client_enforce_min_num_racks_per_write_quorum,
+                spread_acks and policy == RACK_AWARE,
+            ),
+            zones=ZoneRules(
+                config.bookkeeper_min_num_zones_per_write_quorum,
+                config.bookkeeper_desired_num_zones_per_write_quorum,
+                config.bookkeeper_enforce_strict_zoneaware_placement,
+                spread_acks and policy == ZONE_AWARE,
+            ),
+            by_free_space=config.bookkeeper_disk_weight_based_placement_enabled,
+            max_weight_multiple=(
+                config.bookkeeper_bookie_max_weight_multiple_for_weight_based_placement
+            ),
+            info_interval_s=float(config.bookkeeper_client_get_bookie_info_interval_seconds),
+            info_retry_s=float(config.bookkeeper_client_get_bookie_info_retry_interval_seconds),
+            opportunistic_striping=config.bookkeeper_opportunistic_striping,
+        )
+    except ValueError as error:
+        raise ConfigError(f"placement of ledgers on bookies: {error}") from error
+
+
+def policy_of(config: BrokerConfig) -> str:
+    """Name of the policy: what is set, or as Pulsar's switches say.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+    if config.bookkeeper_ensemble_placement_policy:
+        return policy_named(config.bookkeeper_ensemble_placement_policy)
+    return RACK_AWARE if config.bookkeeper_client_rackaware_policy_enabled else RANDOM
+
+
+def bookie_health(
+    config: BrokerConfig, clock_ms: Callable[[], int], rng: PlacementRandom
+) -> BookieHealth:
+    """The memory of failures, and quarantine unless it is switched off.
+
+    Args:
+        clock_ms: milliseconds of a clock that doesn't jump.
+
+    Raises:
+        ConfigError: a figure is out of range.
+    """
+    try:
+        settings = HealthConfig(
+            enabled=config.bookkeeper_client_health_check_enabled,
+            error_threshold=config.bookkeeper_client_health_check_error_threshold_per_interval,
+            interval_ms=config.bookkeeper_client_health_check_interval_seconds * 1000,
+            quarantine_ms=config.bookkeeper_client_health_check_quarantine_time_in_seconds * 1000,
+            quarantine_ratio=config.bookkeeper_client_quarantine_ratio,
+            failure_memory_ms=config.bookkeeper_bookie_failure_history_expiration_m_sec,
+        )
+    except ValueError as error:
+        raise ConfigError(f"bookkeeperClientHealthCheck...: {error}") from error
+    return BookieHealth(settings, clock_ms, rng)
+
+
+def check_placement(config: BrokerConfig) -> None:
+    """Refuse rules, and default quorums, that could be satisfied in no cluster.
+
+    Raises:
+        ConfigError: the text says why.
+    """
+    try:
+        placement_config(config).check(
+            config.managed_ledger_default_ensemble_size,
+            config.managed_ledger_default_write_quorum,
+            config.managed_ledger_default_ack_quorum,
+        )
+    except PlacementRuleError as error:
+        raise ConfigError(f"managedLedgerDefault...: {error}") from error

@@ -1,0 +1,72 @@
+"""Work for unauthenticated clients, done in small pieces between everybody else's.
+
+Whoever comes to a port in great numbers makes work before anybody knows him: to be accepted, read,
+checked, refused. Done as it comes, fifty of them would keep the loop for many milliseconds. Here it
+queues, and of each turn of the loop it gets a fraction of a millisecond: those who are known are
+served in between. A loop that has nothing else to do loses nothing by that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+__all__ = ["TimeSlicedQueue"]
+
+logger = logging.getLogger(__name__)
+
+TURN_S: Final = 0.0001
+"""One piece of work is done in any case."""
+
+Item = TypeVar("Item")
+
+
+class TimeSlicedQueue(Generic[Item]):
+    """A queue of things to be worked on, in the order of their coming."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Callable[[Item], None],
+        *,
+        turn_s: float = TURN_S,
+    ) -> None:
+        """
+        Args:
+            work: called for each; what it raises is logged.
+            turn_s: of each turn of the loop; 0: one piece of work, where that makes more of it.
+        """
+        self._turn_s = turn_s
+        self._loop = loop
+        self._work = work
+        self._queue: deque[Item] = deque()
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, item: Item) -> None:
+        self._queue.append(item)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        end_s = perf_counter() + self._turn_s
+        queue, work = self._queue, self._work
+        while queue:
+            try:
+                work(queue.popleft())
+            except Exception:
+                logger.exception("a stranger's connection failed")
+            if perf_counter() >= end_s:
+                break
+        self._scheduled = bool(queue)
+        if queue:
+            self._loop.call_soon(self._turn)

@@ -1,0 +1,114 @@
+"""What the managed ledger asks of an offloader, and an offloader of an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bookkeeper.client.ledger_reader import EntryRun
+from managed_ledger.entry_batch import Buffer
+from managed_ledger.offload.context import LedgerCopy
+from managed_ledger.offload.metrics import OffloadMetrics
+
+__all__ = ["CopyJob", "EntryReader", "LedgerOffloader", "ObjectStore", "Upload"]
+
+
+class EntryReader(Protocol):
+    """Reads one ledger, from wherever it is; a ``LedgerReader`` is one."""
+
+    async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+        """Entries from ``first`` on: at least one, at most up to ``last``.
+
+        Raises:
+            LedgerError.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """A closed ledger to copy."""
+
+    copy: LedgerCopy
+    log: str
+    """The managed ledger's name, for people who look at the store."""
+    entries: int
+    size: int
+    """Bytes of all its entries."""
+    block_bytes: int
+    """Of a part of the object, about."""
+
+
+class LedgerOffloader(Protocol):
+    """Keeps copies of closed ledgers; one for each driver and process."""
+
+    @property
+    def driver(self) -> str:
+        """Its name in policies and in what is stored."""
+
+    @property
+    def metrics(self) -> OffloadMetrics:
+        """What it counts."""
+
+    async def offload(self, job: CopyJob, source: EntryReader) -> int:
+        """Copies a ledger, reads the copy back and compares.
+
+        Returns:
+            Bytes that the copy takes.
+
+        Raises:
+            OffloadError: there is no complete copy; what was written of it is deleted if possible.
+            LedgerError: ``source`` failed.
+        """
+
+    async def open(self, copy: LedgerCopy) -> EntryReader:
+        """A reader of a complete copy.
+
+        Raises:
+            OffloadedReadError: it can't be reached, or is damaged.
+        """
+
+    async def delete(self, copy: LedgerCopy) -> None:
+        """Removes a copy, complete or not; a missing one is success.
+
+        Raises:
+            OffloadError: something of it may be left.
+        """
+
+
+class Upload(Protocol):
+    """An object that is being written; nobody else sees it."""
+
+    async def write(self, buffers: Sequence[Buffer]) -> None:
+        """Adds bytes at the end."""
+
+    async def end_block(self) -> None:
+        """What was written so far may be sent as a part."""
+
+    async def sync(self) -> None:
+        """Returns when everything written is durable, and can be read with `read`."""
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Bytes as they are where they are stored; fewer at the end."""
+
+    async def complete(self) -> None:
+        """Gives the object its name; durable when this returns."""
+
+    async def abort(self) -> None:
+        """Removes what was written; never raises. Harmless after `complete`."""
+
+
+class ObjectStore(Protocol):
+    """Objects that are written once. Every call may raise OSError: try again later."""
+
+    async def create(self, name: str) -> Upload:
+        """Begins to write an object; one of that name must not exist."""
+
+    async def size(self, name: str) -> int | None:
+        """Bytes of an object; None: there is none."""
+
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        """A part of an object; fewer bytes at its end. FileNotFoundError: there is none."""
+
+    async def delete(self, name: str) -> None:
+        """Removes an object and every upload of it; a missing one is success."""

@@ -1,0 +1,161 @@
+"""Finds ledgers that a crash left without a log or a cursor: created, but never named.
+
+Everything else that a log lets go of is doomed in its list first. A ledger that was just created
+isn't a leak though: its owner may be about to list it. Two things prove that nobody ever will:
+its log lists a later ledger (ids only grow), or its log doesn't exist (it is older than them).
+
+A cursor ledger bears the token of the only one that may ever name it in the cursor's node. It is
+leaked when the node is another's by now, who refuses every later write of that one, and names
+another ledger; or when there is no node, which is older than the ledgers of its cursor.
+
+A chunk of a list says in its name who may name it: see `managed_ledger.ledger_info_chunks`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bookkeeper.errors import LedgerError
+from managed_ledger.cursor.cursor_store import decode_node
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger_info_chunks import CHUNKS_ROOT, LedgerInfoChunks, delete_leaked_chunks
+from managed_ledger.logger import logger
+from managed_ledger.managed_ledger_info import decode_list_node
+from metadata.errors import MetadataError
+from metadata.item_errors import Item
+from metadata.paths import decode_name, encode_name, join
+from metadata.store import MetadataStore
+
+if TYPE_CHECKING:
+    from bookkeeper.client.client import BookKeeperClient
+    from bookkeeper.ledger_metadata import LedgerMetadata
+
+FAILURES_MAX = 10
+"""So many failed reads in a row are the store's, not single ledgers': the search ends."""
+COMPONENT = "component"
+COMPONENT_VALUE = b"managed-ledger"
+LOG_NAME = "managed-ledger"
+CURSOR_VALUE = b"cursor"
+CURSOR_NAME = "cursor"
+CURSOR_WRITER = "cursor-writer"
+
+
+def custom_metadata(name: str) -> dict[str, bytes]:
+    """What every ledger of a log bears."""
+    return {COMPONENT: COMPONENT_VALUE, LOG_NAME: name.encode()}
+
+
+def cursor_metadata(log_name: str, cursor_name: str, writer: str) -> dict[str, bytes]:
+    """What every ledger of a cursor bears; ``writer`` signs the node that will name it."""
+    return {
+        COMPONENT: CURSOR_VALUE,
+        LOG_NAME: log_name.encode(),
+        CURSOR_NAME: cursor_name.encode(),
+        CURSOR_WRITER: writer.encode(),
+    }
+
+
+def log_of(metadata: LedgerMetadata) -> str | None:
+    """Name of the log whose entries a ledger holds; None: it holds something else."""
+    if metadata.custom_metadata.get(COMPONENT) != COMPONENT_VALUE:
+        return None
+    return metadata.custom_metadata[LOG_NAME].decode()
+
+
+async def collect_leaked_ledgers(
+    client: BookKeeperClient, store: MetadataStore, root: str, item: Item = nullcontext
+) -> list[int]:
+    """Deletes leaked ledgers of all logs below ``root``; reads the metadata of every ledger.
+
+    Args:
+        item: entered for each page of ledgers.
+
+    Returns:
+        The ids that were deleted.
+
+    Raises:
+        MetadataError: the store failed for many in a row; what was deleted so far stays deleted.
+    """
+    deleted: list[int] = []
+    failures = 0
+    async for found in client.ledgers.ranges(item):
+        for ledger_id in found.ledger_ids:
+            try:
+                if await _is_leaked(client, store, root, ledger_id):
+                    await client.delete_ledger(ledger_id)
+                    deleted.append(ledger_id)
+                failures = 0
+            except MetadataError as error:
+                failures += 1
+                if failures == FAILURES_MAX:
+                    raise
+                logger.debug("ledger %d: can't tell whether it is leaked: %s", ledger_id, error)
+            except (LedgerError, ManagedLedgerError) as error:
+                logger.warning("ledger %d: can't tell whether it is leaked: %s", ledger_id, error)
+            await asyncio.sleep(0)
+    return deleted
+
+
+async def collect_leaked_chunks(
+    store: MetadataStore, root: str, item: Item = nullcontext
+) -> list[str]:
+    """Deletes chunks of lists below ``root`` that crashed owners left; their names.
+
+    Args:
+        item: entered for each log that has chunks.
+
+    Raises:
+        MetadataError: the logs that have chunks can't be listed.
+    """
+    deleted: list[str] = []
+    for name in await store.children(CHUNKS_ROOT):
+        with item(f"chunks of {decode_name(name)}"):
+            deleted += await delete_leaked_chunks(store, join(root, decode_name(name)))
+    return deleted
+
+
+async def _is_leaked(
+    client: BookKeeperClient, store: MetadataStore, root: str, ledger_id: int
+) -> bool:
+    # The ledger first: a log's node is older than its ledgers, so one that isn't there after its
+    # ledger was seen is gone.
+    metadata = await client.read_ledger_metadata(ledger_id)
+    if metadata is None:
+        return False
+    if metadata.custom_metadata.get(COMPONENT) == CURSOR_VALUE:
+        return await _is_leaked_by_cursor(store, root, metadata)
+    if (log_name := log_of(metadata)) is None:
+        return False
+    path = f"{root}/{log_name}"
+    stored = await store.get(path)
+    if stored is None:
+        return True
+    node = decode_list_node(stored.value, path)
+    rows = node.info.ledgers
+    if rows.has(ledger_id) or ledger_id in node.info.doomed:
+        return False
+    for ref in node.chunks:
+        if ref.first <= ledger_id <= ref.last:
+            chunks = LedgerInfoChunks(store, path)
+            # One that isn't there: the list has just changed; another round will tell.
+            is_there = await chunks.load([ref]) is None
+            return is_there and not chunks.whole(replace(node, chunks=(ref,))).ledgers.has(
+                ledger_id
+            )
+    last = rows[-1].ledger_id if rows else max((x.last for x in node.chunks), default=-1)
+    return ledger_id < last
+
+
+async def _is_leaked_by_cursor(store: MetadataStore, root: str, metadata: LedgerMetadata) -> bool:
+    fields = {name: value.decode() for name, value in metadata.custom_metadata.items()}
+    if CURSOR_WRITER not in fields:
+        return False  # of an earlier release: there is no proof
+    path = join(f"{root}/{fields[LOG_NAME]}", encode_name(fields[CURSOR_NAME]))
+    stored = await store.get(path)
+    if stored is None:
+        return True
+    node, writer = decode_node(stored.value, path)
+    return node.ledger_id != metadata.ledger_id and writer != fields[CURSOR_WRITER]

@@ -1,0 +1,320 @@
+"""Shell of ``SessionCore``: dials, writes what one turn of the loop brought, wakes who waits.
+
+No thread: the connection lives on the event loop (why: decision 0017).
+"""
+
+import asyncio
+import logging
+import random
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from metadata.errors import (
+    AccessDeniedError,
+    SessionLostError,
+    StoreClosedError,
+    StoreUnreachableError,
+)
+from metadata.store import SessionEvent
+from metadata.zookeeper.connecting import Server, reach_one
+from metadata.zookeeper.session import (
+    ENDED,
+    LOST,
+    SESSION_ENDED,
+    CallKind,
+    DropConnection,
+    FirstConnected,
+    NodeEvent,
+    SessionCore,
+    ZooKeeperCall,
+)
+from metadata.zookeeper.settings import ZooKeeperSettings
+
+logger = logging.getLogger(__name__)
+
+# Not longer: a server that is back is of use only once we have seen it, and until then nobody can
+# be told where a topic is, or take a dead broker's.
+_BACKOFF_MIN_S, _BACKOFF_MAX_S = 0.05, 1.0
+_ATTEMPT_MIN_S, _ATTEMPT_MAX_S = 1.0, 10.0
+_CLOSE_S = 5.0
+
+
+class ZooKeeperConnection:
+    """Owns a core, its connections and timers. For the loop."""
+
+    def __init__(
+        self,
+        settings: ZooKeeperSettings,
+        core: SessionCore,
+        on_node_event: Callable[[NodeEvent], None],
+        on_session_event: Callable[[SessionEvent], None],
+    ) -> None:
+        self.core = core
+        self._settings = settings
+        self._on_node_event, self._on_session_event = on_node_event, on_session_event
+        self._loop = asyncio.get_running_loop()
+        self._rng = random.Random()
+        self._transport: asyncio.Transport | None = None
+        self._gone: asyncio.Future[None] | None = None  # of the transport
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self._dialing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_scheduled = False
+        self._backoff_s = 0.0
+        self._failure: object = "no server has answered"
+        self._told = set[str]()  # failures since the last success
+        self._closed = False
+
+    async def start(self) -> None:
+        """Returns when the first session has begun.
+
+        Raises:
+            StoreUnreachableError, AccessDeniedError
+        """
+        self._dialing = self._loop.create_task(self._dial())
+        try:
+            async with asyncio.timeout(self._settings.first_session_s):
+                await self._first
+        except TimeoutError:
+            await self.close()
+            raise StoreUnreachableError(str(self._settings), self._failure) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def session_name(self) -> str:
+        return f"{self.core.session_id & 0xFFFFFFFFFFFFFFFF:x}"
+
+    async def ask(self, call: ZooKeeperCall) -> ZooKeeperCall:
+        """``call`` with its answer: a code of the server, or LOST when it is a change."""
+        await self.ask_all((call,))
+        return call
+
+    async def ask_all(self, calls: Sequence[ZooKeeperCall]) -> None:
+        """The same for many, which arrive in this order, together with all else that this turn of
+        the loop brought.
+
+        While there is no connection they wait for one, or for the end of the session.
+
+        Raises:
+            SessionLostError: there is no session; what wasn't sent had no effect.
+            StoreClosedError: the same, for good.
+            StoreUnreachableError: the connection broke each time that a read was sent.
+        """
+        self.check()
+        for call in calls:
+            call.waiter = self._loop.create_future()
+            self.core.submit(call)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        try:
+            for call in calls:
+                await call.waiter
+        except asyncio.CancelledError:
+            for call in calls:
+                call.cancelled = True
+            raise
+        for call in calls:
+            if call.code == SESSION_ENDED:
+                raise SessionLostError(self.session_name)
+            if call.code == ENDED:
+                raise StoreClosedError
+            if call.code == LOST and call.kind is CallKind.READ:
+                raise StoreUnreachableError(str(self._settings), self._failure)
+
+    def check_open(self) -> None:
+        """Raises StoreClosedError."""
+        if self._closed:
+            raise StoreClosedError
+
+    def check(self) -> None:
+        """Raises StoreClosedError, SessionLostError."""
+        self.check_open()
+        if self.core.lost:
+            raise SessionLostError(self.session_name)
+
+    async def close(self) -> None:
+        """Ends the session, if a server can be told; else it will expire."""
+        if self._closed:
+            return
+        self._closed = True
+        if (call := self.core.close()) is not None:
+            call.waiter = waiter = self._loop.create_future()
+            self._perform()
+            await asyncio.wait([waiter], timeout=_CLOSE_S)
+            self.core.abandon()
+        self._perform()
+        if self._dialing is not None:
+            self._dialing.cancel()
+            await asyncio.wait([self._dialing])
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    async def _dial(self) -> None:
+        servers = list(self._settings.servers)
+        while True:
+            # All shall have their turn before the session is over.
+            timeout_s = self.core.timeout_s / (3 * len(servers))
+            timeout_s = min(max(timeout_s, _ATTEMPT_MIN_S), _ATTEMPT_MAX_S)
+            self._rng.shuffle(servers)
+            impostors = 0
+            untried = list(servers)
+            while found := await reach_one(untried, timeout_s, self._on_attempt_failed):
+                server, sock = found
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await self._connect(server[0], sock, timeout_s)
+                except Exception as error:  # whatever it is, a later attempt may succeed
+                    if self._transport is not None:  # it came with the last moment
+                        self.core.connection_lost(self._loop.time())
+                        self._drop(DropConnection("too late"))
+                    self._on_attempt_failed(server, error)
+                    impostors += isinstance(error, ssl.SSLCertVerificationError)
+                    continue
+                assert self._gone is not None
+                await self._gone
+            if impostors == len(servers) and not self._first.done():
+                # Wrong settings: waiting would only delay the message.
+                self._first.set_exception(StoreUnreachableError(str(self._settings), self._failure))
+            # Soon after a connection that worked, then slower and slower.
+            await asyncio.sleep(self._backoff_s * self._rng.uniform(0.5, 1.0))
+            self._backoff_s = min(max(2 * self._backoff_s, _BACKOFF_MIN_S), _BACKOFF_MAX_S)
+
+    async def _connect(self, host: str, sock: socket.socket, timeout_s: float) -> None:
+        """Begin to talk over a socket that is connected; it is closed if that fails."""
+        tls = self._settings.tls
+        try:
+            context = None if tls is None else tls.context()
+        except OSError:
+            sock.close()
+            raise
+        self._gone = self._loop.create_future()
+        await self._loop.create_connection(
+            lambda: _Protocol(self, timeout_s),
+            sock=sock,
+            ssl=context,
+            server_hostname=None if context is None else host,
+        )
+
+    def _on_attempt_failed(self, server: Server, error: Exception) -> None:
+        host, port = server
+        failure = f"{host}:{port}: {error or 'no answer'}"
+        self._failure = failure
+        if failure not in self._told:  # an outage of hours shall not fill the log
+            self._told.add(failure)
+            logger.warning("zookeeper: %s", failure)
+
+    # Called by the protocol
+
+    def connection_made(self, transport: asyncio.Transport, timeout_s: float) -> None:
+        if self._closed:
+            transport.abort()
+            return
+        self._transport = transport
+        self.core.connection_made(self._loop.time(), timeout_s)
+        self._perform()
+
+    def data_received(self, data: bytes) -> None:
+        self.core.data_received(data, self._loop.time())
+        self._perform()
+
+    def connection_lost(self, transport: asyncio.Transport, error: Exception | None) -> None:
+        if self._transport is not transport:
+            return  # dropped by ourselves
+        self._transport = None
+        self._failure = error or "the server closed the connection"
+        self.core.connection_lost(self._loop.time())
+        self._perform()
+        self._dial_again()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self._perform()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.core.on_time(self._loop.time())
+        self._perform()
+
+    def _perform(self) -> None:
+        while effects := self.core.take_effects():
+            for effect in effects:
+                if type(effect) is ZooKeeperCall:
+                    waiter = effect.waiter
+                    if waiter is not None and not waiter.done():
+                        waiter.set_result(None)
+                elif type(effect) is NodeEvent:
+                    self._on_node_event(effect)
+                elif type(effect) is DropConnection:
+                    self._drop(effect)
+                elif type(effect) is SessionEvent:
+                    self._on_event(effect)
+                elif type(effect) is FirstConnected and not self._first.done():
+                    self._backoff_s = _BACKOFF_MIN_S
+                    self._first.set_result(None)
+        if self._transport is not None and (output := self.core.take_output(self._loop.time())):
+            self._transport.write(b"".join(output))
+        self._arm()
+
+    def _on_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.RECONNECTED:
+            self._backoff_s = _BACKOFF_MIN_S
+            self._told.clear()
+        logger.log(
+            logging.INFO if event is SessionEvent.RECONNECTED else logging.WARNING,
+            "zookeeper: %s (session %s)",
+            event.value,
+            self.session_name,
+        )
+        self._on_session_event(event)
+
+    def _drop(self, drop: DropConnection) -> None:
+        logger.info("zookeeper: connection dropped: %s", drop.reason)
+        self._failure = drop.reason
+        if drop.at_once:
+            self._backoff_s = 0.0
+        if drop.login_refused and not self._first.done():
+            self._first.set_exception(AccessDeniedError(str(self._settings), drop.reason))
+        if self._transport is not None:
+            # abort, not close: what is in its buffers must not be delivered after a reconnect.
+            self._transport.abort()
+            self._transport = None
+        self._dial_again()
+
+    def _dial_again(self) -> None:
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    def _arm(self) -> None:
+        deadline = self.core.deadline()
+        if deadline is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= deadline:
+                return  # it fires early, looks and arms again
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._on_timer)
+
+
+class _Protocol(asyncio.Protocol):
+    def __init__(self, link: ZooKeeperConnection, timeout_s: float) -> None:
+        self._link, self._timeout_s = link, timeout_s
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by name
+        self._link.connection_made(self._transport, self._timeout_s)
+
+    def data_received(self, data: bytes) -> None:
+        self._link.data_received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is not None:
+            self._link.connection_lost(self._transport, error)

@@ -1,0 +1,209 @@
+"""Readers of a topic's ledgers for processes without a session of the metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+from bookkeeper.auth.token_source import TokenSource
+from bookkeeper.client.config import ClientConfig
+from bookkeeper.client.ledger_reader import LedgerReader
+from bookkeeper.client.ledger_store import VersionedLedger
+from bookkeeper.client.pool import BookiePool
+from bookkeeper.client.replicas import Replicas
+from bookkeeper.errors import BookieUnavailableError, LedgerError, NoSuchLedgerError
+from bookkeeper.ledger_metadata import LedgerMetadata
+from bookkeeper.transport_grpc.config import TransportConfig
+from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
+from bookkeeper.transport_grpc.tls import channel_credentials
+from managed_ledger.offload.file_store import FilesystemOffloader
+from managed_ledger.offload.interfaces import EntryReader
+from metadata.store import Watch
+from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
+from pipeline.errors import DataLossError, SegmentsUnavailableError
+from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
+
+__all__ = ["BookieConnections", "PartitionReader"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Read: TypeAlias = Callable[[], Awaitable[T]]
+
+
+class BookieConnections:
+    """Connections to bookies and to stores of copies, for any number of topics.
+
+    Lives in one running event loop.
+    """
+
+    def __init__(self, cluster: ClusterAccess) -> None:
+        self._tls = cluster.bookie_tls
+        self._takes_tokens = not cluster.bookie_token  # the user's comes first
+        self._token = TokenSource(cluster.bookie_token) if cluster.bookie_token else None
+        self._places: dict[str, BookieAddress] = {}
+        self._clients: list[RemoteBookieClient] = []
+        self._offloader: FilesystemOffloader | None = None
+        self.config = ClientConfig()
+        self.pool = BookiePool(None, self._connect)
+        self.replicas = Replicas(self.pool, self.config.reads)
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        if self._offloader is not None:
+            self._offloader.close()
+
+    @property
+    def offloader(self) -> FilesystemOffloader:
+        if self._offloader is None:
+            self._offloader = FilesystemOffloader(copy_threads=1, read_threads=2)
+        return self._offloader
+
+    def note_places(self, places: Mapping[str, tuple[str, int]], instance_id: str) -> None:
+        """Where bookies are, as a broker said."""
+        for name, place in places.items():
+            self._places[name] = BookieAddress(*place, instance_id)
+
+    def note_token(self, token: str) -> None:
+        """What bookies want to see from now on, as a broker said: it opens the topic that was asked
+        about, expires, and ends with the process that gave it.
+        """
+        if not token or not self._takes_tokens:
+            return
+        if self._token is None:
+            self._token = TokenSource(f"token:{token}")
+        else:
+            self._token.replace(token)
+
+    def _connect(self, bookie_id: str) -> RemoteBookieClient:
+        tls = self._tls
+        client = RemoteBookieClient(
+            bookie_id,
+            self._resolve,
+            TransportConfig(),
+            lambda: channel_credentials(tls) if tls is not None else None,
+            token=self._token,
+        )
+        self._clients.append(client)
+        return client
+
+    async def _resolve(self, bookie_id: str) -> BookieAddress:
+        place = self._places.get(bookie_id)
+        if place is None:
+            raise BookieUnavailableError(f"bookie {bookie_id} isn't registered")
+        return place
+
+
+class PartitionReader:
+    """The ledgers of one partition."""
+
+    def __init__(self, topic: str, cluster: ClusterAccess, bookies: BookieConnections) -> None:
+        self._topic, self._cluster, self._bookies = topic, cluster, bookies
+        self._readers: dict[int, EntryReader] = {}
+        self._fresh: dict[int, TopicLedger] = {}
+        self._metadata: dict[int, LedgerMetadata] = {}  # of ledgers that were opened
+
+    def begin(self, ledger_id: int) -> None:
+        """A new list of ledgers is at hand, and what is below this one was read: whoever reads on
+        for weeks would remember every ledger there was.
+        """
+        self._fresh.clear()
+        self._readers = {each: found for each, found in self._readers.items() if each >= ledger_id}
+        self._metadata = {each: m for each, m in self._metadata.items() if each >= ledger_id}
+
+    async def reader(self, ledger: TopicLedger, last: int) -> EntryReader:
+        """A reader up to entry ``last`` at least. Raises LedgerError."""
+        found = self._readers.get(ledger.ledger_id)
+        if found is None or (isinstance(found, LedgerReader) and found.last_confirmed < last):
+            ledger = self._fresh.get(ledger.ledger_id, ledger)
+            found = self._readers[ledger.ledger_id] = await self._open(ledger, last)
+        return found
+
+    async def _open(self, ledger: TopicLedger, last: int) -> EntryReader:
+        bookies = self._bookies
+        if ledger.copy is not None:
+            try:
+                return await bookies.offloader.open(ledger.copy)
+            except LedgerError as error:
+                if ledger.copy_is_only or ledger.metadata is None:
+                    raise
+                _log.warning("%s; its bookies are asked instead", error)
+        if ledger.metadata is None:
+            raise NoSuchLedgerError(f"ledger {ledger.ledger_id}: nobody says where it is")
+        self._metadata[ledger.ledger_id] = ledger.metadata
+        return LedgerReader(
+            *(ledger.metadata, last, self, bookies.pool, bookies.config, bookies.replicas)
+        )
+
+    async def refresh(self, from_ledger: int) -> TopicSnapshot:
+        """Ask the owner where the ledgers from this one on are; readers are made anew.
+
+        Raises:
+            SegmentsUnavailableError, TopicNotFoundError.
+        """
+
+        def ask() -> TopicSnapshot:
+            with Admin(self._cluster) as admin:
+                return admin.segments(self._topic, from_ledger)
+
+        snapshot = await asyncio.to_thread(ask)
+        self._bookies.note_places(snapshot.bookies, snapshot.instance_id)
+        self._bookies.note_token(snapshot.bookie_token)
+        self._fresh.update((each.ledger_id, each) for each in snapshot.ledgers)
+        self._readers.clear()
+        return snapshot
+
+    async def read_patiently(
+        self, ledger_id: int, entry_id: int, pauses_s: Sequence[float], read: Read[T]
+    ) -> T:
+        """What ``read`` gives, tried again after each of the pauses.
+
+        Raises:
+            DataLossError: the ledger, or the topic, is gone.
+            SegmentsUnavailableError: it failed as often as it was tried; says how.
+        """
+        where = f"{self._topic}: ledger {ledger_id}, entry {entry_id}"
+        for pause_s in (*pauses_s, None):
+            try:
+                return await read()
+            except LedgerError as error:
+                await self._check_still_there(ledger_id, where)
+                if pause_s is None:
+                    raise SegmentsUnavailableError(f"{where} can't be read: {error}") from error
+                _log.warning("%s: %s; once more in %s s", where, error, pause_s)
+                await asyncio.sleep(pause_s)
+        raise AssertionError("the last attempt raises")
+
+    async def _check_still_there(self, ledger_id: int, where: str) -> None:
+        """After a failure: is it gone, or moved? Readers are made anew in both cases."""
+        try:
+            snapshot = await self.refresh(ledger_id)
+        except SegmentsUnavailableError as error:
+            _log.warning("%s: no broker says where it is: %s", where, error)
+            return
+        except NoSuchTopicError as error:
+            raise DataLossError(f"{where}: the topic was deleted") from error
+        if snapshot.find(ledger_id) is None:
+            raise DataLossError(f"{where} is not stored any more: the ledger was trimmed")
+
+    # ---- LedgerMetadataSource: the broker stands for the metadata store
+
+    async def require(self, ledger_id: int) -> VersionedLedger:
+        """The metadata as its owner says, or while nobody does, as they were: why bookies gave
+        nothing is what a reader has to tell then.
+        """
+        try:
+            found = (await self.refresh(ledger_id)).find(ledger_id)
+        except (SegmentsUnavailableError, NoSuchTopicError) as error:
+            if (known := self._metadata.get(ledger_id)) is None:
+                raise BookieUnavailableError(str(error)) from error
+            return VersionedLedger(known, 0)
+        if found is None or found.metadata is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id}: nobody says where it is")
+        return VersionedLedger(found.metadata, 0)
+
+    def watch(self, ledger_id: int, on_change: Callable[[], None]) -> Watch:
+        raise NotImplementedError("ranges have an end: nobody waits for a ledger to grow")

@@ -1,0 +1,164 @@
+"""Entries of a slice, straight from bookies or from copies of ledgers; brokers aren't asked.
+
+Spark's tasks are threads of nobody: a task has an event loop in a thread of its own, which reads
+ahead of the decoder. When replicas can't be reached or deny to have an entry, the broker is asked
+once more where things are: auto-recovery may have moved them, or they were trimmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, Self
+
+from bookkeeper.client.ledger_reader import EntryRun
+from broker.cli.loop_thread import LoopThread
+from pipeline.admin import ClusterAccess
+from pipeline.errors import DataLossError
+from pipeline.partition_reader import BookieConnections, PartitionReader
+from pipeline.plan import EntryRange, InputSplit
+from pipeline.topic_snapshot import TopicLedger
+
+__all__ = ["SplitReader"]
+
+_log = logging.getLogger(__name__)
+
+_RUN_BYTES: Final = 4 * 1024 * 1024
+_RUNS_AHEAD: Final = 3
+_PAUSES_S: Final = (0.2, 1.0, 3.0, 5.0, 10.0)
+"""Between attempts to read one run; after the last one the task fails, and Spark repeats it."""
+_WINDOW_BYTES: Final = 8 * 1024 * 1024
+_WINDOW_ENTRIES_MAX: Final = 1024
+
+
+class SplitReader:
+    """Reads one slice; a context manager whose end leaves no thread and no connection.
+
+    Args:
+        fail_on_data_loss: False: ledgers that are trimmed meanwhile are left out.
+    """
+
+    def __init__(
+        self, part: InputSplit, cluster: ClusterAccess, *, fail_on_data_loss: bool
+    ) -> None:
+        self._part = part
+        self._fail_on_data_loss = fail_on_data_loss
+        self._cluster = cluster
+        self._thread = LoopThread("slice-reader")
+        self._call = self._thread.call
+        self._bookies: BookieConnections
+        self._partition_reader: PartitionReader
+        self._runs: asyncio.Queue[EntryRun | Exception | None] = asyncio.Queue(_RUNS_AHEAD)
+        self._pump: asyncio.Task[None] | None = None
+        self._listed: tuple[TopicLedger, ...] | None = None  # all of the topic's
+
+    def __enter__(self) -> Self:
+        try:
+            self._call(self._open())
+        except BaseException:
+            self._thread.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._call(self._close())
+        finally:
+            self._thread.close()
+
+    def runs(self) -> Iterator[EntryRun]:
+        """All entries of the slice, in order.
+
+        Raises:
+            DataLossError: a ledger is gone.
+            SegmentsUnavailableError: it can't be read now; says who failed, and how.
+        """
+        self._call(self._start())
+        while (run := self._call(self._runs.get())) is not None:
+            if isinstance(run, Exception):
+                raise run
+            yield run
+
+    def windows_before(self, ledger_id: int, entry_id: int) -> Iterator[EntryRun]:
+        """Entries before a position, backwards by windows, each window in ascending order.
+
+        Raises:
+            DataLossError: they are being trimmed. SegmentsUnavailableError.
+        """
+        if self._listed is None:
+            # Once for all that is looked for: it may be long, and ledgers in front of a slice are
+            # as they were, or gone.
+            self._listed = self._call(self._partition_reader.refresh(-1)).ledgers
+        for ledger in reversed(self._listed):
+            if ledger.ledger_id > ledger_id:
+                continue
+            end = entry_id if ledger.ledger_id == ledger_id else ledger.entries
+            size = int(_WINDOW_BYTES / max(1.0, ledger.entry_bytes))
+            size = max(1, min(size, _WINDOW_ENTRIES_MAX))
+            while end > 0:
+                first = max(0, end - size)
+                try:
+                    window = self._call(self._window(EntryRange(ledger, first, end)))
+                except DataLossError:
+                    self._listed = None  # it was trimmed since
+                    raise
+                yield window
+                end = first
+
+    async def _window(self, piece: EntryRange) -> EntryRun:
+        window = EntryRun(piece.ledger.ledger_id, piece.first, [], [])
+        while (at := piece.first + len(window.heads)) < piece.end:
+            run = await self._read(EntryRange(piece.ledger, at, piece.end), at)
+            window.heads += run.heads
+            window.bodies += run.bodies
+        return window
+
+    # ---- in the loop's thread
+
+    async def _open(self) -> None:
+        part = self._part
+        self._bookies = BookieConnections(self._cluster)
+        self._bookies.note_places(part.bookies, part.instance_id)
+        self._bookies.note_token(part.bookie_token)
+        self._partition_reader = PartitionReader(part.topic, self._cluster, self._bookies)
+
+    async def _start(self) -> None:
+        self._pump = asyncio.create_task(self._pump_runs())
+
+    async def _close(self) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._pump
+        await self._bookies.close()
+
+    async def _pump_runs(self) -> None:
+        try:
+            for piece in self._part.pieces:
+                at = piece.first
+                while at < piece.end:
+                    try:
+                        run = await self._read(piece, at)
+                    except DataLossError as error:
+                        if self._fail_on_data_loss:
+                            raise
+                        _log.warning("left out: %s", error)
+                        break
+                    at += len(run.heads)
+                    await self._runs.put(run)
+            await self._runs.put(None)
+        except Exception as error:  # told to whoever reads, in their thread
+            await self._runs.put(error)
+
+    async def _read(self, piece: EntryRange, at: int) -> EntryRun:
+        last = piece.end - 1
+
+        async def read() -> EntryRun:
+            reader = await self._partition_reader.reader(piece.ledger, last)
+            return await reader.read(at, last, _RUN_BYTES, self._part.head_bytes)
+
+        return await self._partition_reader.read_patiently(
+            piece.ledger.ledger_id, at, _PAUSES_S, read
+        )

@@ -1,0 +1,399 @@
+"""Lists in chunks: rows, crashes between a chunk and its node, lost and damaged chunks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from zlib import crc32
+
+import cramjam
+import orjson
+import pytest
+
+from managed_ledger import ledger_rows
+from managed_ledger.errors import ManagedLedgerFencedError, ManagedLedgerFormatError
+from managed_ledger.factory import ROOT
+from managed_ledger.ledger_info_chunks import CHUNKS_ROOT, LedgerInfoChunks, chunks_path, read_list
+from managed_ledger.ledger_info_store import LedgerInfoStore
+from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows, ids_gone
+from managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from managed_ledger.orphan_ledgers import collect_leaked_chunks
+from metadata.embedded import EmbeddedMetadataStore
+from metadata.errors import MetadataError
+from metadata.store import Versioned
+from tests.unit.managed_ledger.cluster import CONFIG, NAME, Cluster
+
+PATH = f"/managed-ledgers/{NAME}"
+CHUNKS = chunks_path(PATH)
+
+
+def row(number: int, *, is_copied: bool = False) -> LedgerInfo:
+    copy = LedgerCopy(number, f"uuid-{number}", "d", {"place": "p"})
+    context = OffloadContext(copy, CopyState.SETTLED, 7, 50) if is_copied else None
+    return LedgerInfo(number, 10, 100, 1000 + number, context)
+
+
+def rows_of(count: int, *, is_copied: bool = False) -> LedgerRows:
+    """In segments of four, and a tail."""
+    every = [row(n, is_copied=is_copied and n % 2 == 0) for n in range(1, count + 1)]
+    rows = LedgerRows(every)
+    while (cut := rows.cut(4)) is not rows:
+        rows = cut
+    return rows
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_rows, "TAIL_ROWS_MAX", 4)
+    monkeypatch.setattr(ledger_rows, "CHUNK_ROWS", 4)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[EmbeddedMetadataStore]:
+    found = EmbeddedMetadataStore.open(None)
+    yield found
+    await found.close()
+
+
+# Rows
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_rows_are_those_of_a_plain_list(is_copied: bool) -> None:
+    rows = rows_of(15, is_copied=is_copied)
+    plain = list(LedgerRows(rows))
+    assert len(rows.segments) == 3
+    assert list(rows) == plain == [rows[n] for n in range(15)]
+    assert (rows[-1], rows[:2], len(rows)) == (plain[-1], tuple(plain[:2]), 15)
+    assert rows == LedgerRows(plain)
+    assert rows.size == 1500
+    assert [rows.find(n) for n in (1, 6, 15)] == [plain[0], plain[5], plain[14]]
+    assert (rows.find(0), rows.find(16), rows.has(0), rows.has(8)) == (None, None, False, True)
+    assert list(rows.from_id(6)) == plain[5:]
+    assert rows.select([14, 3, 99]) == [plain[2], plain[13]]
+    assert rows.changed([6, 99], lambda x: x) is rows
+    changed = rows.changed([6, 14], lambda x: replace(x, size=1))
+    assert [x.size for x in changed] == [1 if x.ledger_id in (6, 14) else 100 for x in plain]
+    assert changed.segments[0] is rows.segments[0]
+    assert changed.segments[2] is rows.segments[2]
+    assert sum(x.copied_size for x in rows.blocks()) == (700 if is_copied else 0)
+
+
+@pytest.mark.parametrize("gone", [[1], [1, 2, 3, 4], [2], [4], [*range(1, 7)], [6, 14], [15]])
+def test_rows_that_leave(gone: list[int]) -> None:
+    rows = rows_of(15)
+    left = rows.without(gone)
+    assert [x.ledger_id for x in left] == [n for n in range(1, 16) if n not in gone]
+    assert sorted(ids_gone(rows, left)) == gone
+    assert ids_gone(left, left.with_row(LedgerInfo(99))) == []
+    assert rows.without([99]) is rows
+
+
+def test_what_is_cut_from_the_tail_is_not_gone() -> None:
+    rows = LedgerRows(map(row, range(1, 9)))
+    cut = rows.cut(4)
+    assert (len(cut.segments), len(cut.tail)) == (1, 4)
+    assert ids_gone(rows, cut) == []
+    is_open = LedgerRows([LedgerInfo(1), *map(row, range(2, 9))])
+    assert is_open.cut(4) is is_open, "its end isn't known"
+
+
+# Chunks
+
+
+async def write(
+    store: EmbeddedMetadataStore, info: ManagedLedgerInfo, version: int = -1
+) -> ManagedLedgerInfo:
+    chunks = LedgerInfoChunks(store, PATH, "t0")
+    for segments in range(1, 1 + len(info.ledgers)):  # one a write
+        info, value = await chunks.write(info, version)
+        version = (await store.put(PATH, value, version)).stat.version
+        if len(info.ledgers.segments) < segments:
+            break
+    return info
+
+
+async def names(store: EmbeddedMetadataStore) -> list[str]:
+    return await store.children(CHUNKS)
+
+
+async def owner(store: EmbeddedMetadataStore) -> LedgerInfoStore:
+    found = await read_list(store, PATH)
+    assert found is not None
+    chunks = LedgerInfoChunks(store, PATH, found.info.owner)
+    assert (await read_list(store, PATH, chunks)) == found
+    return LedgerInfoStore(store, PATH, found.info.owner, found.info, found.stat.version, 0, chunks)
+
+
+def plain(count: int, *, is_copied: bool = False) -> ManagedLedgerInfo:
+    every = (row(n, is_copied=is_copied and n % 2 == 0) for n in range(1, count + 1))
+    return ManagedLedgerInfo(owner="me", ledgers=LedgerRows(every))
+
+
+async def test_a_short_list_is_written_as_ever(store: EmbeddedMetadataStore) -> None:
+    info = await write(store, plain(4))
+    stored = await store.get(PATH)
+    assert stored is not None
+    assert orjson.loads(stored.value)["format"] == 1
+    assert decode_info(stored.value, PATH) == info
+    assert await names(store) == []
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+async def test_a_long_list_is_read_again(store: EmbeddedMetadataStore, is_copied: bool) -> None:
+    info = plain(15, is_copied=is_copied)
+    written = await write(store, info)
+    found = await read_list(store, PATH)
+    assert found is not None
+    assert found.info == written
+    assert list(found.info.ledgers) == list(info.ledgers)
+    assert len(await names(store)) == len(found.info.ledgers.segments) == 3
+    lists = await owner(store)
+    await lists.update(lambda x: x.without([1, 2]).forget([1, 2]))
+    assert (await owner(store)).info == lists.info, "two rows of the first chunk are trimmed"
+    assert len(await names(store)) == 3
+    await lists.update(lambda x: x.without([3, 4, 5]).forget([3, 4, 5]))
+    assert len(await names(store)) == 2
+    assert (await owner(store)).info == lists.info
+    await lists.update(lambda x: x.without(range(1, 13)).forget(range(1, 13)))
+    assert await names(store) == []
+    stored = await store.get(PATH)
+    assert stored is not None
+    await lists.update(lambda x: x.with_properties({"a": "b"}))
+    stored = await store.get(PATH)
+    assert stored is not None
+    assert orjson.loads(stored.value)["format"] == (2 if is_copied else 1), "it fits again"
+
+
+async def test_a_change_of_a_copy_makes_another_chunk(store: EmbeddedMetadataStore) -> None:
+    await write(store, plain(9))
+    before = await names(store)
+    lists = await owner(store)
+    await lists.update(lambda x: x.with_copy_started(LedgerCopy(6, "u", "d")))
+    after = await names(store)
+    assert len(after) == len(before)
+    assert len({*after} & {*before}) == len(before) - 1
+    found = (await owner(store)).info.find(6)
+    assert found is not None
+    assert found.offload == OffloadContext(LedgerCopy(6, "u", "d"))
+
+
+async def test_a_crash_between_chunk_and_node_leaves_the_list_as_it_was(
+    store: EmbeddedMetadataStore,
+) -> None:
+    await write(store, plain(9))
+    before = await read_list(store, PATH)
+    assert before is not None
+    named = await names(store)
+    crashed = LedgerInfoChunks(store, PATH, "gone")
+    version = before.stat.version
+    info = before.info.with_rows(before.info.ledgers.changed([2], lambda x: replace(x, size=1)))
+    await crashed.write(info, version)
+    await crashed.write(info, version + 1)  # as one would who had the next version at hand
+    assert len(await names(store)) == len(named) + 2
+    assert await read_list(store, PATH) == before
+    lists = await owner(store)
+    await lists.update(lambda x: x.with_properties({"a": "b"}))
+    await lists.chunks.find_unnamed(lists.info, lists.version)
+    await lists.chunks.settle(lists.info, lists.version)
+    left = {*await names(store)} - {*named}
+    assert [int(x.split("-")[0]) for x in left] == [version + 2], "that one may still be named"
+
+
+async def test_a_lost_answer_to_a_chunk_is_no_second_chunk_of_that_name(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(store, plain(8))
+    lists = await owner(store)
+    put, tries = store.put, list[str]()
+
+    async def losing(path: str, value: bytes, version: int | None = None) -> object:
+        stored = await put(path, value, version)
+        if path != PATH:
+            tries.append(path)
+            if len(tries) == 1:
+                raise MetadataError("answer lost")
+        return stored
+
+    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0)
+    monkeypatch.setattr(store, "put", losing)
+    await lists.update(lambda x: x.with_copy_started(LedgerCopy(2, "u", "d")))
+    assert len({*tries}) == len(tries) == 2
+    assert len(await names(store)) == len(lists.info.ledgers.segments)
+    assert (await owner(store)).info == lists.info
+
+
+async def test_a_refused_node_leaves_no_second_chunk_of_the_same_rows(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(store, plain(8))
+    lists = await owner(store)
+    before, put = await names(store), store.put
+
+    async def refusing(path: str, value: bytes, version: int | None = None) -> object:
+        if path == PATH:
+            raise MetadataError("not written")
+        return await put(path, value, version)
+
+    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", refusing)
+        for _ in range(2):
+            with pytest.raises(MetadataError, match="not written"):
+                await lists.update(lambda x: x.with_copy_started(LedgerCopy(2, "u", "d")))
+    assert len(await names(store)) == len(before) + 1
+    await lists.update(lambda x: x.with_copy_started(LedgerCopy(2, "u", "d")))
+    assert len(await names(store)) == len(before)
+    assert (await owner(store)).info == lists.info
+
+
+async def test_the_list_is_looked_at_again_after_a_chunk(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is deleted and made anew may have the old one's version."""
+    await write(store, plain(8))
+    lists = await owner(store)
+    put = store.put
+
+    async def made_anew(path: str, value: bytes, version: int | None = None) -> object:
+        stored = await put(path, value, version)
+        if path != PATH:
+            await store.delete(PATH)
+            other = encode_info(ManagedLedgerInfo(owner="other"))
+            while (await put(PATH, other)).stat.version < lists.version:
+                pass
+        return stored
+
+    monkeypatch.setattr(store, "put", made_anew)
+    with pytest.raises(ManagedLedgerFencedError):
+        await lists.update(lambda x: x.with_copy_started(LedgerCopy(2, "u", "d")))
+    found = await read_list(store, PATH)
+    assert found is not None
+    assert (found.info.owner, found.stat.version) == ("other", lists.version)
+
+
+async def test_a_settlement_that_is_cancelled_is_made_up_for(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(store, plain(15))
+    lists = await owner(store)
+    gone = range(1, 13)
+
+    async def cancelled(path: str, version: int | None = None) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await lists.update(lambda x: x.without(gone).forget(gone))
+    assert await names(store) != []
+    await lists.update(lambda x: x.with_properties({"a": "b"}))
+    assert await names(store) == []
+
+
+async def test_leaked_chunks_are_collected(store: EmbeddedMetadataStore) -> None:
+    await write(store, plain(9))
+    named = await names(store)
+    found = await read_list(store, PATH)
+    assert found is not None
+    late = f"{found.stat.version + 1:010d}-gone-1"
+    for name in ("0000000000-gone-1", late, "what is it?"):
+        await store.put(f"{CHUNKS}/{name}", b"x")
+    assert await collect_leaked_chunks(store, ROOT) == ["0000000000-gone-1"]
+    assert {*await names(store)} == {*named, late, "what is it?"}
+    assert await read_list(store, PATH) == found
+    assert (await owner(store)).info == found.info, "a claim meets them, too"
+    await store.delete(PATH)
+    assert {*await collect_leaked_chunks(store, ROOT)} == {*named, late, "what is it?"}
+    assert await store.children(CHUNKS_ROOT) == []
+
+
+async def test_a_deletion_leaves_the_chunks_of_a_log_made_anew(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    store, new = log.store, f"{CHUNKS}/0000000001-other-1"
+    children = store.children
+
+    async def made_anew(path: str) -> list[str]:
+        if path == CHUNKS:
+            await store.delete(PATH)
+            await store.put(PATH, encode_info(ManagedLedgerInfo(owner="other")))
+            await store.put(new, b"x")
+        return await children(path)
+
+    store.children = made_anew  # type: ignore[method-assign]
+    await log.delete()
+    assert await store.exists(new)
+    found = await read_list(store, PATH)
+    assert found is not None
+    assert found.info.owner == "other"
+
+
+async def test_a_reader_of_a_list_that_changes_all_the_time_tells_a_lost_chunk(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(store, plain(9))
+    lost = f"{CHUNKS}/{(await names(store))[0]}"
+    await store.delete(lost)
+    get = store.get
+
+    async def changing(path: str) -> Versioned | None:
+        found = await get(path)
+        if path == PATH and found is not None:
+            await store.put(path, found.value)
+        return found
+
+    monkeypatch.setattr(store, "get", changing)
+    with pytest.raises(ManagedLedgerFormatError, match=f"chunk {lost} is lost"):
+        await read_list(store, PATH)
+
+
+async def test_a_log_with_a_damaged_chunk_is_not_opened(cluster: Cluster) -> None:
+    log = await cluster.factory().open(NAME, CONFIG)
+    await log.close()
+    found = await read_list(cluster.store, PATH)
+    assert found is not None
+    info = replace(plain(9), owner=found.info.owner)
+    written = await write(cluster.store, info, found.stat.version)
+    path = f"{CHUNKS}/{written.ledgers.segments[0].name}"
+    await cluster.store.put(path, b"?")
+    before = await cluster.store.get(PATH)
+    with pytest.raises(ManagedLedgerFormatError, match=f"^{PATH}: chunk {path} is damaged"):
+        await cluster.factory().open(NAME, CONFIG)
+    assert await cluster.store.get(PATH) == before
+
+
+async def test_a_lost_or_damaged_chunk_is_named(store: EmbeddedMetadataStore) -> None:
+    await write(store, plain(9))
+    path = f"{CHUNKS}/{(await names(store))[0]}"
+    stored = await store.get(path)
+    assert stored is not None
+    other_frame = bytes(cramjam.zstd.compress(cramjam.zstd.decompress(stored.value), 1))
+    assert other_frame != stored.value, "the same rows: only the checksum tells"
+    for damaged in (stored.value[:-1], b"", stored.value[:9] + b"\0", other_frame):
+        await store.put(path, damaged)
+        with pytest.raises(ManagedLedgerFormatError, match=f"^{PATH}: chunk {path} is damaged"):
+            await read_list(store, PATH)
+    await store.delete(path)
+    with pytest.raises(ManagedLedgerFormatError, match=f"^{PATH}: chunk {path} is lost"):
+        await read_list(store, PATH)
+
+
+def test_a_chunk_that_is_not_what_the_node_says() -> None:
+    segment = PackedRows.of([row(1), row(2)])
+    value = segment.encode()
+    stored = segment.stored_as("n", crc32(value))
+    assert PackedRows.decode(value, stored.ref()) == segment
+    ref = stored.ref()
+    others = (ref._replace(first=2), ref._replace(rows=3), ref._replace(trimmed=2))
+    for other in (*others, ref._replace(trimmed=-1), ref._replace(size=5)):
+        with pytest.raises(ValueError, match="not the rows"):
+            PackedRows.decode(value, other)
+
+
+def test_a_list_that_is_half_deleted_is_refused_by_earlier_releases() -> None:
+    """They would delete its node once what is doomed is gone, and leak the rest."""
+    info = plain(2).with_properties({"pulsar.deleting": "true"})
+    assert orjson.loads(encode_info(info))["format"] == 3
+    assert decode_info(encode_info(info), PATH) == info

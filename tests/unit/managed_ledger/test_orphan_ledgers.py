@@ -1,0 +1,63 @@
+"""Ledgers that a crash left without a log."""
+
+from __future__ import annotations
+
+from bookkeeper.client.config import LedgerConfig
+from managed_ledger.orphan_ledgers import custom_metadata
+from managed_ledger.position import EARLIEST
+from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, read_all
+
+
+async def test_only_what_nobody_can_list_any_more_is_deleted(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    await log.open_cursor("hold", EARLIEST)
+    create = log.client.create_ledger
+    appends = Appends(log)
+    appends.send(b"a")
+    await appends.settle()
+    passed = await create(LedgerConfig(), custom_metadata(NAME))
+    log.appends.core.rotate(0)  # type: ignore[union-attr]  # it has appended
+    log.appends.run()  # type: ignore[union-attr]
+    appends.send(b"b")
+    await appends.settle()
+    assert appends.acked[1][0][0] > passed.ledger_id
+    newest = await create(LedgerConfig(), custom_metadata(NAME))  # may be listed any moment
+    orphan = await create(LedgerConfig(), custom_metadata("t/ns/persistent/deleted"))
+    foreign = await create(LedgerConfig(), {"component": b"something else"})
+    assert await factory.collect_leaked_ledgers() == [passed.ledger_id, orphan.ledger_id]
+    for kept in (newest, foreign):
+        assert await log.client.read_ledger_metadata(kept.ledger_id) is not None
+    assert await read_all(log) == appends.acked
+    assert await factory.collect_leaked_ledgers() == []
+
+
+async def test_cursor_ledgers_that_no_node_will_ever_name(cluster: Cluster) -> None:
+    """An owner dies between the creation of a cursor ledger and the write of its node."""
+    first = await cluster.factory().open(NAME, CONFIG)
+    cursor = await first.open_cursor("sub", EARLIEST)
+    gone = await first.open_cursor("gone", EARLIEST)
+    appends = Appends(first)
+    appends.send(b"a", b"b")
+    await appends.settle()
+    for each in (cursor, gone):
+        each.ack([appends.acked[0][0]])
+        await each.flush()
+    named = cursor.ledger_position[0]
+    metadata = await first.client.read_ledger_metadata(named)
+    assert metadata is not None
+    begun = await first.client.create_ledger(LedgerConfig(), metadata.custom_metadata)
+    metadata = await first.client.read_ledger_metadata(gone.ledger_position[0])
+    assert metadata is not None
+    orphan = await first.client.create_ledger(LedgerConfig(), metadata.custom_metadata)
+    elder = await first.client.create_ledger(LedgerConfig(), {"component": b"cursor"})
+
+    factory = cluster.factory()  # of anybody; the first owner may still write its nodes
+    assert await factory.collect_leaked_ledgers() == []
+    second = await factory.open(NAME, CONFIG)  # takes every node
+    await second.delete_cursor("gone")
+    assert await factory.collect_leaked_ledgers() == [begun.ledger_id, orphan.ledger_id]
+    for kept in (named, elder.ledger_id):
+        assert await second.client.read_ledger_metadata(kept) is not None
+    third = await cluster.factory().open(NAME, CONFIG)
+    assert third.cursors["sub"].mark_delete == appends.acked[0][0]

@@ -1,0 +1,105 @@
+"""The brokers' list of a topic's ledgers, decoded."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from bookkeeper.ledger_metadata import LedgerState
+from pipeline.errors import SegmentsUnavailableError
+from pipeline.offsets import BEGINNING, END, Offset
+from pipeline.topic_snapshot import parse_snapshot
+
+_ANSWER: dict[str, Any] = {
+    "topic": "persistent://public/default/t-partition-0",
+    "headBytes": 32,
+    "terminated": False,
+    "first": {"ledgerId": 5, "entryId": 0},
+    "lastConfirmed": {"ledgerId": 9, "entryId": 41},
+    "ledgers": [
+        {
+            "ledgerId": 5,
+            "entries": 1000,
+            "size": 123_000,
+            "createdAt": 1,
+            "closedAt": 2,
+            "copy": {
+                "uuid": "u",
+                "driver": "filesystem",
+                "location": {"uri": "file:///x"},
+                "isOnly": True,
+                "size": 9,
+            },
+        },
+        {
+            "ledgerId": 9,
+            "entries": 42,
+            "size": 5120,
+            "createdAt": -1,
+            "closedAt": 0,
+            "metadata": {
+                "ensembleSize": 3,
+                "writeQuorum": 2,
+                "ackQuorum": 2,
+                "ensembles": [
+                    {"firstEntry": 0, "bookies": ["a", "b", "c"]},
+                    {"firstEntry": 7, "bookies": ["a", "d", "c"]},
+                ],
+            },
+        },
+    ],
+    "bookies": {"a": {"host": "h", "port": 3181}},
+    "instanceId": "i",
+}
+
+
+def test_an_answer() -> None:
+    found = parse_snapshot(_ANSWER)
+    assert (found.first, found.end) == (Offset(5, 0), Offset(9, 42))
+    assert found.bookies == {"a": ("h", 3181)}
+    old, live = found.ledgers
+    assert old.metadata is None
+    assert old.copy_is_only
+    assert old.copy is not None
+    assert old.copy.name == "5-u"
+    assert old.entry_bytes == 123
+    assert live.metadata is not None
+    assert live.metadata.state is LedgerState.OPEN
+    assert live.metadata.is_striped
+    assert live.metadata.segment_of(8).bookies == ("a", "d", "c")
+    assert live.copy is None
+
+
+def test_ledgers_are_found_by_their_ids() -> None:
+    found = parse_snapshot(_ANSWER)
+    assert [found.index_from(x) for x in (0, 5, 6, 9, 10)] == [0, 0, 1, 1, 2]
+    assert found.find(9) is found.ledgers[1]
+    assert found.find(6) is None
+    assert found.clamp(BEGINNING) == Offset(5, 0)
+    assert found.clamp(END) == Offset(9, 42)
+    assert found.clamp(Offset(6, 3)) == Offset(6, 3)
+
+
+def test_an_empty_topic() -> None:
+    answer = {
+        **_ANSWER,
+        "ledgers": [],
+        "first": {"ledgerId": 3, "entryId": 0},
+        "lastConfirmed": {"ledgerId": 3, "entryId": -1},
+    }
+    found = parse_snapshot(answer)
+    assert found.first == found.end == Offset(3, 0)
+
+
+@pytest.mark.parametrize("missing", ["topic", "first", "lastConfirmed", "ledgers", "headBytes"])
+def test_an_answer_that_is_none(missing: str) -> None:
+    answer = copy.deepcopy(_ANSWER)
+    del answer[missing]
+    with pytest.raises(SegmentsUnavailableError, match=missing):
+        parse_snapshot(answer)
+
+
+@pytest.mark.parametrize("answer", [None, [], "x", {"topic": 1}])
+def test_something_else_altogether(answer: object) -> None:
+    with pytest.raises(SegmentsUnavailableError, match="can't be read"):
+        parse_snapshot(answer)
