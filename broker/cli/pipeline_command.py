@@ -28,8 +28,8 @@ def run_pipeline(options: argparse.Namespace) -> int:
     """
     target = target_of(options)
     command = _load("pipeline.command")
-    place = command.Place(target.service_url, target.admin_url, target.access)
-    return int(command.run(options, place))
+    address = command.ClusterAddress(target.service_url, target.admin_url, target.access)
+    return int(command.run(options, address))
 
 
 def _load(name: str) -> Any:
