@@ -268,7 +268,7 @@ class ResourceLock(_NodeClaim):
         """Gives the lock up; a node of another session is left alone.
 
         Raises:
-            WriteFailedError: the node couldn't be deleted; it ends with the session.
+            MetadataWriteError: the node couldn't be deleted; it ends with the session.
         """
         self.proven = False
         await self._leave()

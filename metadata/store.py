@@ -83,7 +83,7 @@ class Watch(ABC):
 class MetadataStore(ABC):
     """One session on a metadata store.
 
-    Any operation may raise SessionLostError or StoreClosedError, and a mutation WriteFailedError
+    Any operation may raise SessionLostError or StoreClosedError, and a mutation MetadataWriteError
     (no effect) or OutcomeUnknownError (re-read to know). The root "/" exists always, has an empty
     value and can't be changed.
     """

@@ -371,7 +371,7 @@ class Cursor:
         """Remove the subscription's position for good; then as closed. Waits for a reset.
 
         Raises:
-            WriteFailedError: the cursor is there, and goes on.
+            MetadataWriteError: the cursor is there, and goes on.
             CursorFencedError, MetadataError: perhaps deleted. Nobody could tell what an
                 acknowledgement is worth now, so the log is given up: its next open finds out.
         """

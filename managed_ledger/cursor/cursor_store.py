@@ -275,7 +275,7 @@ class CursorStore:
 
         Raises:
             CursorFencedError: another owner wrote the node, and has the log.
-            WriteFailedError: it is there, and stays.
+            MetadataWriteError: it is there, and stays.
             MetadataError: perhaps deleted, now or later.
         """
         try:

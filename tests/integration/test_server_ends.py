@@ -138,14 +138,14 @@ def test_threads_that_never_return_end_with_the_process() -> None:
     code, said = _python(
         """
         import asyncio, sys, time
-        from bookkeeper import ending
+        from bookkeeper import process_shutdown
 
         async def serve():
             asyncio.get_running_loop().run_in_executor(None, time.sleep, 3600)
             return 3
 
-        ending._TEARDOWN_S_MAX = 0.1
-        sys.exit(ending.run_server(serve))
+        process_shutdown._TEARDOWN_S_MAX = 0.1
+        sys.exit(process_shutdown.run_server(serve))
         """
     )
     assert code == 3
@@ -156,14 +156,14 @@ def test_a_loop_that_is_busy_can_t_hold_up_the_end() -> None:
     code, said = _python(
         """
         import time
-        from bookkeeper import ending
+        from bookkeeper import process_shutdown
 
         async def serve():
-            ending.end_after(0.1, 4)
+            process_shutdown.end_after(0.1, 4)
             time.sleep(3600)
             return 0
 
-        ending.run_server(serve)
+        process_shutdown.run_server(serve)
         """
     )
     assert code == 4
@@ -174,13 +174,13 @@ def test_an_end_that_is_in_time_is_left_alone() -> None:
     code, said = _python(
         """
         import sys
-        from bookkeeper import ending
+        from bookkeeper import process_shutdown
 
         async def serve():
-            ending.end_after(3600, 4)
+            process_shutdown.end_after(3600, 4)
             return 0
 
-        sys.exit(ending.run_server(serve))
+        sys.exit(process_shutdown.run_server(serve))
         """
     )
     assert (code, said) == (0, "")

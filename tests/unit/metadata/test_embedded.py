@@ -335,7 +335,7 @@ async def test_a_full_disk_fails_only_what_does_not_fit(tmp_path: Path) -> None:
     )
     assert [type(each).__name__ for each in outcomes] == [
         "Versioned",
-        "WriteFailedError",
+        "MetadataWriteError",
         "Versioned",
         "Versioned",
     ]
