@@ -38,7 +38,7 @@ COMPRESSIONS: Final = {
     "zstd": pulsar.CompressionType.ZSTD,
     "snappy": pulsar.CompressionType.SNAPPY,
 }
-PER_COMPRESSION: Final = 200_000 if NIGHTLY else 50_000
+PER_COMPRESSION: Final = 200_000 if NIGHTLY else 25_000
 BURST: Final = 1_500
 
 
