@@ -40,7 +40,7 @@ def _judge_by(rule: Callable[..., WriteOutcome | None]) -> None:
     ) -> WriteOutcome:
         return rule(change, node) or resolve_outcome(change, zxid, own, node, *rest)
 
-    vars(writes)["judge"] = judged
+    vars(writes)["resolve_outcome"] = judged
 
 
 def always_sent_again() -> None:
@@ -60,7 +60,7 @@ def missing_means_not_applied() -> None:
 
 
 def judged_by_a_later_zxid() -> None:
-    vars(writes)["judge"] = lambda change, zxid, *rest: resolve_outcome(change, zxid + 3, *rest)
+    vars(writes)["resolve_outcome"] = lambda change, zxid, *rest: resolve_outcome(change, zxid + 3, *rest)
 
 
 def no_sync() -> None:
