@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from base64 import b64encode
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.errors import (
     IncompatibleSchemaError,
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from broker.http.remote_producer import RemoteProducer
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
+
+    _Part: TypeAlias = tuple[list[int], list[Entry]]
+    """Of a call, for one producer: slots of the results, and the entries."""
 
 __all__ = ["MESSAGES_MAX", "RestPublishers", "encode_value", "parse_messages"]
 
@@ -63,12 +66,18 @@ class _Call:
 
 
 class _Shared:
-    """A publisher of several calls; the last one closes it."""
+    """A publisher of several calls; the last one closes it.
 
-    __slots__ = ("publisher", "users")
+    Attributes:
+        order: held while a call gets sequence ids and publishes. One that overtook it would have
+            higher ids, and de-duplication would drop the lower ones.
+    """
+
+    __slots__ = ("order", "publisher", "users")
 
     def __init__(self, publisher: asyncio.Future[InternalProducer]) -> None:
         self.publisher = publisher
+        self.order = asyncio.Lock()
         self.users = 0
 
     @property
@@ -171,7 +180,9 @@ class RestPublishers:
             shared.users += 1
             try:
                 publisher = await asyncio.shield(shared.publisher)
-                return await self._produce(publisher, messages, schema, now_ms, body_bytes)
+                return await self._produce(
+                    publisher, shared.order, messages, schema, now_ms, body_bytes
+                )
             except IncompatibleSchemaError:
                 # Another call's schema may have been refused when the publisher was opened.
                 if own or not shared.closed:
@@ -204,6 +215,7 @@ class RestPublishers:
     async def _produce(
         self,
         publisher: InternalProducer,
+        order: asyncio.Lock,
         messages: list[OutgoingMessage],
         schema: ProduceSchema,
         now_ms: int,
@@ -215,15 +227,17 @@ class RestPublishers:
         stamp = version_bytes(version)
         for message in messages:
             message.schema_version = stamp
-        self._number(publisher, messages, wrong, now_ms)
-        make = partial(self._entries, publisher, messages, wrong, now_ms)
-        if body_bytes > HEAVY_BYTES:
-            split = await self._service.schemas.in_value_thread(make)
-        else:
-            split = make()
-        for slot, error in wrong.items():
-            call.fail(slot, error)
-        return await self._publish(publisher, call, split), call.schema_version
+        async with order:
+            self._number(publisher, messages, wrong, now_ms)
+            make = partial(self._entries, publisher, messages, wrong, now_ms)
+            if body_bytes > HEAVY_BYTES:
+                split = await self._service.schemas.in_value_thread(make)
+            else:
+                split = make()
+            for slot, error in wrong.items():
+                call.fail(slot, error)
+            held = _publish(publisher, call, split)
+        return await self._answers(publisher, call, held), call.schema_version
 
     async def _encode(
         self, codec: Codec | None, messages: list[OutgoingMessage]
@@ -275,9 +289,9 @@ class RestPublishers:
         messages: list[OutgoingMessage],
         wrong: dict[int, Exception],
         now_ms: int,
-    ) -> dict[int, tuple[list[int], list[Entry]]]:
+    ) -> dict[int, _Part]:
         """Of what isn't wrong, by producer, with the slots of the call; may run in a thread."""
-        split: dict[int, tuple[list[int], list[Entry]]] = {}
+        split: dict[int, _Part] = {}
         # With metadata: what the binary port takes.
         entry_max = self._service.config.max_message_size + FRAME_PADDING_BYTES
         for slot, message in enumerate(messages):
@@ -292,19 +306,16 @@ class RestPublishers:
             entries.append(entry)
         return split
 
-    async def _publish(
-        self,
-        publisher: InternalProducer,
-        call: _Call,
-        split: dict[int, tuple[list[int], list[Entry]]],
+    async def _answers(
+        self, publisher: InternalProducer, call: _Call, held: dict[int, _Part]
     ) -> list[dict[str, Any]]:
-        for index, (slots, entries) in split.items():
-            publish_context = _PartitionContext(call, slots, publisher.partition_of(index))
-            producer = publisher.producers[index]
-            if producer.held and not await _may_publish(producer):
-                publish_context.failed(0, len(slots), ServiceNotReadyError(_OVER_RATE))
-                continue
-            producer.publish(entries, publish_context)
+        """Of all parts, once those are published that a rate held back."""
+        for index, part in held.items():
+            if await _may_publish(publisher.producers[index]):
+                _publish_part(publisher, call, index, part)
+            else:
+                context = _PartitionContext(call, part[0], publisher.partition_of(index))
+                context.failed(0, len(part[0]), ServiceNotReadyError(_OVER_RATE))
         if call.left:
             done, _ = await asyncio.wait((call.answered,), timeout=ANSWER_TIMEOUT_S)
             if not done:
@@ -312,6 +323,23 @@ class RestPublishers:
                 timeout = failure(late, call.schema_version)
                 return [result or timeout for result in call.results]
         return call.results
+
+
+def _publish(publisher: InternalProducer, call: _Call, split: dict[int, _Part]) -> dict[int, _Part]:
+    """Publish what no rate holds back; the other parts."""
+    held: dict[int, _Part] = {}
+    for index, part in split.items():
+        if publisher.producers[index].held:
+            held[index] = part
+        else:
+            _publish_part(publisher, call, index, part)
+    return held
+
+
+def _publish_part(publisher: InternalProducer, call: _Call, index: int, part: _Part) -> None:
+    slots, entries = part
+    context = _PartitionContext(call, slots, publisher.partition_of(index))
+    publisher.producers[index].publish(entries, context)
 
 
 def encode_value(codec: Codec, message: OutgoingMessage) -> Exception | None:

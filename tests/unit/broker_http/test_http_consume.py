@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,13 @@ from broker.http.app import create_app
 from broker.http.errors import ApiError
 from broker.http.internal_consumer import ConsumedMessage
 from broker.http.local_producer import LocalProducer
-from broker.http.messages import Message, OutgoingMessage, encode_batch, encode_single
+from broker.http.messages import (
+    HEAVY_BYTES,
+    Message,
+    OutgoingMessage,
+    encode_batch,
+    encode_single,
+)
 from broker.http.rest_consume import (
     AckResults,
     RestSession,
@@ -28,7 +34,7 @@ from broker.http.rest_consume import (
     parse_token,
 )
 from broker.http.rest_produce import RestPublishers
-from broker.http.value_schemas import LATE, STRING, DecodedValue, ValueSchemas
+from broker.http.value_schemas import LATE, RAW, STRING, DecodedValue, ValueSchemas
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import SHARED
@@ -385,3 +391,36 @@ def test_long_texts_are_written_in_pieces() -> None:
     shown = message_of(delivery, as_base64=False)
     assert isinstance(shown["payload"], orjson.Fragment)
     assert orjson.loads(orjson.dumps(shown))["payload"] == text
+
+
+async def test_a_large_call_publishes_before_a_later_small_one() -> None:
+    """Its entries are made in a thread. Higher sequence ids before them would make duplicates."""
+    broker = await Broker(broker_deduplication_enabled=True).start()
+    service, begun, gate = broker.service, asyncio.Event(), asyncio.Event()
+
+    async def held(work: Callable[[], Any]) -> Any:
+        begun.set()
+        await gate.wait()
+        return work()
+
+    service.schemas.in_value_thread = held  # type: ignore[method-assign]
+    publishers = RestPublishers(service)
+
+    def call(body_bytes: int) -> asyncio.Task[tuple[list[dict[str, Any]], int]]:
+        messages = [OutgoingMessage(b"x", -1)]
+        return asyncio.create_task(publishers.produce(NAME, "p", messages, RAW, 1, body_bytes))
+
+    try:
+        large = call(HEAVY_BYTES + 1)
+        await begun.wait()
+        small = call(0)
+        for _ in range(1000):  # turns of the loop, of which storing it takes some ten
+            await asyncio.sleep(0)
+        gate.set()
+        (first,), _ = await large
+        (second,), _ = await small
+        assert first["errorCode"] == second["errorCode"] == 0
+        ids = [[int(x) for x in each["messageId"].split(":")] for each in (first, second)]
+        assert [-1, -1] < ids[0][:2] < ids[1][:2]
+    finally:
+        await broker.close()
