@@ -168,7 +168,7 @@ class ManagedLedger:
         return not self._is_fenced
 
     async def owns_list(self) -> bool:
-        """See `LedgerView`."""
+        """See `ManagedLedgerView`."""
         return await self.lists.is_ours()
 
     @property

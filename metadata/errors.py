@@ -6,7 +6,7 @@
     ├── NotEmptyError           delete of a node that has children
     ├── EphemeralParentError    a node below an ephemeral node
     ├── ValueTooLargeError      a value above ``VALUE_BYTES_MAX``
-    ├── MetadataWriteError        the backend couldn't make the operation durable; it had no effect
+    ├── MetadataWriteError      the backend couldn't make the operation durable; it had no effect
     ├── OutcomeUnknownError     the reply was lost: the operation may or may not have happened
     ├── LockBusyError           another session holds the lock
     ├── SessionLostError        this session can't be proven to be alive

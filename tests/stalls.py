@@ -28,7 +28,7 @@ _LINE = re.compile(
     r"loop stall: .* computed for (?P<computed>\d+) ms, collections: (?P<collected>\d+) ms,"
     r" cause: \w+, at: (?P<at>.*)"
 )
-_NO_CALLBACK = re.compile(r"runners\.py:\d+ run\b|not seen")
+_NO_CALLBACK = re.compile(r"runners\.py:\d+ run\b")
 _NO_CALLBACK_FACTOR = 5
 
 

@@ -130,7 +130,7 @@ class InstantLedger:
 
 
 class FullLog(Log):
-    """A whole `LedgerView` over an embedded metadata store."""
+    """A whole `ManagedLedgerView` over an embedded metadata store."""
 
     name, path = "t/n/persistent/log", "/managed-ledgers/t/n/persistent/log"
     config = ManagedLedgerConfig(cursor_ledger_entries_max=1 << 40)

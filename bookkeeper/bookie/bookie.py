@@ -304,13 +304,13 @@ class Bookie(PrefixesFromEntries):
             thread.dispatch_soon()
 
     def may_write(self) -> bool:
-        """See ``LaneOwner``."""
+        """See ``JournalListener``."""
         # Both halves of the cache are full: let acknowledgements wait for the flush, so that
         # writers slow down. Above journal_queue_bytes_max they are refused.
         return self.error is None and not (self._job_running and self.storage.needs_flush)
 
     def on_group_durable(self, group: JournalGroup, *, was_stalled: bool) -> None:
-        """See ``LaneOwner``."""
+        """See ``JournalListener``."""
         if self.error is not None:
             return  # everything was answered already
         if was_stalled:
@@ -325,7 +325,7 @@ class Bookie(PrefixesFromEntries):
             self._check_drained()
 
     def on_journal_failed(self, error: BaseException) -> None:
-        """See ``LaneOwner``."""
+        """See ``JournalListener``."""
         self._fail(error)
 
     def _answer(self, waiting: object, code: int) -> None:

@@ -29,7 +29,7 @@ from bookkeeper.client import quorum
 from bookkeeper.packet import PACKET_HEADER_BYTES
 from bookkeeper.transport import AddRequest
 
-#: What the acks of an ensemble must span, see ``Placement.ack_spread``.
+#: What the acks of an ensemble must span, see ``EnsemblePlacementPolicy.ack_spread``.
 SpreadOf: TypeAlias = Callable[[Sequence[str]], "quorum.FaultDomainAckRule | None"]
 
 _BIT: Final = tuple(1 << slot for slot in range(64))

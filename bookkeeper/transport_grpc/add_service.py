@@ -138,7 +138,7 @@ class _Stream:
         self._wake_reader: asyncio.Future[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._refused = ""  # why
-        self._lost: tuple[grpc.StatusCode, str] | None = None  # why the add connection is
+        self._lost: tuple[grpc.StatusCode, str] | None = None  # why the add connection is lost
         self._connection: ServerAddConnection | None = None
         self._connection_first = (
             -1

@@ -20,8 +20,8 @@ _PERIOD_S: Final = 60.0  # that quantiles are of
 
 
 def run_bookie(options: argparse.Namespace) -> int:
-    # Before gRPC is loaded: its core has a line for each bad header of any stranger. What fails for
-    # other reasons is raised, too.
+    # Before gRPC is loaded: its core has a line for each bad header of any unauthenticated client.
+    # What fails for other reasons is raised, too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from bookkeeper.bookie import process
     from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError

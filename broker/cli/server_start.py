@@ -34,8 +34,8 @@ _KEY: Final = "logformat"
 
 def begin(options: argparse.Namespace) -> None:
     """Called once in a process, by the command that becomes a server."""
-    # Before gRPC is loaded: its core has a line for each bad header of any stranger, not in the
-    # form of our log. What fails for other reasons is raised, too.
+    # Before gRPC is loaded: its core has a line for each bad header of any unauthenticated client,
+    # not in the form of our log. What fails for other reasons is raised, too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     set_up_log("INFO", log_format(options, os.environ))
     log_what_nobody_catches()

@@ -174,7 +174,7 @@ class ScatterGather:
     async def on_owner(
         self, name: TopicName, one: Callable[[], Awaitable[T]], call: BrokerCall
     ) -> T | Any:
-        """Do something to one topic where it is served; see ``Peers.on_owner``."""
+        """Do something to one topic where it is served; see ``BrokerClient.on_owner``."""
         return await self._service.broker_client.on_owner(name, one, call, until_s=self._until_s)
 
     async def bundles(

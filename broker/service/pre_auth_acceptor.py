@@ -195,7 +195,7 @@ class PreAuthAcceptor:
         return len(self._pending_sockets)
 
     def start(self, listener: socket.socket, backlog: int) -> int:
-        """Listen on a bound socket, which belongs to the doorstep now; its port."""
+        """Listen on a bound socket, which belongs to the acceptor now; its port."""
         listener.setblocking(False)
         listener.listen(backlog)
         self._listener = listener

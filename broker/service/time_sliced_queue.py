@@ -64,7 +64,7 @@ class TimeSlicedQueue(Generic[Item]):
             try:
                 work(queue.popleft())
             except Exception:
-                logger.exception("a stranger's connection failed")
+                logger.exception("an unauthenticated connection failed")
             if perf_counter() >= end_s:
                 break
         self._scheduled = bool(queue)

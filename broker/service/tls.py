@@ -224,7 +224,7 @@ class TlsListener:
         if (text := complaint(file)) is not None:
             logger.warning("%s", text)
 
-    # --- handshakes: this is the Door of its Doorstep
+    # --- handshakes: this is the PreAuthHandler of its acceptor
 
     def look(self, pending: PendingSocket) -> None:
         handshake: TlsHandshake | None = pending.state

@@ -60,7 +60,9 @@ def missing_means_not_applied() -> None:
 
 
 def judged_by_a_later_zxid() -> None:
-    vars(writes)["resolve_outcome"] = lambda change, zxid, *rest: resolve_outcome(change, zxid + 3, *rest)
+    vars(writes)["resolve_outcome"] = lambda change, zxid, *rest: resolve_outcome(
+        change, zxid + 3, *rest
+    )
 
 
 def no_sync() -> None:

@@ -1,8 +1,8 @@
 """What is done now and then is in a table of rounds, which ``tests/failing_operations.py`` walks.
 
 A loop with a pause that is none of those runs untested on storage that fails: put its work into a
-table (``Upkeep.rounds``, ``ManagedLedgerFactory.rounds``, ``LoadManager.rounds``), or say here what
-it waits for.
+table (``BackgroundTasks.rounds``, ``ManagedLedgerFactory.rounds``, ``LoadManager.rounds``), or say
+here what it waits for.
 """
 
 from __future__ import annotations

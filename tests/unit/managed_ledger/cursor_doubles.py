@@ -402,7 +402,7 @@ class FakeStore:
 
 
 class FakeLog(Positions):
-    """The `LedgerView` of one owner."""
+    """The `ManagedLedgerView` of one owner."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from managed_ledger.cursor.cursor_format import SectionKind, decode_record
 from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError, CursorWriteError
 from managed_ledger.errors import CursorClosedError, InvalidPositionError
 from managed_ledger.position import Position
-from metadata.errors import MetadataWriteError as MetadataWriteFailedError
+from metadata.errors import MetadataWriteError
 from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeWriter
 from tests.unit.managed_ledger.cursor_steps import START, Answers, node_of, opened, reopened, until
 
@@ -380,10 +380,10 @@ async def test_what_was_not_stored_before_a_refused_delete_is_stored_later() -> 
         await cursor.flush()
 
     async def refuse(path: str, expected_version: int | None = None) -> None:
-        raise MetadataWriteFailedError(path, OSError("disk full"))
+        raise MetadataWriteError(path, OSError("disk full"))
 
     log.fake_store.delete = refuse  # type: ignore[method-assign]
-    with pytest.raises(MetadataWriteFailedError):
+    with pytest.raises(MetadataWriteError):
         await cursor.delete()
     log.storage.is_unavailable, log.faults.put_failure_rate = False, 0.0
     await cursor.flush()

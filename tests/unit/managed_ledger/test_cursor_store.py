@@ -64,7 +64,7 @@ def store(log: FakeLog) -> CursorStore:
 
 
 def new_store(log: FakeLog) -> CursorStore:
-    any_log: Any = log  # it implements what is used of a LedgerView
+    any_log: Any = log  # it implements what is used of a ManagedLedgerView
     return CursorStore(any_log, PATH, "me")
 
 
