@@ -239,6 +239,7 @@ async def race(simulator: Simulator) -> None:
     simulator.check(
         sum(x.is_fenced for x in brokers) == len(brokers) - 1, "not exactly one is left"
     )
+    world.check_list()  # a new owner forgets what it lists and doesn't find
     await judge(world, brokers)
 
 
