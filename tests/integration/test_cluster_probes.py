@@ -229,12 +229,9 @@ def test_a_broker_that_drains_sends_probes_away_and_serves_on(
         for each in (bookie, *brokers):
             each.add_settings("metadataStoreSessionTimeoutMillis=60000")
             each.start()
-        leaving = brokers[0]
-        topic = next(
-            topic
-            for topic in (new_topic() for _ in range(1000))
-            if _owner(leaving, topic) == leaving.service_url
-        )
+        topic = new_topic()
+        owner = _owner(brokers[0], topic)
+        leaving = next(each for each in brokers if each.service_url == owner)
         producer = stack.enter_context(_producer(leaving, topic))
         _send(producer, 0)
         zookeeper.pause()
