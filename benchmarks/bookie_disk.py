@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bookkeeper import codes, packet
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.storage.os_file_system import OsFileSystem
 from bookkeeper.transport import AddRequest
@@ -143,11 +144,11 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def open_bookie(folder: Path) -> AsyncIterator[Bookie]:
+async def fresh_bookie(folder: Path) -> AsyncIterator[Bookie]:
     """A fresh one; its directory goes with it."""
     path = folder / "bookie"
     store = EmbeddedMetadataStore.open(None)
-    bookie = await Bookie.open(BookieConfig("bench", path, STORAGE), OsFileSystem(path), store)
+    bookie = await open_bookie(BookieConfig("bench", path, STORAGE), OsFileSystem(path), store)
     try:
         yield bookie
     finally:
@@ -159,7 +160,7 @@ async def open_bookie(folder: Path) -> AsyncIterator[Bookie]:
 async def compare(options: argparse.Namespace, folder: Path) -> None:
     print("| round | bare loop MB/s | one bookie MB/s | ratio |\n|---|---|---|---|")
     sums = [0.0, 0.0]
-    async with open_bookie(folder) as bookie:
+    async with fresh_bookie(folder) as bookie:
         client = Client(bookie, ENTRY_BYTES, 1)
         await client.run(1.0)  # the journal has its segments then, as at any other time
         for number in range(options.rounds):
@@ -223,7 +224,7 @@ async def costs(options: argparse.Namespace, folder: Path) -> None:
     print("Bytes and CPU (kernel included) per entry; bytes beside the payload come to:\n")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for entry_bytes, batch in COSTS:
-        async with open_bookie(folder) as bookie:
+        async with fresh_bookie(folder) as bookie:
             client = Client(bookie, entry_bytes, batch, ledgers=4)
             await client.run(0.5)
             await bookie.flush()
@@ -277,7 +278,7 @@ async def reads(options: argparse.Namespace, folder: Path) -> None:
     print("Whole ledgers in order, nothing in memory; entry logs hold several ledgers mixed:\n")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for entry_bytes in (1024, 65536):
-        async with open_bookie(folder) as bookie:
+        async with fresh_bookie(folder) as bookie:
             client = Client(bookie, entry_bytes, 1 if entry_bytes > 4096 else 16, READ_LEDGERS)
             await client.run(600.0, options.read_bytes // entry_bytes)
             await bookie.flush()

@@ -38,6 +38,7 @@ from benchmarks.managed_ledgers import CONFIG, HEAD, append_one, now_ms, residen
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
@@ -94,7 +95,7 @@ class Place:
         else:
             self.store = await connect_store(self._url)
         config = BookieConfig("b0", self._folder / "bookie", disk_reserve_bytes=0)
-        self._bookie = await Bookie.open(config, OsFileSystem(config.data_dir), self.store)
+        self._bookie = await open_bookie(config, OsFileSystem(config.data_dir), self.store)
         self._offloader = FilesystemOffloader(2, 2)
 
     def broker(self) -> ManagedLedgerFactory:

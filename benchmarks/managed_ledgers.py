@@ -35,6 +35,7 @@ from benchmarks.micro import managed_ledger as micro
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
@@ -87,7 +88,7 @@ class Site:
     async def start(self) -> None:
         self.store = EmbeddedMetadataStore.open(self._directory / "metadata.db")
         config = BookieConfig("b0", self._directory / "bookie", disk_reserve_bytes=0)
-        self.bookie = await Bookie.open(config, OsFileSystem(config.data_dir), self.store)
+        self.bookie = await open_bookie(config, OsFileSystem(config.data_dir), self.store)
 
     def broker(self, cache_bytes: int = 64 << 20) -> ManagedLedgerFactory:
         pool, rng = BookiePool(), random.Random(1)

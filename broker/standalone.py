@@ -26,6 +26,7 @@ from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.bookie.integrity_service import IntegrityService, IntegrityServiceConfig
 from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.client.placement import RandomPlacement
@@ -191,7 +192,7 @@ class Standalone:
         """The bookies, and whom to tell of deleted ledgers."""
         config = self.config
         settings = bookie_config(config)
-        self.bookie = bookie = await Bookie.open(
+        self.bookie = bookie = await open_bookie(
             settings, self._open_files(settings.data_dir), store
         )
         self._own_bookie = bookie

@@ -23,6 +23,7 @@ import uvloop
 from bookkeeper import codes, packet
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.storage.os_file_system import OsFileSystem
 from bookkeeper.transport import AddRequest
 from metadata.embedded import EmbeddedMetadataStore
@@ -100,7 +101,7 @@ class Client:
 
 async def measure(load: Load, directory: Path) -> None:
     store = EmbeddedMetadataStore.open(None)
-    bookie = await Bookie.open(BookieConfig("bench", directory), OsFileSystem(directory), store)
+    bookie = await open_bookie(BookieConfig("bench", directory), OsFileSystem(directory), store)
     client = Client(bookie, load)
     cpu, loop_cpu = time.process_time(), time.thread_time()
     elapsed = await client.run()

@@ -11,8 +11,7 @@ import errno
 import functools
 import heapq
 import logging
-import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
 from time import perf_counter
@@ -37,10 +36,8 @@ from bookkeeper.bookie.stripe_rows import read_rows
 from bookkeeper.bookie.workers import CooperativeWorker
 from bookkeeper.entry_prefixes import PrefixesFromEntries
 from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code
-from bookkeeper.storage.file_system import DirectoryLock, FileSystem
-from bookkeeper.storage.ordered_store import OrderedStore
+from bookkeeper.storage.file_system import DirectoryLock
 from bookkeeper.transport import ALL_ENTRIES, AddRequest, BookieStatus, LacReply, ReadReply, Stripe
-from metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +45,7 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Bookie(PrefixesFromEntries):
-    """A storage node. Open one with ``Bookie.open``.
+    """A storage node. Open one with ``open_bookie``.
 
     ``on_fatal`` is called once, on the loop, when a disk error ended the bookie: nothing that it
     had not acknowledged by then may be trusted. The process should end and start again; replay
@@ -95,29 +92,6 @@ class Bookie(PrefixesFromEntries):
         self._lac_watch = LacWatch()
         self._deferred = DeferredAdds(self._loop)
         self._re_adds = ReAdds(self._readers, self._loop, storage, self._add, self._on_not_added)
-
-    @classmethod
-    async def open(
-        cls,
-        config: BookieConfig,
-        file_system: FileSystem,
-        store: MetadataStore,
-        *,
-        index: OrderedStore | None = None,
-        new_nonce: Callable[[], int] = lambda: secrets.randbits(32),
-        before_register: Callable[[Bookie], Awaitable[None]] | None = None,
-    ) -> Bookie:
-        """Check the cookie, replay the journal, register. See ``open_bookie.open_bookie``."""
-        from bookkeeper.bookie.open_bookie import open_bookie  # it builds this class
-
-        return await open_bookie(
-            config,
-            file_system,
-            store,
-            index=index,
-            new_nonce=new_nonce,
-            before_register=before_register,
-        )
 
     @property
     def bookie_id(self) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import itertools
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -46,11 +47,11 @@ async def open_bookie(
     file_system: FileSystem,
     store: MetadataStore,
     *,
-    index: OrderedStore | None,
-    new_nonce: Callable[[], int],
+    index: OrderedStore | None = None,
+    new_nonce: Callable[[], int] = lambda: secrets.randbits(32),
     before_register: BeforeRegister | None = None,
 ) -> Bookie:
-    """Open the data directory and register.
+    """Check the data directory's cookie, replay the journal, register.
 
     Args:
         index: None: LMDB below ``config.data_dir``.

@@ -30,6 +30,7 @@ from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.bookie.integrity_service import IntegrityService
 from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
 from bookkeeper.bookie.replica_source import EnsembleReplicaSource
 from bookkeeper.bookie.settings import BookieSettings
@@ -175,7 +176,7 @@ class BookieProcess:
             settings.journals[1:],
             accept_data_loss=settings.accept_data_loss,
         )
-        self.bookie = bookie = await Bookie.open(config, files, store, before_register=serve)
+        self.bookie = bookie = await open_bookie(config, files, store, before_register=serve)
         stack.push_async_callback(bookie.close)
         self._pages.drain = self._drain = Drain(bookie)
         stack.push_async_callback(self._drain.close)

@@ -11,6 +11,7 @@ from typing import Any
 from bookkeeper import packet
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.storage.file_system import FileSystem
 from bookkeeper.storage.os_file_system import OsFileSystem
 from bookkeeper.transport import AddRequest
@@ -36,7 +37,7 @@ class Node:
 
     async def start(self, file_system: FileSystem | None = None, **changes: Any) -> Bookie:
         config = replace(self.config, **changes)
-        return await Bookie.open(config, file_system or OsFileSystem(self.path), self.store)
+        return await open_bookie(config, file_system or OsFileSystem(self.path), self.store)
 
     def disk_bytes(self, folder: str = "") -> int:
         files = (self.path / folder).rglob("*")

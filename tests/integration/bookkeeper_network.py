@@ -12,6 +12,7 @@ from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, StorageConfig
 from bookkeeper.bookie.cookie import read_instance_id
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import LedgerConfig
@@ -80,7 +81,7 @@ class Network:
         async def serve(bookie: Bookie) -> None:
             server.serve(bookie, instance_id)
 
-        bookie = await Bookie.open(
+        bookie = await open_bookie(
             config, OsFileSystem(config.data_dir), self.store, before_register=serve
         )
         served = self.served[bookie_id] = Served(bookie, server, port)

@@ -13,9 +13,9 @@ import pytest
 
 from bookkeeper import codes, packet
 from bookkeeper.bookie import cookie as cookies
-from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import (
     BookieClosedError,
@@ -287,7 +287,7 @@ async def test_a_hint_frees_a_ledger_at_once(tmp_path: Path, store: MetadataStor
 async def test_a_failed_journal_write_ends_the_bookie(tmp_path: Path, store: MetadataStore) -> None:
     fs = MemoryFileSystem()
     node = Node(tmp_path / "b1", store)
-    bookie = await Bookie.open(node.config, fs, store, index=MemoryStore(fs))
+    bookie = await open_bookie(node.config, fs, store, index=MemoryStore(fs))
     fatal: list[BaseException] = []
     bookie.on_fatal = fatal.append
     assert await add(bookie, 1, range(2)) == codes.OK
@@ -309,7 +309,7 @@ async def test_a_full_disk_makes_it_read_only_and_back(
     config = node.config
     index = MemoryStore(fs)
     fs.faults.space_bytes = 10_000_000
-    bookie = await Bookie.open(config, fs, store, index=index)
+    bookie = await open_bookie(config, fs, store, index=index)
     assert await store.children(AVAILABLE_PATH) == ["b1"]
     assert await add(bookie, 1, range(10), lambda i: bytes(1000)) == codes.OK
     fs.faults.space_bytes = int(fs.used_bytes() * 1.05)
@@ -335,7 +335,7 @@ async def test_a_flush_without_space_is_retried_when_there_is_some(
     tmp_path: Path, store: MetadataStore
 ) -> None:
     fs = MemoryFileSystem()
-    bookie = await Bookie.open(
+    bookie = await open_bookie(
         Node(tmp_path / "b1", store).config, fs, store, index=MemoryStore(fs)
     )
     assert await add(bookie, 1, range(10)) == codes.OK
@@ -358,7 +358,7 @@ async def test_a_full_index_on_a_disk_with_space_ends_with_a_restart(
     """LMDB's map has one size as long as a process lives."""
     node = Node(tmp_path / "b1", store)
     index = LmdbStore(node.config.data_dir / "index", map_bytes=1 << 17)
-    bookie = await Bookie.open(node.config, OsFileSystem(node.path), store, index=index)
+    bookie = await open_bookie(node.config, OsFileSystem(node.path), store, index=index)
     ledgers = range(1, 600)
     for ledger_id in ledgers:
         assert await add(bookie, ledger_id, [0], lambda _: bytes(600)) == codes.OK
@@ -391,7 +391,7 @@ async def test_what_waits_for_a_flush_that_finds_no_space_is_answered(
 ) -> None:
     fs = MemoryFileSystem()
     config = Node(tmp_path / "b1", store, storage=SMALL.__class__(flush_entries=5)).config
-    bookie = await Bookie.open(config, fs, store, index=MemoryStore(fs))
+    bookie = await open_bookie(config, fs, store, index=MemoryStore(fs))
     assert await add(bookie, 1, range(4)) == codes.OK
     bookie._job_running = True  # a long flush, and the other half fills up as well
     bookie._begin_flush()
@@ -416,12 +416,12 @@ async def test_closing_on_a_full_disk_ends_and_the_journal_keeps_the_entries(
     fs = MemoryFileSystem()
     index = MemoryStore(fs)
     node = Node(tmp_path / "b1", store)
-    bookie = await Bookie.open(node.config, fs, store, index=index)
+    bookie = await open_bookie(node.config, fs, store, index=index)
     assert await add(bookie, 1, range(10)) == codes.OK
     fs.faults.fail_at = fs.call_count
     fs.faults.error = errno.ENOSPC
     await asyncio.wait_for(bookie.close(), 30)
-    bookie = await Bookie.open(node.config, fs, store, index=index)
+    bookie = await open_bookie(node.config, fs, store, index=index)
     assert len((await bookie.read_entries(1, 0, 99, 1 << 20)).packets) == 10
     await bookie.close()
 
@@ -429,7 +429,7 @@ async def test_closing_on_a_full_disk_ends_and_the_journal_keeps_the_entries(
 async def test_a_journal_without_space_waits_for_some(tmp_path: Path, store: MetadataStore) -> None:
     fs = MemoryFileSystem()
     node = Node(tmp_path / "b1", store)
-    bookie = await Bookie.open(node.config, fs, store, index=MemoryStore(fs))
+    bookie = await open_bookie(node.config, fs, store, index=MemoryStore(fs))
     fs.faults.fail_at = fs.call_count  # the journal's next blocks
     fs.faults.error = errno.ENOSPC
     first = asyncio.ensure_future(add(bookie, 1, range(10)))
@@ -450,7 +450,7 @@ async def test_closing_while_the_journal_has_no_space_answers_everybody(
     fs = MemoryFileSystem()
     index = MemoryStore(fs)
     node = Node(tmp_path / "b1", store)
-    bookie = await Bookie.open(node.config, fs, store, index=index)
+    bookie = await open_bookie(node.config, fs, store, index=index)
     assert await add(bookie, 1, range(10)) == codes.OK
     fs.faults.space_bytes = fs.used_bytes()
     large = asyncio.ensure_future(add(bookie, 1, range(10, 14), lambda i: bytes(1 << 20)))
@@ -458,7 +458,7 @@ async def test_closing_while_the_journal_has_no_space_answers_everybody(
     await asyncio.wait_for(bookie.close(), 30)
     assert await large == codes.IO_ERROR
     fs.faults.space_bytes = 1 << 40
-    bookie = await Bookie.open(node.config, fs, store, index=index)
+    bookie = await open_bookie(node.config, fs, store, index=index)
     assert len((await bookie.read_entries(1, 0, 99, 1 << 20)).packets) == 10
     await bookie.close()
 

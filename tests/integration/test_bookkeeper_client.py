@@ -12,6 +12,7 @@ import pytest
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, StorageConfig
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.client.placement import RandomPlacement
@@ -42,7 +43,7 @@ class Cluster:
 
     async def start(self, bookie_id: str) -> None:
         config = BookieConfig(bookie_id, self.directory / bookie_id, SMALL, disk_reserve_bytes=0)
-        self.bookies[bookie_id] = await Bookie.open(
+        self.bookies[bookie_id] = await open_bookie(
             config, OsFileSystem(config.data_dir), self.store
         )
 

@@ -18,6 +18,7 @@ from bookkeeper.bookie.config import GarbageCollectionConfig
 from bookkeeper.bookie.cookie import read_instance_id
 from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.metadata_freshness import COLLECTORS_PATH, MetadataFreshnessCheck
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
 from bookkeeper.client.ledger_store import LedgerRange, LedgerStore
 from bookkeeper.errors import CookieMismatchError, LedgerError
@@ -176,7 +177,7 @@ async def test_an_idle_bookie_on_a_full_disk_collects_and_takes_writes_again(
         collection=GarbageCollectionConfig(forced_pause_s=0.05),
     )
     fs.faults.space_bytes = 100_000_000
-    bookie = await Bookie.open(node.config, fs, store, index=MemoryStore(fs))
+    bookie = await open_bookie(node.config, fs, store, index=MemoryStore(fs))
     await write_two(bookie, 30_000, 15_000)
     registry = Registry(1, 2, 3)
     collector = GarbageCollector(bookie, registry)

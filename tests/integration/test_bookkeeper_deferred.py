@@ -13,9 +13,9 @@ import pytest
 
 from bookkeeper import codes
 from bookkeeper.bookie import deferred_sync
-from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.garbage_collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest, BookieClient
@@ -45,7 +45,7 @@ class Machine:
     async def start(self) -> None:
         fs, node = self._fs, self.node
         self._disk_works.set()
-        self.bookie = await Bookie.open(node.config, fs, node.store, index=self._index)
+        self.bookie = await open_bookie(node.config, fs, node.store, index=self._index)
         fs.on_call = self._on_call
         if not self._remote:
             self.client = InProcessBookieClient(self.bookie)

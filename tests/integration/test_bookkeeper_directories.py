@@ -16,6 +16,7 @@ from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.directories import MEMBER_FILE, SET_FILE, open_directories
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.ledger_store import LedgerStore, ledger_path
 from bookkeeper.errors import CookieMismatchError, DirectoryLockedError
 from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, encode
@@ -50,7 +51,7 @@ def disks(**sizes: int) -> type[Disk]:
     return type("SizedDisk", (Disk,), {"sizes": sizes})
 
 
-async def open_bookie(
+async def open_several(
     tmp_path: Path,
     store: MetadataStore,
     ledgers: Sequence[str],
@@ -73,7 +74,7 @@ async def open_bookie(
         disk_usage_max=1.0,
         accept_data_loss=accept_data_loss,
     )
-    return await Bookie.open(config, files, store)
+    return await open_bookie(config, files, store)
 
 
 async def fill(bookie: Bookie, first: int, count: int) -> None:
@@ -104,7 +105,7 @@ async def test_every_file_lies_where_it_belongs(tmp_path: Path, store: MetadataS
     places = ["one", "two", "three"], "journal"
     # The fullest share doesn't matter for a new log, free bytes do: "two" is filled at last.
     disk = disks(one=60_000_000, two=50_000_000, three=60_000_000)
-    bookie = await open_bookie(tmp_path, store, *places, disk)
+    bookie = await open_several(tmp_path, store, *places, disk)
     await fill(bookie, 0, 400)  # 16 MB in logs of 4 MiB
     await bookie.close()
     assert list((tmp_path / "journal" / "journal").iterdir())
@@ -113,7 +114,7 @@ async def test_every_file_lies_where_it_belongs(tmp_path: Path, store: MetadataS
     assert logs(tmp_path / "one")
     assert logs(tmp_path / "three")
     assert logs(tmp_path / "two") == []
-    bookie = await open_bookie(tmp_path, store, *places, disk)
+    bookie = await open_several(tmp_path, store, *places, disk)
     await check(bookie, 400)
     await fill(bookie, 400, 10)
     await bookie.close()
@@ -128,7 +129,7 @@ async def open_with_journals(
     files = open_directories([tmp_path / "one"], journal, more)
     storage = replace(SMALL, journals=journals)
     config = BookieConfig("b1", tmp_path / "one", storage, disk_reserve_bytes=0, disk_usage_max=1.0)
-    return await Bookie.open(config, files, store)
+    return await open_bookie(config, files, store)
 
 
 @pytest.mark.parametrize("first", ["j0", None])
@@ -168,14 +169,14 @@ async def test_several_journals_share_the_ledgers_and_may_become_more(
 async def test_acknowledged_entries_are_replayed_from_the_journals_directory(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    bookie = await open_bookie(tmp_path, store, ["one"], "journal")
+    bookie = await open_several(tmp_path, store, ["one"], "journal")
     for entry_id in range(10):
         assert await add(bookie, 1, [entry_id], _body) == codes.OK
     # A copy of all directories at this moment is what a crash leaves behind.
     for name in ("one", "journal"):
         shutil.copytree(tmp_path / name, tmp_path / "crashed" / name)
     await bookie.close()
-    bookie = await open_bookie(tmp_path / "crashed", store, ["one"], "journal")
+    bookie = await open_several(tmp_path / "crashed", store, ["one"], "journal")
     await check(bookie, 10)
     await bookie.close()
 
@@ -183,17 +184,17 @@ async def test_acknowledged_entries_are_replayed_from_the_journals_directory(
 async def test_directories_may_be_added_but_not_taken_away(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    bookie = await open_bookie(tmp_path, store, ["one"], None)
+    bookie = await open_several(tmp_path, store, ["one"], None)
     await fill(bookie, 0, 50)
     await bookie.close()
-    bookie = await open_bookie(tmp_path, store, ["one", "two"], None)
+    bookie = await open_several(tmp_path, store, ["one", "two"], None)
     await check(bookie, 50)
     await bookie.close()
     with pytest.raises(CookieMismatchError, match="entries lie in 2"):
-        await open_bookie(tmp_path, store, ["one"], None)
+        await open_several(tmp_path, store, ["one"], None)
     with pytest.raises(CookieMismatchError, match="the first of ledgerDirectories"):
-        await open_bookie(tmp_path, store, ["one", "two"], "journal")
-    bookie = await open_bookie(tmp_path, store, ["one", "two", "three"], "one")
+        await open_several(tmp_path, store, ["one", "two"], "journal")
+    bookie = await open_several(tmp_path, store, ["one", "two", "three"], "one")
     await check(bookie, 50)
     await bookie.close()
 
@@ -202,26 +203,26 @@ async def test_a_lost_swapped_or_foreign_directory_is_refused(
     tmp_path: Path, store: MetadataStore
 ) -> None:
     places = ["one", "two", "three"], "journal"
-    await (await open_bookie(tmp_path, store, *places)).close()
+    await (await open_several(tmp_path, store, *places)).close()
     with pytest.raises(CookieMismatchError, match="belongs to another"):
-        await open_bookie(tmp_path, store, ["one", "three", "two"], "journal")
+        await open_several(tmp_path, store, ["one", "three", "two"], "journal")
     with pytest.raises(CookieMismatchError, match="the journal lies in another"):
-        await open_bookie(tmp_path, store, ["one", "two", "three"], None)
+        await open_several(tmp_path, store, ["one", "two", "three"], None)
     other = EmbeddedMetadataStore.open(None)
-    await (await open_bookie(tmp_path / "other", other, *places)).close()
+    await (await open_several(tmp_path / "other", other, *places)).close()
     await other.close()
     shutil.move(tmp_path / "two", tmp_path / "kept")
     shutil.copytree(tmp_path / "other" / "two", tmp_path / "two")
     with pytest.raises(CookieMismatchError, match="belongs to another"):
-        await open_bookie(tmp_path, store, *places)
+        await open_several(tmp_path, store, *places)
     shutil.rmtree(tmp_path / "two")
     with pytest.raises(CookieMismatchError, match="is the right disk mounted"):
-        await open_bookie(tmp_path, store, *places)
+        await open_several(tmp_path, store, *places)
     shutil.rmtree(tmp_path / "two")
     shutil.move(tmp_path / "kept", tmp_path / "two")
     shutil.rmtree(tmp_path / "journal")
     with pytest.raises(CookieMismatchError, match="is the right disk mounted"):
-        await open_bookie(tmp_path, store, *places)
+        await open_several(tmp_path, store, *places)
 
 
 @pytest.mark.parametrize("lost", ["two", "journal"])
@@ -236,7 +237,7 @@ async def test_a_lost_directory_that_was_accepted_leads_to_limbo(
         await store.put(ledger_path(ledger_id), encode(metadata))
     assert [found.ledger_ids async for found in ledgers.ranges()] == [[1, 2]]
     disk = disks(one=300_000, two=1_000_000, three=300_000)
-    bookie = await open_bookie(tmp_path, store, *places, disk)
+    bookie = await open_several(tmp_path, store, *places, disk)
     await fill(bookie, 0, 15)  # to the roomiest
     assert logs(tmp_path / "two")
     assert not logs(tmp_path / "one")
@@ -245,9 +246,9 @@ async def test_a_lost_directory_that_was_accepted_leads_to_limbo(
     await bookie.close()
     shutil.rmtree(tmp_path / lost)
     with pytest.raises(CookieMismatchError, match="is the right disk mounted"):
-        await open_bookie(tmp_path, store, *places, disk)
+        await open_several(tmp_path, store, *places, disk)
     shutil.rmtree(tmp_path / lost)
-    bookie = await open_bookie(tmp_path, store, *places, disk, accept_data_loss=True)
+    bookie = await open_several(tmp_path, store, *places, disk, accept_data_loss=True)
     has_one, has_two = lost == "journal", lost == "two"
     reply = await bookie.read_entries(1, 3, 1, 1)
     assert reply.code == (codes.OK if has_one else codes.UNKNOWN_LEDGER_STATE)
@@ -258,7 +259,7 @@ async def test_a_lost_directory_that_was_accepted_leads_to_limbo(
     reply = await bookie.read_entries(2, 99, 1, 1)
     assert reply.code == (codes.NO_ENTRY if has_two else codes.UNKNOWN_LEDGER_STATE)
     await bookie.close()
-    bookie = await open_bookie(tmp_path, store, *places, disk)  # it stays so, accepted or not
+    bookie = await open_several(tmp_path, store, *places, disk)  # it stays so, accepted or not
     assert (await bookie.read_entries(1, 99, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
     await bookie.close()
 
@@ -267,21 +268,21 @@ async def test_a_new_directory_must_be_empty(tmp_path: Path, store: MetadataStor
     (tmp_path / "two" / "lost+found").mkdir(parents=True)
     (tmp_path / "two" / "photos").mkdir()
     with pytest.raises(CookieMismatchError, match="isn't empty"):
-        await open_bookie(tmp_path, store, ["one", "two"], None)
+        await open_several(tmp_path, store, ["one", "two"], None)
     (tmp_path / "two" / "photos").rmdir()
-    await (await open_bookie(tmp_path, store, ["one", "two"], None)).close()
+    await (await open_several(tmp_path, store, ["one", "two"], None)).close()
 
 
 async def test_each_directory_is_locked(tmp_path: Path, store: MetadataStore) -> None:
-    bookie = await open_bookie(tmp_path, store, ["one", "two"], "journal")
+    bookie = await open_several(tmp_path, store, ["one", "two"], "journal")
     with pytest.raises(DirectoryLockedError):
-        await open_bookie(tmp_path, store, ["one", "two"], "journal")
+        await open_several(tmp_path, store, ["one", "two"], "journal")
     await bookie.close()
     held = OsFileSystem(tmp_path / "two").lock("lock")
     with pytest.raises(DirectoryLockedError):
-        await open_bookie(tmp_path, store, ["one", "two"], "journal")
+        await open_several(tmp_path, store, ["one", "two"], "journal")
     held.release()
-    await (await open_bookie(tmp_path, store, ["one", "two"], "journal")).close()
+    await (await open_several(tmp_path, store, ["one", "two"], "journal")).close()
 
 
 def test_a_first_start_can_be_cut_short_anywhere(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from bookkeeper import codes, packet
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.entry_log import DIRECTORY
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.bookie.read_ahead import ReadAhead
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
@@ -32,12 +33,12 @@ def body(entry_id: int, size: int = 100) -> bytes:
     return b"%d." % entry_id * (size // 4)
 
 
-async def open_bookie(path: Path, store: MetadataStore, read_ahead_bytes: int) -> Bookie:
+async def open_small(path: Path, store: MetadataStore, read_ahead_bytes: int) -> Bookie:
     """In memory, with small runs."""
     fs = MemoryFileSystem()
     small = replace(SMALL, run_entries_max=16, run_bytes_max=4096)
     node = Node(path, store, storage=small, read_ahead_bytes=read_ahead_bytes)
-    return await Bookie.open(node.config, fs, store, index=MemoryStore(fs))
+    return await open_bookie(node.config, fs, store, index=MemoryStore(fs))
 
 
 async def read_ids(bookie: Bookie, first: int, count_max: int, bytes_max: int) -> list[int]:
@@ -68,7 +69,7 @@ async def settled(ahead: ReadAhead) -> None:
 async def test_entry_by_entry_costs_a_trip_a_run(
     tmp_path: Path, store: MetadataStore, step: int
 ) -> None:
-    bookie = await open_bookie(tmp_path, store, 1 << 20)
+    bookie = await open_small(tmp_path, store, 1 << 20)
     ids = range(0, 480 * step, step)
     await fill(bookie, ids)
     ahead = bookie.read_ahead
@@ -83,7 +84,7 @@ async def test_entry_by_entry_costs_a_trip_a_run(
 async def test_a_reader_of_many_entries_at_a_time_gets_them_in_full(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    bookie = await open_bookie(tmp_path, store, 1 << 20)
+    bookie = await open_small(tmp_path, store, 1 << 20)
     await fill(bookie, range(500))
     first = 0
     while first < 500:
@@ -97,7 +98,7 @@ async def test_a_reader_of_many_entries_at_a_time_gets_them_in_full(
 async def test_who_reads_here_and_there_gets_what_he_asks_for_and_no_more(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    bookie = await open_bookie(tmp_path, store, 1 << 20)
+    bookie = await open_small(tmp_path, store, 1 << 20)
     await fill(bookie, range(500))
     for entry_id in (400, 100, 300, 0, 250):
         assert await read_ids(bookie, entry_id, 1, 1) == [entry_id]
@@ -112,7 +113,7 @@ async def test_every_answer_is_the_one_without_read_ahead(
 ) -> None:
     """Holes, repairs that fill them, flushes, several readers with limits of all kinds."""
     rng = random.Random(seed)
-    bookie = await open_bookie(tmp_path, store, read_ahead_bytes)
+    bookie = await open_small(tmp_path, store, read_ahead_bytes)
     held: set[int] = set()
     positions = [0] * 4
 
@@ -145,7 +146,7 @@ async def test_every_answer_is_the_one_without_read_ahead(
 
 async def test_an_entry_that_a_repair_brings_is_found(tmp_path: Path, store: MetadataStore) -> None:
     """The run was read ahead while it had a hole."""
-    bookie = await open_bookie(tmp_path, store, 1 << 20)
+    bookie = await open_small(tmp_path, store, 1 << 20)
     await fill(bookie, [id_ for id_ in range(64) if id_ != 9])
     for entry_id in range(9):
         assert await read_ids(bookie, entry_id, 1, 1) == [entry_id]
@@ -160,7 +161,7 @@ async def test_damage_is_told_to_who_asks_for_it(tmp_path: Path, store: Metadata
     fs = MemoryFileSystem()
     small = replace(SMALL, run_entries_max=16, run_bytes_max=4096)
     config = Node(tmp_path, store, storage=small).config
-    bookie = await Bookie.open(config, fs, store, index=MemoryStore(fs))
+    bookie = await open_bookie(config, fs, store, index=MemoryStore(fs))
     await fill(bookie, range(100))
     run = bookie.storage.find_run(1, 40)
     assert run is not None
@@ -181,7 +182,7 @@ async def test_damage_is_told_to_who_asks_for_it(tmp_path: Path, store: Metadata
 async def test_what_nobody_reads_any_more_is_given_back(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    bookie = await open_bookie(tmp_path, store, 1 << 20)
+    bookie = await open_small(tmp_path, store, 1 << 20)
     await fill(bookie, range(200))
     ahead = bookie.read_ahead
     for _ in range(2):

@@ -14,6 +14,7 @@ import pytest
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, StorageConfig
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.placement import RandomPlacement
 from bookkeeper.client.pool import BookiePool
@@ -47,7 +48,7 @@ class Site:
     async def start(self) -> None:
         self.store = EmbeddedMetadataStore.open(self.directory / "metadata.db")
         config = BookieConfig("b0", self.directory / "bookie", STORAGE, disk_reserve_bytes=0)
-        self.bookie = await Bookie.open(config, OsFileSystem(config.data_dir), self.store)
+        self.bookie = await open_bookie(config, OsFileSystem(config.data_dir), self.store)
 
     def broker(self, cache_bytes: int = 64 << 20) -> ManagedLedgerFactory:
         pool = BookiePool()

@@ -19,6 +19,7 @@ from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
 from bookkeeper.bookie.integrity_service import IntegrityService
 from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import BookkeeperError, StorageError
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
@@ -284,7 +285,7 @@ class BookieMachine:
         )
         lost_before = self.accepts_data_loss
         try:
-            bookie = await Bookie.open(
+            bookie = await open_bookie(
                 config,
                 self.fs,
                 store,

@@ -12,6 +12,7 @@ from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.drain import Drain
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
@@ -34,7 +35,7 @@ async def store() -> AsyncIterator[EmbeddedMetadataStore]:
 async def bookie(store: EmbeddedMetadataStore) -> AsyncIterator[Bookie]:
     files = MemoryFileSystem()
     config = BookieConfig("b0", Path("/b0"), CONFIG, disk_reserve_bytes=0, disk_usage_max=1.0)
-    opened = await Bookie.open(config, files, store, index=MemoryStore(files))
+    opened = await open_bookie(config, files, store, index=MemoryStore(files))
     yield opened
     await opened.close()
 

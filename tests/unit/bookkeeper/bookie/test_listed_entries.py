@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bookkeeper import codes, packet
-from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
@@ -22,7 +22,7 @@ async def test_entries_are_listed_once_they_are_durable() -> None:
     store = EmbeddedMetadataStore.open(None)
     files = MemoryFileSystem()
     config = BookieConfig("b0", Path("/b0"), CONFIG, disk_reserve_bytes=0)
-    bookie = await Bookie.open(config, files, store, index=MemoryStore(files))
+    bookie = await open_bookie(config, files, store, index=MemoryStore(files))
     may_write = threading.Event()
 
     def slow_disk(call: FileSystemCall) -> None:

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from bookkeeper import codes
-from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.bookie.re_adds import is_same_entry
 from bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
@@ -36,7 +36,7 @@ async def test_all_that_waits_behind_a_look_is_answered_in_its_turn() -> None:
     """Also where what waits has to be looked at itself."""
     store, files = EmbeddedMetadataStore.open(None), MemoryFileSystem()
     config = BookieConfig("b0", Path("/b0"), CONFIG, disk_reserve_bytes=0)
-    bookie = await Bookie.open(config, files, store, index=MemoryStore(files))
+    bookie = await open_bookie(config, files, store, index=MemoryStore(files))
     answers: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
 
     def add(entry_id: int) -> None:

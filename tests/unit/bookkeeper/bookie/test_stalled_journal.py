@@ -10,6 +10,7 @@ from pathlib import Path
 from bookkeeper import codes, packet
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
@@ -46,7 +47,7 @@ async def test_a_stalled_group_is_written_once_at_a_time() -> None:
     config = BookieConfig(
         "b0", Path("/b0"), CONFIG, disk_reserve_bytes=0, disk_check_interval_s=0.002
     )
-    bookie = await Bookie.open(config, files, store, index=MemoryStore(files))
+    bookie = await open_bookie(config, files, store, index=MemoryStore(files))
     answers: list[int] = []
     files.faults.space_bytes = files.used_bytes()
     entry_id = 0

@@ -13,6 +13,7 @@ from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, StorageConfig
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
+from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.client.placement import RandomPlacement
@@ -74,7 +75,7 @@ class RealCluster:
             disk_usage_max=1.0,
             accept_data_loss=accept_data_loss,
         )
-        bookie = await Bookie.open(config, disk, self.store, index=index)
+        bookie = await open_bookie(config, disk, self.store, index=index)
         self.running[name] = bookie
         self.pool.use(InProcessBookieClient(bookie))
 
