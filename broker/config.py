@@ -115,6 +115,8 @@ _FORMER_KEYS = {
     "zookeepersessiontimeoutmillis": "metadata_store_session_timeout_millis",
     "zookeeperoperationtimeoutseconds": "metadata_store_operation_timeout_seconds",
 }
+# Our own keys under the names of earlier releases: read with a warning, for one release.
+_RENAMED_KEYS = {"brokerdeathwatchenabled": "broker_peer_failure_detection_enabled"}
 
 
 class ConfigError(ValueError):
@@ -143,7 +145,7 @@ class BrokerConfig(BalancerConfig):
     metadata_store_session_timeout_millis: int = 30_000
     metadata_store_operation_timeout_seconds: int = 30
     metadata_store_start_timeout_seconds: int = 300  # own key: for one that isn't there yet
-    broker_death_watch_enabled: bool = True  # own key: docs/decisions/0029
+    broker_peer_failure_detection_enabled: bool = True  # own key: docs/decisions/0029
     log_level: str = "INFO"
     log_format: str = "text"  # own key: "json" is one object a line
     status_file_path: str = (
@@ -525,6 +527,7 @@ class BrokerConfig(BalancerConfig):
         """
         values: dict[str, Any] = {}
         former: dict[str, Any] = {}
+        renamed: dict[str, tuple[str, Any]] = {}
         others = _OtherSettings()
         for source, pairs in (
             ("defaults", defaults),
@@ -535,6 +538,8 @@ class BrokerConfig(BalancerConfig):
             for key, text in pairs.items():
                 if (name := _FORMER_KEYS.get(normalize_key(key))) is not None:
                     former[name] = _parse_former(name, text, source)
+                elif (name := _RENAMED_KEYS.get(normalize_key(key))) is not None:
+                    renamed[name] = key, _parse(name, text, source)
                 elif (name := _FIELD_OF_KEY.get(normalize_key(key))) is None:
                     others.add(key, text, source)
                 else:
@@ -544,6 +549,7 @@ class BrokerConfig(BalancerConfig):
             for name, value in former.items()
             if (value > 0 if _TYPES[name] is int else not values.get(name))
         }
+        _add_renamed(values, renamed)
         others.end(values.get("metadata_store_url", ""))
         return cls(**values)
 
@@ -554,10 +560,15 @@ class BrokerConfig(BalancerConfig):
             ConfigError: no such setting (a typing error would change nothing), or a bad value.
         """
         values: dict[str, Any] = {}
+        renamed: dict[str, tuple[str, Any]] = {}
         for key, value in settings.items():
-            if (name := _FIELD_OF_KEY.get(normalize_key(key))) is None:
+            if (name := _RENAMED_KEYS.get(normalize_key(key))) is not None:
+                renamed[name] = key, _parse(name, _text(value), "argument")
+            elif (name := _FIELD_OF_KEY.get(normalize_key(key))) is None:
                 raise ConfigError(f"{key}: no such setting")
-            values[name] = _parse(name, _text(value), "argument")
+            else:
+                values[name] = _parse(name, _text(value), "argument")
+        _add_renamed(values, renamed)
         return dataclasses.replace(self, **values)
 
     @property
@@ -613,7 +624,7 @@ def key_of(name: str) -> str:
 
 def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
     """Raises ConfigError: variables that contradict each other."""
-    known = _FIELD_OF_KEY.keys() | _FORMER_KEYS | _PULSARS.keys()
+    known = _FIELD_OF_KEY.keys() | _FORMER_KEYS | _RENAMED_KEYS.keys() | _PULSARS.keys()
     try:
         found = settings_among(environment, PREFIXES, lambda key: normalize_key(key) in known)
     except ValueError as error:
@@ -650,6 +661,21 @@ def _parse_former(name: str, text: str, source: str) -> object:
     if _TYPES[name] is int:
         return _parse(name, text or "-1", source)
     return f"zk:{text.removeprefix('zk:')}" if text else ""
+
+
+def _add_renamed(values: dict[str, Any], renamed: Mapping[str, tuple[str, Any]]) -> None:
+    """Add to ``values`` what was set by an old key: field -> the key as it was written, the value.
+
+    Raises:
+        ConfigError: the new key has another value.
+    """
+    for name, (key, value) in renamed.items():
+        if values.setdefault(name, value) != value:
+            raise ConfigError(
+                f"{key}={_text(value)}: the old name of {key_of(name)}, which is"
+                f" {_text(values[name])}; remove {key}"
+            )
+        logger.warning("%s is the old name of %s: rename it", key, key_of(name))
 
 
 def _text(value: object) -> str:

@@ -216,7 +216,7 @@ class World:
             file_system_uri="file:///copies",
             load_balancer_shedding_interval_minutes=100_000.0,
             load_balancer_report_update_min_interval_millis=10**9,
-            broker_death_watch_enabled=False,
+            broker_peer_failure_detection_enabled=False,
             default_number_of_namespace_bundles=1,
             force_delete_namespace_allowed=True,
             force_delete_tenant_allowed=True,

@@ -77,7 +77,7 @@ class LoadSharing:
         )
         session_s = service.config.metadata_store_session_timeout_millis / 1000
         await self.manager.start(session_s + _NAME_GRACE_S)
-        if service.config.broker_death_watch_enabled:
+        if service.config.broker_peer_failure_detection_enabled:
             self._failure_detector = PeerFailureDetector(
                 service.store, service.broker_id, service.bundles.broker, BrokerPeerNetwork(service)
             )

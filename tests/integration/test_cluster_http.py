@@ -68,7 +68,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         # A paused broker is to stay the owner of its bundles.
         *("--broker-set", "metadataStoreSessionTimeoutMillis=60000"),
         # Nor is a killed one to lose them at once.
-        *("--broker-set", "brokerDeathWatchEnabled=false"),
+        *("--broker-set", "brokerPeerFailureDetectionEnabled=false"),
     )
     with process:
         cluster = Cluster(process)

@@ -151,6 +151,37 @@ def test_former_names_of_timeouts_count(source: str, tmp_path: Path) -> None:
         load(source, {"zooKeeperSessionTimeoutMillis": "soon"}, tmp_path)
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_renamed_setting_is_read_by_its_old_name(
+    source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = "brokerDeathWatchEnabled", "brokerPeerFailureDetectionEnabled"
+    assert load(source, {}, tmp_path).broker_peer_failure_detection_enabled
+    assert not caplog.records
+    assert not load(source, {old: "false"}, tmp_path).broker_peer_failure_detection_enabled
+    (record,) = caplog.records
+    assert record.getMessage() == f"{old} is the old name of {new}: rename it"
+    both = load(source, {new: "false", old: "no"}, tmp_path)
+    assert not both.broker_peer_failure_detection_enabled
+    with pytest.raises(ConfigError, match=f"^{old}=false: the old name of {new}, which is true"):
+        load(source, {old: "false", new: "true"}, tmp_path)
+
+
+def test_an_old_name_counts_as_an_argument_and_once_among_the_sources(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = "brokerDeathWatchEnabled"
+    changed = BrokerConfig().with_keys({old: False})
+    assert not changed.broker_peer_failure_detection_enabled
+    with pytest.raises(ConfigError, match=f"^{old}=false"):
+        BrokerConfig().with_keys({old: False, "broker_peer_failure_detection_enabled": True})
+    caplog.clear()
+    file = tmp_path / "broker.conf"
+    file.write_text(f"{old}=false\n")
+    assert BrokerConfig.load(file, {}, {old: "true"}).broker_peer_failure_detection_enabled
+    assert len(caplog.records) == 1
+
+
 def test_secrets_are_not_repeated() -> None:
     name = "bookkeeperTLSKeyStorePasswordPath"
     with pytest.raises(ConfigError) as caught:
