@@ -55,7 +55,7 @@ class AdminAccess:
         except CredentialsError as error:
             request = f"{method} {path}"
             self._refusals.add(
-                address=address, door="bookie-http", request=request, reason=str(error)
+                address=address, listener="bookie-http", request=request, reason=str(error)
             )
             is_known = isinstance(error, RoleNotAllowedError)
             return HTTPStatus.FORBIDDEN if is_known else HTTPStatus.UNAUTHORIZED

@@ -82,7 +82,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSED)
 
     def note(self, context: Any, error: CredentialsError) -> None:
-        self._refusals.add(address=context.peer(), door="bookie", reason=str(error))
+        self._refusals.add(address=context.peer(), listener="bookie", reason=str(error))
 
 
 class StreamAuthorization:

@@ -181,7 +181,7 @@ class Authenticator:
         return self._ask_nowait(providers, credentials, self._digest(credentials))
 
     def authenticate_or_wait(self, credentials: Credentials, address: str) -> Principal | None:
-        """As ``authenticate_nowait``, for a door: None only where ``authenticate`` would check
+        """As ``authenticate_nowait``, for a listener: None only where ``authenticate`` would check
         them, or wait for the check that is under way.
 
         Raises:
@@ -296,10 +296,10 @@ class Authenticator:
         """For metrics: what a client calls its method is its own choice, not a series for each."""
         return method if method in self.chain.methods else "other"
 
-    def refusal(self, address: str, door: str, method: str, error: BrokerError) -> None:
+    def refusal(self, address: str, listener: str, method: str, error: BrokerError) -> None:
         """Count a refusal and log it, unless there are very many."""
         self.refused[self._known(method)] += 1
-        self._refusals.add(time.monotonic(), address, door, method, str(error))
+        self._refusals.add(time.monotonic(), address, listener, method, str(error))
 
     def _checked(
         self, digest: bytes, address: str, is_password: bool, future: asyncio.Future[Principal]
@@ -405,7 +405,7 @@ class _RefusalLog:
         self._lines = 0
         self._left_out = 0
 
-    def add(self, now_s: float, address: str, door: str, method: str, reason: str) -> None:
+    def add(self, now_s: float, address: str, listener: str, method: str, reason: str) -> None:
         if int(now_s) != self._second:
             if self._left_out:
                 logger.warning("refused: %d more logins", self._left_out)
@@ -416,12 +416,13 @@ class _RefusalLog:
         self._lines += 1
         fields = {
             "address": address,
-            "door": door,
+            "listener": listener,
             "auth_method": one_value(method[:64]),
             "reason": reason,
         }
         logger.warning(
-            "refused: address=%(address)s door=%(door)s method=%(auth_method)s reason=%(reason)s",
+            "refused: address=%(address)s listener=%(listener)s method=%(auth_method)s"
+            " reason=%(reason)s",
             fields,
             extra={"fields": fields},
         )

@@ -130,8 +130,8 @@ def _add_connections(page: PrometheusPage, service: BrokerService) -> None:
         _add_unauthenticated(page, page.base, service.unauthenticated_limiter)
         checks = authenticator.pending_passwords
         page.add("pulsar_authentication_password_checks", page.base, checks)
-    for door, limiter in service.limiters.items():
-        _add_unauthenticated(page, f"{page.base},{label('door', door)}", limiter)
+    for listener, limiter in service.limiters.items():
+        _add_unauthenticated(page, f"{page.base},{label('listener', listener)}", limiter)
     if (access := service.access) is not None:
         page.add("pulsar_authorization_failures_total", page.base, access.refused, "counter")
 
@@ -140,7 +140,7 @@ def _add_unauthenticated(
     page: PrometheusPage, labels: str, limiter: UnauthenticatedLimiter
 ) -> None:
     page.add("pulsar_unauthenticated_connections", labels, len(limiter))
-    page.add("pulsar_unauthenticated_connections_cut_total", labels, limiter.cut, "counter")
+    page.add("pulsar_unauthenticated_connections_closed_total", labels, limiter.cut, "counter")
 
 
 def _add_durations(page: PrometheusPage, service: BrokerService) -> None:

@@ -51,7 +51,7 @@ def _add_auditor(page: PrometheusPage, metrics: AuditorMetrics, period_s: float)
         labels = f"{base},{label('zone', name)}"
         # The alert: also while an operator lets the zone be copied, until it is back.
         page.add("auditor_zone_down", labels, int(phase != "up"))
-        page.add("auditor_zone_held", labels, int(phase in ("down", "held")))
+        page.add("auditor_zone_suspended", labels, int(phase in ("down", "held")))
         page.add("auditor_zone_bookies_available", labels, available)
         page.add("auditor_zone_bookies_registered", labels, registered)
     page.add("auditor_lost_bookies", base, metrics.lost_bookies)

@@ -96,11 +96,11 @@ class AccessControl:
         )
 
     async def require(
-        self, caller: Caller, permission: Permission, resource: Resource, door: str, remote: str
+        self, caller: Caller, permission: Permission, resource: Resource, listener: str, remote: str
     ) -> None:
         """Raises AuthorizationError, and logs it; BrokerMetadataError, MetadataError."""
         if not await self.may(caller, permission, resource):
-            self.refusal(door, remote, caller, permission, resource)
+            self.refusal(listener, remote, caller, permission, resource)
             raise AuthorizationError(f"{caller} lacks {permission.value} on {resource}")
 
     async def has_tenant(self, tenant: str) -> bool:
@@ -145,13 +145,13 @@ class AccessControl:
             self._watch.end_consumer(caller, consumer)
 
     def refusal(
-        self, door: str, remote: str, caller: Caller, permission: Permission, resource: Resource
+        self, listener: str, remote: str, caller: Caller, permission: Permission, resource: Resource
     ) -> None:
         """Count a refusal and log it, unless there are very many."""
         self.refused += 1
         self._refusals.add(
             address=remote,
-            door=door,
+            listener=listener,
             role=str(caller),
             permission=permission.value,
             resource=str(resource),

@@ -130,7 +130,7 @@ async def test_refusals_are_in_the_audit_log_and_secrets_are_not(
         for _ in range(100):
             await code_of(network.served["b0"].port, "Info", f"Bearer {bad}")
     assert 1 <= len(caplog.records) < 100
-    assert "door=bookie" in caplog.text
+    assert "listener=bookie" in caplog.text
     assert "role orders is none of bookieAllowedRoles" in caplog.text
     assert bad not in caplog.text
 

@@ -287,7 +287,7 @@ async def test_a_zone_that_returns_needs_nobody(
         zookeeper.kill()
         zookeeper.start()
         await eventually(lambda: _metric(second, "auditor_is_auditor", 1))
-        await eventually(lambda: _metric(second, 'auditor_zone_held{zone="a"}', 1))
+        await eventually(lambda: _metric(second, 'auditor_zone_suspended{zone="a"}', 1))
         assert await cluster.marked() == set()
         for bookie in bookies[:3]:
             restart(bookie)

@@ -94,7 +94,7 @@ async def test_metrics_of_an_auditor_and_its_workers() -> None:
     found = parse_metrics((await _metrics(recovery)).decode())
     alerts = {k: v for k, v in found.items() if k.startswith("auditor_zone_down")}
     assert list(alerts.values()) == [1, 0, 1]
-    assert found['auditor_zone_held{zone="d"}'] == 0
+    assert found['auditor_zone_suspended{zone="d"}'] == 0
     assert found['auditor_zone_bookies_registered{zone="c"}'] == 3
     assert found["auditor_replication_disabled"] == 1
     name = "auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD"

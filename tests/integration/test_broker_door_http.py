@@ -237,12 +237,12 @@ def test_rooms_of_all_doors_and_password_checks_are_on_the_metrics_page(
     with socket.create_connection((url.host, url.port or 80), LIMIT_S):
         deadline = time.monotonic() + LIMIT_S
         while not re.search(
-            r'pulsar_unauthenticated_connections\{[^}]*door="http"[^}]*\} 1\b',
+            r'pulsar_unauthenticated_connections\{[^}]*listener="http"[^}]*\} 1\b',
             page := httpx.get(f"{broker.web_url}/metrics", timeout=LIMIT_S).text,
         ):
             assert time.monotonic() < deadline, page
             time.sleep(0.01)
     assert re.search(
-        r'pulsar_unauthenticated_connections_cut_total\{[^}]*door="http"[^}]*\} 0', page
+        r'pulsar_unauthenticated_connections_closed_total\{[^}]*listener="http"[^}]*\} 0', page
     )
     assert re.search(r"pulsar_authentication_password_checks\{[^}]*\} 0", page)

@@ -235,7 +235,7 @@ async def test_refusals_are_logged_but_not_all_of_a_flood(caplog: Any) -> None:
             subject.refusal("10.0.0.1:5", "binary", "to\nken", AuthenticationError("no token"))
     assert subject.refused == {"other": 1000}
     assert 10 <= len(caplog.records) < 100
-    text = 'address=10.0.0.1:5 door=binary method="to\\nken" reason=no token'
+    text = 'address=10.0.0.1:5 listener=binary method="to\\nken" reason=no token'
     assert text in caplog.text
 
 

@@ -40,7 +40,7 @@ class Nobody:
     """Says no to everybody."""
 
     async def require(
-        self, caller: Caller, permission: Permission, resource: Resource, door: str, remote: str
+        self, caller: Caller, permission: Permission, resource: Resource, listener: str, remote: str
     ) -> None:
         raise AuthorizationError(f"{caller} lacks {permission.value} on {resource}")
 
