@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -122,7 +126,7 @@ CORES = [
 ]
 FORBIDDEN_IN_CORES = {
     *("asyncio", "grpc", "kazoo", "logging", "os", "random", "socket", "threading", "time"),
-    *("structlog", "uvloop", "secrets", "subprocess"),
+    *("uvloop", "secrets", "subprocess"),
 }
 
 
@@ -178,3 +182,26 @@ def test_the_product_never_imports_its_tests() -> None:
         if name.split(".")[0] in {"tests", "pytest", "hypothesis"}
     ]
     assert wrong == []
+
+
+def test_a_declared_package_is_imported() -> None:
+    """A user installs it: docs/decisions/0045."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    modules: dict[str, set[str]] = defaultdict(set)
+    for module, packages in packages_distributions().items():
+        for package in packages:
+            modules[_normalized(package)].add(module)
+    text = "\n".join(path.read_text() for package in ALLOWED for path in _modules(ROOT / package))
+    # The last: files of a package, which are read as data.
+    found = set(re.findall(r"^ *(?:from|import) (\w+)|\"(\w+)\.resources\"", text, re.M))
+    used = {name for pair in found for name in pair}
+    wrong = [
+        requirement
+        for requirement in declared
+        if not modules[_normalized(re.split(r"[^\w.-]", requirement)[0])] & used
+    ]
+    assert wrong == []
+
+
+def _normalized(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
