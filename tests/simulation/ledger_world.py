@@ -71,6 +71,7 @@ class Registry:
         if path.rpartition("/")[2].startswith("L"):
             old = None if found is None else decode(found[0])
             self._world.on_metadata(node, old, decode(value))
+        self._world.on_put(path, value)
         return actual + 1
 
 
@@ -340,6 +341,9 @@ class LedgerWorld:
             self._check(upto <= metadata.last_entry, f"14: {upto} confirmed above the end")
         for entry_id in range(first, upto + 1):
             self._check_copies(metadata, entry_id, "6, 7: confirmed")
+
+    def on_put(self, path: str, value: bytes) -> None:
+        """Any node has a new value."""
 
     def on_metadata(self, node: Node, old: LedgerMetadata | None, new: LedgerMetadata) -> None:
         self.metadata = new

@@ -75,6 +75,10 @@ def _offload(seed: int) -> None:
     run_simulation(seed, test_managed_ledger_offload.come_and_go)
 
 
+def _offload_late(seed: int) -> None:
+    run_simulation(seed, test_managed_ledger_offload.come_late)
+
+
 def _offload_crash(seed: int) -> None:
     run_simulation(
         seed,
@@ -114,6 +118,7 @@ WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "sliced": _sliced,
     "offload": _offload,
     "offload crash": _offload_crash,
+    "offload late": _offload_late,
     "chunks takeover": _chunks_takeover,
 }
 
@@ -525,9 +530,9 @@ def a_copy_is_called_complete_when_it_begins(plant: Plant) -> None:
     started = plant.set(ManagedLedgerInfo, "with_copy_started", complete_at_once)
 
 
-@bug("offload")
+@bug("offload late", "offload")
 def a_doomed_copy_that_comes_late_stays(plant: Plant) -> None:
-    """Found here, with seed 1000079."""
+    """Found here, with seed 1000079 of offload."""
     take_back: Any = None
 
     async def trust_the_next_owner(self: Any, copy: LedgerCopy) -> None:

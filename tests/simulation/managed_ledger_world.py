@@ -6,6 +6,7 @@ simulation, without its judge of a single ledger.
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -14,6 +15,8 @@ from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode
 from bookkeeper.transport import AddRequest
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor.cursor import AckDone, Cursor
+from managed_ledger.cursor.cursor_format import ImageReplay, decode_record
+from managed_ledger.cursor.cursor_store import decode_node
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError
@@ -45,12 +48,41 @@ class LogWorld(LedgerWorld):
         self.consumed_singly: set[Position] = set()
         self.durable = EARLIEST  # of these, what a consumer was told is stored
         self.durable_singly: set[Position] = set()
+        self._list = ManagedLedgerInfo()  # as it was written last
 
     def on_sent(self, node: Node, request: AddRequest) -> None:
         """The payloads are judged at the end."""
 
     def on_metadata(self, node: Node, old: LedgerMetadata | None, new: LedgerMetadata) -> None:
         """Ledgers have a simulation of their own."""
+
+    def on_put(self, path: str, value: bytes) -> None:
+        if path == PATH:
+            before, self._list = self._list, self.list_in(value)
+            self.on_list(before, self._list)
+
+    def on_list(self, before: ManagedLedgerInfo, info: ManagedLedgerInfo) -> None:
+        """What leaves the list is behind every cursor, wherever a crash would take that back to."""
+        ends = [(x.ledger_id, x.entries - 1) for x in before.ledgers if x.closed_ms and x.entries]
+        gone = [x for x in ends if not info.ledgers.has(x[0])]
+        if not gone:
+            return
+        for path, (value, _) in self.registry.nodes.items():
+            if path.startswith(f"{PATH}/"):
+                stored = self.stored_mark_delete(value)
+                self._check(gone[-1] <= stored, f"36: {gone[-1]} is trimmed, stored is {stored}")
+
+    def stored_mark_delete(self, value: bytes) -> Position:
+        """What is recovered from a cursor's node and its ledger, whose quorums are 1."""
+        node, _ = decode_node(value, PATH)
+        replay, has_records = ImageReplay(), False
+        for entry_id in itertools.count():
+            copies = (x.payload(node.ledger_id, entry_id) for x in self.bookies.values())
+            if (record := next((x for x in copies if x is not None), None)) is None:
+                break
+            replay.on_record(decode_record(record, PATH), PATH)
+            has_records = True
+        return replay.image(PATH).mark_delete if has_records else node.mark_delete
 
     def stored(self) -> ManagedLedgerInfo | None:
         found = self.registry.nodes.get(PATH)

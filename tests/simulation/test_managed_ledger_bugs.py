@@ -35,6 +35,8 @@ FOUND_IN = {
     "chunks_of_crashed_owners_stay": "chunks takeover",
     "bookies_forget_before_the_list_says_so": "offload",
     "a_copy_is_called_complete_when_it_begins": "offload",
+    "a_doomed_copy_that_comes_late_stays": "offload late",
+    "trimmed_by_the_position_in_memory": "takeover",
 }
 
 

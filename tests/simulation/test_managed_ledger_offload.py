@@ -33,8 +33,9 @@ from managed_ledger.offload.copy_reader import CopyReader
 from managed_ledger.offload.metrics import OffloadMetrics
 from managed_ledger.position import EARLIEST
 from tests.simulation.ledger_world import SimulatedStore
-from tests.simulation.managed_ledger_world import HEAD, PATH, Broker, LogWorld
+from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
+from tests.simulation.test_managed_ledger_takeover import HeldNode
 
 T = TypeVar("T")
 OFFLOAD = OffloadConfig("sim", (), threshold_bytes=0, deletion_lag_ms=0, block_bytes=200)
@@ -142,19 +143,9 @@ class OffloadWorld(LogWorld):
         self.slow_ms_max = 0.0
         self.completed = 0
         self.released = 0
-        registry, put, nodes = self.registry, self.registry.put, self.registry.nodes
 
-        def judged(node: Node, path: str, value: bytes, expected: int | None) -> int:
-            before = self.stored() if path == PATH else None
-            version = put(node, path, value, expected)
-            if path == PATH:
-                self._on_list(before or ManagedLedgerInfo(), self.list_in(value))
-            return version
-
-        registry.put = judged  # type: ignore[method-assign]
-        self._nodes = nodes
-
-    def _on_list(self, before: ManagedLedgerInfo, info: ManagedLedgerInfo) -> None:
+    def on_list(self, before: ManagedLedgerInfo, info: ManagedLedgerInfo) -> None:
+        super().on_list(before, info)
         for ledger in info.ledgers:
             old = before.find(ledger.ledger_id)
             was = None if old is None or old.offload is None else old.offload.state
@@ -176,7 +167,7 @@ class OffloadWorld(LogWorld):
     def has_ledger(self, ledger_id: int) -> bool:
         return any(
             path.rpartition("/")[2].startswith("L") and decode_id(value) == ledger_id
-            for path, (value, _) in self._nodes.items()
+            for path, (value, _) in self.registry.nodes.items()
         )
 
     def _check_copy(self, ledger_id: int, name: str) -> None:
@@ -247,8 +238,10 @@ def entries_of(index: CopyIndex, data: bytes) -> list[bytes]:
 
 
 class OffloadBroker(Broker):
-    def __init__(self, world: OffloadWorld, config: ManagedLedgerConfig) -> None:
-        super().__init__(world, config)
+    def __init__(
+        self, world: OffloadWorld, config: ManagedLedgerConfig, node: Node | None = None
+    ) -> None:
+        super().__init__(world, config, node)
         objects = SimulatedObjects(self.node, world)
         offloader = BlockOffloader("sim", lambda _: objects, 2, OffloadMetrics())
         self.factory = ManagedLedgerFactory(
@@ -388,6 +381,37 @@ async def come_and_go(simulator: Simulator) -> None:
 @pytest.mark.parametrize("seed", seeds(30))
 def test_owners_come_and_go_while_ledgers_are_copied(seed: int) -> None:
     run_simulation(seed, come_and_go)
+
+
+async def come_late(simulator: Simulator) -> None:
+    """An owner brings its copy when the next one has deleted it, and hasn't told the list yet."""
+    world, loop = OffloadWorld(simulator, 1), simulator.loop
+    config = replace(config_of(simulator), ledger_entries_max=1)
+    nodes = [HeldNode(f"owner-{n}", lambda: loop.now) for n in range(2)]
+    old, new = (OffloadBroker(world, config, x) for x in nodes)
+    log = await old.open()
+    old.append(2)
+    while not any(x.offload for x in (world.stored() or ManagedLedgerInfo()).ledgers):
+        await simulator.sleep_ms(1)
+    nodes[0].is_held = True  # it is answered that the copy is listed, and begins it later
+    opening = simulator.start(new.open())
+    deletions = simulator.rng.choice([1, 2])  # of the index; and of the data
+    while len(world.shelf.deleted) < deletions:
+        await simulator.sleep_ms(0.05)  # no answer takes less than 0.1
+    nodes[1].is_held = True
+    nodes[0].go_on()
+    while log.offloads._is_passing:
+        await simulator.sleep_ms(1)
+    simulator.check(old.is_fenced and bool(world.shelf.late), "no copy came late")
+    nodes[1].go_on()
+    await opening
+    await simulator.sleep_ms(2000)
+    await judge(world, [old, new])
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+def test_a_copy_comes_when_the_next_owner_has_deleted_it(seed: int) -> None:
+    run_simulation(seed, come_late)
 
 
 def test_a_lost_only_copy_is_an_error_for_ever() -> None:
