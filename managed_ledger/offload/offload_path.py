@@ -258,6 +258,7 @@ class OffloadPath:
         written = log.retained_from()[1]
         for ledger_id in ledgers_to_copy(log.lists.info.ledgers, written, config, log.now_ms()):
             await self._copy(ledger_id)
+        await self._forget_in_bookies()  # while that fails, no more is released
         for ledger_id in ledgers_to_release(log.lists.info.ledgers, config, log.now_ms()):
             await self._release(ledger_id)
         await self._forget_in_bookies()

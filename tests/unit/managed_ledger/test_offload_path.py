@@ -11,6 +11,7 @@ from bookkeeper.errors import LedgerError, NoSuchLedgerError
 from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
+from managed_ledger.offload import policy
 from managed_ledger.offload.config import OffloadConfig
 from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from managed_ledger.offload.errors import CopyDamagedError, OffloadBusyError
@@ -117,6 +118,28 @@ async def test_bookies_keep_theirs_for_the_lag(cluster: Cluster) -> None:
     log.sweep(cluster.now_ms)
     assert not log.offloads._is_due(log.lists.info)
     cluster.now_ms += 1
+    log.sweep(cluster.now_ms)
+    await eventually(lambda: states(log)[:-1] == [CopyState.SETTLED] * 3)
+
+
+async def test_nothing_more_is_released_until_bookies_have_forgotten(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "AT_ONCE", 1)
+    with_store(cluster)
+    log, _ = await filled(cluster, replace(BY_HAND, threshold_bytes=0))
+    await eventually(lambda: states(log)[:-1] == [CopyState.COMPLETE] * 3)
+    cluster.now_ms += 1000
+
+    async def refuse(ledger_id: int) -> None:
+        raise LedgerError("not now")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(log.client, "delete_ledger", refuse)
+        for _ in range(3):
+            log.sweep(cluster.now_ms)
+            await eventually(lambda: not log.offloads._is_passing)
+    assert states(log)[:-1] == [CopyState.ONLY, CopyState.COMPLETE, CopyState.COMPLETE]
     log.sweep(cluster.now_ms)
     await eventually(lambda: states(log)[:-1] == [CopyState.SETTLED] * 3)
 
