@@ -69,8 +69,9 @@ class _Shared:
     """A publisher of several calls; the last one closes it.
 
     Attributes:
-        order: held while a call gets sequence ids and publishes. One that overtook it would have
-            higher ids, and de-duplication would drop the lower ones.
+        order: held while a call gets sequence ids and publishes, also while a rate holds it back.
+            One that overtook it would have higher ids, and de-duplication would drop the lower
+            ones.
     """
 
     __slots__ = ("order", "publisher", "users")
@@ -123,10 +124,11 @@ class _PartitionContext:
         self._call.count_down(count)
 
 
-async def _may_publish(producer: LocalProducer | RemoteProducer) -> bool:
-    """Wait for the topic's publish rate; False: not within the time of an answer."""
+async def _may_publish(producer: LocalProducer | RemoteProducer, until_s: float) -> bool:
+    """Wait for the topic's publish rate; False: not by that time of the loop's clock."""
     try:
-        await asyncio.wait_for(producer.ready(), ANSWER_TIMEOUT_S)
+        async with asyncio.timeout_at(until_s):
+            await producer.ready()
     except TimeoutError:
         return False
     return True
@@ -221,6 +223,7 @@ class RestPublishers:
         now_ms: int,
         body_bytes: int,
     ) -> tuple[list[dict[str, Any]], int]:
+        until_s = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
         version = await publisher.schema_version(schema.definition)
         wrong = await self._encode(schema.codec, messages)
         call = _Call(len(messages), -1 if version is None else version)
@@ -236,8 +239,8 @@ class RestPublishers:
                 split = make()
             for slot, error in wrong.items():
                 call.fail(slot, error)
-            held = _publish(publisher, call, split)
-        return await self._answers(publisher, call, held), call.schema_version
+            await _publish(publisher, call, split, until_s)
+        return await _answers(call), call.schema_version
 
     async def _encode(
         self, codec: Codec | None, messages: list[OutgoingMessage]
@@ -306,40 +309,29 @@ class RestPublishers:
             entries.append(entry)
         return split
 
-    async def _answers(
-        self, publisher: InternalProducer, call: _Call, held: dict[int, _Part]
-    ) -> list[dict[str, Any]]:
-        """Of all parts, once those are published that a rate held back."""
-        for index, part in held.items():
-            if await _may_publish(publisher.producers[index]):
-                _publish_part(publisher, call, index, part)
-            else:
-                context = _PartitionContext(call, part[0], publisher.partition_of(index))
-                context.failed(0, len(part[0]), ServiceNotReadyError(_OVER_RATE))
-        if call.left:
-            done, _ = await asyncio.wait((call.answered,), timeout=ANSWER_TIMEOUT_S)
-            if not done:
-                late = ServiceNotReadyError("The storage did not answer in time")
-                timeout = failure(late, call.schema_version)
-                return [result or timeout for result in call.results]
-        return call.results
 
-
-def _publish(publisher: InternalProducer, call: _Call, split: dict[int, _Part]) -> dict[int, _Part]:
-    """Publish what no rate holds back; the other parts."""
-    held: dict[int, _Part] = {}
-    for index, part in split.items():
-        if publisher.producers[index].held:
-            held[index] = part
+async def _publish(
+    publisher: InternalProducer, call: _Call, split: dict[int, _Part], until_s: float
+) -> None:
+    """Publish the parts; those that no rate holds back come first."""
+    producers = publisher.producers
+    for index, (slots, entries) in sorted(split.items(), key=lambda x: producers[x[0]].held):
+        producer = producers[index]
+        context = _PartitionContext(call, slots, publisher.partition_of(index))
+        if not producer.held or await _may_publish(producer, until_s):
+            producer.publish(entries, context)
         else:
-            _publish_part(publisher, call, index, part)
-    return held
+            context.failed(0, len(slots), ServiceNotReadyError(_OVER_RATE))
 
 
-def _publish_part(publisher: InternalProducer, call: _Call, index: int, part: _Part) -> None:
-    slots, entries = part
-    context = _PartitionContext(call, slots, publisher.partition_of(index))
-    publisher.producers[index].publish(entries, context)
+async def _answers(call: _Call) -> list[dict[str, Any]]:
+    if call.left:
+        done, _ = await asyncio.wait((call.answered,), timeout=ANSWER_TIMEOUT_S)
+        if not done:
+            late = ServiceNotReadyError("The storage did not answer in time")
+            timeout = failure(late, call.schema_version)
+            return [result or timeout for result in call.results]
+    return call.results
 
 
 def encode_value(codec: Codec, message: OutgoingMessage) -> Exception | None:

@@ -7,7 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import orjson
@@ -35,6 +35,7 @@ from broker.http.rest_consume import (
 )
 from broker.http.rest_produce import RestPublishers
 from broker.http.value_schemas import LATE, RAW, STRING, DecodedValue, ValueSchemas
+from broker.policies.effective import Rate
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import SHARED
@@ -42,8 +43,11 @@ from broker.service.persistent_topic import PersistentTopic
 from broker.service.schemas.compatibility import Strategy
 from broker.service.schemas.definition import SchemaDefinition, version_bytes
 from broker.service.schemas.registry import SchemaRules
+from broker.service.throttle import PublishThrottle
+from tests.manual_clock import ManualLoop
 from tests.unit.broker_schemas.builders import avro, key_value, optional, plain, record
 from tests.unit.broker_service.doubles import Broker
+from tests.unit.managed_ledger.cluster import eventually
 
 NAME = TopicName.parse("persistent://public/default/orders")
 OPTIONS = SessionOptions(SHARED, False, 60_000)
@@ -424,3 +428,36 @@ async def test_a_large_call_publishes_before_a_later_small_one() -> None:
         assert [-1, -1] < ids[0][:2] < ids[1][:2]
     finally:
         await broker.close()
+
+
+@pytest.fixture
+async def deduplicating() -> AsyncIterator[Broker]:
+    broker = await Broker(broker_deduplication_enabled=True).start()
+    yield broker
+    await broker.close()
+
+
+async def test_a_call_that_a_rate_holds_back_publishes_before_a_later_one(
+    deduplicating: Broker,
+) -> None:
+    """The later one's higher sequence ids would make duplicates of its messages."""
+    broker, loop = deduplicating, ManualLoop()
+    topic = await broker.service.get_topic(NAME, create=True)
+    throttle = topic.rate_limits.publish = PublishThrottle(Rate(10, 0), cast("Any", loop))
+    publishers = RestPublishers(broker.service)
+
+    def call(count: int) -> asyncio.Task[tuple[list[dict[str, Any]], int]]:
+        messages = [OutgoingMessage(b"x", -1) for _ in range(count)]
+        return asyncio.create_task(publishers.produce(NAME, "p", messages, RAW, 1))
+
+    calls = [call(20)]
+    await eventually(lambda: throttle.waiting == 1)
+    calls.append(call(5))
+    for _ in range(100):  # it is published unless the rate holds it back
+        await asyncio.sleep(0)
+    assert not calls[1].done()
+    calls.append(call(1))  # runs before the one whose turn the next line brings
+    loop.advance(5_000)
+    await calls[2]
+    ids = [int(x["messageId"].split(":")[1]) for each in calls for x in (await each)[0]]
+    assert ids == [*range(26)]
