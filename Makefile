@@ -85,11 +85,11 @@ PART := $(MAKE)
 # Tests that are smaller in CI (tests/nightly.py).
 FULL_SIZE := tests/integration/test_kill_nine.py tests/pipeline/test_cluster_pipeline.py tests/simulation/test_cluster.py
 
-nightly: $(STAMP)  ## make nightly [SEED=N] [ROUNDS=60] [EXAMPLES=300]: all planted bugs, many seeds, chaos, fuzz; hours
+nightly: $(STAMP)  ## make nightly [SEED=N] [ROUNDS=60] [EXAMPLES=300]: all planted bugs, many seeds, failing storage, chaos, fuzz; hours
 	failed=; seed=$(or $(SEED),$$(date +%s)); \
 	$(BIN)/python -m tests.simulation.rotation --all || failed="$$failed planted-bugs"; \
 	MAGNETAR_NIGHTLY=1 $(BIN)/python -m pytest $(FULL_SIZE) || failed="$$failed full-size"; \
-	for part in "simulate SEEDS=$(SEEDS)" "chaos ROUNDS=$(or $(ROUNDS),60)" \
+	for part in "simulate SEEDS=$(SEEDS)" test-failures "chaos ROUNDS=$(or $(ROUNDS),60)" \
 			"fuzz EXAMPLES=$(or $(EXAMPLES),300)" "fuzz-login ROUNDS=200"; do \
 		$(PART) $$part SEED=$$seed || failed="$$failed $${part%% *}"; \
 	done; \
