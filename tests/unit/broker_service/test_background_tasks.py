@@ -9,6 +9,7 @@ import pytest
 from bookkeeper.client.config import LedgerConfig
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.persistent_topic import PersistentTopic
+from managed_ledger.ledger_info_chunks import chunks_path
 from managed_ledger.orphan_ledgers import custom_metadata
 from managed_ledger.position import EARLIEST
 from managed_ledger.read_path import ReadPath
@@ -119,6 +120,8 @@ async def test_ledgers_of_crashed_owners_are_deleted_a_minute_after_the_start(
     leaked = await client.create_ledger(
         LedgerConfig(), custom_metadata("public/default/persistent/gone")
     )
+    chunk = f"{chunks_path('/managed-ledgers/public/default/persistent/gone')}/0000000000-gone-1"
+    await broker.cluster.store.put(chunk, b"x")
     background_tasks, start_ms = (
         broker.service._periodic_tasks.background_tasks,
         broker.service.clock(),
@@ -139,6 +142,7 @@ async def test_ledgers_of_crashed_owners_are_deleted_a_minute_after_the_start(
     await eventually(lambda: not background_tasks._running)
     assert found == [leaked.ledger_id]
     assert await client.read_ledger_metadata(leaked.ledger_id) is None
+    assert not await broker.cluster.store.exists(chunk)
 
 
 @pytest.mark.parametrize("name", ["expiry", "backlog check"])

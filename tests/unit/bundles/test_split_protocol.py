@@ -10,7 +10,7 @@ import pytest
 from bundles import local_policies
 from bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
 from bundles.hash_ranges import HashRange
-from bundles.local_policies import LocalPolicies
+from bundles.local_policies import BundleFactory, LocalPolicies
 from bundles.splitting import halve_range
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import MetadataError, ValueTooLargeError
@@ -20,6 +20,7 @@ from tests.unit.metadata.event_log import eventually_equal
 
 NAMESPACE = "t/n"
 POLICIES = "/admin/policies/t/n"
+LOCAL = "/admin/local-policies/t/n"
 FIRST = HashRange(0, 0x40000000)
 TWO = ["t/n/0x00000000_0x20000000", "t/n/0x20000000_0x40000000"]
 
@@ -27,16 +28,16 @@ TWO = ["t/n/0x00000000_0x20000000", "t/n/0x20000000_0x40000000"]
 @pytest.fixture
 async def base() -> EmbeddedMetadataStore:
     store = EmbeddedMetadataStore.open(None)
-    await store.put("/admin/policies/t/n", orjson.dumps({"bundles": {"numBundles": 4}, "kept": 1}))
+    await store.put(POLICIES, orjson.dumps({"bundles": {"numBundles": 4}, "kept": 1}))
     await store.put(
-        "/admin/local-policies/t/n",
+        LOCAL,
         orjson.dumps({"bundles": {"numBundles": 4}, "namespaceAntiAffinityGroup": "g"}),
     )
     return store
 
 
 async def stored(store: EmbeddedMetadataStore) -> LocalPolicies:
-    found = await store.get("/admin/local-policies/t/n")
+    found = await store.get(LOCAL)
     assert found is not None
     return LocalPolicies.decode(NAMESPACE, found.value)
 
@@ -112,6 +113,53 @@ async def test_a_copy_that_the_store_does_not_take_is_written_later(
         f"t/n: its policies have no copy of its bundles yet: {POLICIES}: connection loss"
     ]
     await a.service.close()
+
+
+async def test_a_copy_keeps_what_others_change_meanwhile(
+    base: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles, changes = BundleFactory(base, 4), iter(range(2))
+    put = base.put
+
+    async def put_behind_another(path: str, *more: Any, **named: Any) -> Any:
+        if path == POLICIES and (number := next(changes, None)) is not None:
+            await put(path, orjson.dumps({"bundles": {"numBundles": 4}, "kept": number}))
+        return await put(path, *more, **named)
+
+    monkeypatch.setattr(base, "put", put_behind_another)
+    await bundles.split(NAMESPACE, FIRST, halve_range(FIRST), lambda: None)
+    found = await base.get(POLICIES)
+    assert found is not None
+    expected = {"bundles": (await stored(base)).encode_bundles(), "kept": 1}
+    assert orjson.loads(found.value) == expected
+    bundles.close()
+
+
+async def test_a_copy_is_not_written_to_a_namespace_that_was_made_anew(
+    base: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, is_anew = base.new_session(), False
+    bundles, get = BundleFactory(session, 4), session.get
+
+    async def get_before_it_is_made_anew(path: str) -> Any:
+        nonlocal is_anew
+        found = await get(path)
+        if not is_anew and path in (POLICIES, LOCAL) and len((await stored(base)).bundles) == 5:
+            is_anew = True  # behind the first read of the copy
+            for each in (POLICIES, LOCAL):
+                await base.delete(each)
+                for _ in range(2):
+                    await base.put(each, orjson.dumps({"bundles": {"numBundles": 2}}))
+        return found
+
+    monkeypatch.setattr(session, "get", get_before_it_is_made_anew)
+    await bundles.split(NAMESPACE, FIRST, halve_range(FIRST), lambda: None)
+    found = await base.get(POLICIES)
+    assert is_anew
+    assert found is not None
+    assert orjson.loads(found.value)["bundles"] == (await stored(base)).encode_bundles()
+    assert len((await stored(base)).bundles) == 2
+    bundles.close()
 
 
 async def test_nothing_to_cut_is_no_change(base: EmbeddedMetadataStore) -> None:

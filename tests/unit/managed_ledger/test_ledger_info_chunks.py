@@ -274,6 +274,20 @@ async def test_the_list_is_looked_at_again_after_a_chunk(
     assert (found.info.owner, found.stat.version) == ("other", lists.version)
 
 
+async def test_a_ledger_that_may_be_in_another_owner_s_chunk_counts_as_listed(
+    store: EmbeddedMetadataStore,
+) -> None:
+    await write(store, plain(4))
+    lists = await owner(store)
+    theirs = LedgerInfoChunks(store, PATH, "t1")
+    info, value = await theirs.write(replace(plain(9), owner="other"), lists.version)
+    await store.put(PATH, value, lists.version)
+    with pytest.raises(ManagedLedgerFencedError):
+        await lists.update(lambda x: x.with_ledger(5))
+    assert [x.ledger_id for x in info.ledgers.tail] == [5, 6, 7, 8, 9]
+    assert [x for x in range(1, 12) if lists.is_unlisted(x)] == [10, 11]
+
+
 async def test_a_settlement_that_is_cancelled_is_made_up_for(
     store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

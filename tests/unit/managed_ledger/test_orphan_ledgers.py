@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from bookkeeper.client.config import LedgerConfig
+from managed_ledger import ledger_rows
 from managed_ledger.orphan_ledgers import custom_metadata
 from managed_ledger.position import EARLIEST
-from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, read_all
+from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
 
 
 async def test_only_what_nobody_can_list_any_more_is_deleted(cluster: Cluster) -> None:
@@ -30,6 +35,39 @@ async def test_only_what_nobody_can_list_any_more_is_deleted(cluster: Cluster) -
         assert await log.client.read_ledger_metadata(kept.ledger_id) is not None
     assert await read_all(log) == appends.acked
     assert await factory.collect_leaked_ledgers() == []
+
+
+async def test_ledgers_of_a_chunk_are_listed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_rows, "TAIL_ROWS_MAX", 2)
+    monkeypatch.setattr(ledger_rows, "CHUNK_ROWS", 2)
+    factory = cluster.factory()
+    log = await factory.open(NAME, replace(CONFIG, ledger_entries_max=1))
+    await log.open_cursor("hold", EARLIEST)
+    appends, passed = Appends(log), []
+    for n in range(9):
+        appends.send(b"%d" % n)
+        await appends.settle()
+        passed.append(await log.client.create_ledger(LedgerConfig(), custom_metadata(NAME)))
+    await eventually(lambda: len(log.lists.info.ledgers.segments) > 2)
+    chunk = log.lists.info.ledgers.segments[1]
+    path = log.lists.chunks.path_of(chunk.name)
+    stored = await cluster.store.get(path)
+    assert stored is not None
+    ids = {x.ledger_id for x in passed}
+    in_chunk = ids & {*range(chunk[0].ledger_id, chunk[-1].ledger_id + 1)}
+    await cluster.store.delete(path)  # as while the list changes: nobody can tell
+    told = await factory.collect_leaked_ledgers()
+    assert not {*told} & in_chunk
+    assert in_chunk
+    await cluster.store.put(path, stored.value)
+    told += await factory.collect_leaked_ledgers()
+    newest = {x for x in ids if x > log.lists.info.ledgers[-1].ledger_id}
+    assert {*told} == ids - newest
+    assert await read_all(log) == appends.acked
+    for each in log.lists.info.ledgers.ids():
+        assert await log.client.read_ledger_metadata(each) is not None
 
 
 async def test_cursor_ledgers_that_no_node_will_ever_name(cluster: Cluster) -> None:

@@ -4,7 +4,9 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from metadata.errors import (
     StoreClosedError,
 )
 from metadata.rows import CommitRows
+from metadata.sqlite_file import FileState, SqliteFile
 from metadata.store import EventType, MetadataEvent, SessionEvent
 from tests.unit.metadata.event_log import EventLog
 
@@ -365,6 +368,34 @@ async def test_conditions_are_judged_again_after_a_refused_group() -> None:
     assert isinstance(first, MetadataWriteError)
     assert not isinstance(second, BaseException)
     assert (second.value, second.stat.version) == (b"2", 0)
+    await store.close()
+
+
+async def test_a_commit_counts_once_it_can_not_be_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bookies note it: one that is refused would make the next start refuse the metadata."""
+    store = EmbeddedMetadataStore.open(tmp_path / "m.sqlite")
+    begun, gate, commit = threading.Event(), threading.Event(), SqliteFile.commit
+
+    def refuse(file: SqliteFile, change: CommitRows, state: FileState | None) -> None:
+        begun.set()
+        gate.wait()
+        raise sqlite_error(sqlite3.SQLITE_FULL, "full")
+
+    before = store.commit_mark
+    assert before is not None
+    monkeypatch.setattr(SqliteFile, "commit", refuse)
+    put = asyncio.create_task(store.put("/a", b""))
+    await asyncio.to_thread(begun.wait)
+    assert store.commit_mark == before
+    gate.set()
+    with pytest.raises(MetadataWriteError):
+        await put
+    assert store.commit_mark == before
+    monkeypatch.setattr(SqliteFile, "commit", commit)
+    await store.put("/b", b"")
+    assert store.commit_mark == replace(before, commit=before.commit + 1)
     await store.close()
 
 

@@ -104,3 +104,20 @@ async def test_it_survives_in_the_journal_and_in_the_index() -> None:
             follow_metadata(fourth, store, "the bookie's directory")
     store.now = CommitMark(ID, 44)
     follow_metadata(fourth, store, "bookie")
+
+
+async def test_of_several_journals_the_newest_state_counts() -> None:
+    files, store, config = MemoryFileSystem(), numbered_store(), StorageConfig(journals=2)
+    index = MemoryStore(files)
+    storage = open_storage(files, index, config, lambda: 7)
+    follow_metadata(storage, store, "bookie")
+    for commit, ledger_id in ((40, 1), (41, 0)):  # the first journal is read first
+        store.now = CommitMark(ID, commit)
+        storage.fence(ledger_id, b"key", object())
+        journal = storage.journal_of(ledger_id)
+        group = journal.take_group()
+        assert group is not None
+        storage.writers[ledger_id].write(group)
+        journal.on_durable(group)
+    again = open_storage(files, index, config, lambda: 8)
+    assert decode_mark(again.metadata_mark()) == CommitMark(ID, 41)
