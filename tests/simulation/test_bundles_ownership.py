@@ -8,7 +8,7 @@ it, and caches agree with the nodes. Nothing waits for a thread or a clock: a se
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
@@ -115,10 +115,12 @@ class World:
         self.outcomes = Counter[str]()
         self.bundle_of: dict[str, str] = {}
 
-    def start(self, call: Awaitable[object]) -> None:
-        self.tasks.append(asyncio.get_running_loop().create_task(self._tolerate(call)))
+    def start(self, call: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(self._tolerate(call))
+        task.add_done_callback(lambda _: call.close())  # never begun, if the run was given up
+        self.tasks.append(task)
 
-    async def _tolerate(self, call: Awaitable[object]) -> None:
+    async def _tolerate(self, call: Coroutine[Any, Any, object]) -> None:
         try:
             await call
         except (BundleError, MetadataError) as error:
