@@ -55,6 +55,7 @@ from tests.simulation.worlds import (
     PROTOCOL,
     RESTORED,
     RETURNS,
+    SLOW_TARGET,
     SURVIVORS,
     ZONES,
     run_seed,
@@ -524,7 +525,7 @@ def repairs_respect_the_fence(plant: Plant) -> None:
     old = plant.set(replicators, "AddRequest", request)
 
 
-@bug(CLUSTER, "found here")
+@bug(SLOW_TARGET, "found here: counted as a copy before it is durable")
 def listed_before_it_is_durable(plant: Plant) -> None:
     async def held(self: Any, ledger_id: int) -> Any:
         runs = self.storage.stored_runs(ledger_id)

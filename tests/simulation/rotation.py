@@ -85,8 +85,6 @@ WORLD: Final[dict[str, str]] = {
     "whoever_took_the_cursor_node_last_has_the_log": "cursor",
     "a_close_drops_what_nobody_waits_for": "cursor",
 }
-#: Too rare for CI, or not found by so many seeds when they were last looked for.
-NIGHTLY: Final = frozenset({"listed_before_it_is_durable"})
 
 LISTS: Final[dict[str, Sequence[str]]] = {
     "bookkeeper": list(planted_bugs.BUGS),
@@ -113,7 +111,7 @@ def turn() -> int:
 
 def chosen(number: int) -> list[tuple[str, str]]:
     """What run ``number`` plants: every tenth bug, from another one on each time."""
-    return [each for each in ALL[number % TURNS :: TURNS] if each[1] not in NIGHTLY]
+    return ALL[number % TURNS :: TURNS]
 
 
 def _seeds(name: str, count: int) -> Iterable[int]:
@@ -165,7 +163,7 @@ def main() -> None:
     logging.disable()
     missed = []
     for group, name in ALL if parser.parse_args().all else chosen(turn()):
-        told = search(group, name, 4000 if name in NIGHTLY else 400)
+        told = search(group, name, 400)
         print(f"{group}, {name}: {told or 'NOT FOUND'}", flush=True)
         if told is None or any(kind in told for kind in BROKEN_PLANT):
             missed.append(name)

@@ -8,6 +8,7 @@ from typing import Any, Final, TextIO, TypeAlias
 from tests.simulation import test_ledger_protocol
 from tests.simulation.cluster.late_forces import LateForceScenario
 from tests.simulation.cluster.nodes import ClusterLoop
+from tests.simulation.cluster.repair_targets import SlowTargetScenario
 from tests.simulation.cluster.restored import RestoredScenario, SurvivorsScenario
 from tests.simulation.cluster.scenario import (
     ClusterScenario,
@@ -43,8 +44,8 @@ CLUSTER: Final = "cluster"
 RESTORED: Final = "restored"
 #: Few kinds of trouble, so that what is rare in the other worlds happens in every second seed.
 ZONES, RETURNS, DECAY, SURVIVORS = "zones", "returns", "decay", "survivors"
-#: One schedule only, for what is too rare in all of those.
-LATE_FORCES: Final = "late forces"
+#: One schedule each, for what is too rare in all of those.
+LATE_FORCES, SLOW_TARGET = "late forces", "slow target"
 
 WORLDS: Final[dict[str, RunSeed]] = {
     PROTOCOL: _protocol,
@@ -55,6 +56,7 @@ WORLDS: Final[dict[str, RunSeed]] = {
     DECAY: _of(DecayScenario),
     SURVIVORS: _of(SurvivorsScenario),
     LATE_FORCES: _of(LateForceScenario),
+    SLOW_TARGET: _of(SlowTargetScenario),
 }
 
 
