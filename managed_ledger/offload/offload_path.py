@@ -310,13 +310,11 @@ class OffloadPath:
             job = CopyJob(copy, log.name, ledger.entries, ledger.size, config.block_bytes)
             size = await offloader.offload(job, source)
             completed_ms = max(1, log.now_ms())
-            try:
-                await self._update(lambda x: x.with_copy_complete(copy, completed_ms, size))
-            except ManagedLedgerFencedError:
-                await asyncio.shield(self._start(self._take_back(copy), is_last=True))
-                raise
-        except _ERRORS:
-            self.last_failure_ms = log.now_ms()
+            await self._update(lambda x: x.with_copy_complete(copy, completed_ms, size))
+        except BaseException as error:  # cancelled by the end of the log, too
+            if isinstance(error, _ERRORS):
+                self.last_failure_ms = log.now_ms()
+            await asyncio.shield(self._start(self._take_back(copy), is_last=True))
             raise
         finally:
             self._copying = ""
@@ -324,13 +322,15 @@ class OffloadPath:
         log.on_ledger_ended(ledger_id)
 
     async def _take_back(self, copy: LedgerCopy) -> None:
-        """Another owner has the list: deletes our copy, if that owner certainly doesn't know it.
+        """If another owner has the list: deletes our copy, if that certainly doesn't know it.
 
         Its list may name the copy as complete, when our last write got through and only its answer
         was lost; or as unfinished: then that owner deletes it, later than this. What it has doomed
         it may have deleted before the copy was there.
         """
         log = self._log
+        if await log.owns_list():
+            return  # it names the copy
         stored = await read_list(log.store, log.path)
         if stored is not None:
             ledger = stored.info.find(copy.ledger_id)

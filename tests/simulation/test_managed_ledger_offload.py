@@ -9,6 +9,7 @@ and no others.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -110,6 +111,7 @@ class SimulatedUpload:
     def __init__(self, objects: SimulatedObjects, name: str) -> None:
         self._objects, self._name = objects, name
         self._data = bytearray()
+        self._completing: asyncio.Future[None] | None = None  # goes on when its caller is cancelled
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
         self._data += b"".join(buffers)
@@ -128,10 +130,13 @@ class SimulatedUpload:
 
     async def complete(self) -> None:
         data, shelf, node = bytes(self._data), self._objects.world.shelf, self._objects.node
-        await self._objects.call(lambda: shelf.add(self._name, data, node))
+        call = self._objects.call(lambda: shelf.add(self._name, data, node))
+        self._completing = asyncio.ensure_future(call)
+        await asyncio.shield(self._completing)
 
     async def abort(self) -> None:
-        return
+        if self._completing is not None:
+            await asyncio.wait([self._completing])
 
 
 class OffloadWorld(LogWorld):
@@ -383,8 +388,12 @@ def test_owners_come_and_go_while_ledgers_are_copied(seed: int) -> None:
     run_simulation(seed, come_and_go)
 
 
-async def come_late(simulator: Simulator) -> None:
-    """An owner brings its copy when the next one has deleted it, and hasn't told the list yet."""
+async def come_late(simulator: Simulator, *, closes: bool = False) -> None:
+    """An owner brings its copy when the next one has deleted it, and hasn't told the list yet.
+
+    Args:
+        closes: the log is closed while the copy gets its names.
+    """
     world, loop = OffloadWorld(simulator, 1), simulator.loop
     config = replace(config_of(simulator), ledger_entries_max=1)
     nodes = [HeldNode(f"owner-{n}", lambda: loop.now) for n in range(2)]
@@ -400,9 +409,14 @@ async def come_late(simulator: Simulator) -> None:
         await simulator.sleep_ms(0.05)  # no answer takes less than 0.1
     nodes[1].is_held = True
     nodes[0].go_on()
+    if closes:
+        while not world.shelf.late:
+            await simulator.sleep_ms(0.05)
+        await simulator.sleep_ms(simulator.rng.uniform(0, 15))
+        await log.close()
     while log.offloads._is_passing:
         await simulator.sleep_ms(1)
-    simulator.check(old.is_fenced and bool(world.shelf.late), "no copy came late")
+    simulator.check(bool(world.shelf.late), "no copy came late")
     nodes[1].go_on()
     await opening
     await simulator.sleep_ms(2000)
@@ -410,8 +424,9 @@ async def come_late(simulator: Simulator) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(10))
-def test_a_copy_comes_when_the_next_owner_has_deleted_it(seed: int) -> None:
-    run_simulation(seed, come_late)
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_copy_comes_when_the_next_owner_has_deleted_it(seed: int, closes: bool) -> None:
+    run_simulation(seed, lambda simulator: come_late(simulator, closes=closes))
 
 
 def test_a_lost_only_copy_is_an_error_for_ever() -> None:
