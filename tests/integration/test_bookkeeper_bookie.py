@@ -377,7 +377,7 @@ async def test_a_full_index_on_a_disk_with_space_ends_with_a_restart(
     assert len((await bookie.read_entries(1, 0, 9, 1 << 20)).packets) == 1
     await bookie.close()
     with pytest.raises(BookieClosedError):
-        await flushed
+        await asyncio.wait_for(flushed, 60)  # it hung
     bookie = await node.start()
     await bookie.flush()
     for ledger_id in ledgers:

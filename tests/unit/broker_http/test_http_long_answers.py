@@ -110,6 +110,14 @@ async def _none() -> AsyncIterator[bytes]:
     yield b"[]"
 
 
+async def test_pieces_without_elements_leave_no_trace() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in (b"[]", b"[1,2]", b"[]", b"[]", b"[3]", b"[]"):
+            yield piece
+
+    assert await whole(long_array({}, "n", pieces())) == {"n": [1, 2, 3]}
+
+
 async def test_parts_of_an_answer() -> None:
     text = orjson.dumps(["x" * 1_000_000])
     parts: dict[str, AsyncIterator[bytes] | bytes] = {

@@ -21,6 +21,10 @@ from broker.protocol.topic_name import TopicName
 from broker.service import topic_list
 from broker.service.topic_list import TopicPattern, topics_hash
 from bundles.lookup import BrokerLookup
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.managed_ledger_info import DELETING
+from managed_ledger.stored_info import read_stored
+from metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -131,6 +135,27 @@ async def test_partitions_are_only_those_there_are(broker: Broker) -> None:
         await service.create_topic(name("p"))
     with pytest.raises(PreconditionFailedError):
         await service.update_partitions(name("p"), 1)
+
+
+async def test_a_partition_whose_deletion_was_cut_short_is_made_anew(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, log_name = broker.service, name("p-partition-0").ml_name
+    log = await broker.ledgers.open(log_name, ManagedLedgerConfig())
+
+    async def refuse(path: str, version: int | None = None) -> None:
+        raise MetadataWriteError(path, OSError())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.store, "delete", refuse)
+        with pytest.raises(MetadataWriteError):
+            await log.delete()
+    left = await read_stored(broker.cluster.store, log_name)
+    assert left is not None
+    await service.create_partitioned_topic(name("p"), 1)
+    made = await read_stored(broker.cluster.store, log_name)
+    assert made is not None
+    assert (left.info.properties, made.info.properties) == ({DELETING: "true"}, {})
 
 
 @pytest.mark.parametrize("head_start", range(-12, 13))
