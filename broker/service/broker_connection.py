@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from bundles.lookup import BrokerLookup
 
-__all__ = ["BrokerConnection", "BrokerConnectionListener", "BrokerConnections", "error_of"]
-
 logger = logging.getLogger(__name__)
 
 _ANSWER_S: Final = 30.0
@@ -51,10 +49,11 @@ class BrokerConnectionListener(Protocol):
 
 def _errors_by_code() -> dict[int, type[BrokerError]]:
     found: dict[int, type[BrokerError]] = {}
-    for name in errors.__all__:
-        kind = getattr(errors, name)
+    for kind in vars(errors).values():
+        if not (isinstance(kind, type) and issubclass(kind, BrokerError)):
+            continue
         known = found.get(kind.wire_code)
-        if known is None or issubclass(known, kind):  # the most general one
+        if known is None or issubclass(known, kind):  # the first one, or its base
             found[kind.wire_code] = kind
     return found
 

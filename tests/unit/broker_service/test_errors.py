@@ -6,10 +6,12 @@ import broker.errors
 from broker.errors import BrokerError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.server_error import NAMES
+from broker.service.broker_connection import error_of
 
 
 def classes() -> list[type[BrokerError]]:
-    return [getattr(broker.errors, name) for name in broker.errors.__all__]
+    found = vars(broker.errors).values()
+    return [each for each in found if isinstance(each, type) and issubclass(each, BrokerError)]
 
 
 def test_every_error_has_a_code_of_the_protocol_and_a_status() -> None:
@@ -34,3 +36,9 @@ def test_names_and_subscriptions_use_pulsar_s_codes() -> None:
     assert broker.errors.SubscriptionBusyError.wire_code == pb.ConsumerBusy
     assert broker.errors.TopicFencedError.wire_code == pb.ServiceNotReady
     assert broker.errors.SubscriptionFencedError.wire_code == pb.ServiceNotReady
+
+
+def test_an_error_of_another_broker_is_the_general_one_of_its_code() -> None:
+    assert type(error_of(pb.MetadataError, "no store")) is broker.errors.BrokerMetadataError
+    assert type(error_of(pb.ServiceNotReady, "")) is broker.errors.ServiceNotReadyError
+    assert type(error_of(-1, "")) is BrokerError
