@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-__all__ = ["PREFIXES", "normalize_key", "service_links", "settings_among"]
-
 PREFIXES: Final = ("PULSAR_PREFIX_", "MAGNETAR_")
 """Of all processes; the later one wins. The first is what Pulsar's images read."""
 _HOST: Final = "_SERVICE_HOST"

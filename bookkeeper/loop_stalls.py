@@ -26,8 +26,6 @@ import time
 import traceback
 from typing import Any, Final
 
-__all__ = ["BEAT_S", "CAUSES", "LoopStalls"]
-
 logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 0.01

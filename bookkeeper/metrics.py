@@ -12,8 +12,6 @@ from math import ceil, log2, nan
 from operator import add
 from typing import Final
 
-__all__ = ["LATENCY_LIMITS_MS", "SIZE_LIMITS", "Durations", "PeriodBuckets"]
-
 LATENCY_LIMITS_MS: Final = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
 """Upper limits of Pulsar's buckets; one more bucket holds what is above."""
 SIZE_LIMITS: Final = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)

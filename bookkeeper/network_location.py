@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["DEFAULT_LOCATION", "ZONE_LABEL", "check_place", "place"]
-
 DEFAULT_LOCATION: Final = "/default-zone/default-upgrade-domain"
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 """Of Kubernetes' nodes: see node_zone.py."""

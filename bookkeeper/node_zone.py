@@ -20,8 +20,6 @@ from urllib.parse import quote
 
 from bookkeeper.network_location import check_place
 
-__all__ = ["ZoneUnknownError", "zone_of"]
-
 _log = logging.getLogger(__name__)
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")

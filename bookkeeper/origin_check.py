@@ -23,16 +23,6 @@ from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Final
 
-__all__ = [
-    "ANY",
-    "OriginCheck",
-    "Refusal",
-    "host_names",
-    "is_loopback",
-    "names_to_answer",
-    "pages_check",
-]
-
 ANY: Final = "*"
 _TELLING: Final = frozenset({b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"})
 _OWN_SITE: Final = frozenset({b"same-origin", b"none"})  # none: by the user, not by a page

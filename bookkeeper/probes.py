@@ -15,8 +15,6 @@ from bookkeeper.bookie.admin_access import LIVE_PATH, READY_PATH
 from bookkeeper.bookie.admin_server import HttpResponse, Page
 from metadata.store import MetadataStore, SessionEvent
 
-__all__ = ["SessionState", "probe_pages", "readiness_document"]
-
 _LOST: Final = "the session with the metadata store is lost"
 
 

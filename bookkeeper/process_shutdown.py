@@ -16,8 +16,6 @@ from typing import Any, Final
 
 import uvloop
 
-__all__ = ["PLAIN", "end_after", "run_server"]
-
 _log = logging.getLogger(__name__)
 
 PLAIN: Final = {"plain": True}

@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-__all__ = ["Listeners", "address_of", "hosts_of", "parse_listeners"]
-
 Listeners: TypeAlias = Mapping[str, Mapping[str, str]]
 """By name, in the order of the setting; then by the word that ownership data has for the scheme."""
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["cores_max", "memory_bytes_max"]
-
 _MEMBERSHIP: Final = Path("/proc/self/cgroup")
 _MOUNT: Final = Path("/sys/fs/cgroup")
 _NO_LIMIT: Final = 1 << 60  # version 1 says the largest number that it has

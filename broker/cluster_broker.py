@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from metadata.store import MetadataStore
 
-__all__ = ["ClusterBroker", "run"]
-
 _MIB = 1024 * 1024
 _BACKLOG_BYTES = 64 * _MIB
 _ENTRY_OVERHEAD_BYTES = 64 * 1024

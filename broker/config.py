@@ -36,8 +36,6 @@ from loadbalance.config import BalancerConfig
 from loadbalance.errors import InvalidSettingError
 from managed_ledger.offload.locations import FILESYSTEM, path_of_uri
 
-__all__ = ["BrokerConfig", "ConfigError"]
-
 logger = logging.getLogger(__name__)
 
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})

@@ -22,8 +22,6 @@ import platform
 import sys
 from typing import Any, Final
 
-__all__ = ["INTERRUPT_S", "die_with_parent", "run_behind_others"]
-
 INTERRUPT_S: Final = 0.0002
 _SLICE_NS: Final = 100_000  # the kernel's least
 _SETATTR_CALLS: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}

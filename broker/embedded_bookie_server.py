@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from metadata.store import MetadataStore
 
-__all__ = ["EmbeddedBookieServer", "ReaderTokens"]
-
 logger = logging.getLogger(__name__)
 
 _IMPORTED: Final = "bookkeeper.transport_grpc.read_only_server"

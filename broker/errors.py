@@ -32,42 +32,6 @@ from typing import ClassVar, TypeAlias
 
 from broker.protocol import pulsar_api_pb2 as pb
 
-__all__ = [
-    "AlreadyExistsError",
-    "AuthenticationError",
-    "AuthorizationError",
-    "BrokerError",
-    "BrokerMetadataError",
-    "ChecksumError",
-    "ConsumerAssignError",
-    "ConsumerBusyError",
-    "ConsumerNotFoundError",
-    "IncompatibleSchemaError",
-    "InvalidSchemaError",
-    "InvalidTopicError",
-    "NamespaceNotFoundError",
-    "NamingError",
-    "NotAllowedError",
-    "PersistenceError",
-    "PreconditionFailedError",
-    "ProducerBlockedQuotaExceededError",
-    "ProducerBlockedQuotaExceededExceptionError",
-    "ProducerBusyError",
-    "ProducerFencedError",
-    "ServiceNotReadyError",
-    "SubscriptionBusyError",
-    "SubscriptionFencedError",
-    "SubscriptionNotFoundError",
-    "TenantNotFoundError",
-    "TooManyRequestsError",
-    "TopicBusyError",
-    "TopicFencedError",
-    "TopicNotFoundError",
-    "TopicTerminatedError",
-    "TransactionNotSupportedError",
-    "UnsupportedVersionError",
-]
-
 WireCode: TypeAlias = "pb.ServerError.ValueType"
 
 

@@ -11,8 +11,6 @@ from broker.config import ConfigError
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
-__all__ = ["client_config"]
-
 
 def client_config(config: BrokerConfig) -> ClientConfig:
     """Settings of the ledger client.

@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 
     from broker.config import BrokerConfig
 
-__all__ = [
-    "REQUEST_ID",
-    "JsonFormatter",
-    "TextFormatter",
-    "log_what_nobody_catches",
-    "set_up_log",
-    "set_up_logging",
-]
-
 logger = logging.getLogger(__name__)
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from bookkeeper.client.placement import PlacementRandom
     from broker.config import BrokerConfig
 
-__all__ = ["bookie_health", "check_placement", "placement_config", "policy_of"]
-
 
 def placement_config(config: BrokerConfig) -> PlacementConfig:
     """The policy and its rules.

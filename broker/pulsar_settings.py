@@ -11,11 +11,6 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-__all__ = [
-    *("BOOKKEEPER", "FEATURES", "LACKING", "TUNING"),
-    *("UnsupportedSetting", "is_default", "lacking_error", "ledgers_uri_error"),
-]
-
 
 class UnsupportedSetting(NamedTuple):
     default: str

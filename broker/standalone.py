@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from broker.service.bookie_access import BookieAddressResolver
     from metadata.store import MetadataStore
 
-__all__ = ["Standalone", "run", "run_node"]
-
 logger = logging.getLogger(__name__)
 
 OpenFiles: TypeAlias = "Callable[[Path], FileSystem]"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from bookkeeper.origin_check import OriginCheck
 
-__all__ = ["StartupProbeServer"]
-
 
 class StartupProbeServer:
     """Life: ``open``, then ``hand_over`` or ``close``.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from bundles.ownership import OwnershipService
     from metadata.store import MetadataStore
 
-__all__ = ["COMMANDS_ROOT", "BundleCommand", "BundleCommandQueue"]
-
 _log = logging.getLogger(__name__)
 
 COMMANDS_ROOT: Final = "/loadbalance/orders"

@@ -28,8 +28,8 @@ from bundles.hash_ranges import (
 )
 from bundles.local_policies import LOCAL_POLICIES_ROOT, BundleFactory
 from bundles.lookup import BrokerLookup, LookupAction, decide_lookup
+from metadata.coordination import ResourceLock
 from metadata.errors import LockBusyError, MetadataError, SessionLostError, StoreClosedError
-from metadata.recipes import ResourceLock
 from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 _log = logging.getLogger(__name__)

@@ -14,8 +14,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-__all__ = ["compile_library"]
-
 _NEVER_RUN = {"site-packages", "test", "tests", "idlelib", "lib2to3", "tkinter", "turtledemo"}
 
 

@@ -13,8 +13,6 @@ import struct
 import sys
 from pathlib import Path
 
-__all__ = ["strip_folder", "stripped"]
-
 _ALLOCATED = 0x2  # SHF_ALLOC: a process has it in its memory
 _NO_BITS = 8  # SHT_NOBITS: takes nothing of the file
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")

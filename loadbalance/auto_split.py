@@ -22,8 +22,6 @@ from loadbalance.config import BalancerConfig
 from loadbalance.model import BundleStats, Split, namespace_of
 from loadbalance.policies import pinned_broker
 
-__all__ = ["BundleSplitStrategy"]
-
 _BY_COUNT: Final = "topic_count_equally_divide"
 _BY_FLOW: Final = "flow_or_qps_equally_divide"
 _MIB: Final = 1024 * 1024

@@ -40,8 +40,6 @@ from loadbalance.plan import Plan
 from loadbalance.policies import PlacementPolicies
 from loadbalance.shedding import make_shedder
 
-__all__ = ["Balancer", "BalancerMetrics"]
-
 _ANSWER_S: Final = 300.0
 """A move without an answer for so long has failed."""
 _FAILED_REST_S: Final = 300.0

@@ -39,8 +39,6 @@ from loadbalance.policies import (
     pinned_broker,
 )
 
-__all__ = ["BrokerSelector"]
-
 _VERSION: Final = re.compile(r"\d+(?:\.\d+)*")
 _NAMESPACES_MAX: Final = 100_000
 

@@ -20,8 +20,6 @@ from typing import Final
 from loadbalance.model import BrokerLoad, BundleData, Weights, namespace_of
 from loadbalance.reporting import SETTLE_S
 
-__all__ = ["STEP", "BrokerState", "ClusterState", "PendingDelta"]
-
 _SAMPLING_S: Final = 5.0
 """Interval of the samples of which the moving average of usage is made."""
 _BYTES_OF_A_FULL_BROKER: Final = 10 * 1024 * 1024.0

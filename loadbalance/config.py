@@ -13,8 +13,6 @@ from typing import Final
 
 from loadbalance.errors import InvalidSettingError
 
-__all__ = ["PLACEMENTS", "SHEDDERS", "BalancerConfig", "strategy_name"]
-
 LEAST_LONG_TERM_MESSAGE_RATE: Final = "LeastLongTermMessageRate"
 LEAST_RESOURCE_USAGE: Final = "LeastResourceUsageWithWeight"
 ROUND_ROBIN: Final = "RoundRobinBrokerSelector"

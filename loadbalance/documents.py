@@ -31,19 +31,6 @@ from loadbalance.model import (
     TimeAverage,
 )
 
-__all__ = [
-    "broker_average_document",
-    "broker_load_document",
-    "broker_load_of",
-    "bundle_load_document",
-    "bundle_load_of",
-    "bundle_stats_document",
-    "bundle_stats_of",
-    "parse",
-    "quota_document",
-    "quota_of",
-]
-
 Document = dict[str, Any]
 _T = TypeVar("_T")
 

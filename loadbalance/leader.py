@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from metadata.recipes import CachedValues, LeaderElection, LeaderState
+from metadata.coordination import LeaderElection, LeaderState
+from metadata.recipes import CachedValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from metadata.store import MetadataStore
-
-__all__ = ["LEADER_PATH", "BrokerElection", "LeaderBroker"]
 
 logger = logging.getLogger(__name__)
 

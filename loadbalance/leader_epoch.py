@@ -26,8 +26,6 @@ from metadata.recipes import update
 if TYPE_CHECKING:
     from metadata.store import MetadataStore
 
-__all__ = ["ASSIGNMENTS_ROOT", "EPOCH_PATH", "BundleAssignment", "LeaderEpoch"]
-
 EPOCH_PATH: Final = "/loadbalance/epoch"
 ASSIGNMENTS_ROOT: Final = "/loadbalance/assignments"
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from loadbalance.registry import BrokerRegistry, StoredReport
     from metadata.store import MetadataStore
 
-__all__ = ["AVERAGES_ROOT", "BUNDLE_DATA_ROOT", "LeaderTasks", "UnloadCallbacks"]
-
 logger = logging.getLogger(__name__)
 
 BUNDLE_DATA_ROOT: Final = "/loadbalance/bundle-data"

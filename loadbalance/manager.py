@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from loadbalance.model import BrokerLoad
     from metadata.store import MetadataStore
 
-__all__ = ["LoadManager", "NoCandidateError", "RedirectTarget"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -15,23 +15,6 @@ if TYPE_CHECKING:
 
     from loadbalance.config import BalancerConfig
 
-__all__ = [
-    "DEFAULT_QUOTA",
-    "LONG_SAMPLES",
-    "SHORT_SAMPLES",
-    "BrokerLoad",
-    "BundleData",
-    "BundleQuota",
-    "BundleStats",
-    "Move",
-    "ResourceUsage",
-    "SelectionRandom",
-    "Split",
-    "TimeAverage",
-    "Weights",
-    "namespace_of",
-]
-
 SHORT_SAMPLES: Final = 10
 LONG_SAMPLES: Final = 1_000
 _DEFAULT_RATE: Final = 50.0

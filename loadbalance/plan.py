@@ -28,8 +28,6 @@ from loadbalance.config import BalancerConfig
 from loadbalance.model import BundleData, Move, namespace_of
 from loadbalance.policies import SYSTEM_NAMESPACE, pinned_broker
 
-__all__ = ["Plan", "ProjectedLoad"]
-
 _ROUNDING: Final = 1e-9
 
 

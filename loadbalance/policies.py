@@ -14,18 +14,6 @@ from typing import Any, Final
 
 from loadbalance.errors import InvalidDocumentError
 
-__all__ = [
-    "DEFAULT_DOMAIN",
-    "SYSTEM_NAMESPACE",
-    "IsolationPolicies",
-    "NamespaceIsolationPolicy",
-    "PlacementPolicies",
-    "anti_affinity_filter",
-    "domains_of",
-    "pinned_broker",
-    "to_place_anew",
-]
-
 SYSTEM_NAMESPACE: Final = "pulsar/system"
 DEFAULT_DOMAIN: Final = "default"
 # Heartbeat namespaces (old and new form) and those that watch service levels name their broker.

@@ -15,8 +15,6 @@ from metadata.store import EventType, MetadataEvent, SessionEvent
 if TYPE_CHECKING:
     from metadata.store import MetadataStore
 
-__all__ = ["PolicyReader"]
-
 logger = logging.getLogger(__name__)
 
 _LOCAL_POLICIES: Final = "/admin/local-policies"

@@ -14,16 +14,15 @@ import orjson
 
 from loadbalance.documents import broker_load_document, broker_load_of, parse
 from loadbalance.errors import InvalidDocumentError
+from metadata.coordination import ResourceLock
 from metadata.errors import LockBusyError, MetadataError, StoreClosedError
-from metadata.recipes import CachedValues, ResourceLock
+from metadata.recipes import CachedValues
 from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from loadbalance.model import BrokerLoad, Weights
-
-__all__ = ["BROKERS_ROOT", "BrokerRegistry", "StoredReport"]
 
 logger = logging.getLogger(__name__)
 

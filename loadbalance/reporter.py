@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from loadbalance.model import BrokerLoad
     from loadbalance.registry import BrokerRegistry
 
-__all__ = ["LoadReporter"]
-
 logger = logging.getLogger(__name__)
 
 _FEWER: Final = (2_000, 1_000, 300)

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from loadbalance.config import BalancerConfig
     from loadbalance.model import BrokerLoad, Weights
 
-__all__ = ["SETTLE_S", "largest_change", "report_due"]
-
 SETTLE_S: Final = 60.0
 """After this time a change of a broker's bundles shows in its usage of CPU and network."""
 

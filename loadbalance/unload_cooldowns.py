@@ -16,8 +16,6 @@ from typing import Final
 
 import orjson
 
-__all__ = ["StoreClock", "UnloadCooldowns"]
-
 _MOVED: Final = "moved"
 _WRITER: Final = "writer"
 _FRAME_BYTES: Final = 200

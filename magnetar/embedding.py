@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from magnetar.host import Host
 
-__all__ = ["EmbeddedBroker"]
-
 _STOP_S_EXTRA = 5.0
 """What an end may take beyond the broker's own limit, before its process is killed."""
 _STOP_MS_DEFAULT = 10_000
@@ -96,7 +94,7 @@ class EmbeddedBroker:
 
         import jwt
 
-        from broker.auth.token import load_secret_key, read_source
+        from bookkeeper.auth.keys import load_secret_key, read_source
 
         if not self._config.token_secret_key:
             raise EmbeddedError("a token needs tokenSecretKey among the settings")

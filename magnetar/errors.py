@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EmbeddedError"]
-
 
 class EmbeddedError(RuntimeError):
     """The text says what happened; ``__cause__`` is the broker's own error in thread mode."""

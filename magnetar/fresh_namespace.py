@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from magnetar.embedding import EmbeddedBroker
 
-__all__ = ["FreshNamespace"]
-
 logger = logging.getLogger(__name__)
 
 _REQUEST_S_MAX = 30.0

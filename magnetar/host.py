@@ -6,8 +6,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Addresses", "Host"]
-
 
 @dataclass(frozen=True, slots=True)
 class Addresses:

@@ -19,8 +19,6 @@ from magnetar.host import Addresses
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
-__all__ = ["ProcessHost"]
-
 _OVER_TLS = re.compile(rb"^magnetar standalone: (pulsar\+ssl:\S+)? ?(https:\S+)? over TLS$")
 _READY = re.compile(rb"^magnetar standalone: (\S+) (\S+) ready$")
 _LOG_LINES_IN_ERRORS = 20

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
-__all__ = ["main"]
-
 _CHUNK_BYTES = 4096
 
 

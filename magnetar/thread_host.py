@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.standalone import Standalone
 
-__all__ = ["ThreadHost"]
-
 
 class ThreadHost:
     """See `Host`. Changes nothing else in the process: no signal handler, no logging set-up."""

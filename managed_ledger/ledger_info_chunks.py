@@ -34,15 +34,6 @@ from metadata.errors import MetadataError, NotEmptyError, NotFoundError
 from metadata.paths import encode_name, join
 from metadata.store import CREATE_ONLY, MetadataStore, Stat
 
-__all__ = [
-    "CHUNKS_ROOT",
-    "LedgerInfoChunks",
-    "StoredLedgerInfo",
-    "chunks_path",
-    "delete_leaked_chunks",
-    "read_list",
-]
-
 CHUNKS_ROOT: Final = "/managed-ledger-chunks"
 NODE_BYTES: Final = 600_000
 """What the node takes at most, if rows can be put elsewhere: claim, trim and delete need room."""

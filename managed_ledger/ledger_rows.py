@@ -27,8 +27,6 @@ from managed_ledger.offload.context import (
     parse_copy,
 )
 
-__all__ = ["ChunkRef", "LedgerInfo", "LedgerRows", "PackedRows", "ids_gone"]
-
 TAIL_ROWS_MAX = 2000
 """Rows outside chunks: a list of so many is stored as ever, and earlier releases read it."""
 CHUNK_ROWS = 1000

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from bookkeeper.metrics import LATENCY_LIMITS_MS, PeriodBuckets
 
-__all__ = ["LedgerMetrics"]
-
 
 class LedgerMetrics:
     """Counters of one managed ledger; None: that never happened."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from managed_ledger.managed_ledger import ManagedLedger
     from managed_ledger.offload.context import OffloadContext
 
-__all__ = ["ReadableLedger", "ReadableRange", "extent_of", "left_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReadableLedger:

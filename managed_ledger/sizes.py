@@ -12,8 +12,6 @@ from typing import TypeAlias
 from managed_ledger.ledger_rows import PackedRows
 from managed_ledger.position import Position
 
-__all__ = ["LedgerSize", "bytes_after", "position_before_bytes", "segment_sizes"]
-
 LedgerSize: TypeAlias = tuple[int, int, int]
 """(ledger id, entries, bytes); a list of them has ascending ids. Ledgers that are wholly behind or
 wholly before what is asked for may be one of them together.

@@ -8,8 +8,6 @@ from logging import Logger
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-__all__ = ["Item", "ItemErrors", "ItemPass"]
-
 Item: TypeAlias = Callable[[str], AbstractContextManager[object]]
 """``ItemPass.item``; ``nullcontext`` where a failure ends the round."""
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from metadata.coordination import LeaderElection, LeaderState, ResourceLock
 from metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
 from metadata.store import (
     CREATE_ONLY,
@@ -15,16 +14,6 @@ from metadata.store import (
     Stat,
     Versioned,
 )
-
-__all__ = [
-    "CachedValue",
-    "CachedValues",
-    "IdGenerator",
-    "LeaderElection",
-    "LeaderState",
-    "ResourceLock",
-    "update",
-]
 
 T = TypeVar("T")
 

@@ -18,8 +18,6 @@ from pipeline.errors import OptionsError, PipelineError, SegmentsUnavailableErro
 from pipeline.offsets import BEGINNING, Offset
 from pipeline.topic_snapshot import TopicSnapshot, parse_snapshot
 
-__all__ = ["Admin", "ClusterAccess", "NoSuchTopicError", "parse_access"]
-
 _log = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 60.0

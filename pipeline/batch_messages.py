@@ -19,8 +19,6 @@ from google.protobuf.message import DecodeError
 from broker.protocol import pulsar_api_pb2 as pb
 from pipeline.rows import Rows, decode_key, key_of
 
-__all__ = ["BrokenBatchError", "walk_fields", "walk_values"]
-
 _U32: Final = Struct(">I")
 # The tags below are written as numbers, which is what the loops can afford (field * 8 + wire type):
 # SingleMessageMetadata 0x0a properties, 0x12 partition key, 0x18 payload size, 0x28 event time,

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["BatchQuota", "EntryIterator", "shares_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchQuota:

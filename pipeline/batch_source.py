@@ -37,15 +37,6 @@ if TYPE_CHECKING:
 
     from pipeline.chunks import MessageChunk, MissingChunk
 
-__all__ = [
-    "BatchReader",
-    "FilteringBatchReader",
-    "SplitPartition",
-    "TaskSettings",
-    "check_loss",
-    "read_slice",
-]
-
 _log = logging.getLogger(__name__)
 
 

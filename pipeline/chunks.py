@@ -26,8 +26,6 @@ from broker.protocol.entry_header import FLAG_CHUNK, FLAG_ENCRYPTED, EntryHeader
 from broker.protocol.framing import MalformedFrameError, parse_entry_body
 from pipeline.errors import UndecodableError
 
-__all__ = ["ChunkJoiner", "ChunkLookback", "MessageChunk", "MissingChunk", "join"]
-
 ENDED_MAX: Final = 10_000
 """Messages that are over and whose uuids are remembered; of others one has to look back."""
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cli.client_auth import ClientAuth
 from broker.cli.errors import CliError
-from pipeline.command_options import add_words
 from pipeline.errors import OptionsError, PipelineError
 from pipeline.jobs.errors import SetupError
 from pipeline.session import check_packages, open_session
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from pipeline.jobs.progress import Progress
     from pipeline.jobs.tables import ReportTable
-
-__all__ = ["ClusterAddress", "add_words", "run"]
 
 _SIDES = {"first": "starting", "end": "ending"}
 

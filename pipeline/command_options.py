@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["add_words"]
-
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?")
 _WHERE: Final = "earliest, latest, ledger:entry, a time (2026-11-23T08:00:00Z) or JSON by topic"
 

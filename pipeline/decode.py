@@ -32,8 +32,6 @@ from pipeline.errors import UndecodableError
 from pipeline.offsets import BEGINNING, END, Offset
 from pipeline.rows import EntryFacts, Rows
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "MESSAGE_BYTES_MAX", "DecodeStats", "EntryDecoder"]
-
 BATCH_ROWS = 16_384
 BATCH_BYTES = 8 << 20
 MESSAGE_BYTES_MAX = 256 << 20

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ROW_OVERHEAD_BYTES", "EntryPlan"]
-
 ROW_OVERHEAD_BYTES: Final = 64
 """Of a message's own metadata in a batch, besides what the row brings; generous."""
 

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "DataLossError",
-    "OptionsError",
-    "PipelineError",
-    "SegmentsUnavailableError",
-    "UndecodableError",
-    "WriteError",
-]
-
 
 class PipelineError(Exception):
     """Base of all errors of this package."""

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-__all__ = ["ALWAYS", "RowFilters", "wanted_by"]
-
 ALWAYS: Final = -3
 """``ledgerId > ALWAYS`` is true of every row, and says that filters may be obeyed; without it they
 are ignored (see ``source.read_topics``).

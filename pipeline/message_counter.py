@@ -21,8 +21,6 @@ from pipeline.partition_reader import BookieConnections, PartitionReader
 from pipeline.plan import EntryRange
 from pipeline.topic_snapshot import TopicSnapshot
 
-__all__ = ["MessageCounter"]
-
 _log = logging.getLogger(__name__)
 
 _RUN_BYTES: Final = 4 * 1024 * 1024

@@ -15,18 +15,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from pipeline.errors import OptionsError
 
-__all__ = [
-    "BEGINNING",
-    "END",
-    "Offset",
-    "Offsets",
-    "offset_from_json",
-    "offset_to_json",
-    "parse_offset",
-    "stream_offsets_from_json",
-    "stream_offsets_to_json",
-]
-
 _TEXT: Final = re.compile(
     r"\(?\s*(\d+)\s*[:,]\s*(\d+)(?:\s*[:,]\s*(-?\d+))?(?:\s*[:,]\s*(-?\d+))?\s*\)?"
 )

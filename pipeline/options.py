@@ -16,18 +16,6 @@ from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from pipeline.errors import OptionsError
 from pipeline.offsets import BEGINNING, END, Offset, parse_offset
 
-__all__ = [
-    "Bound",
-    "ReadOptions",
-    "TopicChoice",
-    "TriggerLimits",
-    "choose_topics",
-    "flag",
-    "parse_read_options",
-    "parse_trigger_limits",
-    "positive",
-]
-
 _MIB: Final = 1024 * 1024
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 _PATTERN_NAMESPACE: Final = re.compile(

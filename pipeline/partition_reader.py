@@ -25,8 +25,6 @@ from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
 from pipeline.errors import DataLossError, SegmentsUnavailableError
 from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
-__all__ = ["BookieConnections", "PartitionReader"]
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")

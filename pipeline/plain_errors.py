@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 from pipeline.errors import PipelineError
 
-__all__ = ["plain_errors"]
-
 
 @contextmanager
 def plain_errors() -> Iterator[None]:

@@ -15,19 +15,6 @@ from pipeline.errors import DataLossError
 from pipeline.offsets import BEGINNING, Offset
 from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
-__all__ = [
-    "EntryRange",
-    "InputSplit",
-    "OffsetRange",
-    "cut_by_count",
-    "cut_by_size",
-    "entries_of",
-    "entry_ranges_between",
-    "lost_before",
-    "narrow_by_id",
-    "narrow_by_time",
-]
-
 _NOTHING: Final[Mapping[str, tuple[str, int]]] = {}
 
 

@@ -24,8 +24,6 @@ from pyspark.sql import types as spark
 
 from pipeline.errors import PipelineError
 
-__all__ = ["RecordType", "SchemaError", "SchemaVersion", "ValueDecoder", "type_of"]
-
 _PRECISION_MAX: Final = 38  # of a decimal in Spark and in 128 bits
 _UNPARSABLE: Final = (SchemaParseException, UnknownType)
 _UNREADABLE: Final = (

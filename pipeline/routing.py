@@ -14,8 +14,6 @@ import mmh3
 
 from pipeline.errors import WriteError
 
-__all__ = ["HASHES", "Hash", "choose_partition", "java_string_hash", "murmur3_32_hash"]
-
 Hash = Callable[[str], int]
 _POSITIVE: Final = 0x7FFF_FFFF
 

@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from pipeline.errors import OptionsError
 
-__all__ = ["ARROW_TYPES", "COLUMNS", "SCHEMA_DDL", "SPARK_TYPES", "arrow_schema", "check_schema"]
-
 SPARK_TYPES: Final[dict[str, str]] = {
     "key": "binary",
     "value": "binary",

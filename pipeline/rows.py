@@ -14,8 +14,6 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.text import readable
 from pipeline.row_columns import ARROW_TYPES, arrow_schema
 
-__all__ = ["EntryFacts", "MessageFacts", "Projection", "Rows", "decode_key", "key_of"]
-
 _TIMESTAMP: Final = ARROW_TYPES["publishTime"]
 _MS_MAX: Final = (2**63 - 1) // 1000
 """Later than Spark can tell: a lying client's; shown as the last moment there is."""

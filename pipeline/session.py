@@ -17,8 +17,6 @@ from pipeline.jobs.errors import SetupError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_packages", "check_setup", "java_major", "open_session"]
-
 JAVA_MIN: Final = 17
 _PACKAGES: Final = ("pyspark", "pyarrow")
 _HINT: Final = "pip install 'magnetar[pipeline]'"

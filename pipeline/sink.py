@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchWriter", "StreamWriter", "TaskWritten", "make_stream_writer", "make_writer"]
-
 _log = logging.getLogger(__name__)
 
 _QUERY_ID: Final = "sql.streaming.queryId"

@@ -17,18 +17,6 @@ from pipeline.errors import OptionsError
 from pipeline.options import flag, positive
 from pipeline.routing import HASHES
 
-__all__ = [
-    "AT_LEAST_ONCE",
-    "BATCH_ID_MAX",
-    "COLUMNS",
-    "COMPRESSIONS",
-    "EFFECTIVELY_ONCE",
-    "SinkOptions",
-    "find_columns",
-    "full_topic_name",
-    "parse_sink_options",
-]
-
 EFFECTIVELY_ONCE: Final = "effectively-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 COMPRESSIONS: Final = ("none", "lz4", "zlib", "zstd", "snappy")

@@ -10,8 +10,6 @@ import pyarrow as pa
 from pipeline.errors import WriteError
 from pipeline.task_producers import RowMessage
 
-__all__ = ["messages_of"]
-
 _ROWS_AT_ONCE: Final = 1000
 """So many rows exist as Python objects at a time."""
 

@@ -44,8 +44,6 @@ from pipeline.topics import find_partitions, is_part_of, resolve_bound, snapshot
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["StreamReader"]
-
 _log = logging.getLogger(__name__)
 
 _DISCOVERY_S: Final = 5.0

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from pipeline.sink_options import SinkOptions
 
-__all__ = ["TargetCheck"]
-
 _log = logging.getLogger(__name__)
 
 _CHECK_LASTS_S: Final = 300.0

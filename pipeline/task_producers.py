@@ -29,8 +29,6 @@ from pipeline.errors import OptionsError, PipelineError, WriteError
 from pipeline.routing import HASHES, choose_partition
 from pipeline.sink_options import BATCH_ID_MAX, SinkOptions, full_topic_name
 
-__all__ = ["RowMessage", "TaskProducers", "TaskRun", "TaskWriteResult", "open_client"]
-
 _log = logging.getLogger(__name__)
 
 _ROWS_MAX: Final = 2**32 - 1

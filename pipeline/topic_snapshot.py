@@ -16,8 +16,6 @@ from managed_ledger.offload.context import LedgerCopy
 from pipeline.errors import SegmentsUnavailableError
 from pipeline.offsets import Offset
 
-__all__ = ["TopicLedger", "TopicSnapshot", "parse_snapshot"]
-
 
 @dataclass(frozen=True, slots=True)
 class TopicLedger:

@@ -13,8 +13,6 @@ from pipeline.options import Bound, TopicChoice, choose_topics
 from pipeline.plain_errors import plain_errors
 from pipeline.topic_snapshot import TopicSnapshot
 
-__all__ = ["find_partitions", "is_part_of", "resolve_bound", "snapshot_of"]
-
 
 @plain_errors()
 def find_partitions(

@@ -11,8 +11,6 @@ from typing import Any, Final
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.handlers import FIELDS
 
-__all__ = ["command_of", "commands", "status_of"]
-
 _VALUES: Final[Mapping[str, object]] = {
     "subscription": "shared",
     "namespace": "public/default",

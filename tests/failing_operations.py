@@ -31,11 +31,9 @@ from bundles.ownership import Redirect
 from metadata.errors import MetadataError
 from metadata.store import MetadataStore
 from tests.failing_commands import command_of, commands, status_of
-from tests.failing_world import FAULTS, NAME, SUBSCRIPTIONS, Consuming, Fault, InlineLoop, World
+from tests.failing_world import NAME, SUBSCRIPTIONS, Consuming, Fault, InlineLoop, World
 from tests.failing_world import document as http_document
 from tests.simulation.simulator import Simulator, simulate
-
-__all__ = ["FAULTS", "LACKING", "Fault", "Judge", "calls_of", "document", "way_of"]
 
 T = TypeVar("T")
 

@@ -34,8 +34,6 @@ from tests.simulation.test_bundles_ownership import commit_inline
 from tests.unit.broker_service.doubles import Broker, message
 from tests.unit.managed_ledger.offload_doubles import MemoryStore
 
-__all__ = ["FAULTS", "NAME", "SUBSCRIPTIONS", "Consuming", "Fault", "InlineLoop", "World"]
-
 NAME: Final = TopicName.parse("persistent://public/default/t")
 SUBSCRIPTIONS: Final = {
     "shared": pb.CommandSubscribe.Shared,

@@ -28,8 +28,6 @@ from bookkeeper.auth.keys import (
 )
 from bookkeeper.auth.tokens import TokenRules, checked_role, principal_of, verified_claims
 
-__all__ = ["EVERYBODY", "AuthResult", "AuthSettings", "BookieAuthenticator"]
-
 logger = logging.getLogger(__name__)
 
 EVERYBODY: Final = "*"

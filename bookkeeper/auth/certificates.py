@@ -7,8 +7,6 @@ from cryptography.x509.oid import NameOID
 
 from bookkeeper.auth.errors import CredentialsError
 
-__all__ = ["common_name"]
-
 
 def common_name(certificate: bytes) -> str | None:
     """First common name of a certificate's subject as RFC 2253 writes it, which is from its end.

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from bookkeeper.errors import BookkeeperError
 
-__all__ = ["CredentialsError", "KeyFormatError", "RoleNotAllowedError"]
-
 
 class CredentialsError(BookkeeperError):
     """Credentials that prove nothing."""

@@ -19,19 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from bookkeeper.auth.errors import KeyFormatError
 
-__all__ = [
-    "PrivateKey",
-    "PublicKey",
-    "SigningKey",
-    "VerificationKey",
-    "algorithms_of",
-    "file_of",
-    "load_private_key",
-    "load_public_key",
-    "load_secret_key",
-    "read_source",
-]
-
 PublicKey: TypeAlias = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 

@@ -12,8 +12,6 @@ import re
 import time
 from typing import Final
 
-__all__ = ["RefusalLog", "one_value"]
-
 _LOGGED_PER_S: Final = 20
 _VALUE_LENGTH_MAX: Final = 300
 _SPECIAL: Final = re.compile(r"[\s=\"]")

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, fields
 from bookkeeper.auth.bookie_authenticator import AuthSettings
 from bookkeeper.auth.tokens import TokenRules
 
-__all__ = ["AuthSettingsBase"]
-
 _SWITCH = "authentication_enabled"
 
 

@@ -13,8 +13,6 @@ from typing import Final
 from bookkeeper.auth.errors import KeyFormatError
 from bookkeeper.auth.keys import file_of
 
-__all__ = ["TokenSource", "token_setting"]
-
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0

@@ -21,17 +21,6 @@ from jwt.exceptions import PyJWTError
 from bookkeeper.auth.errors import CredentialsError
 from bookkeeper.auth.keys import VerificationKey
 
-__all__ = [
-    "CREDENTIAL_BYTES_MAX",
-    "ROLE_LENGTH_MAX",
-    "Principal",
-    "TokenRules",
-    "checked_role",
-    "header_of",
-    "principal_of",
-    "verified_claims",
-]
-
 CREDENTIAL_BYTES_MAX: Final = 64 * 1024
 ROLE_LENGTH_MAX: Final = 1024
 _HEAD_BYTES_MAX: Final = 16 * 1024

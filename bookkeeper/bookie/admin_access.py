@@ -14,8 +14,6 @@ from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from bookkeeper.auth.errors import CredentialsError, RoleNotAllowedError
 from bookkeeper.auth.refusal_log import RefusalLog
 
-__all__ = ["LIVE_PATH", "OPEN_PATHS", "READY_PATH", "AdminAccess"]
-
 LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
 OPEN_PATHS: Final = frozenset(

@@ -25,8 +25,6 @@ from bookkeeper.bookie.location_runs import LocationRun
 from bookkeeper.errors import CorruptFileError
 from bookkeeper.storage.ordered_store import StoreTransaction
 
-__all__ = ["Compaction", "compact_steps", "entry_log_bytes_fitting"]
-
 _STEP_RUNS_MAX = 256
 _STEP_BYTES = 8 << 20  # read, written and synced in one step: a flush waits that long
 _LOG_BYTES_MIN = 16 << 20

@@ -15,8 +15,6 @@ from bookkeeper.bookie.config import BookieConfig, StorageConfig
 from bookkeeper.bookie.entry_log import EntryLogs
 from bookkeeper.storage.file_system import FileSystem
 
-__all__ = ["DiskSpace", "DiskUsage", "storage_fitting"]
-
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:

@@ -16,8 +16,6 @@ from typing import Final
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.errors import BookieClosedError
 
-__all__ = ["Drain"]
-
 _log = logging.getLogger(__name__)
 
 _QUIET_S: Final = 1.0

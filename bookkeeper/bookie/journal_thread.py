@@ -15,8 +15,6 @@ from bookkeeper.bookie.journal import Journal, JournalGroup, JournalWriter
 from bookkeeper.bookie.workers import Worker
 from bookkeeper.errors import JournalFullError
 
-__all__ = ["JournalListener", "JournalThread"]
-
 
 class JournalListener(Protocol):
     """The bookie."""

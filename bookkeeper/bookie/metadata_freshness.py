@@ -9,8 +9,6 @@ from bookkeeper.errors import CookieMismatchError
 from metadata.paths import encode_name
 from metadata.store import MetadataStore
 
-__all__ = ["COLLECTORS_PATH", "MetadataFreshnessCheck"]
-
 COLLECTORS_PATH: Final = "/ledgers/collectors"
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bookkeeper.bookie.ledger_storage import FlushJob
     from bookkeeper.loop_stalls import LoopStalls
 
-__all__ = ["BookieMetrics"]
-
 
 class BookieMetrics:
     """Durations are in milliseconds."""

@@ -21,11 +21,6 @@ from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.client.ledger_store import VersionedLedger
 from bookkeeper.ledger_metadata import LedgerState
 
-__all__ = [
-    *("LISTED_S_MIN", "LedgerLock", "LedgerLocks", "LedgerMetadataReader"),
-    *("OverReplicatedLedgers", "empty_steps"),
-]
-
 LISTED_S_MIN: Final = 3600.0  # after a listing nothing of the ledger is removed for so long
 
 

@@ -24,8 +24,6 @@ from bookkeeper.bookie.location_runs import LocationRun
 from bookkeeper.bookie.write_cache import HOLES_MAX, JOINED, WriteCacheChunk
 from bookkeeper.errors import CorruptFileError
 
-__all__ = ["ReadAhead", "read_chunks"]
-
 _AHEAD_BYTES = 1 << 20  # at least: what is fetched before it is asked for
 _STREAMS_MAX = 4096  # ledgers whose last reader is remembered
 _CHUNKS_MAX = 8  # of one ledger: some behind, for readers that follow closely, and what is ahead

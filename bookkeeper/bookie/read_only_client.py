@@ -24,8 +24,6 @@ from bookkeeper.transport import (
     Stripe,
 )
 
-__all__ = ["Judge", "ReadOnlyBookieClient"]
-
 Judge: TypeAlias = "Callable[[int], Awaitable[int]]"
 """Ledger id -> OK, or the code that a caller who may not know the ledger is told."""
 

@@ -10,8 +10,6 @@ from typing import Final
 from bookkeeper import codes
 from bookkeeper.transport import Stripe
 
-__all__ = ["read_rows"]
-
 _ROWS_AT_A_TIME: Final = 64
 
 Packets = list["bytes | memoryview"]

@@ -32,8 +32,6 @@ from bookkeeper.errors import (
 from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.transport import ALL_ENTRIES, HEADS_BYTES_MAX, Stripe
 
-__all__ = ["EntryPrefixReader", "EntryPrefixRun"]
-
 
 @dataclass(slots=True)
 class EntryPrefixRun:

@@ -8,8 +8,6 @@ from typing import Protocol
 from bookkeeper.client.ledger_store import VersionedLedger
 from metadata.store import Watch
 
-__all__ = ["LedgerMetadataSource"]
-
 
 class LedgerMetadataSource(Protocol):
     """What readers want of a ``LedgerStore``; a process without a session implements it, too."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from bookkeeper.replication.auditor import Auditor, AuditorDependencies
 from bookkeeper.replication.auditor_metrics import AuditorMetrics
-from metadata.recipes import LeaderElection, LeaderState
+from metadata.coordination import LeaderElection, LeaderState
 
 _AGAIN_S: Final = 10.0
 _log = logging.getLogger(__name__)

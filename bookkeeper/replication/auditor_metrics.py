@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bookkeeper.metrics import Durations
 
-__all__ = ["AuditorMetrics"]
-
 
 class AuditorMetrics:
     """Durations are in milliseconds. What isn't a sum is of the last look."""

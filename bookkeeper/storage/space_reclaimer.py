@@ -14,8 +14,6 @@ import time
 from collections import deque
 from typing import Final
 
-__all__ = ["STEP_BYTES", "SpaceReclaimer", "pause_s"]
-
 _log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 2 << 20

@@ -19,8 +19,6 @@ from bookkeeper.auth.errors import CredentialsError, RoleNotAllowedError
 from bookkeeper.auth.refusal_log import RefusalLog
 from bookkeeper.transport_grpc.config import AUTHORIZATION_HEADER, BEARER
 
-__all__ = ["AuthInterceptor", "StreamAuthorization"]
-
 T = TypeVar("T")
 
 REFUSED: Final = "Failed to authenticate"

@@ -13,8 +13,6 @@ from bookkeeper.transport import BookieClient
 from bookkeeper.transport_grpc.bookie_server import BookieServer
 from bookkeeper.transport_grpc.config import TransportConfig
 
-__all__ = ["JudgeOfRole", "ReadOnlyServer"]
-
 JudgeOfRole: TypeAlias = "Callable[[str], Judge]"
 
 

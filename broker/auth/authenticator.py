@@ -14,12 +14,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
 from bookkeeper.auth.refusal_log import one_value
+from bookkeeper.auth.tokens import Principal
 from broker.auth.basic import BasicProvider
 from broker.auth.chain import Credentials, ProviderChain
 from broker.auth.errors import TooManyChecksError
 from broker.auth.key_files import KeyFiles
 from broker.auth.password_checks import PasswordChecks
-from broker.auth.provider import AuthenticationProvider, KeysNeededError, Principal
+from broker.auth.provider import AuthenticationProvider, KeysNeededError
 from broker.auth.provider_factory import build
 from broker.auth.renewal import KeyRenewal
 from broker.errors import AuthenticationError, BrokerError
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     from broker.auth.issuer_keys import IssuerKeys
     from broker.config import BrokerConfig
-
-__all__ = ["AuthenticatedSession", "Authenticator"]
 
 logger = logging.getLogger("broker.audit")
 

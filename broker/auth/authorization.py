@@ -25,17 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
 
-__all__ = [
-    "EVERY_SUBSCRIPTION",
-    "NOBODY",
-    "NO_GRANTS",
-    "Authorizer",
-    "Caller",
-    "Grants",
-    "Permission",
-    "Resource",
-]
-
 EVERY_SUBSCRIPTION: Final = "\0every"
 """Stands for a name in ``Resource.subscription``: all of a topic or a namespace, as they are."""
 

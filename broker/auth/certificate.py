@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bookkeeper.auth import certificates
 from bookkeeper.auth.errors import CredentialsError
-from broker.auth.provider import Principal, checked_role
+from bookkeeper.auth.tokens import Principal
+from broker.auth.provider import checked_role
 from broker.errors import AuthenticationError
-
-__all__ = ["CertificateProvider", "common_name"]
 
 
 class CertificateProvider:

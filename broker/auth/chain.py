@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from broker.auth.provider import AuthenticationProvider, checked_role
 from broker.errors import AuthenticationError, AuthorizationError
 
-__all__ = ["AuthenticatedClient", "Credentials", "ProviderChain"]
-
 
 @dataclass(frozen=True, slots=True)
 class Credentials:

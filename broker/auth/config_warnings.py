@@ -7,8 +7,6 @@ from typing import Final
 
 from broker.config import BrokerConfig, key_of
 
-__all__ = ["without_effect"]
-
 _SWITCH: Final = "authentication_enabled"
 _BEGIN: Final = ("authentication_", "authenticate_", "token_", "basic_auth_", "open_id_")
 _OTHERS: Final = frozenset({"anonymous_user_role", "proxy_roles", "super_user_roles"})

@@ -9,10 +9,7 @@ bookkeeper.auth.errors.KeyFormatError    a key, a certificate or a password file
 
 from __future__ import annotations
 
-from bookkeeper.auth.errors import KeyFormatError
 from broker.errors import AuthenticationError
-
-__all__ = ["KeyFormatError", "TooManyChecksError"]
 
 
 class TooManyChecksError(AuthenticationError):

@@ -6,8 +6,6 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["KeyFile", "complaint"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:

@@ -5,10 +5,8 @@ Pulsar knows apr1 (MD5) and crypt; bcrypt, SHA-256 and SHA-512 crypt and ``{SHA}
 
 from __future__ import annotations
 
-from broker.auth.errors import KeyFormatError
+from bookkeeper.auth.errors import KeyFormatError
 from broker.auth.password_hashes import is_whole
-
-__all__ = ["parse_htpasswd"]
 
 
 def parse_htpasswd(content: bytes, what: str) -> dict[str, str]:

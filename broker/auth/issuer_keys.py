@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from broker.auth.errors import KeyFormatError
+from bookkeeper.auth.errors import KeyFormatError
 from broker.auth.openid import KeySet, discovery_url, parse_discovery, parse_key_set
-
-__all__ = ["IssuerKeys", "IssuerSettings"]
 
 logger = logging.getLogger(__name__)
 

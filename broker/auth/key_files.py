@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from broker.config import BrokerConfig
 
-__all__ = ["KeyFiles", "Look"]
-
 Look: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 """What tells a changed file, for each of them; None: it isn't there."""
 

@@ -14,20 +14,12 @@ from typing import Any, Final, TypeAlias
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
+from bookkeeper.auth.errors import KeyFormatError
 from bookkeeper.auth.keys import PublicKey, VerificationKey, algorithms_of
-from broker.auth.errors import KeyFormatError
-from broker.auth.provider import KeysNeededError, Principal
-from broker.auth.token import TokenRules, header_of, principal_of, verified_claims
+from bookkeeper.auth.tokens import Principal, TokenRules
+from broker.auth.provider import KeysNeededError
+from broker.auth.token import header_of, principal_of, verified_claims
 from broker.errors import AuthenticationError
-
-__all__ = [
-    "KeySet",
-    "OpenIdProvider",
-    "discovery_url",
-    "parse_discovery",
-    "parse_key_set",
-    "unverified_issuer",
-]
 
 KeySet: TypeAlias = Mapping[str, VerificationKey]
 """Keys of one issuer by key id; "" is the key of an issuer that has one and names none."""

@@ -25,8 +25,6 @@ from broker.auth.password_queue import PasswordQueue, QueuedCheck
 from broker.cgroup import cores_max
 from broker.errors import AuthenticationError
 
-__all__ = ["PasswordChecks"]
-
 logger = logging.getLogger(__name__)
 
 _PROCESSES_MAX: Final = 2

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import bcrypt
 
-__all__ = ["is_whole", "verify"]
-
 _BCRYPT_BYTES_MAX: Final = 72
 """What bcrypt looks at; htpasswd and Apache cut longer ones there, too."""
 _OTHERS_BYTES_MAX: Final = 256

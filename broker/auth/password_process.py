@@ -17,8 +17,6 @@ from typing import BinaryIO, Final
 from broker.auth.password_hashes import verify
 from broker.cpu_scheduling import INTERRUPT_S, die_with_parent, run_behind_others
 
-__all__ = ["NO", "YES", "encode_question", "serve"]
-
 YES: Final = b"\1"
 NO: Final = b"\0"
 _SIZES: Final = struct.Struct(">HH")

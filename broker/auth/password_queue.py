@@ -13,8 +13,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["ADDRESS_MAX", "PLACES_MAX", "PasswordQueue", "QueuedCheck"]
-
 PLACES_MAX: Final = 256
 ADDRESS_MAX: Final = PLACES_MAX // 2
 

@@ -6,19 +6,8 @@ from typing import Final, Protocol
 
 from bookkeeper.auth import tokens
 from bookkeeper.auth.errors import CredentialsError
-from bookkeeper.auth.tokens import CREDENTIAL_BYTES_MAX, ROLE_LENGTH_MAX, Principal
+from bookkeeper.auth.tokens import Principal
 from broker.errors import AuthenticationError
-
-__all__ = [
-    "BUSY",
-    "CREDENTIAL_BYTES_MAX",
-    "REFUSED",
-    "ROLE_LENGTH_MAX",
-    "AuthenticationProvider",
-    "KeysNeededError",
-    "Principal",
-    "checked_role",
-]
 
 REFUSED: Final = "Failed to authenticate"
 """All that a client is told, whatever was wrong (ServerCnx.authenticationFailed)."""

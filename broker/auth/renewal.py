@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from broker.auth.key_files import KeyFiles, Look
     from broker.config import BrokerConfig
 
-__all__ = ["KeyRenewal"]
-
 logger = logging.getLogger(__name__)
 
 _SETTLE_S: Final = 1.0

@@ -6,19 +6,9 @@ from typing import Any
 
 from bookkeeper.auth import tokens
 from bookkeeper.auth.errors import CredentialsError
-from bookkeeper.auth.keys import VerificationKey, load_secret_key, read_source
+from bookkeeper.auth.keys import VerificationKey
 from bookkeeper.auth.tokens import Principal, TokenRules
 from broker.errors import AuthenticationError
-
-__all__ = [
-    "TokenProvider",
-    "TokenRules",
-    "header_of",
-    "load_secret_key",
-    "principal_of",
-    "read_source",
-    "verified_claims",
-]
 
 
 class TokenProvider:

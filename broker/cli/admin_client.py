@@ -22,8 +22,6 @@ from broker.cli.errors import CliError
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["AdminClient", "AdminResponse"]
-
 REDIRECTS_MAX = 5
 
 

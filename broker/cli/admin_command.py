@@ -18,8 +18,6 @@ from broker.cli.request import AdminRequest, Arguments, request_of
 if TYPE_CHECKING:
     from broker.cli.admin_client import AdminClient, AdminResponse
 
-__all__ = ["CommandRun", "add_group", "run_admin"]
-
 _SHOWN = frozenset(("json",))
 _METAVARS = {
     "topic": "TOPIC",

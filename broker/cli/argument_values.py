@@ -11,8 +11,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-__all__ = ["PARSERS", "parse_time"]
-
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MIB = 1 << 20

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from bookkeeper.replication.settings import AutoRecoverySettings
     from bookkeeper.replication.under_replication import UnderReplicationStore
 
-__all__ = ["run_autorecovery"]
-
 _PERIOD_S: Final = 60.0  # that quantiles are of
 
 

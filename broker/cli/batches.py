@@ -11,8 +11,6 @@ from google.protobuf.message import DecodeError
 from broker.cli.errors import CliError
 from broker.protocol import pulsar_api_pb2 as pb
 
-__all__ = ["messages_of_batch"]
-
 _U32 = Struct(">I")
 
 

@@ -24,8 +24,6 @@ from broker.protocol.framing import (
     encode_payload_command,
 )
 
-__all__ = ["BinaryClient"]
-
 PROTOCOL_VERSION = 21
 RECEIVE_BYTES = 256 * 1024
 MESSAGE_BYTES_MAX = 5 * 1024 * 1024  # of brokers that don't tell theirs

@@ -14,8 +14,6 @@ from broker.cli.errors import CliError
 if TYPE_CHECKING:
     from bookkeeper.bookie.bookie import Bookie
 
-__all__ = ["run_bookie"]
-
 _PERIOD_S: Final = 60.0  # that quantiles are of
 
 

@@ -8,8 +8,6 @@ from typing import TypeAlias
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_body
 
-__all__ = ["AssembledMessage", "ClientChunkAssembler"]
-
 Origin: TypeAlias = tuple[int, pb.MessageIdData]
 """Consumer and id of an entry: what is acknowledged."""
 

@@ -17,8 +17,6 @@ from broker.cli.errors import CliError
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["ClientAuth"]
-
 _PREFIX: Final = "org.apache.pulsar.client.impl.auth."
 _PLUGINS: Final = {
     "token": "token",

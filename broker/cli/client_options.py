@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_consume", "add_produce", "add_read"]
-
 
 def add_produce(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument

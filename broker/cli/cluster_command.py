@@ -7,8 +7,6 @@ from pathlib import Path
 
 from broker.cli.errors import CliError
 
-__all__ = ["run_cluster"]
-
 
 def run_cluster(options: argparse.Namespace) -> int:
     from broker.local_cluster.errors import LocalClusterError

@@ -14,8 +14,6 @@ from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 if TYPE_CHECKING:
     from broker.cli.profiles import ClusterTarget
 
-__all__ = ["ClusterConnections", "is_websocket", "topic_name"]
-
 
 def is_websocket(service_url: str) -> bool:
     """Whether it is for the WebSocket API."""

@@ -9,8 +9,6 @@ import shtab
 
 from broker.cli.main import build_parser
 
-__all__ = ["completion_script"]
-
 _MARK = "@@"
 
 

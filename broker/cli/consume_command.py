@@ -25,8 +25,6 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_body, encode_command, parse_entry_body
 from broker.protocol.topic_name import TopicName
 
-__all__ = ["run_consume", "run_read"]
-
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 LOOK_FOR_TOPICS_S = 10.0
 """How often a pattern is compared with the topics that there are."""

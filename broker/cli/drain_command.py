@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from broker.cli.errors import CliError
 
-__all__ = ["run_bookie_drain"]
-
 _PATH: Final = "/api/v1/bookie/drain"
 _ANSWER_S_MAX: Final = 10.0
 _LOOK_S: Final = 0.2

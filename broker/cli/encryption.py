@@ -26,8 +26,6 @@ from broker.protocol import pulsar_api_pb2 as pb
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["Decryptor", "Encryptor", "UndecryptableError", "decryptor_of", "encryptor_of"]
-
 _DATA_KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _DATA_KEYS_MAX: Final = 100

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CliError"]
-
 
 class CliError(Exception):
     """The command failed for a reason the user can understand; no traceback."""

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from broker.cli.argument_values import PARSERS
 
-__all__ = ["ADMIN", "CLIENTS", "PIPELINE", "PROFILES", "add_globals", "misplaced"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Global:

@@ -28,8 +28,6 @@ from broker.cli.node_options import (
 from broker.cli.shell_options import JSON, add_bookie_shell
 from broker.cli.token_options import add_tokens
 
-__all__ = ["build_parser", "main"]
-
 SHELLS = ("bash", "zsh", "fish")
 _SERVERS = frozenset({"standalone", "broker", "bookie", "autorecovery", "zookeeper"})
 _QUESTION = re.compile(r"-h$|--(help|check|status|enable|disable)\b")

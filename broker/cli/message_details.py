@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from broker.protocol import pulsar_api_pb2 as pb
 
-__all__ = ["facts_of"]
-
 
 def facts_of(
     metadata: pb.MessageMetadata,

@@ -23,8 +23,6 @@ from metadata.paths import encode_name
 from metadata.salvage import Salvage, salvage, write_recovered
 from metadata.store import CommitMark
 
-__all__ = ["run_metadata"]
-
 _FILE: Final = "metadata.sqlite"
 _IDS: Final = f"{LEDGERS_ROOT}/idgen"
 _NAMED_MAX: Final = 20

@@ -17,8 +17,6 @@ from broker.cli.output import print_message
 from broker.cli.progress import progress
 from broker.cli.request import AdminRequest, topic_parts
 
-__all__ = ["STEPS"]
-
 _PARTITIONED = "application/vnd.partitioned-topic-metadata+json"
 _POLL_S = 1.0
 

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = [
-    "add_autorecovery",
-    "add_bookie",
-    "add_bookie_drain",
-    "add_broker",
-    "add_cluster",
-    "add_metadata",
-    "add_probe",
-    "add_zookeeper",
-]
-
 
 def add_bookie(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument

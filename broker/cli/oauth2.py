@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import ssl
     from urllib.request import OpenerDirector
 
-__all__ = ["access_token"]
-
 _REQUEST_S_MAX: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 1024 * 1024
 _EARLY: Final = 0.1  # a token is renewed when so much of its life is left

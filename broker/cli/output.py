@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["describe", "print_message", "print_value"]
-
 _BYTES_A_LINE = 16
 
 

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from broker.cli.errors import CliError
 
-__all__ = ["check_options", "contents_of", "paced", "pair_key_of", "properties_of"]
-
 _Group = TypeVar("_Group", bound=Sized)
 
 

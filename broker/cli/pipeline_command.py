@@ -11,8 +11,6 @@ from typing import Any
 
 from broker.cli.profiles import target_of
 
-__all__ = ["add_jobs", "run_pipeline"]
-
 
 def add_jobs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     """Its words; returns the parsers of the jobs. Needs nothing of the extra."""

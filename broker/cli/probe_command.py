@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 from broker.cli.errors import CliError
 
-__all__ = ["run_probe"]
-
 _BODY_MAX: Final = 4096
 
 

@@ -24,8 +24,6 @@ from broker.protocol.framing import encode_body, encode_payload_command, parse_e
 from broker.protocol.topic_name import TopicName
 from broker.service.schemas.definition import fill_wire
 
-__all__ = ["run_produce"]
-
 BATCH_MESSAGES_MAX = 100
 BATCH_BYTES_MAX = 128 * 1024
 IN_FLIGHT_MAX = 64  # entries

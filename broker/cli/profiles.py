@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from broker.cli.admin_client import AdminClient
 
-__all__ = ["DEFAULT", "ClusterTarget", "Profiles", "resolve", "target_of", "with_access"]
-
 _OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 
 

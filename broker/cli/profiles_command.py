@@ -9,8 +9,6 @@ from dataclasses import replace
 from broker.cli.output import print_value
 from broker.cli.profiles import DEFAULT, Profiles, with_access
 
-__all__ = ["run_profiles"]
-
 
 def run_profiles(options: argparse.Namespace) -> int:
     """Raises CliError: no such profile, or the file can't be used."""

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["progress"]
-
 _STEPS_MIN = 3
 """Less is done before anybody could read a bar."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from broker.cli.admin_commands import GROUPS, commands_of
 from broker.cli.main import build_parser
 
-__all__ = ["MARK", "reference"]
-
 MARK = "<!-- written by broker/cli/reference.py -->\n"
 
 

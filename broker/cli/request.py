@@ -10,8 +10,6 @@ from urllib.parse import quote, urlencode
 from broker.cli.admin_commands.model import AdminCommand
 from broker.cli.errors import CliError
 
-__all__ = ["AdminRequest", "Arguments", "request_of", "topic_parts"]
-
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:

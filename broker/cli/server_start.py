@@ -20,8 +20,6 @@ from broker.cli.errors import CliError
 from broker.config import ConfigError, read_properties
 from broker.logs import log_what_nobody_catches, set_up_log
 
-__all__ = ["begin", "report"]
-
 _log = logging.getLogger(__name__)
 
 _PREFIXES: Final = ("PULSAR_PREFIX_", "MAGNETAR_")

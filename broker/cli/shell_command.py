@@ -16,8 +16,6 @@ from broker.cli.standalone_command import load_config
 from broker.config import ConfigError
 from metadata.errors import MetadataError
 
-__all__ = ["run_bookie_shell"]
-
 _Action: TypeAlias = Callable[[ShellContext, argparse.Namespace, ShellOutput], Awaitable[int]]
 
 _LOCAL: dict[str, Callable[[argparse.Namespace, ShellOutput], int]] = {

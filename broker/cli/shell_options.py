@@ -8,8 +8,6 @@ from typing import Final
 
 from broker.cli.global_options import add_globals
 
-__all__ = ["JSON", "LOCAL", "add_bookie_shell"]
-
 #: The only global flag that means something here: answers as JSON, a line each.
 JSON: Final = frozenset(("json",))
 

@@ -13,8 +13,6 @@ from typing import Final
 from broker.cli.errors import CliError
 from broker.config import BrokerConfig, ConfigError
 
-__all__ = ["run_broker", "run_standalone"]
-
 # As Pulsar's broker.conf: its standalone.conf, whose values are our own defaults, has one copy.
 CLUSTER_DEFAULTS: Final = MappingProxyType(
     {

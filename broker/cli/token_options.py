@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_tokens"]
-
 _KEY_FORMS = "file:///path, a path, data:;base64,... or base64"
 
 

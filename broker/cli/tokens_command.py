@@ -30,12 +30,11 @@ from bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
-from broker.auth.token import TokenRules, header_of, principal_of, verified_claims
+from bookkeeper.auth.tokens import TokenRules
+from broker.auth.token import header_of, principal_of, verified_claims
 from broker.cli.errors import CliError
 from broker.config import ConfigError
 from broker.errors import AuthenticationError
-
-__all__ = ["run_tokens"]
 
 _SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 _CURVES: Final[dict[str, ec.EllipticCurve]] = {

@@ -13,9 +13,8 @@ from broker.errors import InvalidSchemaError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.service.schemas.definition import SchemaDefinition, definition_of
 from broker.service.schemas.key_value import join_parts
-from broker.service.schemas.values import KeyValueCodec, ValueCodec, ValueCodecError, codec_of
-
-__all__ = ["Decoder", "Encoder", "parse_schema"]
+from broker.service.schemas.value_errors import ValueCodecError
+from broker.service.schemas.values import KeyValueCodec, ValueCodec, codec_of
 
 _PLAIN = {"bytes": "BYTES", "string": "STRING"}
 

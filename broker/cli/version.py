@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["product_version"]
-
 
 def product_version() -> str:
     """The installed version; that of the sources where nothing is installed."""

@@ -22,8 +22,6 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from broker.cli.loop_thread import LoopThread
 
-__all__ = ["WebSocket", "open_web_socket"]
-
 _UNSENT_MAX: Final = 1024 * 1024
 """Characters of the frames that wait to be sent; ``send`` waits above that."""
 _UNREAD_MAX: Final = 64 * 1024 * 1024

@@ -29,10 +29,9 @@ from broker.cli.profiles import ClusterTarget
 from broker.cli.progress import progress
 from broker.cli.request import topic_parts
 from broker.cli.web_socket import WebSocket, open_web_socket
-from broker.http.messages import COMPRESSIONS, UndecodableEntryError, messages_of
+from broker.http.messages import UndecodableEntryError, messages_of
 from broker.protocol import pulsar_api_pb2 as pb
-
-__all__ = ["consume_by_websocket", "produce_by_websocket", "read_by_websocket"]
+from broker.protocol.compression import COMPRESSIONS
 
 IN_FLIGHT_MAX = 500  # messages: half of what a server lets a socket have
 ANSWER_S_MAX = 30.0

@@ -17,8 +17,6 @@ from typing import Final, NoReturn
 
 from broker.cli.errors import CliError
 
-__all__ = ["run_zookeeper"]
-
 _ANSWER_S_MAX: Final = 5.0
 _SAID_MAX: Final = 4096
 

@@ -21,8 +21,6 @@ import mmh3
 if TYPE_CHECKING:
     from broker.dispatch.consumer_state import ConsumerState
 
-__all__ = ["ActiveConsumerSelector", "choose_active"]
-
 _RING_POINTS = 100
 _RING_SIZE = 1 << 31
 

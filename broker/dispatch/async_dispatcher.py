@@ -27,8 +27,6 @@ from broker.dispatch.interfaces import (
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
 
-__all__ = ["AsyncDispatcher"]
-
 logger = logging.getLogger(__name__)
 
 _TIMER_MAX_S = 3600.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from broker.dispatch.position_set import PositionSet
 
-__all__ = ["ConsumerState"]
-
 
 class ConsumerState:
     """Permits and pending entries of one consumer; written only by the dispatcher it belongs to."""

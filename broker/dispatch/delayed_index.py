@@ -10,8 +10,6 @@ from pyroaring import BitMap
 from broker.dispatch.position_set import PositionSet
 from managed_ledger.position import Position
 
-__all__ = ["DelayedIndex"]
-
 _STEPS_PER_TICK = 8
 _RUN_ENTRIES = 1024
 _RUN_BYTES = 400  # measured: the objects of a run without their items

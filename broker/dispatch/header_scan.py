@@ -13,8 +13,6 @@ from broker.protocol.entry_header import (
     HEAD_BYTES,
 )
 
-__all__ = ["HeaderRow", "scan_headers"]
-
 _ROW = Struct(">2xHI8xQ4xI")
 assert _ROW.size == HEAD_BYTES
 # low flag bytes of an entry that is one whole, ordinary message

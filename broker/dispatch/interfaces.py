@@ -10,20 +10,6 @@ from broker.dispatch.consumer_state import ConsumerState
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
 
-__all__ = [
-    "AckSets",
-    "CursorView",
-    "Deliver",
-    "DispatchCore",
-    "DispatchLimiter",
-    "DispatchLimits",
-    "DispatchReadRequest",
-    "Effect",
-    "EntrySource",
-    "NotifyActive",
-    "SkipEntries",
-]
-
 AckSets: TypeAlias = Callable[[Position], "list[int] | None"]
 """What is left of a partly acknowledged entry, as words (bit set: unacknowledged)."""
 

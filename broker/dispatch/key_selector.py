@@ -10,8 +10,6 @@ import mmh3
 
 from broker.dispatch.consumer_state import ConsumerState
 
-__all__ = ["HashRing", "KeySelector", "SplitRanges", "StickyRanges"]
-
 RANGE_SIZE = 65_536
 _POINTS = 100
 _BROUGHT_MAX = 4_096

@@ -31,8 +31,6 @@ from broker.protocol.entry_header import (
 from managed_ledger.entry_batch import Buffer, EntryBatch
 from managed_ledger.position import Position
 
-__all__ = ["KeySharedDispatcher"]
-
 _LOOK_AHEAD_PER_CONSUMER = 2_000
 _LOOK_AHEAD_MAX = 20_000
 

@@ -16,8 +16,6 @@ from broker.dispatch.round_robin import RoundRobin
 from broker.protocol.entry_header import FLAG_CHUNK, FLAG_KEY, FLAG_MARKER, parse_header
 from managed_ledger.entry_batch import Buffer, EntryBatch
 
-__all__ = ["NonPersistentDispatcher"]
-
 
 class NonPersistentDispatcher:
     """One subscription's share of a non-persistent topic; all message ids are (0, 0)."""

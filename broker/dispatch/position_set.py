@@ -8,8 +8,6 @@ from pyroaring import BitMap
 
 from managed_ledger.position import Position
 
-__all__ = ["ENTRY_ID_END", "PositionSet"]
-
 ENTRY_ID_END = 2**32
 """Entry ids a bitmap holds are below this; ledgers are closed long before."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from broker.dispatch.consumer_state import ConsumerState
 
-__all__ = ["RoundRobin"]
-
 
 class RoundRobin:
     """Consumers by priority level; lower levels only when all higher ones are exhausted."""

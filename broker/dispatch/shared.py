@@ -42,8 +42,6 @@ from managed_ledger.position import Position
 if TYPE_CHECKING:
     from broker.dispatch.unacked_budget import UnackedBudget
 
-__all__ = ["SharedDispatcher"]
-
 _FOR_EVER_MS = 2**64
 _DELAYED_PER_TURN = 10_000
 """Delayed entries that one turn looks at: some milliseconds."""

@@ -24,8 +24,6 @@ from broker.protocol.entry_header import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
 
-__all__ = ["SingleActiveDispatcher", "remaining_messages"]
-
 
 class SingleActiveDispatcher:
     """Decides who is active and what it is sent next.

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["UnackedBudget"]
-
 logger = logging.getLogger(__name__)
 
 

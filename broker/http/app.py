@@ -65,8 +65,6 @@ from broker.http.websocket.topic_changes import TopicChanges
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["attach", "create_app", "product_version"]
-
 _WEBSOCKETS = (*websocket_routes(), unknown_route())
 _DESCRIPTION = """\
 The HTTP interface of Magnetar, compatible with Apache Pulsar's admin API v2, lookup, REST produce

@@ -14,8 +14,6 @@ from bookkeeper.auth.refusal_log import one_value
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-__all__ = ["ANONYMOUS", "SAFE_METHODS", "audit"]
-
 logger = logging.getLogger("broker.audit")
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})

@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from bookkeeper.auth.tokens import Principal
     from broker.auth.authenticator import Authenticator
     from broker.auth.chain import Credentials
-    from broker.auth.provider import Principal
-
-__all__ = ["AuthenticatedRequest"]
 
 _TIMER_S_MAX: Final = 3600.0
 """The wall clock may be set meanwhile: a later expiry is looked at anew after this."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from broker.auth.authenticator import Authenticator
 
-__all__ = ["AuthenticationMiddleware"]
-
 _REQUIRED: Final = "Authentication required"
 _OPEN: Final = frozenset(
     {"", "/livez", "/readyz", "/status.html", "/ready", "/openapi.json", "/docs"}

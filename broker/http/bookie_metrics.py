@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bookkeeper.bookie.bookie import Bookie
     from bookkeeper.metrics import Durations
 
-__all__ = ["BookieDisk", "add_bookie_metrics", "bookie_disk"]
-
 _WANTED: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
 BookieDisk = tuple[int, int]
 """Free and total bytes."""

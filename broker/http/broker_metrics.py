@@ -20,13 +20,11 @@ from broker.service.rates import RateSampler
 from broker.service.schemas.metrics import OPERATIONS
 
 if TYPE_CHECKING:
+    from bookkeeper.metrics import Durations
     from broker.http.request_context import HttpMetrics
     from broker.http.topic_metrics import TopicMetrics
     from broker.service.broker_service import BrokerService
-    from broker.service.metrics import Durations
     from broker.service.unauthenticated_limiter import UnauthenticatedLimiter
-
-__all__ = ["CacheRates", "ProcessMetrics", "add_broker_metrics", "add_schemas", "process_metrics"]
 
 _BROKER_SUMS: Final = {
     "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from broker.service.byte_budget import ByteBudget
     from managed_ledger.position import Position
 
-__all__ = ["CHUNKS_MAX", "EXPIRE_MS", "PENDING_MAX", "ChunkAssembler", "JoinedMessage"]
-
 PENDING_MAX: Final = 10
 EXPIRE_MS: Final = 60_000
 RETURNING_MAX: Final = 1_000

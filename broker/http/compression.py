@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["GzipMiddleware", "accepts_gzip", "allow_compression"]
-
 _WORTH_BYTES: Final = 1024  # less fits in one packet anyway
 _THREAD_BYTES: Final = 32 * 1024  # 0.3 ms of the loop at level 4
 _LEVEL: Final = 4

@@ -19,25 +19,6 @@ if TYPE_CHECKING:
 
     from broker.http.request_context import HttpMetrics
 
-__all__ = [
-    "Authoritative",
-    "Flag",
-    "Namespace",
-    "Service",
-    "SubscriptionName",
-    "Tenant",
-    "Topic",
-    "body_doc",
-    "flag",
-    "json_body",
-    "make_namespace",
-    "make_topic_name",
-    "off_loop",
-    "parse_json",
-    "read_body",
-    "read_json",
-]
-
 T = TypeVar("T")
 
 _LARGE_BODY = 64 * 1024

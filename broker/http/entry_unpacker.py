@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from broker.service.schemas.registry import SchemaRegistry
     from managed_ledger.position import Position
 
-__all__ = ["QueuedEntry", "Unpacker"]
-
 
 @dataclass(slots=True)
 class QueuedEntry:

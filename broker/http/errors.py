@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     Redirection = Callable[[Request, Exception], Awaitable[Response | None]]
 
-__all__ = ["ApiError", "RedirectError", "error_response", "install_error_handlers", "refuse"]
-
 logger = logging.getLogger(__name__)
 
 _UNAVAILABLE = (

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from broker.http.authentication import AuthenticationMiddleware
     from broker.http.request_context import HttpMetrics
 
-__all__ = ["HEAD_BYTES_MAX", "FastRejector", "PendingAuth", "fast_rejector"]
-
 HEAD_BYTES_MAX: Final = 4096
 _HEADERS_MAX: Final = 50
 """Half of what is too many for the layers."""

@@ -18,8 +18,6 @@ from managed_ledger.position import LATEST
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["HealthCheckError", "check_round_trip", "is_health_topic"]
-
 _LOCAL_NAME = "healthcheck"
 _BUFFER_BYTES = 1024 * 1024
 

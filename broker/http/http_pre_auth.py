@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from broker.http.fast_rejector import FastRejector
     from broker.service.pre_auth_acceptor import PendingSocket
 
-__all__ = ["HttpPreAuth"]
-
 _SILENT_MAX: Final = 4096
 """And never more than a few of the files that may be open; of one address, half."""
 _DOUBTED_MAX: Final = 1024

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from managed_ledger.entry_batch import EntryBatch
     from managed_ledger.position import Position
 
-__all__ = ["ACKED", "UNACKED", "UNKNOWN", "ConsumedMessage", "InternalConsumer", "MessageKey"]
-
 logger = logging.getLogger(__name__)
 
 CONSUME, DISCARD = "CONSUME", "DISCARD"  # cryptoFailureAction of Pulsar's clients

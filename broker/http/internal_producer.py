@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _Producer = LocalProducer | RemoteProducer
 
-__all__ = ["InternalProducer", "generated_name"]
-
 
 def generated_name(service: BrokerService, kind: str) -> str:
     """A producer name nobody else has: cluster, kind and chance."""

@@ -10,14 +10,12 @@ from itertools import pairwise
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS
 from broker.http.prometheus_page import PrometheusPage, label
-from broker.service.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS
 
 if TYPE_CHECKING:
     from bookkeeper.metrics import PeriodBuckets
     from managed_ledger.managed_ledger import ManagedLedger
-
-__all__ = ["NO_LEDGER", "LedgerPeriod", "LedgerSums", "LedgerTables", "ledger_period"]
 
 _Buckets = tuple[Sequence[int], float]
 

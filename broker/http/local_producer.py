@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from broker.service.throttle import PublishThrottle
     from broker.service.topic import Topic
 
-__all__ = ["LocalProducer", "PublishContext", "java_string_hash", "murmur_hash"]
-
 Entry = tuple["pb.MessageMetadata", bytes]
 
 

@@ -17,8 +17,6 @@ from broker.http.compression import allow_compression
 if TYPE_CHECKING:
     from fastapi import Request
 
-__all__ = ["in_pieces", "long_array", "long_object"]
-
 _JSON: Final = "application/json"
 _WHOLE_BYTES: Final = 256 * 1024
 """A shorter answer goes out as any other does."""

@@ -10,8 +10,6 @@ from broker.http.prometheus_page import PrometheusPage, label
 if TYPE_CHECKING:
     from bookkeeper.loop_stalls import LoopStalls
 
-__all__ = ["add_stalls"]
-
 
 def add_stalls(page: PrometheusPage, stalls: LoopStalls) -> None:
     for cause in CAUSES:

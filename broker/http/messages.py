@@ -15,34 +15,10 @@ from struct import Struct
 from google.protobuf.message import DecodeError
 
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import COMPRESSIONS, CompressionError, compress, decompress
+from broker.protocol.compression import CompressionError, compress, decompress
 from broker.protocol.framing import MalformedFrameError, encode_body, parse_entry_body
 from broker.protocol.text import readable
 from managed_ledger.cursor.ack_state import BATCH_WORDS_MAX
-
-__all__ = [
-    "BATCH_MESSAGES_MAX",
-    "COMPRESSIONS",
-    "HEAVY_BYTES",
-    "INFLATE_BYTES_MAX",
-    "MESSAGES_AT_ONCE",
-    "Message",
-    "MessageIdError",
-    "OutgoingMessage",
-    "UndecodableEntryError",
-    "decode_entry",
-    "decode_whole_entry",
-    "encode_batch",
-    "encode_message_id",
-    "encode_single",
-    "inflated",
-    "is_chunk",
-    "is_large",
-    "messages_in",
-    "messages_of",
-    "open_entry",
-    "parse_message_id",
-]
 
 _U32 = Struct(">I")
 _MESSAGE_BYTES_MIN = 6

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from broker.http.request_context import HttpMetrics
     from broker.service.broker_service import BrokerService
 
-__all__ = ["PIECE_BYTES", "TURN_S", "metrics_pieces"]
-
 TURN_S: Final = 0.0005
 PIECE_BYTES: Final = 256 * 1024
 """What is given to the client at once: small enough to be copied and sent within a turn."""

@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from broker.http.scatter_gather import ScatterGather
     from broker.service.broker_service import BrokerService
 
-__all__ = [
-    "delete_namespace_with_topics",
-    "delete_topics",
-    "forget_namespace",
-    "release_everywhere",
-    "topics_everywhere",
-]
-
 
 async def topics_everywhere(
     service: BrokerService, spread: ScatterGather, namespace: str, mode: str

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-__all__ = ["TAGS", "complete_openapi", "operations"]
-
 TAGS: Final = {
     "messages": "REST produce (Pulsar's) and REST consume (our own): messages without a client"
     " library. Send many per call: one call is one durable write.",

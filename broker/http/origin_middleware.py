@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from bookkeeper.origin_check import OriginCheck
 
-__all__ = ["OriginMiddleware", "may_last"]
-
 _TAKING: Final = b"/topics/"
 
 

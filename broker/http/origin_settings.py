@@ -10,8 +10,6 @@ from broker.advertised_listeners import hosts_of, parse_listeners
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
-__all__ = ["site_check"]
-
 
 def site_check(config: BrokerConfig) -> OriginCheck:
     hosts = names_to_answer(

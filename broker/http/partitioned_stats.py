@@ -6,8 +6,6 @@ from typing import Any
 
 from broker.service.topic_stats import empty_topic_stats
 
-__all__ = ["sum_topic_stats"]
-
 # Not sums. The rest: numbers are added, texts and booleans are the first that says something.
 _LARGEST = {
     *("lastOffloadLedgerId", "lastOffloadSuccessTimeStamp", "lastOffloadFailureTimeStamp"),

@@ -20,30 +20,6 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = [
-    "ABSENT",
-    "TOPIC_ABSENT",
-    "TOPIC_REFUSALS",
-    "Applied",
-    "JsonBody",
-    "LenientBody",
-    "QuotaType",
-    "Responses",
-    "Scope",
-    "answer",
-    "body_of",
-    "cluster_names",
-    "get_doc",
-    "namespace_policies",
-    "own_policies",
-    "quota_type",
-    "read_leniently",
-    "read_strictly",
-    "require_local",
-    "value_of",
-    "write_doc",
-]
-
 Responses = dict[int | str, dict[str, Any]]
 _BODY_BYTES_MAX: Final = 1 << 20
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from broker.policies.table import Policy, PolicyRoute
     from broker.service.broker_service import BrokerService
 
-__all__ = ["PolicyScope", "ScopeConfig", "add_policy_routes"]
-
 Document = dict[str, Any]
 
 

@@ -12,8 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-__all__ = ["BLOCK_ROWS", "PrometheusPage", "SeriesTable", "label"]
-
 BLOCK_ROWS: Final = 128
 """Lines of a piece at most: some 20 microseconds of work, 20 KiB."""
 

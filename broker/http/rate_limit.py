@@ -5,8 +5,6 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-__all__ = ["AddressLimiter", "address_group"]
-
 _ADDRESSES_MAX: Final = 10_000
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 
-__all__ = ["RateLimitedLog"]
-
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 1.0

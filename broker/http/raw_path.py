@@ -13,8 +13,6 @@ from urllib.parse import unquote_plus
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["RawPathMiddleware", "form_decode"]
-
 
 class RawPathMiddleware:
     def __init__(self, app: ASGIApp) -> None:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["location_at", "named_topic", "redirection", "require_owner", "whom_to_ask"]
-
 _DIGITS_MAX = 10
 
 

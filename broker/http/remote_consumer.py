@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broker.service.consumer import SubscribeRequest
     from managed_ledger.position import Position
 
-__all__ = ["RemoteConsumer"]
-
 _UNSIGNED: Final = 2**64 - 1
 
 

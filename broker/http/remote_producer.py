@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broker.service.broker_connection import BrokerConnection
     from broker.service.schemas.definition import SchemaDefinition
 
-__all__ = ["RemoteProducer"]
-
 
 class RemoteProducer:
     """One registered producer. That broker's limits hold the connection back, not single calls."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bookkeeper.replication.auto_recovery import AutoRecovery
     from bookkeeper.replication.worker_metrics import ReplicationMetrics
 
-__all__ = ["add_replication_metrics"]
-
 _WANTED: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
 
 

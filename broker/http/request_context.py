@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from broker.config import BrokerConfig
 
-__all__ = ["HttpMetrics", "RequestContextMiddleware"]
-
 logger = logging.getLogger(__name__)
 
 _HEADER: Final = b"x-request-id"

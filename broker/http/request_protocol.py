@@ -23,8 +23,6 @@ from broker.http.websocket.protocol import CorkedWebSocketProtocol
 from broker.service.file_limit import AddressQuota, SocketQuota
 from broker.service.tls import client_certificate
 
-__all__ = ["ConnectionLimits", "LenientHttpProtocol", "protocol_with"]
-
 _OFFER = frozenset((b"upgrade", b"http2-settings"))
 """Headers, and options of the Connection header, of an offer to change the protocol."""
 _IDLE, _HEAD, _BODY = range(3)

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["RoutingMode", "routing_mode_of", "send_to_owner"]
-
 
 class RoutingMode(Enum):
     LOCAL = auto()

@@ -7,8 +7,6 @@ from typing import Any
 import orjson
 from starlette.responses import PlainTextResponse, Response
 
-__all__ = ["JsonResponse", "TextResponse", "no_content"]
-
 
 class JsonResponse(Response):
     """JSON of a plain value; written without charset, as Pulsar does."""

@@ -40,16 +40,6 @@ if TYPE_CHECKING:
     from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
 
-__all__ = [
-    "AckResults",
-    "RestSession",
-    "RestSessions",
-    "SessionOptions",
-    "message_of",
-    "parse_message_id_text",
-    "parse_token",
-]
-
 logger = logging.getLogger(__name__)
 
 UNACKED_MAX = 10_000  # messages a session may hold unacknowledged

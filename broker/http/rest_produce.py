@@ -19,7 +19,8 @@ from broker.http.messages import HEAVY_BYTES, OutgoingMessage, encode_single
 from broker.http.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
 from broker.protocol.framing import FRAME_PADDING_BYTES
 from broker.service.schemas.definition import version_bytes
-from broker.service.schemas.values import KeyValueCodec, ValueCodecError
+from broker.service.schemas.value_errors import ValueCodecError
+from broker.service.schemas.values import KeyValueCodec
 
 if TYPE_CHECKING:
     from broker.http.local_producer import Entry, LocalProducer
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     _Part: TypeAlias = tuple[list[int], list[Entry]]
     """Of a call, for one producer: slots of the results, and the entries."""
-
-__all__ = ["MESSAGES_MAX", "RestPublishers", "encode_value", "parse_messages"]
 
 ANSWER_TIMEOUT_S = 30.0
 _OVER_RATE = "The topic's publish rate did not admit the message in time"

@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 
     from broker.service.access_control import AccessControl, Right
 
-__all__ = [
-    "AccessRule",
-    "Permission",
-    "authorize",
-    "authorize_websocket",
-    "caller_of",
-    "require",
-    "right_of",
-    "rule_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:

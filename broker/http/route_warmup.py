@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["RouteWarmup"]
-
 logger = logging.getLogger(__name__)
 
 # FastAPI sets the warning filters while it analyses, and they belong to the process: brokers of two

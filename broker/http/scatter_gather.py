@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["PartResult", "ScatterGather", "ScatterResults", "Spread", "status_of"]
-
 T = TypeVar("T")
 
 _NAMED_MAX: Final = 3

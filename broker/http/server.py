@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from broker.config import BrokerConfig
 
-__all__ = ["HttpServer"]
-
 SHUTDOWN_S = 2
 
 

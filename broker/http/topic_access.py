@@ -27,32 +27,6 @@ from broker.service.topic import Topic as LoadedTopic
 from bundles.errors import InvalidBundleError
 from managed_ledger.cursor.ack_state import BATCH_WORDS_MAX
 
-__all__ = [
-    "ID_DOC",
-    "NAMESPACE",
-    "NOT_FOUND",
-    "OF_PARTITIONED",
-    "PROPERTIES_DOC",
-    "SUBSCRIPTION",
-    "TOPIC",
-    "MessageIdBody",
-    "check_properties",
-    "each",
-    "find_subscription",
-    "loaded",
-    "message_id",
-    "no_subscription",
-    "not_found",
-    "partitioned_metadata",
-    "persistent",
-    "require_bundle",
-    "require_existing",
-    "require_namespace",
-    "require_persistent_name",
-    "stored",
-    "user_topics",
-]
-
 T = TypeVar("T")
 
 TOPIC = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}"

@@ -21,21 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from broker.service.persistent_topic import PersistentTopic
-    from broker.service.subscription import Subscription
+    from broker.service.subscription_base import Subscription
     from broker.service.topic import Topic
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
     from managed_ledger.managed_ledger import ManagedLedger
     from managed_ledger.stored_info import StoredCursor, StoredManagedLedger
     from metadata.store import Stat
-
-__all__ = [
-    "format_ranges",
-    "internal_stats",
-    "ledger_info",
-    "offline_stats",
-    "volatile_internal_stats",
-]
 
 _RANGES_MAX: Final = 1000
 """Runs of acknowledged entries shown; a cursor may have millions."""

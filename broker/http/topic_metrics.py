@@ -26,10 +26,8 @@ from broker.service.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
-    from broker.service.subscription import Subscription
+    from broker.service.subscription_base import Subscription
     from broker.service.topic import Topic
-
-__all__ = ["TopicMetrics"]
 
 # A row of the table of topics; the last ones don't add up, and namespaces are without them.
 _SUMMED: Final = (

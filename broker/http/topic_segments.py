@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from managed_ledger.offload.context import OffloadContext
     from managed_ledger.position import Position
 
-__all__ = ["access_fields", "ledger_row", "named_bookies", "segments_head", "topic_segments"]
-
 
 async def topic_segments(
     topic: PersistentTopic,

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["LATE", "STRING", "Codec", "DecodedValue", "ProduceSchema", "ValueSchemas"]
-
 T = TypeVar("T")
 
 Codec = ValueCodec | KeyValueCodec

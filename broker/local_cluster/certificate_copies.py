@@ -15,8 +15,6 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["copy_certificates", "follow_certificates", "tls_settings"]
-
 _OWN: Final = "tls-combined.pem"
 _TRUSTED: Final = "ca.crt"
 _LOOK_S: Final = 2.0

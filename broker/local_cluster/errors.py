@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LocalClusterError"]
-
 
 class LocalClusterError(Exception):
     """The text says what is wrong and what to do about it."""

@@ -14,8 +14,6 @@ from typing import Final
 
 from broker.local_cluster.errors import LocalClusterError
 
-__all__ = ["ClusterFolder", "SavedPorts", "candidate_ports", "port_is_free"]
-
 _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 # Below what systems give to outgoing connections: none of those can take a port from a
 # process that is about to be restarted.

@@ -13,18 +13,6 @@ from typing import Final
 
 from broker.local_cluster.errors import LocalClusterError
 
-__all__ = [
-    "JAVA_MIN",
-    "SECURITY_PROPERTIES",
-    "find_jars",
-    "find_java",
-    "java_major",
-    "log4j_properties",
-    "server_command",
-    "zoo_cfg",
-    "zookeeper_command",
-]
-
 JAVA_MIN: Final = 17
 _ANOTHER: Final = "or name a ZooKeeper that is there already: --metadata zk:HOST:PORT/CHROOT"
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')

@@ -6,8 +6,6 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Member", "MemberState", "RestartPolicy", "how_it_ended"]
-
 
 class MemberState(StrEnum):
     WAITING = "waiting"  # for those it needs

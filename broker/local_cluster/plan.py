@@ -12,20 +12,6 @@ from typing import Final
 
 from broker.local_cluster.errors import LocalClusterError
 
-__all__ = [
-    "FREE",
-    "ClusterOptions",
-    "ClusterPlan",
-    "PlannedProcess",
-    "PortBases",
-    "ProcessKind",
-    "assign_ports",
-    "bookie_count",
-    "check_cluster_options",
-    "plan_cluster",
-    "quorum_settings",
-]
-
 FREE: Final = 0
 """As a port: any free one."""
 SESSION_MS: Final = 6_000

@@ -19,8 +19,6 @@ from metadata.errors import MetadataError
 from metadata.factory import connect_store
 from metadata.store import MetadataStore
 
-__all__ = ["ClusterRegistry", "ObservedState", "health_of", "zookeeper_answers"]
-
 _log = logging.getLogger(__name__)
 _ANSWER_S_MAX: Final = 3.0
 _LEADER_PATH: Final = "/loadbalance/leader"

@@ -25,8 +25,6 @@ from broker.local_cluster.plan import (
 from broker.local_cluster.screen import Screen, open_screen
 from broker.local_cluster.supervisor import Supervisor
 
-__all__ = ["run"]
-
 _STOP_S_MAX: Final = 45.0
 _REDRAW_S: Final = 1.0
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-__all__ = ["LiveScreen", "PlainScreen", "Screen", "open_screen"]
-
 _COLOURS: Final = {
     MemberState.WAITING: "dim",
     MemberState.STARTING: "yellow",

@@ -9,8 +9,6 @@ from typing import Final
 from broker.local_cluster.member import Member, MemberState
 from broker.local_cluster.plan import PlannedProcess
 
-__all__ = ["COLUMNS", "ProcessRow", "ProcessStats", "row", "summary", "text_table"]
-
 COLUMNS: Final = ("process", "pid", "address", "state", "health", "memory", "CPU", "restarts")
 _MIB: Final = 1024 * 1024
 

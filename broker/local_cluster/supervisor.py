@@ -24,8 +24,6 @@ from broker.local_cluster.plan import STAGES, ClusterPlan, PlannedProcess, Proce
 from broker.local_cluster.probes import ClusterRegistry, health_of, zookeeper_answers
 from broker.local_cluster.status_table import ProcessRow, ProcessStats, row
 
-__all__ = ["Supervisor"]
-
 _log = logging.getLogger(__name__)
 _READY_LINE: Final = re.compile(rb"^magnetar \w+: .* ready$", re.MULTILINE)
 _READY_S_MAX: Final = 180.0  # of one stage, on a loaded machine

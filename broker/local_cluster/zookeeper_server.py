@@ -10,8 +10,6 @@ from typing import Final
 
 from broker.local_cluster.errors import LocalClusterError
 
-__all__ = ["ServerAddress", "heap_flags", "own_id", "parse_servers", "server_cfg"]
-
 _SERVER: Final = re.compile(r"(\d+)=([^:\s]+):(\d+):(\d+)")
 _HEAP: Final = re.compile(r"\d+[kKmMgG]")
 _DEFAULTS: Final = {

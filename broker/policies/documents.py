@@ -16,21 +16,6 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.policies.effective import EffectivePolicies
 
-__all__ = [
-    "TOPIC_QUOTA_ABOVE_RETENTION",
-    "TOPIC_RETENTION_BELOW_QUOTA",
-    "change_inner",
-    "change_namespace",
-    "change_quota",
-    "change_topic",
-    "check_topic_agreement",
-    "in_namespace",
-    "in_topic",
-    "parse_namespace",
-    "remove_offload",
-    "with_properties",
-]
-
 Document = dict[str, Any]
 
 TOPIC_RETENTION_BELOW_QUOTA: Final = (

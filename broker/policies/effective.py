@@ -20,21 +20,6 @@ from broker.policies.offload import effective_offload
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
-__all__ = [
-    "LEGACY_STRATEGIES",
-    "NO_RATE",
-    "STRATEGIES",
-    "AutoTopicCreation",
-    "BacklogQuota",
-    "DelayedDeliveryPolicies",
-    "EffectivePolicies",
-    "InactiveTopicPolicies",
-    "PersistencePolicies",
-    "Rate",
-    "RetentionPolicies",
-    "SubscribeRate",
-]
-
 LEGACY_STRATEGIES: Final = {
     "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
     "Backward": "BACKWARD",

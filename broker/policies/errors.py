@@ -13,15 +13,6 @@ from __future__ import annotations
 
 from broker.errors import BrokerError
 
-__all__ = [
-    "InvalidPolicyError",
-    "PartitionCountError",
-    "PolicyConflictError",
-    "PolicyError",
-    "PolicyRangeError",
-    "UnsupportedPolicyError",
-]
-
 
 class PolicyError(BrokerError):
     """A value that a policy can't have."""

@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.policies.effective import EffectivePolicies
 
-__all__ = [
-    "DELETION_LAG",
-    "FIELD",
-    "OFFLOAD",
-    "OFFLOAD_EXAMPLE",
-    "THRESHOLD_BYTES",
-    "THRESHOLD_SECONDS",
-    "applied_offload",
-    "check_place",
-    "effective_offload",
-    "unset_offload",
-]
-
 FIELD: Final = "offload_policies"
 THRESHOLD_BYTES: Final = "managedLedgerOffloadThresholdInBytes"
 THRESHOLD_SECONDS: Final = "managedLedgerOffloadThresholdInSeconds"

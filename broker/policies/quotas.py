@@ -11,17 +11,6 @@ from broker.policies.values import LONG_MAX, Choice, Integer, Shape, ShapeField
 if TYPE_CHECKING:
     from broker.policies.effective import EffectivePolicies
 
-__all__ = [
-    "QUOTAS",
-    "QUOTA_EXAMPLE",
-    "QUOTA_SCHEMA",
-    "QUOTA_TYPES",
-    "STORAGE",
-    "applied_quotas",
-    "check_agreement",
-    "parse_quota",
-]
-
 QUOTAS: Final = "backlog_quota_map"
 STORAGE: Final = "destination_storage"
 QUOTA_TYPES: Final = (STORAGE, "message_age")

@@ -17,20 +17,6 @@ from broker.policies.values import (
     Text,
 )
 
-__all__ = [
-    "AUTO_SUBSCRIPTION",
-    "AUTO_TOPIC",
-    "DELAYED_DELIVERY",
-    "DISPATCH_RATE",
-    "ENTRY_FILTERS",
-    "INACTIVE_TOPICS",
-    "PERSISTENCE",
-    "PUBLISH_RATE",
-    "RETENTION",
-    "SUBSCRIBE_RATE",
-    "SUBSCRIPTION_TYPES",
-]
-
 _LONG: Final = Integer(-LONG_MAX - 1, LONG_MAX)
 _INT: Final = Integer()
 _BOOKIES_MAX: Final = 5

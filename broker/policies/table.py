@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.policies.effective import EffectivePolicies
 
-__all__ = ["POLICIES", "Policy", "PolicyRoute", "policy_of_field"]
-
 Off = Callable[[Any], bool]
 _EMPTY: Final = InvalidPolicyError("The request entity cannot be empty.")
 

@@ -15,20 +15,6 @@ from typing import Any, Final
 
 from broker.policies.errors import InvalidPolicyError, PolicyRangeError
 
-__all__ = [
-    "INT_MAX",
-    "LONG_MAX",
-    "Choice",
-    "Flag",
-    "Integer",
-    "Names",
-    "Number",
-    "Shape",
-    "ShapeField",
-    "Text",
-    "ValueKind",
-]
-
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _DOUBLE_MAX: Final = 1e300

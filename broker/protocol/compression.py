@@ -9,8 +9,6 @@ import cramjam
 
 from broker.protocol import pulsar_api_pb2 as pb
 
-__all__ = ["COMPRESSIONS", "CompressionError", "compress", "decompress"]
-
 COMPRESSIONS: Mapping[str, pb.CompressionType.ValueType] = {
     "NONE": pb.NONE,
     "LZ4": pb.LZ4,

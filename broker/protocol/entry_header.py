@@ -18,24 +18,6 @@ import mmh3
 
 from broker.protocol.pulsar_api_pb2 import MessageMetadata
 
-__all__ = [
-    "FLAG_BATCH",
-    "FLAG_CHUNK",
-    "FLAG_ENCRYPTED",
-    "FLAG_FIRST_CHUNK",
-    "FLAG_KEY",
-    "FLAG_LAST_CHUNK",
-    "FLAG_MARKER",
-    "FLAG_TRANSACTION",
-    "HEAD_BYTES",
-    "EntryHeader",
-    "EntryHeaderError",
-    "make_header",
-    "message_counts",
-    "parse_header",
-    "sticky_hash",
-]
-
 HEAD_BYTES = 32
 FLAG_BATCH = 1
 FLAG_MARKER = 2

@@ -21,26 +21,6 @@ from crc32c import crc32c
 
 from broker.protocol.pulsar_api_pb2 import BaseCommand, MessageMetadata
 
-__all__ = [
-    "BROKER_ENTRY_MAGIC",
-    "CHECKSUM_HEADER_BYTES",
-    "CHECKSUM_MAGIC",
-    "FRAME_PADDING_BYTES",
-    "MAX_MESSAGE_BYTES",
-    "METADATA_BYTES_MAX",
-    "METADATA_TOO_LARGE",
-    "Body",
-    "FrameReader",
-    "FrameTooLargeError",
-    "MalformedFrameError",
-    "checksum_matches",
-    "encode_body",
-    "encode_command",
-    "encode_payload_command",
-    "parse_body",
-    "parse_entry_body",
-]
-
 MAX_MESSAGE_BYTES = 5_242_880
 """Default ``maxMessageSize``, announced in CONNECTED; clients check their payload against it."""
 FRAME_PADDING_BYTES = 10_240

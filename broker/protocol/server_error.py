@@ -6,8 +6,6 @@ from typing import Final
 
 from broker.protocol import pulsar_api_pb2 as pb
 
-__all__ = ["NAMES", "ServerError", "name_of"]
-
 ServerError = pb.ServerError
 NAMES: Final[dict[int, str]] = {
     value.number: value.name for value in pb.DESCRIPTOR.enum_types_by_name["ServerError"].values

@@ -8,8 +8,6 @@ from __future__ import annotations
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-__all__ = ["has_broken_text", "readable"]
-
 
 def has_broken_text(message: Message) -> bool:
     """Whether any text field of a parsed message, at any depth, isn't UTF-8."""

@@ -11,8 +11,6 @@ from functools import lru_cache
 from sys import intern
 from urllib.parse import quote, unquote
 
-__all__ = ["InvalidTopicNameError", "TopicName", "valid_namespace_part"]
-
 # Not "." or "..": they are no metadata path.
 _PART = re.compile(r"(?!\.{1,2}\Z)[-=:.\w]+\Z", re.ASCII)
 _PARTITION = "-partition-"

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from broker.service.producer import Producer
     from metadata.store import MetadataEvent
 
-__all__ = ["AccessControl", "AuthorizedSession", "Right"]
-
 logger = logging.getLogger(__name__)
 
 Right: TypeAlias = tuple[Caller, Permission, Resource]

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from broker.protocol import pulsar_api_pb2 as pb
     from bundles.lookup import BrokerLookup
 
-__all__ = ["assign_broker"]
-
 
 def assign_broker(
     command: pb.CommandCloseProducer | pb.CommandCloseConsumer,

@@ -19,11 +19,9 @@ from broker.protocol.framing import MalformedFrameError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bookkeeper.auth.tokens import Principal
     from broker.auth.authenticator import Authenticator
-    from broker.auth.provider import Principal
     from broker.service.connection import Connection
-
-__all__ = ["AuthSession", "method_of"]
 
 _REFRESH: Final = b"PulsarAuthRefresh"
 _TIMER_S_MAX: Final = 3600.0

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from broker.service.subscription_base import Subscription
     from broker.service.topic import Topic
 
-__all__ = ["ORPHAN_MS", "BackgroundTask", "BackgroundTasks"]
-
 logger = logging.getLogger(__name__)
 
 _SLICE: Final = 500

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from broker.service.persistent_topic import PersistentTopic
     from managed_ledger.position import Position
 
-__all__ = ["BacklogCheck"]
-
 logger = logging.getLogger(__name__)
 
 _NO_EVICTIONS: Final[Mapping[str, int]] = MappingProxyType({SIZE: 0, AGE: 0})

@@ -14,19 +14,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from broker.policies.effective import BacklogQuota
 
-__all__ = [
-    "AGE",
-    "EVICTION",
-    "EXCEPTION",
-    "HOLD",
-    "SIZE",
-    "OldestMessage",
-    "eviction_target",
-    "exceeded",
-    "limits_age",
-    "limits_size",
-]
-
 SIZE: Final = "destination_storage"
 AGE: Final = "message_age"
 HOLD: Final = "producer_request_hold"

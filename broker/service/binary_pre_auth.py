@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from broker.service.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
 
-__all__ = ["BinaryPreAuth"]
-
 logger = logging.getLogger("broker.service.connection")
 
 _TWO_U32: Final = Struct(">II")

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from bookkeeper.client.pool import BookiePool
     from metadata.store import MetadataStore
 
-__all__ = ["BookieAccess", "BookieAddressResolver", "RegisteredBookies"]
-
 
 @dataclass(frozen=True, slots=True)
 class BookieAccess:

@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from broker.service.broker_client_auth import BrokerClientAuth
     from broker.service.broker_service import BrokerService
 
-__all__ = [
-    "CALLER",
-    "BrokerCall",
-    "BrokerClient",
-    "BrokerEndpoint",
-    "BrokerRefusedError",
-    "BrokerUnreachableError",
-    "as_authoritative",
-    "busy_bundle",
-    "topic_path",
-]
-
 T = TypeVar("T")
 
 CALLER: ContextVar[str | None] = ContextVar("magnetar_caller", default=None)

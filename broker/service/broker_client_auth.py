@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broker.service.broker_client import BrokerEndpoint
     from bundles.lookup import BrokerLookup
 
-__all__ = ["BrokerClientAuth"]
-
 _SETTING: Final = "brokerClientAuthenticationParameters"
 
 

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from managed_ledger.factory import ManagedLedgerFactory
     from metadata.store import MetadataStore
 
-__all__ = ["BrokerService"]
-
 logger = logging.getLogger(__name__)
 
 _CONNECTION_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024

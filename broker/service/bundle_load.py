@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from broker.service.topic import Topic
 
-__all__ = [
-    "busiest_bundle",
-    "fullest_bundle",
-    "loads_by_bundle",
-    "namespace_bundles",
-    "split_points",
-    "topics_of_bundle",
-]
-
 _SLICE: Final = 16
 """Topics whose statistics are made before others get their turn on the loop."""
 _COUNTS: Final = ("consumerCount", "producerCount", "topics", "cacheSize")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from metadata.store import MetadataStore
 
-__all__ = ["DEFAULT_QUOTA", "ClusterDocuments"]
-
 Document = dict[str, Any]
 
 _CLUSTERS: Final = "/admin/clusters"

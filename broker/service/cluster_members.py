@@ -20,8 +20,6 @@ from loadbalance.registry import BROKERS_ROOT
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["ClusterMembers"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from broker.service.access_control import AccessControl
     from broker.service.connection import Connection
 
-__all__ = ["NOT_TAKEN", "RULES", "CommandAuthorizer", "CommandRule"]
-
 PAUSED_ACCESS: Final = 32
 """A reason to pause reading, beside those of connection.py."""
 Need = tuple[Caller, Permission, Resource]

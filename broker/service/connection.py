@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from broker.service.producer import Producer, PublishBatch
     from broker.service.throttle import PublishThrottle
 
-__all__ = ["NO_REQUEST", "UNKNOWN_FRAME_BYTES_MAX", "Connection"]
-
 logger = logging.getLogger(__name__)
 
 NO_REQUEST: Final = 2**64 - 1

@@ -14,19 +14,8 @@ if TYPE_CHECKING:
 
     from broker.protocol import pulsar_api_pb2 as pb
     from broker.service.schemas.definition import SchemaDefinition
-    from broker.service.subscription import Subscription
+    from broker.service.subscription_base import Subscription
     from managed_ledger.entry_batch import EntryBatch
-
-__all__ = [
-    "EXCLUSIVE",
-    "FAILOVER",
-    "KEY_SHARED",
-    "SHARED",
-    "SUB_TYPE_NAMES",
-    "Consumer",
-    "ConsumerSink",
-    "SubscribeRequest",
-]
 
 # PulsarApi.proto CommandSubscribe.SubType
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)

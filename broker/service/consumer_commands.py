@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.connection import Connection
 
-__all__ = ["HANDLERS", "position_of", "subscribe_request"]
-
 logger = logging.getLogger(__name__)
 
 _METADATA_BYTES_MAX = 1024

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from broker.service.consumer import Consumer
     from managed_ledger.entry_batch import EntryBatch
 
-__all__ = ["BinaryConsumerSink"]
-
 _NO_REQUEST = 2**64 - 1
 _ACTIVE_CHANGE_VERSION = 12
 _CLOSE_VERSION = 5

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from broker.service.producer import Producer, PublishBatch
     from managed_ledger.cursor.cursor import Cursor
 
-__all__ = ["DEDUPLICATION_CURSOR", "Deduplication"]
-
 logger = logging.getLogger(__name__)
 
 DEDUPLICATION_CURSOR: Final = "pulsar.dedup"

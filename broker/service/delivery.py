@@ -16,8 +16,6 @@ from struct import Struct
 from broker.protocol import pulsar_api_pb2 as pb
 from managed_ledger.entry_batch import EntryBatch
 
-__all__ = ["MessageFrames"]
-
 _SIZES = Struct(">II")
 
 # Varints of entry ids in three shapes, so that a run of ids shares everything but two bytes:

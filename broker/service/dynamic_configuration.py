@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from metadata.store import MetadataEvent, MetadataStore
 
-__all__ = ["DYNAMIC_FIELDS", "DynamicConfiguration"]
-
 logger = logging.getLogger(__name__)
 
 PATH: Final = "/admin/configuration"

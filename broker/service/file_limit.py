@@ -12,8 +12,6 @@ import resource
 from collections import Counter
 from typing import Final
 
-__all__ = ["AddressQuota", "SocketQuota", "file_limit", "raise_file_limit"]
-
 logger = logging.getLogger(__name__)
 
 _FILES_MAX: Final = 1 << 20

@@ -12,8 +12,6 @@ from broker.service.schema_commands import HANDLERS as SCHEMA_HANDLERS
 from broker.service.session_commands import HANDLERS as SESSION_HANDLERS
 from broker.service.unsupported_commands import HANDLERS as UNSUPPORTED_HANDLERS
 
-__all__ = ["FIELDS", "HANDLERS", "Handler"]
-
 
 class Handler(Protocol):
     def __call__(self, connection: Any, command: Any, /) -> None:

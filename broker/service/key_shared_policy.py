@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from broker.service.consumer import SubscribeRequest
     from managed_ledger.entry_batch import Buffer
 
-__all__ = ["KeySharedPolicy", "hash_of_body"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeySharedPolicy:

@@ -19,8 +19,6 @@ from broker.service.bundle_load import loads_by_bundle
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["HostUsage", "load_report"]
-
 _MIB: Final = 1024 * 1024
 _UNKNOWN: Final = -1.0
 _SAMPLE_S_MIN: Final = 1.0

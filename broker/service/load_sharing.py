@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from loadbalance.config import BalancerConfig
     from loadbalance.model import BrokerLoad, Move, Split
 
-__all__ = ["LoadSharing"]
-
 logger = logging.getLogger(__name__)
 
 _ORDER_S: Final = 90.0

@@ -38,16 +38,6 @@ if TYPE_CHECKING:
     from broker.service.connection import Connection
     from bundles.lookup import BrokerLookup
 
-__all__ = [
-    "HANDLERS",
-    "TOPIC_NAME_LENGTH_MAX",
-    "check_namespace",
-    "parse_topic",
-    "refuse_partitions",
-    "reply_lookup_error",
-    "reply_partitions",
-]
-
 logger = logging.getLogger(__name__)
 
 TOPIC_NAME_LENGTH_MAX: Final = 4_096

@@ -12,8 +12,6 @@ import ctypes
 import ctypes.util
 import logging
 
-__all__ = ["TrimPlan", "trim"]
-
 logger = logging.getLogger(__name__)
 
 _WORTH_BYTES = 16 * 1024 * 1024

@@ -11,16 +11,6 @@ from typing import Final, TypeAlias
 
 from bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, PeriodBuckets
 
-__all__ = [
-    "LATENCY_LIMITS_MS",
-    "QUOTA_CHECK_LIMITS_S",
-    "SIZE_LIMITS",
-    "BrokerMetrics",
-    "Durations",
-    "PublishMetrics",
-]
-
-
 QUOTA_CHECK_LIMITS_S: Final = (5, 10, 30, 60, 300)
 
 

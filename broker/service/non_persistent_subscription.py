@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from broker.service.topic import Topic
     from managed_ledger.position import Position
 
-__all__ = ["NonPersistentSubscription"]
-
 
 class NonPersistentSubscription(Subscription):
     """No cursor and nothing pending: acknowledgments, redelivery and seek do nothing."""

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
     from broker.service.consumer import SubscribeRequest
     from broker.service.producer import Producer, PublishBatch
-    from broker.service.subscription import Subscription
-
-__all__ = ["NonPersistentTopic"]
+    from broker.service.subscription_base import Subscription
 
 
 class NonPersistentTopic(Topic):

@@ -30,15 +30,6 @@ if TYPE_CHECKING:
 
     from metadata.store import MetadataStore
 
-__all__ = [
-    "SESSION_RECORDS_ROOT",
-    "PeerConnection",
-    "PeerFailureDetector",
-    "PeerNetwork",
-    "SessionRecord",
-    "next_in_ring",
-]
-
 logger = logging.getLogger(__name__)
 
 SESSION_RECORDS_ROOT: Final = "/loadbalance/sessions"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from bundles.lookup import BrokerLookup
 
-__all__ = ["BrokerPeerNetwork"]
-
 _CONNECT_S: Final = 2.0
 _CALLER: Final = "magnetar-death-watch"
 """Proxy roles must name somebody. Nothing is asked over these links, so no rights are needed."""

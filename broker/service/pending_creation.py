@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["PendingCreation"]
-
 
 class PendingCreation:
     """Stands in a connection's ``producers`` or ``consumers`` until the creation has ended."""

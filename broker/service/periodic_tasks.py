@@ -17,8 +17,6 @@ from broker.service.memory import TrimPlan, trim
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["PeriodicTasks"]
-
 logger = logging.getLogger(__name__)
 
 _SLICE: Final = 100

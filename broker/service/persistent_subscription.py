@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
 
-__all__ = ["PersistentSubscription", "dispatch_limits"]
-
 logger = logging.getLogger(__name__)
 
 _READ_ENTRIES_MIN = 1_000

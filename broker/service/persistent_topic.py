@@ -43,10 +43,8 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from broker.service.consumer import SubscribeRequest
     from broker.service.producer import Producer, PublishBatch
-    from broker.service.subscription import Subscription
+    from broker.service.subscription_base import Subscription
     from managed_ledger.managed_ledger import ManagedLedger
-
-__all__ = ["EPOCH_PROPERTY", "PersistentTopic"]
 
 logger = logging.getLogger(__name__)
 

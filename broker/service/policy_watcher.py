@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from broker.service.topic import Topic
     from metadata.store import MetadataEvent
 
-__all__ = ["PolicyWatcher"]
-
 logger = logging.getLogger(__name__)
 
 _SLICE: Final = 200

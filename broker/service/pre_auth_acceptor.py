@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from broker.service.unauthenticated_limiter import UnauthenticatedLimiter
 
-__all__ = ["PendingSocket", "PreAuthAcceptor", "PreAuthHandler"]
-
 logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 16 * 1024

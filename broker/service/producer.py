@@ -15,19 +15,6 @@ if TYPE_CHECKING:
     from broker.service.throttle import PublishThrottle
     from broker.service.topic import Topic
 
-__all__ = [
-    "ACCESS_MODE_NAMES",
-    "EXCLUSIVE",
-    "EXCLUSIVE_WITH_FENCING",
-    "SHARED",
-    "TOO_LARGE",
-    "WAIT_FOR_EXCLUSIVE",
-    "Producer",
-    "ProducerRequest",
-    "ProducerSink",
-    "PublishBatch",
-]
-
 TOO_LARGE: Final = "Exceed maximum message size"
 
 # PulsarApi.proto ProducerAccessMode

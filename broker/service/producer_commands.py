@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from broker.service.connection import Connection
     from broker.service.producer import Producer
 
-__all__ = ["HANDLERS"]
-
 logger = logging.getLogger(__name__)
 
 _NAME_LENGTH_MAX: Final = 4_096

@@ -14,8 +14,6 @@ from broker.errors import NamingError, ProducerBusyError, ProducerFencedError
 if TYPE_CHECKING:
     from broker.service.producer import Producer
 
-__all__ = ["JOIN", "OWN", "TAKE_OVER", "WAIT", "ProducerRegistry", "name_taken"]
-
 _SHARED, _EXCLUSIVE, _WAIT, _FENCING = range(4)
 JOIN, OWN, WAIT, TAKE_OVER = "join", "own", "wait", "take over"
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-__all__ = ["UNLIMITED", "RateLimiter", "SubscribeLimiter", "TokenBucket"]
-
 UNLIMITED: Final = 1 << 62
 """Room where there is no limit."""
 _IDENTITIES_KEPT: Final = 1_000

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["RateSampler", "iso_time"]
-
-
 _STILL: Final = (0.0, 0.0, 0.0, 0.0)
 
 

@@ -15,8 +15,6 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["Readiness"]
-
 _ANSWER_S_MAX: Final = 2.0
 """Probes wait no longer than some seconds."""
 

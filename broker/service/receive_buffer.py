@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from struct import Struct
 
-__all__ = ["SHARED_BYTES", "FrameBuffer", "SharedBuffer"]
-
 SHARED_BYTES = 512 * 1024
 _OWN_BUFFER_FROM = 64 * 1024
 """Frames of at least this size are received into their own buffer."""

@@ -36,8 +36,6 @@ from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
 if TYPE_CHECKING:
     from metadata.store import MetadataEvent, MetadataStore, Versioned, Watch
 
-__all__ = ["Resources", "RoleGrants"]
-
 Document = dict[str, Any]
 
 

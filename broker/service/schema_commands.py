@@ -23,8 +23,6 @@ from broker.service.schemas.schema_checks import admit_producer
 if TYPE_CHECKING:
     from broker.service.connection import Connection
 
-__all__ = ["HANDLERS"]
-
 logger = logging.getLogger(__name__)
 
 _BYTES: Final = pb.Schema.Type.Value("None")  # a keyword here

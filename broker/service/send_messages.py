@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from broker.service.producer import PublishBatch
 
-__all__ = ["SendMessages"]
-
 _RENEW_BYTES: Final = 1 << 20
 _SIZES: Final = tuple(Struct(">II").pack(size + 4, size) for size in range(128))
 _NO_ID: Final = 2**64 - 1

@@ -32,8 +32,6 @@ from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
 if TYPE_CHECKING:
     from broker.service.connection import Connection
 
-__all__ = ["SendPath"]
-
 logger = logging.getLogger(__name__)
 
 RECENTLY_CLOSED_MS: Final = 30_000

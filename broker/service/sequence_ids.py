@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-__all__ = ["NEW", "STORED", "UNDECIDED", "DuplicateRun", "SequenceIds"]
-
 NEW: Final = 0
 STORED: Final = 1
 UNDECIDED: Final = 2

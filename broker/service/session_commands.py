@@ -10,8 +10,6 @@ from broker.protocol.framing import MalformedFrameError
 if TYPE_CHECKING:
     from broker.service.connection import Connection
 
-__all__ = ["HANDLERS", "PONG_FRAME", "PROTOCOL_VERSION", "SERVER_VERSION"]
-
 PROTOCOL_VERSION: Final = 21
 SERVER_VERSION: Final = "Magnetar 0.1.0"
 PONG_FRAME = bytes.fromhex("000000090000000508139a0100")

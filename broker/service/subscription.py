@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker.protocol.entry_header import parse_header
 from broker.service.non_persistent_subscription import NonPersistentSubscription
 from broker.service.persistent_subscription import PersistentSubscription
-from broker.service.subscription_base import AckDone, Subscription
+from broker.service.subscription_base import Subscription
 
 if TYPE_CHECKING:
     from broker.service.consumer import SubscribeRequest
@@ -15,15 +15,6 @@ if TYPE_CHECKING:
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.managed_ledger import ManagedLedger
     from managed_ledger.position import Position
-
-__all__ = [
-    "AckDone",
-    "NonPersistentSubscription",
-    "PersistentSubscription",
-    "Subscription",
-    "open_subscription",
-    "start_position",
-]
 
 
 def open_subscription(

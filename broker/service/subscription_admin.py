@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from managed_ledger.entry_batch import EntryBatch
     from managed_ledger.position import Position
 
-__all__ = [
-    "BacklogAnalysis",
-    "analyze_backlog",
-    "clear_backlog",
-    "expire_older",
-    "expire_upto",
-    "set_properties",
-    "skip_messages",
-]
-
 T = TypeVar("T")
 
 _EXPIRY_BACKLOG_MIN: Final = 1000

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from managed_ledger.cursor.cursor import Cursor
     from managed_ledger.position import Position
 
-__all__ = ["SINGLE_ACTIVE", "AckDone", "Subscription"]
-
 SINGLE_ACTIVE = frozenset((EXCLUSIVE, FAILOVER))
 AckDone = Callable[[BaseException | None], None]
 """Called once: None when the acknowledgment is durable, else why it isn't."""

@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from broker.service.producer import ProducerSink
     from managed_ledger.position import Position
 
-__all__ = [
-    "CAUGHT_UP_ENTRIES",
-    "DispatchThrottle",
-    "PublishThrottle",
-    "Throttle",
-    "broker_dispatch_throttle",
-    "broker_publish_throttle",
-    "renewed",
-]
-
 logger = logging.getLogger(__name__)
 
 CAUGHT_UP_ENTRIES: Final = 1_000

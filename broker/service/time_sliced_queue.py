@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["TimeSlicedQueue"]
-
 logger = logging.getLogger(__name__)
 
 TURN_S: Final = 0.0001

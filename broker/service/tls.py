@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.service.pre_auth_acceptor import PendingSocket
 
-__all__ = ["TlsListener", "client_certificate", "listening_socket", "server_context"]
-
 logger = logging.getLogger(__name__)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}

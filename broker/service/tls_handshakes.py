@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["TlsHandshake", "TlsHandshakes"]
-
 logger = logging.getLogger(__name__)
 
 _REST_S_MAX: Final = 0.02

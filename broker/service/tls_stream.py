@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from broker.service.tls_handshakes import TlsHandshake
 
-__all__ = ["READ_BYTES", "TlsStream"]
-
 logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 256 * 1024

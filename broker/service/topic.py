@@ -44,10 +44,8 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from broker.service.consumer import Consumer, ConsumerSink, SubscribeRequest
     from broker.service.producer import ProducerRequest, PublishBatch
-    from broker.service.subscription import Subscription
+    from broker.service.subscription_base import Subscription
     from bundles.lookup import BrokerLookup
-
-__all__ = ["RESERVED_SUBSCRIPTIONS", "Topic"]
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from broker.service.topic import Topic
 
-__all__ = ["PARTITIONS_MAX", "TopicDirectory", "partitions_max"]
-
 PARTITIONS_MAX: Final = 10_000
 """Of one topic, when the configuration sets no limit: one mistyped request must not fill the
 metadata store.

@@ -10,8 +10,6 @@ from bisect import bisect_left, insort
 
 from bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
 
-__all__ = ["TopicIndex"]
-
 
 class TopicIndex:
     """Eight bytes a topic, beside its name."""

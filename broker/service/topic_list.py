@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from broker.service.connection import Connection
     from metadata.store import MetadataEvent, Watch
 
-__all__ = [
-    "PATTERN_LENGTH_MAX",
-    "TopicListWatchers",
-    "TopicPattern",
-    "topics_hash",
-    "visible_topics",
-]
-
 logger = logging.getLogger(__name__)
 
 PATTERN_LENGTH_MAX: Final = 50

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from broker.service.topic import Topic
     from bundles.lookup import BrokerLookup
 
-__all__ = ["TopicLoader"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ from broker.errors import PreconditionFailedError
 if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
 
-__all__ = ["granted", "holds_grants", "names_of", "of_topic", "revoked", "without"]
-
 Document = dict[str, Any]
 
 

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from broker.service.topic import Topic
     from managed_ledger.position import Position
 
-__all__ = ["SubscriptionRate", "TopicRates"]
-
-
 _NO_EVENTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from broker.service.persistent_topic import PersistentTopic
     from broker.service.topic import Topic
 
-__all__ = ["add_earliest_times", "add_last_publish_time", "empty_topic_stats", "topic_stats"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
-__all__ = ["UnauthenticatedConnection", "UnauthenticatedLimiter"]
-
 _LOGGED_PER_S: Final = 20
 
 

@@ -12,8 +12,6 @@ from broker.protocol import pulsar_api_pb2 as pb
 if TYPE_CHECKING:
     from broker.service.connection import Connection
 
-__all__ = ["HANDLERS"]
-
 
 def on_transaction(connection: Connection, command: Any) -> None:
     connection.reply_error(

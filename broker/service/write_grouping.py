@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["coalesce"]
-
 _JOIN_MEAN_BYTES = 2048
 """Below this mean size one joined copy is cheaper than a vector of small pieces."""
 _JOIN_BELOW_BYTES = 4096

@@ -17,8 +17,6 @@ from loadbalance.model import BundleData
 from loadbalance.plan import Plan, ProjectedLoad
 from loadbalance.shedding.shedder import rate_of, throughput_of
 
-__all__ = ["AvgShedder"]
-
 _POINTS: Final = 100.0
 
 

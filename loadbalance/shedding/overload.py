@@ -12,8 +12,6 @@ from typing import Final
 from loadbalance.plan import Plan
 from loadbalance.shedding.shedder import shed_bytes
 
-__all__ = ["OverloadShedder"]
-
 _MARGIN: Final = 0.05  # below the limit, so that the next message doesn't call for another move
 
 

@@ -8,8 +8,6 @@ from typing import Protocol
 from loadbalance.model import BundleData
 from loadbalance.plan import Plan, ProjectedLoad
 
-__all__ = ["Shedder", "rate_of", "shed_bytes", "throughput_of"]
-
 
 class Shedder(Protocol):
     """Keeps what it has to know of earlier rounds, above all how long a difference lasts."""

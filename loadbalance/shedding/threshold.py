@@ -13,8 +13,6 @@ from typing import Final
 from loadbalance.plan import Plan, ProjectedLoad
 from loadbalance.shedding.shedder import shed_bytes
 
-__all__ = ["ThresholdShedder"]
-
 _MARGIN: Final = 0.05
 _MIB: Final = 1024 * 1024
 

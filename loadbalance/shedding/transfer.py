@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from loadbalance.plan import Plan, ProjectedLoad
 from loadbalance.shedding.shedder import throughput_of
 
-__all__ = ["TransferShedder"]
-
 
 @dataclass(slots=True)
 class _LoadStats:

@@ -12,8 +12,6 @@ from loadbalance.model import BundleData
 from loadbalance.plan import Plan, ProjectedLoad
 from loadbalance.shedding.shedder import rate_of, throughput_of
 
-__all__ = ["UniformLoadShedder"]
-
 
 class UniformLoadShedder:
     """Has no memory."""

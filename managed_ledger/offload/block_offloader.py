@@ -18,8 +18,6 @@ from managed_ledger.offload.errors import CopyDamagedError, OffloadedReadError, 
 from managed_ledger.offload.interfaces import CopyJob, EntryReader, ObjectStore, Upload
 from managed_ledger.offload.metrics import OffloadMetrics
 
-__all__ = ["BlockOffloader"]
-
 RUN_BYTES = 512 << 10
 """Read from a ledger and written in one step: all that is in memory of it, twice at most."""
 RUN_ENTRIES = 512

@@ -12,16 +12,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-__all__ = [
-    "CopyState",
-    "LedgerCopy",
-    "OffloadContext",
-    "context_fields",
-    "copy_fields",
-    "parse_context",
-    "parse_copy",
-]
-
 
 class CopyState(IntEnum):
     """How far a copy is; each includes the ones before."""

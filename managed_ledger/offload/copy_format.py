@@ -21,15 +21,6 @@ from crc32c import crc32c
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.offload.errors import CopyDamagedError
 
-__all__ = [
-    "BLOCK_HEAD_BYTES",
-    "RECORD_HEAD",
-    "Block",
-    "CopyIndex",
-    "CopyWriter",
-    "digest_of_record",
-]
-
 FORMAT_VERSION: Final = 1
 _BLOCK_MAGIC: Final = b"MgtB"
 _INDEX_MAGIC: Final = b"MgtIndex"

@@ -9,8 +9,6 @@ from managed_ledger.offload.errors import CopyDamagedError, OffloadedReadError
 from managed_ledger.offload.interfaces import ObjectStore
 from managed_ledger.offload.metrics import OffloadMetrics
 
-__all__ = ["CopyReader"]
-
 
 class CopyReader:
     """One copy that was opened; holds its index, nothing of its data."""

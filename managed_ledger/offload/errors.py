@@ -17,14 +17,6 @@ from bookkeeper import codes
 from bookkeeper.errors import LedgerError
 from managed_ledger.errors import ManagedLedgerError
 
-__all__ = [
-    "CopyDamagedError",
-    "NoOffloaderError",
-    "OffloadBusyError",
-    "OffloadError",
-    "OffloadedReadError",
-]
-
 
 class OffloadError(ManagedLedgerError):
     """A copy can't be made or deleted now; nothing was taken from bookies for it."""

@@ -20,8 +20,6 @@ from managed_ledger.offload.errors import OffloadError
 from managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
 from managed_ledger.offload.metrics import OffloadMetrics
 
-__all__ = ["FileStore", "FilesystemOffloader"]
-
 _FANOUT = 1000
 _TEMPORARY = ".writing"
 

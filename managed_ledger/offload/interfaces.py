@@ -11,8 +11,6 @@ from managed_ledger.entry_batch import Buffer
 from managed_ledger.offload.context import LedgerCopy
 from managed_ledger.offload.metrics import OffloadMetrics
 
-__all__ = ["CopyJob", "EntryReader", "LedgerOffloader", "ObjectStore", "Upload"]
-
 
 class EntryReader(Protocol):
     """Reads one ledger, from wherever it is; a ``LedgerReader`` is one."""

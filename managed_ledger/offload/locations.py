@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["FILESYSTEM", "URI", "path_of_uri"]
-
 FILESYSTEM = "filesystem"
 """Name of the driver, as in Pulsar."""
 URI = "fileSystemURI"

@@ -42,8 +42,6 @@ from metadata.errors import MetadataError
 if TYPE_CHECKING:
     from managed_ledger.managed_ledger import ManagedLedger
 
-__all__ = ["OffloadPath", "OffloadStatus", "Offloading"]
-
 T = TypeVar("T")
 
 _TAKE_BACK_PAUSES_S: Final = (0.1, 0.5, 2.0)

@@ -15,8 +15,6 @@ from managed_ledger.offload.config import OffloadConfig
 from managed_ledger.offload.context import CopyState
 from managed_ledger.position import Position
 
-__all__ = ["AT_ONCE", "is_offloaded", "ledgers_before", "ledgers_to_copy", "ledgers_to_release"]
-
 AT_ONCE = 1000
 
 

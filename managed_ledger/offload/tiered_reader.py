@@ -15,8 +15,6 @@ from managed_ledger.logger import logger
 from managed_ledger.offload.interfaces import EntryReader
 from metadata.errors import MetadataError
 
-__all__ = ["TieredReader"]
-
 _DENIALS = (NoSuchEntryError, NoSuchLedgerError)
 
 

@@ -20,8 +20,6 @@ from pipeline.jobs.tables import ReportTable
 from pipeline.options import TopicChoice
 from pipeline.topics import find_partitions
 
-__all__ = ["BACKLOG_COLUMNS", "Backlog", "backlog", "choices_of", "rows_of"]
-
 _CALLS_AT_ONCE: Final = 8
 _QUERY: Final = "getPreciseBacklog=true&subscriptionBacklogSize=true&getEarliestTimeInBacklog=true"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pipeline.errors import PipelineError
 
-__all__ = ["BrokenExportError", "ExportBusyError", "JobError", "SetupError"]
-
 
 class JobError(PipelineError):
     """Base of what jobs raise beside what the source and the sink raise."""

@@ -47,8 +47,6 @@ from pipeline.topics import find_partitions, resolve_bound, snapshot_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ExportSettings", "export", "exported_files", "read_export", "read_manifests"]
-
 _log = logging.getLogger(__name__)
 
 _NEEDED: Final = ("topic", "partition", "ledgerId", "entryId", "batchIndex", "publishTime")

@@ -17,8 +17,6 @@ from pipeline.jobs.errors import ExportBusyError, JobError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Files"]
-
 _COPY_BYTES: Final = 256 * 1024
 _HASHES_AT_ONCE: Final = 4
 _PATTERN: Final = frozenset("*?[]{}\\,")

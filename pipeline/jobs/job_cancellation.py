@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["apart", "cancelled_on_error"]
-
 _log = logging.getLogger(__name__)
 
 _WAIT_S: Final = 30.0

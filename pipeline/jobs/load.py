@@ -23,16 +23,6 @@ from pipeline.jobs.tables import ReportTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "BUNDLE_COLUMNS",
-    "BundleLoad",
-    "KeyLoad",
-    "broker_row",
-    "bundle_load",
-    "bundle_rows",
-    "key_load",
-]
-
 BUNDLE_COLUMNS: Final = {
     "bundle": "string",
     "broker": "string",

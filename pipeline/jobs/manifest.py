@@ -17,20 +17,6 @@ from pipeline.errors import OptionsError
 from pipeline.jobs.errors import BrokenExportError
 from pipeline.offsets import Offset, Offsets, offset_from_json, offset_to_json
 
-__all__ = [
-    "FORMAT",
-    "MANIFESTS",
-    "REPLAYS",
-    "DataFile",
-    "ExportedRange",
-    "Manifest",
-    "check_chain",
-    "ends_of",
-    "file_name",
-    "number_of",
-    "run_folder",
-]
-
 FORMAT: Final = "magnetar-export"
 VERSION: Final = 1
 MANIFESTS: Final = "_manifests"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pipeline.jobs.load import BundleLoad, KeyLoad
 
-__all__ = ["FORMATS", "check_file", "draw_backlog", "draw_bundles", "draw_keys"]
-
 FORMATS: Final = (".svg", ".png", ".pdf")
 BARS_MAX: Final = 25
 _BARS_MIN: Final = 4

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Progress", "StageProgress", "line_of"]
-
 _TTY_S: Final = 0.5
 _LINES_S: Final = 5.0
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -32,8 +32,6 @@ from pipeline.jobs.spark_errors import spark_errors
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["ReplayResult", "ReplaySettings", "default_name", "replay"]
-
 _IDS: Final = ("ledgerId", "entryId", "batchIndex")
 _SENT: Final = ("key", "value", "properties", "eventTime", "deliverAt", "orderingKey")
 """Columns that become parts of a message, if they are there; ``value`` must be."""

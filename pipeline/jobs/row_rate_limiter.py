@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["RowRateLimiter"]
-
 
 class RowRateLimiter:
     """Spreads rows evenly over time; a late start isn't made up for by a burst.

@@ -8,8 +8,6 @@ from typing import Final
 
 import mmh3
 
-__all__ = ["SLOTS", "SkewStats", "gini", "range_loads", "skew_stats", "slot_of"]
-
 SLOTS: Final = 65_536
 """Key_Shared spreads the slots 1 to 65,535 over its consumers."""
 _POSITIVE: Final = 0x7FFF_FFFF

@@ -11,8 +11,6 @@ import pipeline.errors
 from pipeline.errors import PipelineError
 from pipeline.jobs.errors import JobError
 
-__all__ = ["reason_of", "spark_errors"]
-
 _OURS: Final = re.compile(r"\bpipeline\.errors\.(\w+): (.+)")
 _CAUSED: Final = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 _TEXT_MAX: Final = 600

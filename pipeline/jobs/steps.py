@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pipeline.offsets import Offset, Offsets
 from pipeline.plan import EntryRange
 
-__all__ = ["cut_step"]
-
 
 def cut_step(
     waiting: Mapping[str, tuple[Sequence[EntryRange], Offset]], bytes_max: int

@@ -10,8 +10,6 @@ from typing import Any
 
 from pipeline.jobs.errors import JobError
 
-__all__ = ["ReportTable", "age_text"]
-
 Row = Mapping[str, Any]
 
 

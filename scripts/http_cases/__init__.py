@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NS", "STATUS_ONLY", "Case", "Raw", "Step", "T"]
-
 Case = tuple[str, str, Any, str]
 """Method, path, JSON body, Raw or None, note of a known difference or the empty text; or CLIENTS,
 what they do, a Step, the empty text.

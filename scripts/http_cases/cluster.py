@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from http_cases import NS, Case, T
 
-__all__ = ["requests"]
-
 C = "/admin/v2/clusters"
 B = "/admin/v2/brokers"
 S = "/admin/v2/broker-stats"

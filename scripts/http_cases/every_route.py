@@ -11,8 +11,6 @@ from typing import Any
 
 from http_cases import NS, STATUS_ONLY, Case, Raw, T
 
-__all__ = ["NEEDS_DOCUMENT", "requests"]
-
 NEEDS_DOCUMENT = True
 
 # What stands for a name in a path when nothing is wrong with it; others get their own name.

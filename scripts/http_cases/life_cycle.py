@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from http_cases import NS, Case, T
 
-__all__ = ["requests"]
-
 CLUSTERS = {"allowedClusters": ["standalone"]}
 EARLIEST = {"ledgerId": -1, "entryId": -1}
 MESSAGES = {"messages": [{"payload": "x"}, {"payload": "y", "key": "k"}]}

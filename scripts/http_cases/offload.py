@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from http_cases import NS, Case, T
 
-__all__ = ["requests"]
-
 FIRST = {"ledgerId": 0, "entryId": 0, "partitionIndex": -1}
 FILESYSTEM = {"managedLedgerOffloadDriver": "filesystem"}
 UNSET = "known: 204 for what isn't set"

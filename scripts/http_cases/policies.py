@@ -6,8 +6,6 @@ from typing import Any
 
 from http_cases import NS, Case, T
 
-__all__ = ["requests"]
-
 UNSET = "known: 204 for what isn't set"
 NULL = "known: null is no number and no boolean"
 NOT_HERE = "known: refused until the feature exists"

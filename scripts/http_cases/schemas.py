@@ -8,8 +8,6 @@ from typing import Any
 
 from http_cases import NS, Case, T
 
-__all__ = ["requests"]
-
 ORDER = {
     "type": "record",
     "name": "Order",

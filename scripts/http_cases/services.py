@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from http_cases import Case
 
-__all__ = ["requests"]
-
 
 def requests(tenant: str) -> list[Case]:
     v2, v3, ns = "/admin/v2", "/admin/v3", f"{tenant}/ns"

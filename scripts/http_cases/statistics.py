@@ -21,8 +21,6 @@ import pulsar
 
 from http_cases import NS, Case, Step, T
 
-__all__ = ["requests", "view"]
-
 EXPLAINED: Final = {
     "ownerBroker": "another server",
     "oldestBacklogMessageAgeSeconds": "known at once, not at the next check",

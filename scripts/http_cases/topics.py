@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from http_cases import NS, Case, T
 
-__all__ = ["requests"]
-
 EARLIEST = {"ledgerId": -1, "entryId": -1}
 LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 MESSAGES = {"messages": [{"payload": "x"}, {"payload": "y", "key": "k"}, {"payload": "z"}]}

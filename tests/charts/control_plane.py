@@ -26,8 +26,6 @@ from typing import Any, Final
 from tests.charts.live.api import ApiServer
 from tests.charts.renderings import CHART, Object
 
-__all__ = ["ControlPlane", "LoadBalancers", "missing_tools", "options", "uids", "until"]
-
 WAIT_S: Final = 180.0  # for what takes seconds on a quiet machine
 _HELM_WAIT: Final = "5m"
 

@@ -7,8 +7,6 @@ import json
 from tests.charts.control_plane import ControlPlane, until
 from tests.charts.renderings import Object
 
-__all__ = ["Installed"]
-
 
 class Installed:
     """One release in one namespace."""

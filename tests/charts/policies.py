@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from tests.charts.renderings import Object
 
-__all__ = ["RULES", "amount", "containers_of", "faults", "pods_of", "workloads"]
-
 _WORKLOADS: Final = ("StatefulSet", "Deployment")
 _CLUSTER_WIDE: Final = ("ClusterRole", "ClusterRoleBinding")
 # A Service is a label of DNS, a workload's name with what Kubernetes adds is a label of its pods.

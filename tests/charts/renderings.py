@@ -20,12 +20,6 @@ from typing import Any, TypeAlias
 
 import yaml
 
-__all__ = [
-    *("CHART", "KUBERNETES", "REFUSALS", "VALUES"),
-    *("Object", "Refusal", "Rendering"),
-    *("helm_template", "objects_of", "refusals_digest", "refused"),
-]
-
 Object: TypeAlias = dict[str, Any]
 """One Kubernetes object, as YAML has it."""
 

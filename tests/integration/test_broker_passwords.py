@@ -20,13 +20,13 @@ import httpx
 import pulsar
 import pytest
 
+from bookkeeper.auth.tokens import Principal
 from broker.auth import password_checks
 from broker.auth.authenticator import Authenticator
 from broker.auth.basic import BasicProvider
 from broker.auth.chain import Credentials, ProviderChain
 from broker.auth.errors import TooManyChecksError
 from broker.auth.password_checks import PasswordChecks
-from broker.auth.provider import Principal
 from broker.errors import AuthenticationError
 from broker.http.authentication import AuthenticationMiddleware
 from broker.protocol import pulsar_api_pb2 as pb

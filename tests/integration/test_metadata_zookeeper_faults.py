@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from metadata.coordination import LeaderElection, LeaderState, ResourceLock
 from metadata.errors import (
     MetadataError,
     OutcomeUnknownError,
     SessionLostError,
     ValueTooLargeError,
 )
-from metadata.recipes import CachedValues, LeaderElection, LeaderState, ResourceLock
+from metadata.recipes import CachedValues
 from metadata.store import VALUE_BYTES_MAX, EventType, MetadataEvent, SessionEvent
 from metadata.zookeeper.settings import ZooKeeperSettings
 from metadata.zookeeper.store import ZooKeeperStore

@@ -14,15 +14,14 @@ import subprocess
 from pathlib import Path
 
 from tests.failing_operations import (
-    FAULTS,
     LACKING,
     Call,
-    Fault,
     Judge,
     calls_of,
     document,
     way_of,
 )
+from tests.failing_world import FAULTS, Fault
 
 COUNT = os.environ.get("MAGNETAR_FAILURES", "24")
 ONLY = os.environ.get("MAGNETAR_FAILURES_ONLY", "")

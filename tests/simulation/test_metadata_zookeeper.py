@@ -15,8 +15,9 @@ from unittest import mock
 
 import pytest
 
+from metadata.coordination import ResourceLock
 from metadata.errors import MetadataError, NotFoundError, OutcomeUnknownError
-from metadata.recipes import CachedValues, IdGenerator, ResourceLock
+from metadata.recipes import CachedValues, IdGenerator
 from metadata.store import SessionEvent
 from metadata.zookeeper import connection
 from metadata.zookeeper.settings import ZooKeeperSettings

@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
             for name in ("client_auth", "admin_client", "errors", "loop_thread")
         ),
     },
-    "magnetar": {"broker"},
+    "magnetar": {"broker", "bookkeeper.auth.keys"},
 }
 
 # Modules of the project that are cores; a folder stands for all modules in it.

@@ -9,8 +9,6 @@ from importlib import import_module
 
 from broker.cli.admin_commands.model import AdminCommand
 
-__all__ = ["GROUPS", "commands_of"]
-
 GROUPS: dict[str, tuple[str, str]] = {
     "tenants": ("tenants", "tenants and their clusters"),
     "clusters": ("clusters", "clusters, peers and failure domains"),

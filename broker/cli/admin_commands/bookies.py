@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from broker.cli.admin_commands.model import AdminCommand, Option
 
-__all__ = ["WORDS"]
-
 _RACKS = "/admin/v2/bookies/racks-info"
 _GROUPS = "/admin/v2/resourcegroups"
 _QUOTAS = "/admin/v2/resource-quotas"

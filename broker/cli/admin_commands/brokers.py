@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from broker.cli.admin_commands.model import AdminCommand, Option
 
-__all__ = ["WORDS"]
-
 _PATH = "/admin/v2/brokers"
 _STATS = "/admin/v2/broker-stats"
 _CONFIG = Option(("-c", "--config"), "path:name", "the setting", required=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from broker.cli.admin_commands.model import AdminCommand, Option
 
-__all__ = ["WORDS"]
-
 _PATH = "/admin/v2/clusters/{cluster}"
 _DOMAIN = _PATH + "/failureDomains/{domain}"
 _POLICY = _PATH + "/namespaceIsolationPolicies/{policy}"

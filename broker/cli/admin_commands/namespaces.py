@@ -22,8 +22,6 @@ from broker.cli.admin_commands.policies import (
     switch,
 )
 
-__all__ = ["WORDS"]
-
 _PATH = "/admin/v2/namespaces/{namespace}"
 _N = ("namespace",)
 _FORCE = Option(("-f", "--force"), "query:force", "with everything in it", "true")

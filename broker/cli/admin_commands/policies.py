@@ -6,25 +6,6 @@ from dataclasses import dataclass
 
 from broker.cli.admin_commands.model import AdminCommand, Option, either
 
-__all__ = [
-    "BACKLOG_TYPE",
-    "ENTRY_FILTERS",
-    "STRATEGY",
-    "PolicyCommands",
-    "backlog_quota",
-    "commands_of_policies",
-    "delayed_delivery",
-    "dispatch_rate",
-    "inactive_topics",
-    "number",
-    "offload_policies",
-    "persistence",
-    "publish_rate",
-    "retention",
-    "subscribe_rate",
-    "switch",
-]
-
 BACKLOG_TYPE = Option(
     ("-t", "--type"),
     "query:backlogQuotaType",

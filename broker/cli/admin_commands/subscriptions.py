@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from broker.cli.admin_commands.model import AdminCommand, Option
 
-__all__ = ["TOPIC_WORDS", "WORDS"]
-
 _TOPIC = "/admin/v2/{topic}"
 _PATH = _TOPIC + "/subscription/{subscription}"
 _T = ("topic",)

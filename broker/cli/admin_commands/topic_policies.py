@@ -22,8 +22,6 @@ from broker.cli.admin_commands.policies import (
     switch,
 )
 
-__all__ = ["WORDS"]
-
 _PATH = "/admin/v2/{topic}"
 _T = ("topic",)
 _GLOBAL = Option(("-g", "--global"), "query:isGlobal", "of all clusters", "true")

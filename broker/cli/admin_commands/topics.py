@@ -5,8 +5,6 @@ from __future__ import annotations
 from broker.cli.admin_commands.model import AdminCommand, Option
 from broker.cli.admin_commands.subscriptions import TOPIC_WORDS
 
-__all__ = ["WORDS"]
-
 _PATH = "/admin/v2/{topic}"
 _T, _N = ("topic",), ("namespace",)
 _FORCE = Option(("-f", "--force"), "query:force", "also with clients", "true")

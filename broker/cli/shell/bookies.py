@@ -18,8 +18,6 @@ from broker.cli.shell.cluster import ShellContext, ShellOutput
 from metadata.errors import NotFoundError
 from metadata.paths import decode_name, encode_name
 
-__all__ = ["book_info", "cookie", "format_metadata", "instance", "list_bookies", "simple_test"]
-
 _LEDGERS_ROOT = "/ledgers"
 
 

@@ -25,8 +25,6 @@ from broker.placement_settings import check_placement, placement_config
 from metadata.factory import connect_store
 from metadata.store import MetadataStore
 
-__all__ = ["ShellContext", "ShellOutput", "open_cluster"]
-
 
 class ShellOutput:
     """What an action says: text for people, or JSON, an object a line."""

@@ -16,8 +16,6 @@ from bookkeeper.replication.registrations import read_registered
 from broker.cli.errors import CliError
 from broker.cli.shell.cluster import ShellContext, ShellOutput
 
-__all__ = ["delete_ledger", "list_ledgers", "read_ledger", "show_metadata", "verify_ledger"]
-
 
 async def list_ledgers(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
     async for found in cluster.ledgers.ranges():

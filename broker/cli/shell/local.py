@@ -13,8 +13,6 @@ from bookkeeper.storage.os_file_system import OsDirectoryLock
 from broker.cli.errors import CliError
 from broker.cli.shell.cluster import ShellOutput
 
-__all__ = ["format_bookie", "list_files"]
-
 _LOCK = "lock"  # held by a running bookie in each of its directories
 _MARKS = ("cookie.json", "directory.json", _LOCK, "journal", "entry-log", "index")
 

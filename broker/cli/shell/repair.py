@@ -23,17 +23,6 @@ from bookkeeper.replication.zone_store import ZoneStore
 from broker.cli.errors import CliError
 from broker.cli.shell.cluster import ShellContext, ShellOutput, clock_ms
 
-__all__ = [
-    "auditor",
-    "auto_recovery",
-    "decommission_bookie",
-    "list_under_replicated",
-    "lost_bookie_delay",
-    "recover",
-    "trigger_audit",
-    "zones",
-]
-
 
 async def auto_recovery(
     cluster: ShellContext, options: argparse.Namespace, out: ShellOutput

@@ -13,8 +13,6 @@ from broker.http.policy_access import ABSENT, namespace_policies
 from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, TextResponse, no_content
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
 

@@ -17,8 +17,6 @@ from broker.placement_settings import policy_of
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/bookies", tags=["bookies"])
 
 

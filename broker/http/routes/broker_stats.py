@@ -18,8 +18,6 @@ from broker.service.persistent_topic import PersistentTopic
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/broker-stats", tags=["brokers"])
 
 _SLICE: Final = 16

@@ -15,8 +15,6 @@ from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, TextResponse, no_content
 from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2", tags=["brokers"])
 
 HEALTH_TIMEOUT_S = 30.0

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
     from bundles.hash_ranges import NamespaceBundles
 
-__all__ = ["bundle_errors", "router"]
-
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
 _ABSENT: dict[int | str, dict[str, Any]] = {

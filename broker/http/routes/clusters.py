@@ -20,8 +20,6 @@ from loadbalance.errors import InvalidDocumentError
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/clusters", tags=["clusters"])
 
 _EXAMPLE = {

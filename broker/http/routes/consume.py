@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from broker.http.value_schemas import DecodedValue, ValueSchemas
     from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["messages"])
 
 _SUBSCRIPTION = "/topics/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}"

@@ -18,8 +18,6 @@ from broker.http.compression import accepts_gzip
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 _PACKAGE: Final = "fastapi_swagger.resources"

@@ -11,8 +11,6 @@ from broker.http.dependencies import Service
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse, TextResponse
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["health"])
 
 

@@ -16,8 +16,6 @@ from bundles.errors import BundleError
 from bundles.lookup import BrokerLookup
 from bundles.ownership import Redirect
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/lookup/v2", tags=["lookup"])
 
 _EXAMPLE = {

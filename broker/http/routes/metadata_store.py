@@ -9,8 +9,6 @@ from fastapi import APIRouter, Query, Response
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/metadata", tags=["brokers"])
 
 

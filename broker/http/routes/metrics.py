@@ -11,8 +11,6 @@ from broker.http.compression import allow_compression
 from broker.http.dependencies import Service
 from broker.http.metrics import metrics_pieces
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["metrics"])
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"

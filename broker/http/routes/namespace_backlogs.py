@@ -21,8 +21,6 @@ from broker.service.broker_client import BrokerCall, BrokerRefusedError, topic_p
 from broker.service.broker_service import BrokerService
 from broker.service.persistent_subscription import PersistentSubscription
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["namespaces"])
 
 logger = logging.getLogger(__name__)

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from broker.service.broker_service import BrokerService
 
-__all__ = ["check_clusters", "router"]
-
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
 _NS: Final = "/{tenant}/{namespace}"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from broker.policies.effective import EffectivePolicies
     from broker.policies.table import Policy
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["namespaces"])
 
 

@@ -37,8 +37,6 @@ from broker.service.broker_service import BrokerService
 from bundles.errors import InvalidBundleError
 from bundles.hash_ranges import BUNDLES_MAX, NamespaceBundles
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
 _EXAMPLE = {"replication_clusters": ["standalone"], "bundles": {"numBundles": 4}}

@@ -21,8 +21,6 @@ from broker.http.rest_produce import MESSAGES_MAX, RestPublishers, parse_message
 from broker.http.value_schemas import STRING
 from broker.protocol.topic_name import TopicName
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["messages"])
 
 _MESSAGE: dict[str, Any] = {

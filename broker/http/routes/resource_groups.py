@@ -10,8 +10,6 @@ from broker.http.dependencies import Service
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/resourcegroups", tags=["resource quotas"])
 
 Group = Annotated[str, Path(description="Resource group", examples=["analytics"])]

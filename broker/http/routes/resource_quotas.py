@@ -17,8 +17,6 @@ from broker.service.cluster_documents import DEFAULT_QUOTA
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/resource-quotas", tags=["resource quotas"])
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from broker.service.schemas.definition import StoredSchema
     from broker.service.schemas.registry import SchemaRules
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"])
 
 

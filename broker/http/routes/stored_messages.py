@@ -24,8 +24,6 @@ from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["persistent topics"])
 
 _Id = Annotated[int, Path(ge=0, lt=2**63)]

@@ -37,8 +37,6 @@ from broker.service import subscription_admin
 from broker.service.persistent_subscription import PersistentSubscription
 from managed_ledger.position import format_position
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["subscriptions"])
 
 _Seconds = Annotated[int, Path(ge=0, lt=2**31, description="Age in seconds", examples=[3600])]

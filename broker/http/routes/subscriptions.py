@@ -37,8 +37,6 @@ from broker.service import subscription_admin
 from broker.service.persistent_subscription import PersistentSubscription
 from managed_ledger.position import EARLIEST, LATEST, Position
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["subscriptions"])
 
 _Text = str | None

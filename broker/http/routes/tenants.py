@@ -16,8 +16,6 @@ from broker.http.scatter_gather import Spread
 from broker.protocol.topic_name import valid_namespace_part
 from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
 
 

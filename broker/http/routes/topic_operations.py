@@ -29,8 +29,6 @@ from broker.service.broker_service import BrokerService
 from broker.service.persistent_topic import PersistentTopic
 from managed_ledger.offload.errors import OffloadBusyError, OffloadError
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["topics"])
 
 _ABSENT: dict[int | str, dict[str, Any]] = {501: {"description": "This broker can't do it"}}

@@ -25,8 +25,6 @@ from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 from broker.service.topic_directory import partitions_max
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["topics"])
 
 _PARTITIONS_TYPE = "application/vnd.partitioned-topic-metadata+json"

@@ -16,8 +16,6 @@ from broker.protocol.topic_name import TopicName
 from broker.service import topic_permissions
 from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["topics"])
 
 Action = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(prefix=TOPIC, tags=["topic policies"])
 
 Document = dict[str, Any]

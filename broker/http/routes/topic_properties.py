@@ -23,8 +23,6 @@ from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 from broker.service.persistent_topic import PersistentTopic
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["topics"])
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {

@@ -11,8 +11,6 @@ from broker.http.long_answers import in_pieces
 from broker.http.topic_access import OF_PARTITIONED, TOPIC, persistent
 from broker.http.topic_segments import topic_segments
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["persistent topics"])
 
 _EXAMPLE: dict[str, Any] = {

@@ -47,8 +47,6 @@ from broker.service.topic_stats import (
 )
 from managed_ledger.stored_info import read_stored
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["topics"])
 
 _Text = str | None

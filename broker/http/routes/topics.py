@@ -28,8 +28,6 @@ from broker.http.topic_access import (
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["topics"])
 
 _Text = str | None

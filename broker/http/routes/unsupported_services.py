@@ -12,8 +12,6 @@ from fastapi import APIRouter, Response
 
 from broker.http.errors import error_response
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["absent services"], include_in_schema=False)
 
 _METHODS: Final = ["GET", "PUT", "POST", "DELETE"]

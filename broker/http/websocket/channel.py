@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from starlette.websockets import WebSocket
 
-__all__ = ["WebSocketChannel"]
-
 logger = logging.getLogger(__name__)
 
 # RFC 6455 forbids Pulsar's close codes 1 to 8 on the wire (http-api 6.4): ours are 4001 to 4008.

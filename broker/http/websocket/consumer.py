@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
 
-__all__ = ["ConsumerSession", "ReaderSession", "message_json"]
-
 logger = logging.getLogger(__name__)
 
 _BAD_JSON, _UNKNOWN = 3, 8

@@ -14,8 +14,6 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["FieldError", "base64_bytes", "flag", "iso_millis", "text", "time_ms", "whole"]
-
 _WHOLE_MAX: Final = 2**62
 _LAST_MS: Final = 253_402_300_799_999  # of the year 9999
 _DIGITS: Final = re.compile(r"-?[0-9]{1,19}")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from starlette.routing import WebSocketRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["WebSocketMiddleware"]
-
 
 class WebSocketMiddleware:
     """Nothing of a WebSocket goes further; layers that it needs lie outside of this one."""

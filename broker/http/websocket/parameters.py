@@ -10,15 +10,14 @@ import orjson
 
 from broker.http.errors import ApiError
 from broker.http.local_producer import java_string_hash, murmur_hash
-from broker.http.messages import COMPRESSIONS, MessageIdError, parse_message_id
+from broker.http.messages import MessageIdError, parse_message_id
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.compression import COMPRESSIONS
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-__all__ = ["ConsumerParameters", "ProducerParameters", "ReaderParameters", "add_encryption_key"]
 
 T = TypeVar("T")
 QUEUE_SIZE_MAX = 1000

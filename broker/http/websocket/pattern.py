@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
 
-__all__ = ["TOPICS_MAX", "NamePattern", "PatternSession", "TopicAuthorizer"]
-
 logger = logging.getLogger(__name__)
 
 TOPICS_MAX: Final = 1_000

@@ -16,7 +16,6 @@ import orjson
 
 from broker.http.internal_producer import InternalProducer
 from broker.http.messages import (
-    COMPRESSIONS,
     HEAVY_BYTES,
     OutgoingMessage,
     encode_batch,
@@ -26,6 +25,7 @@ from broker.http.messages import (
 from broker.http.websocket.fields import FieldError, base64_bytes, flag, text, time_ms, whole
 from broker.http.websocket.parameters import add_encryption_key
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.compression import COMPRESSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from broker.protocol.topic_name import TopicName
     from broker.service.access_control import Right
     from broker.service.broker_service import BrokerService
-
-__all__ = ["ProducerSession"]
 
 _BAD_JSON, _BAD_ENCODING, _UNKNOWN = 3, 7, 8
 _SHRUNK_AT_MOST, _BATCHED_BYTES_MIN = 16, 6  # by compression; of a message in a batch

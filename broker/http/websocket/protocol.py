@@ -17,8 +17,6 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CorkedWebSocketProtocol", "text_frame_head"]
-
 ABORT_S = 15.0
 """After the end of a session; the close handshake has ten of them (uvicorn)."""
 _SLICE_BYTES = 4 * 1024

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from broker.service.access_control import AccessControl, Right
     from broker.service.broker_service import BrokerService
 
-__all__ = ["unknown_route", "websocket_routes"]
-
 logger = logging.getLogger(__name__)
 
 _NOT_AUTHORIZED = CLOSE_BASE + 6  # http-api 6.4

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     OnChange = Callable[[TopicName | None, bool], None]
 
-__all__ = ["TopicChanges"]
-
 
 class TopicChanges:
     """Of one broker; watches the metadata store from the first listener on."""

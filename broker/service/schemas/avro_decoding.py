@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from broker.service.schemas.value_errors import ValueCodecError
 
-__all__ = ["DEPTH_MAX", "EMPTY_VALUES_MAX", "AvroReader", "empty_values"]
-
 EMPTY_VALUES_MAX: Final = 1_000
 """Values without bytes that a definition may put beside each other."""
 DEPTH_MAX: Final = 200

@@ -20,8 +20,6 @@ from avro.schema import RecordSchema, Schema, make_avsc_object
 
 from broker.errors import InvalidSchemaError
 
-__all__ = ["canonical_text", "parse_avro", "why_unreadable", "without_logical"]
-
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}

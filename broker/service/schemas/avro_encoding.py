@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from broker.service.schemas.value_errors import ValueCodecError
 
-__all__ = ["shape"]
-
 _INTS: Final = {"int": 2**31, "long": 2**63}
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _MISSING: Final = object()

@@ -30,8 +30,6 @@ from broker.service.schemas.avro_definition import parse_avro, without_logical
 from broker.service.schemas.avro_encoding import shape
 from broker.service.schemas.value_errors import ValueCodecError
 
-__all__ = ["AvroCodec", "JsonCodec", "check_empty_values"]
-
 # One item at a time is read: a value of this size may take a second.
 DECODE_BYTES_MAX: Final = 1024 * 1024
 _NESTED: Final = (dict, list)

@@ -21,8 +21,6 @@ from broker.service.schemas.definition import (
 from broker.service.schemas.key_value import split_key_value
 from broker.service.schemas.protobuf_native import root_message
 
-__all__ = ["Strategy", "check_consumer", "check_evolution", "same_definition", "validate"]
-
 
 class Strategy(Enum):
     """How a new version must relate to older ones (namespace policy, http-api 3.2)."""

@@ -13,19 +13,6 @@ from typing import Final
 from broker.errors import InvalidSchemaError
 from broker.protocol import pulsar_api_pb2 as pb
 
-__all__ = [
-    "AUTO_CONSUME",
-    "AVRO_FORMS",
-    "DEFINITION_BYTES_MAX",
-    "SCHEMA_TYPES",
-    "SchemaDefinition",
-    "StoredSchema",
-    "definition_of",
-    "fill_wire",
-    "parse_version",
-    "version_bytes",
-]
-
 _VERSION = struct.Struct(">q")
 DEFINITION_BYTES_MAX: Final = 512 * 1024
 """Of one definition with its properties: what must be parsed while a client waits."""

@@ -19,8 +19,6 @@ from broker.errors import BrokerMetadataError, IncompatibleSchemaError
 from broker.service.schemas.definition import SchemaDefinition, StoredSchema
 from metadata.store import VALUE_BYTES_MAX
 
-__all__ = ["HISTORY_BYTES_MAX", "VERSIONS_MAX", "SchemaHistory", "is_large"]
-
 VERSIONS_MAX: Final = 2_000
 HISTORY_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of all definitions of one topic together, uncompressed: they are kept in memory while in use."""

@@ -10,8 +10,6 @@ import orjson
 from broker.errors import InvalidSchemaError
 from broker.service.schemas.definition import SCHEMA_TYPES, SchemaDefinition
 
-__all__ = ["is_separated", "join_parts", "join_texts", "split_key_value", "texts_of"]
-
 _LENGTH: Final = struct.Struct(">i")
 
 

@@ -9,8 +9,6 @@ from typing import Final
 
 from broker.errors import BrokerError, BrokerMetadataError
 
-__all__ = ["OPERATIONS", "NamespaceSchemas", "SchemaMetrics"]
-
 OPERATIONS: Final = ("get", "put", "del")
 
 

@@ -18,8 +18,6 @@ from typing import Any, Final
 
 from broker.service.schemas.value_errors import ValueCodecError
 
-__all__ = ["primitive_codec"]
-
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _FRACTION: Final = re.compile(r"(.*:[0-9]{2})[.,]([0-9]{1,9})(.*)", re.DOTALL)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()

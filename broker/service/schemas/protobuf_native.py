@@ -12,8 +12,6 @@ from google.protobuf.message import DecodeError
 
 from broker.errors import InvalidSchemaError
 
-__all__ = ["root_message"]
-
 _INVALID: Final = "Invalid schema definition data for PROTOBUF_NATIVE schema"
 
 

@@ -14,8 +14,6 @@ from broker.errors import InvalidSchemaError
 from broker.service.schemas.protobuf_native import root_message
 from broker.service.schemas.value_errors import ValueCodecError
 
-__all__ = ["ProtobufCodec"]
-
 _DEPTH_MAX: Final = 100
 DECODE_BYTES_MAX: Final = 1024 * 1024
 

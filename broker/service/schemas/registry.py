@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from broker.service.schemas.definition import SchemaDefinition, StoredSchema
     from metadata.store import MetadataStore, Versioned
 
-__all__ = ["SCHEMAS", "SchemaRegistry", "SchemaRules"]
-
 T = TypeVar("T")
 
 SCHEMAS: Final = "/schemas"

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from broker.service.schemas.definition import SchemaDefinition
     from broker.service.topic import Topic
 
-__all__ = ["admit_consumer", "admit_producer", "rules_of"]
-
 
 def rules_of(policies: EffectivePolicies) -> SchemaRules:
     """A topic's or namespace's rules."""

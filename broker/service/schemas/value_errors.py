@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ValueCodecError"]
-
 
 class ValueCodecError(ValueError):
     """The text is no value of the schema, or the bytes aren't what it writes."""

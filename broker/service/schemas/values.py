@@ -18,8 +18,6 @@ from broker.service.schemas.value_errors import ValueCodecError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KeyValueCodec", "ValueCodec", "ValueCodecError", "codec_of"]
-
 _LENGTH: Final = struct.Struct(">i")
 
 

@@ -14,8 +14,6 @@ import yaml
 
 from tests.charts.renderings import Object
 
-__all__ = ["ApiError", "ApiServer", "Gone"]
-
 _WATCH_S: Final = 10  # of one request; the next one goes on where it ended
 _PATCH: Final = "application/strategic-merge-patch+json"
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.charts.control_plane import missing_tools
 
-__all__ = ["NEEDS_LIVE"]
-
 _TOOLS: Final = ("ip", "unshare", "nsenter", "setpriv", "chroot", "mount", "java", "openssl")
 
 

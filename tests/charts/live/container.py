@@ -14,8 +14,6 @@ from tests.charts.live.probes import Health
 from tests.charts.live.sandbox import Process, Sandbox
 from tests.charts.renderings import Object
 
-__all__ = ["Container", "now_text"]
-
 _BACK_OFF_S: Final = 10.0  # before the second restart; doubled each time
 _BACK_OFF_MAX_S: Final = 300.0
 _FORGIVEN_AFTER_S: Final = 600.0

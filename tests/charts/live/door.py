@@ -10,8 +10,6 @@ from typing import Final
 
 from tests.charts.live.network import API_ADDRESS
 
-__all__ = ["ApiDoor"]
-
 _CHUNK_BYTES: Final = 65_536
 _CONNECT_S: Final = 10.0
 

@@ -24,8 +24,6 @@ from tests.charts.live.sandbox import prepare_image
 from tests.charts.live.volumes import Provisioner
 from tests.charts.renderings import Object
 
-__all__ = ["Kubelet"]
-
 _logger = logging.getLogger(__name__)
 _CAPACITY: Final = {"cpu": "32", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi"}
 _LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

@@ -12,8 +12,6 @@ from tests.charts.control_plane import until
 from tests.cluster_traffic import TopicTraffic, start_traffic
 from tests.history_judge import check_numbers
 
-__all__ = ["QUIET", "Load"]
-
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 _TOPICS = 4
 _DRAIN_S = 300.0

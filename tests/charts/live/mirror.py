@@ -10,8 +10,6 @@ from collections.abc import Callable
 from tests.charts.live.api import ApiError, ApiServer
 from tests.charts.renderings import Object
 
-__all__ = ["Mirror"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from typing import Final
 from tests.charts.live.network import BRIDGE_ADDRESS
 from tests.charts.renderings import Object
 
-__all__ = ["NameServer", "answer", "resolver_configuration"]
-
 _HEADER: Final = struct.Struct("!6H")
 _TTL_S: Final = 5
 _ADDRESS: Final = 1  # RFC 1035: the type A

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["API_ADDRESS", "BRIDGE_ADDRESS", "PodNetwork", "enter", "run"]
-
 BRIDGE: Final = "pods"
 _CUT_BRIDGE: Final = "cut"
 # Else a bridge has the lowest of its ports' addresses, which changes as pods come and go.

@@ -24,8 +24,6 @@ from tests.charts.live.volumes import NotThereYet, make_volumes, refresh_volumes
 from tests.charts.renderings import Object
 from tests.child_process import suspend
 
-__all__ = ["Pod", "Surroundings"]
-
 _logger = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
 _TOLD_S: Final = 5.0  # a status that couldn't be reported is tried again

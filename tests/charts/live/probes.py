@@ -13,8 +13,6 @@ from tests.charts.live.network import enter
 from tests.charts.live.sandbox import Process
 from tests.charts.renderings import Object
 
-__all__ = ["Health", "ask"]
-
 _KINDS: Final = ("startup", "liveness", "readiness")
 
 

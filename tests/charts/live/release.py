@@ -11,8 +11,6 @@ from tests.charts.control_plane import ControlPlane
 from tests.charts.live.kubelet import Kubelet
 from tests.charts.renderings import Object
 
-__all__ = ["PATIENCE", "Release", "is_ready"]
-
 PATIENCE: Final = ("--timeout", "9m")
 _COMMAND_S: Final = 120.0
 

@@ -22,8 +22,6 @@ from typing import Final
 from tests.charts.live.names import resolver_configuration
 from tests.charts.renderings import Object
 
-__all__ = ["IMAGE_VARIABLES", "Sandbox", "prepare_image"]
-
 _REPOSITORY: Final = Path(__file__).resolve().parents[3]
 _HOME: Final = "/var/lib/magnetar"
 # ENV of deploy/Dockerfile, with the place where the packages are here.

@@ -16,8 +16,6 @@ import pulsar
 from tests.charts.control_plane import ControlPlane
 from tests.charts.renderings import ROOT
 
-__all__ = ["NAMESPACE", "RELEASE", "Secrets", "commands_of"]
-
 RELEASE = NAMESPACE = "demo"  # of the page's examples
 _PAGE: Final = ROOT / "docs" / "kubernetes.md"
 _BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)

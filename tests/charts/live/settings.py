@@ -11,8 +11,6 @@ from tests.charts.live.network import API_ADDRESS
 from tests.charts.live.volumes import NotThereYet, content_of, value_of_field
 from tests.charts.renderings import Object
 
-__all__ = ["command_of", "expand", "variables_of"]
-
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([-._a-zA-Z0-9]+)\)")
 
 

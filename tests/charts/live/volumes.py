@@ -13,8 +13,6 @@ from typing import Any, Final
 from tests.charts.live.api import ApiServer, Gone
 from tests.charts.renderings import Object
 
-__all__ = ["NotThereYet", "Provisioner", "make_volumes", "refresh_volumes", "value_of_field"]
-
 _DATA: Final = "..data"
 
 

@@ -20,8 +20,6 @@ from loadbalance.model import Move, namespace_of
 from loadbalance.policies import SYSTEM_NAMESPACE, pinned_broker
 from tests.simulation.balancer.world import Leader, World
 
-__all__ = ["Watch"]
-
 _GRACE_S: Final = 1800.0
 
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from tests.simulation.balancer.world import World
 
-__all__ = ["Adversary", "Alternating", "Load", "Moving", "Skewed"]
-
 
 class Load(Protocol):
     def apply(self, world: World) -> None:

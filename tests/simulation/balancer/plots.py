@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-__all__ = ["draw"]
-
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#555555")
 _WIDTH: Final = 760
 _PANEL: Final = 210

@@ -20,8 +20,6 @@ from tests.simulation.balancer.checks import Watch
 from tests.simulation.balancer.loads import Adversary, Alternating, Load, Moving, Skewed
 from tests.simulation.balancer.world import World, WorldConfig
 
-__all__ = ["CAPACITY", "LOADS", "PARTNERS", "Run", "begin", "excess", "is_even"]
-
 #: The placement that goes with each shedder, by the advice of PIP-364.
 PARTNERS: Final = {
     AVG_SHEDDER: AVG_SHEDDER,

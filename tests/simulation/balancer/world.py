@@ -24,8 +24,6 @@ from loadbalance.reporting import report_due
 from loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
 from tests.simulation.balancer.loads import Load
 
-__all__ = ["Leader", "SimBroker", "World", "WorldConfig"]
-
 TICK_S = 20.0
 ROUND_S = 60.0
 

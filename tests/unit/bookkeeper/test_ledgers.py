@@ -18,9 +18,8 @@ from bookkeeper.errors import (
 )
 from bookkeeper.ledgers import Ledgers, connect_ledgers
 from metadata.errors import MetadataError
-from tests.unit.bookkeeper.client.conftest import Cluster, cluster, eventually
-
-__all__ = ["cluster"]  # the fixture
+from tests.unit.bookkeeper.client.conftest import Cluster, eventually
+from tests.unit.bookkeeper.client.conftest import cluster as cluster  # a fixture
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookkeeper.auth import tokens
+from bookkeeper.auth.errors import KeyFormatError
 from bookkeeper.auth.keys import (
     PublicKey,
     VerificationKey,
@@ -27,12 +28,12 @@ from bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
+from bookkeeper.auth.tokens import Principal, TokenRules
 from broker.auth.basic import BasicProvider
-from broker.auth.errors import KeyFormatError
 from broker.auth.htpasswd import parse_htpasswd
 from broker.auth.openid import OpenIdProvider, parse_key_set
-from broker.auth.provider import KeysNeededError, Principal
-from broker.auth.token import TokenProvider, TokenRules, header_of, verified_claims
+from broker.auth.provider import KeysNeededError
+from broker.auth.token import TokenProvider, header_of, verified_claims
 from broker.errors import AuthenticationError
 
 NOW_S = 1_800_000_000.0

@@ -13,16 +13,18 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookkeeper.auth.errors import KeyFormatError
 from bookkeeper.auth.keys import load_secret_key
+from bookkeeper.auth.tokens import Principal, TokenRules
 from broker.auth.authenticator import Authenticator
 from broker.auth.basic import BasicProvider
 from broker.auth.chain import Credentials, ProviderChain
-from broker.auth.errors import KeyFormatError, TooManyChecksError
+from broker.auth.errors import TooManyChecksError
 from broker.auth.openid import OpenIdProvider, parse_discovery, parse_key_set
 from broker.auth.password_checks import PasswordChecks
-from broker.auth.provider import AuthenticationProvider, KeysNeededError, Principal
+from broker.auth.provider import AuthenticationProvider, KeysNeededError
 from broker.auth.provider_factory import build
-from broker.auth.token import TokenProvider, TokenRules
+from broker.auth.token import TokenProvider
 from broker.config import BrokerConfig, ConfigError
 from broker.errors import AuthenticationError, AuthorizationError
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from passlib.hash import apr_md5_crypt, sha256_crypt
 
+from bookkeeper.auth.errors import KeyFormatError
 from broker.auth.basic import BasicProvider
-from broker.auth.errors import KeyFormatError
 from broker.auth.htpasswd import parse_htpasswd
 from broker.auth.password_hashes import verify
 from broker.errors import AuthenticationError

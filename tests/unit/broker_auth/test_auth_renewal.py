@@ -15,13 +15,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from bookkeeper.auth.tokens import Principal
 from broker.auth.authenticator import Authenticator
 from broker.auth.basic import BasicProvider
 from broker.auth.chain import Credentials, ProviderChain
 from broker.auth.file_permissions import KeyFile, complaint
 from broker.auth.key_files import KeyFiles
 from broker.auth.password_checks import PasswordChecks
-from broker.auth.provider import KeysNeededError, Principal
+from broker.auth.provider import KeysNeededError
 from broker.auth.renewal import KeyRenewal
 from broker.config import BrokerConfig
 from broker.errors import AuthenticationError

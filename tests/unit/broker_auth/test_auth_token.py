@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookkeeper.auth.errors import KeyFormatError
 from bookkeeper.auth.keys import (
     PrivateKey,
     VerificationKey,
@@ -24,11 +25,10 @@ from bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
-from broker.auth.errors import KeyFormatError
+from bookkeeper.auth.tokens import Principal, TokenRules
 from broker.auth.key_files import KeyFiles
-from broker.auth.provider import Principal
 from broker.auth.provider_factory import build
-from broker.auth.token import TokenProvider, TokenRules
+from broker.auth.token import TokenProvider
 from broker.config import BrokerConfig
 from broker.errors import AuthenticationError
 

@@ -11,11 +11,9 @@ from broker.dispatch.unacked_budget import UnackedBudget
 from broker.policies.effective import EffectivePolicies
 from broker.protocol.topic_name import TopicName
 from broker.service.consumer import Consumer, SubscribeRequest
-from broker.service.subscription import (
-    NonPersistentSubscription,
-    PersistentSubscription,
-    open_subscription,
-)
+from broker.service.non_persistent_subscription import NonPersistentSubscription
+from broker.service.persistent_subscription import PersistentSubscription
+from broker.service.subscription import open_subscription
 from broker.service.topic_rates import TopicRates
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position

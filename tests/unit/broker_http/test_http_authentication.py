@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bookkeeper.auth.tokens import Principal
 from broker.auth.authenticator import Authenticator
 from broker.auth.chain import ProviderChain
-from broker.auth.provider import Principal
 from broker.errors import AuthenticationError
 from broker.http.authentication import AuthenticationMiddleware
 

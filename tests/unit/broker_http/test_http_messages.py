@@ -6,7 +6,6 @@ import pytest
 
 from broker.http.local_producer import java_string_hash
 from broker.http.messages import (
-    COMPRESSIONS,
     MessageIdError,
     OutgoingMessage,
     UndecodableEntryError,
@@ -18,6 +17,7 @@ from broker.http.messages import (
 )
 from broker.http.websocket.protocol import text_frame_head
 from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.compression import COMPRESSIONS
 from broker.protocol.framing import encode_body
 
 LIMIT = 1 << 20

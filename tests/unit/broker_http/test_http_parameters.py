@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from broker.http.errors import ApiError
-from broker.http.messages import COMPRESSIONS
 from broker.http.partitioned_stats import sum_topic_stats
 from broker.http.raw_path import form_decode
 from broker.http.rest_produce import parse_messages
@@ -16,6 +15,7 @@ from broker.http.websocket.parameters import (
     ProducerParameters,
     ReaderParameters,
 )
+from broker.protocol.compression import COMPRESSIONS
 
 
 def test_defaults_are_pulsars() -> None:

@@ -15,7 +15,8 @@ from broker.service.schemas.avro_decoding import AvroReader, empty_values
 from broker.service.schemas.avro_encoding import _Encoder
 from broker.service.schemas.avro_values import AvroCodec
 from broker.service.schemas.compatibility import validate
-from broker.service.schemas.values import KeyValueCodec, ValueCodec, ValueCodecError, codec_of
+from broker.service.schemas.value_errors import ValueCodecError
+from broker.service.schemas.values import KeyValueCodec, ValueCodec, codec_of
 from tests.unit.broker_schemas.builders import avro, field, record
 
 

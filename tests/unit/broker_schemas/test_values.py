@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from broker.errors import InvalidSchemaError
 from broker.service.schemas.definition import SchemaDefinition
 from broker.service.schemas.key_value import join_parts
-from broker.service.schemas.values import KeyValueCodec, ValueCodec, ValueCodecError, codec_of
+from broker.service.schemas.value_errors import ValueCodecError
+from broker.service.schemas.values import KeyValueCodec, ValueCodec, codec_of
 from tests.unit.broker_schemas.builders import (
     avro,
     field,

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from broker.service.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, PublishMetrics
+from bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations
+from broker.service.metrics import PublishMetrics
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from metadata.embedded import EmbeddedMetadataStore
-from tests.unit.loadbalance.test_manager import BUNDLES, Broker, base, brokers
+from tests.unit.loadbalance.test_manager import BUNDLES, Broker
+from tests.unit.loadbalance.test_manager import base as base  # a fixture
+from tests.unit.loadbalance.test_manager import brokers as brokers  # a fixture
 from tests.unit.metadata.event_log import eventually_equal
-
-__all__ = ["base", "brokers"]  # fixtures
 
 
 async def test_f17_what_a_dead_candidate_was_chosen_for_goes_to_others(

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from metadata.coordination import LeaderElection, LeaderState, ResourceLock
 from metadata.errors import (
     BadVersionError,
     EphemeralParentError,
@@ -20,14 +21,7 @@ from metadata.errors import (
     StoreClosedError,
     ValueTooLargeError,
 )
-from metadata.recipes import (
-    CachedValues,
-    IdGenerator,
-    LeaderElection,
-    LeaderState,
-    ResourceLock,
-    update,
-)
+from metadata.recipes import CachedValues, IdGenerator, update
 from metadata.store import (
     CREATE_ONLY,
     VALUE_BYTES_MAX,

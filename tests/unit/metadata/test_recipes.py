@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from metadata.coordination import LeaderElection, LeaderState, ResourceLock
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import (
     BadVersionError,
@@ -14,14 +15,7 @@ from metadata.errors import (
     OutcomeUnknownError,
     ValueTooLargeError,
 )
-from metadata.recipes import (
-    CachedValues,
-    IdGenerator,
-    LeaderElection,
-    LeaderState,
-    ResourceLock,
-    update,
-)
+from metadata.recipes import CachedValues, IdGenerator, update
 from metadata.store import VALUE_BYTES_MAX, MetadataEvent, Versioned
 from tests.unit.metadata.event_log import EventLog, eventually
 

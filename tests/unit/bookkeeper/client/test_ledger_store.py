@@ -21,9 +21,8 @@ from bookkeeper.ledger_metadata import (
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.errors import OutcomeUnknownError, ValueTooLargeError
 from metadata.store import VALUE_BYTES_MAX, MetadataStore, Versioned
-from tests.unit.bookkeeper.client.conftest import Cluster, cluster, eventually
-
-__all__ = ["cluster"]  # the fixture
+from tests.unit.bookkeeper.client.conftest import Cluster, eventually
+from tests.unit.bookkeeper.client.conftest import cluster as cluster  # a fixture
 
 
 class LossyStore:
