@@ -157,10 +157,12 @@ class ChildProcess:
         for path in self.log_paths():
             if not path.exists():
                 continue
+            offset = self._looked_at.get(path, 0)
             with path.open("rb") as log:
-                log.seek(self._looked_at.get(path, 0))
+                log.seek(offset)
                 said = log.read()
-                self._looked_at[path] = log.tell()
+            said = said[: said.rfind(b"\n") + 1]  # a line that is being written is next time's
+            self._looked_at[path] = offset + len(said)
             found += [f"{path.stem}: {x}" for x in stalls.found_in(said.decode(errors="replace"))]
         return found
 

@@ -48,6 +48,18 @@ def test_a_turn_of_the_loop_alone_may_take_longer(tmp_path: Path) -> None:
     alone = LINE.replace("x.py:1 f", "runners.py:118 run < x.py:1 f")
     said = [alone.format(each, 0, "running") for each in (240, 260)]
     assert stalls.found_in("\n".join(said)) == [said[1]]
+    callback = LINE.replace("x.py:1 f", "x.py:1 f < events.py:84 _run < runners.py:118 run")
+    assert len(stalls.found_in(callback.format(60, 0, "running"))) == 1
+
+
+def test_a_line_that_is_being_written_is_read_whole(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    process, line = ChildProcess(log), LINE.format(70, 0, "running") + "\n"
+    log.write_text(line[:40])
+    assert process.new_stalls() == []
+    log.write_text(line)
+    assert len(process.new_stalls()) == 1
+    assert process.new_stalls() == []
 
 
 def test_a_cluster_s_processes_are_looked_at(tmp_path: Path) -> None:

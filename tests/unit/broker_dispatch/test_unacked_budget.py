@@ -13,6 +13,7 @@ from broker.dispatch.unacked_budget import UnackedBudget
 from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from tests.unit.broker_dispatch.builders import Bench, settle
 from tests.unit.broker_dispatch.doubles import head
+from tests.unit.broker_service.doubles import Broker
 
 BLOCKED = "blockedSubscriptionOnUnackedMsgs"
 
@@ -155,6 +156,21 @@ async def test_batches_count_by_their_messages() -> None:
     bench.subscription.acknowledge(consumer, [(10, 0)])
     assert (budget.total, is_blocked(bench)) == (4, False)
     assert len(sink.got) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "share", "expected"),
+    [(1000, 0.16, (1000, 160)), (1000, 0.5, (1000, 500)), (1000, 0.0, None), (0, 0.16, None)],
+)
+async def test_settings(limit: int, share: float, expected: tuple[int, int] | None) -> None:
+    """As in Pulsar, a share of 0 means no limit."""
+    broker = Broker(
+        max_unacked_messages_per_broker=limit,
+        max_unacked_messages_per_subscription_on_broker_blocked=share,
+    )
+    budget = broker.service.unacked_budget
+    assert (budget and (budget.limit, budget.limit_of_each)) == expected
+    await broker.close()
 
 
 async def test_a_limit_of_one_does_not_end_dispatch() -> None:
