@@ -461,3 +461,27 @@ async def test_a_call_that_a_rate_holds_back_publishes_before_a_later_one(
     await calls[2]
     ids = [int(x["messageId"].split(":")[1]) for each in calls for x in (await each)[0]]
     assert ids == [*range(26)]
+
+
+async def test_a_partition_over_its_rate_holds_back_no_other(
+    deduplicating: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, loop = deduplicating.service, ManualLoop()
+    await service.create_partitioned_topic(NAME, 2)
+    over, other = [await service.get_topic(NAME.partition(n), create=True) for n in (0, 1)]
+    throttle = over.rate_limits.publish = PublishThrottle(Rate(10, 0), cast("Any", loop))
+    throttle.take(100, 0)
+    messages = [OutgoingMessage(b"x", -1, key=key) for key in ("b", "a")]  # partitions 0 and 1
+    publishers = RestPublishers(service)
+    call = asyncio.create_task(publishers.produce(NAME, "p", messages, RAW, 1))
+    await eventually(lambda: other.last_sequence_id("p") == messages[1].sequence_id >= 0)
+    assert not call.done()
+    assert over.last_sequence_id("p") == -1
+    monkeypatch.setattr("broker.http.rest_produce.ANSWER_TIMEOUT_S", 0.05)
+    late = [OutgoingMessage(b"x", -1, key="b")]
+    work = RestPublishers(service).produce(NAME, "q", late, RAW, 1)
+    (refused,), _ = await asyncio.wait_for(work, 60)
+    assert (refused["errorCode"], "rate" in refused["errorMsg"]) == (1, True)
+    loop.advance(60_000)
+    results, _ = await call
+    assert [x["errorCode"] for x in results] == [0, 0]
