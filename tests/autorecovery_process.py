@@ -31,13 +31,11 @@ class AutoRecoveryProcess(ChildProcess):
     def start(self) -> None:
         assert self._process is None
         offset = len(self.log)
-        self._process = self.popen(
-            [
-                *(sys.executable, "-m", "broker.cli.main", "autorecovery"),
-                *("--id", self.name, "--metadata", self._metadata_url),
-                *("--set", "httpServerEnabled=true", "--set", "httpServerPort=0"),
-                *self._options,
-            ]
+        self._process = self.fork(
+            *("broker.cli.main", "autorecovery"),
+            *("--id", self.name, "--metadata", self._metadata_url),
+            *("--set", "httpServerEnabled=true", "--set", "httpServerPort=0"),
+            *self._options,
         )
         self.wait_for_line(_READY, "autorecovery", offset)
         web = _WEB.search(self.log[offset:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 from tests.child_process import ChildProcess
@@ -30,12 +29,10 @@ class BookieProcess(ChildProcess):
         # Not one of the system's: others might take it while this bookie is down.
         self.port = self.port or free_port()
         self._offset = len(self.log)
-        self._process = self.popen(
-            [
-                *(sys.executable, "-m", "broker.cli.main", "bookie"),
-                *("--data", str(self.data), "--metadata", self._metadata_url),
-                *("--port", str(self.port), *self._options),
-            ]
+        self._process = self.fork(
+            *("broker.cli.main", "bookie"),
+            *("--data", str(self.data), "--metadata", self._metadata_url),
+            *("--port", str(self.port), *self._options),
         )
 
     def wait_until_ready(self) -> None:

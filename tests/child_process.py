@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from re import Match, Pattern
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from tests import stalls
+from tests.fork_server import Fork
 
 READY_S_MAX = 60.0
 _STOPPED_S_MAX = 30.0
 ROOT = Path(__file__).parent.parent
+Running: TypeAlias = subprocess.Popen[bytes] | Fork
 
 
 class ChildProcess:
@@ -25,7 +27,7 @@ class ChildProcess:
 
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Running | None = None
         self._looked_at: dict[Path, int] = {}  # bytes of logs, by `new_stalls`
 
     def start(self) -> None:
@@ -73,11 +75,10 @@ class ChildProcess:
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> subprocess.Popen[bytes]:
         """A process that writes to the log."""
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
         own = {**os.environ, "PYTHONUNBUFFERED": "1"}
         if folder != ROOT:
             own.pop(stalls.VARIABLE, None)  # another version doesn't know it
-        stalls.watch(self)
+        self._begin_log()
         with self._log_path.open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -87,6 +88,15 @@ class ChildProcess:
                 cwd=folder,
                 env={**own, **environment},
             )
+
+    def fork(self, *command: str) -> Fork:
+        """As `popen` of ``python -m`` in this tree, but cheap: see `fork_server`."""
+        self._begin_log()
+        return Fork(command, os.environ, ROOT, self._log_path)
+
+    def _begin_log(self) -> None:
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        stalls.watch(self)
 
     def wait_for_line(self, said: Pattern[str], name: str, offset: int) -> Match[str]:
         """The line of the log, behind ``offset``, that says that the process serves."""
@@ -102,7 +112,7 @@ class ChildProcess:
             time.sleep(0.01)
         return ready
 
-    def refusal(self, process: subprocess.Popen[bytes], offset: int) -> str:
+    def refusal(self, process: Running, offset: int) -> str:
         """What a process printed that must end by itself with exit code 1."""
         try:
             code = process.wait(READY_S_MAX)
@@ -114,7 +124,7 @@ class ChildProcess:
         assert "Traceback" not in said, said
         return said
 
-    def take(self) -> subprocess.Popen[bytes]:
+    def take(self) -> Running:
         """The process, which is the caller's from now on."""
         assert self._process is not None
         process, self._process = self._process, None

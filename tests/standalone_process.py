@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.child_process import ROOT, ChildProcess
+from tests.child_process import ROOT, ChildProcess, Running
 from tests.free_port import free_port
 
 MAGNETAR = ("broker.cli.main",)
@@ -81,16 +81,18 @@ class StandaloneProcess(ChildProcess):
         """Options that say where the process keeps what it keeps."""
         return "--data", str(self.data)
 
-    def _launch(self, port: int, web_port: int) -> subprocess.Popen[bytes]:
-        process = self.popen(
-            [
-                *(sys.executable, "-m", *self.command, self.word, *self._place()),
-                *("--bind", "127.0.0.1"),
-                *("--port", str(port), "--web-port", str(web_port)),
-                *self._options,
-            ],
-            folder=self._tree,
+    def _launch(self, port: int, web_port: int) -> Running:
+        command = (
+            *(*self.command, self.word, *self._place()),
+            *("--bind", "127.0.0.1"),
+            *("--port", str(port), "--web-port", str(web_port)),
+            *self._options,
         )
+        process: Running
+        if self.command == MAGNETAR and self._tree == ROOT:
+            process = self.fork(*command)
+        else:
+            process = self.popen([sys.executable, "-m", *command], folder=self._tree)
         if self._files_max is not None:
             limits = (self._files_max, self._files_max)
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)

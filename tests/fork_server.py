@@ -1,0 +1,84 @@
+"""Servers of tests are forks of one process that has imported them: a start costs a tenth so.
+
+Python's own fork server (``multiprocessing``), one of each pytest process. It opens nothing, and
+has no threads. Its children end without ``atexit``; ``magnetar cluster`` and the tests of the
+command line and of installations start real interpreters.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerProcess
+
+_SERVERS: Final = multiprocessing.get_context("forkserver")
+# All that a server imports, early or late, except the module that is run.
+_SERVERS.set_forkserver_preload(
+    [
+        *("broker.cli.server_start", "broker.cli.standalone_command", "broker.cluster_broker"),
+        *("broker.http.app", "broker.http.server", "broker.http.replication_metrics"),
+        *("broker.cli.bookie_command", "bookkeeper.bookie.process"),
+        *("broker.cli.autorecovery_command", "bookkeeper.replication.process"),
+        *("metadata.zookeeper.store", "encodings.idna", "tests.fork_server"),
+    ]
+)
+
+
+class Fork:
+    """What tests use of ``subprocess.Popen``, of a process that the fork server made."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path
+    ) -> None:
+        """``command``: a module and its arguments, as behind ``python -m``."""
+        self._process: ForkServerProcess = _SERVERS.Process(
+            target=_run, args=(command, dict(environment), folder, log), daemon=True
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if (code := self._process.exitcode) is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> None:
+    with log.open("ab") as output:
+        for descriptor in (1, 2):
+            os.dup2(output.fileno(), descriptor)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=True)  # type: ignore[union-attr] # as PYTHONUNBUFFERED
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv[1:] = command[1:]
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
