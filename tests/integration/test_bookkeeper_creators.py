@@ -269,11 +269,16 @@ async def test_of_two_versions_in_a_journal_the_first_stays(
     await bookie.close()
 
 
-async def test_an_id_in_dispute_is_not_collected(tmp_path: Path, store: MetadataStore) -> None:
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_an_id_in_dispute_is_not_collected(
+    tmp_path: Path, store: MetadataStore, is_flushed: bool
+) -> None:
     """What the store says of it now is about the other ledger."""
     node = Node(tmp_path / "b1", store)
     bookie = await node.start()
     assert await add(bookie, [0], OLD) == codes.OK
+    if is_flushed:  # the index has the creator, and nothing of a dispute
+        await bookie.flush()
     assert await add(bookie, [0], NEW, theirs) == codes.OTHER_CREATOR
     bookie._fail(RuntimeError("killed"))
     await bookie.close()

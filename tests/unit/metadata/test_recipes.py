@@ -178,6 +178,16 @@ async def test_ids_above_what_another_process_was_given(base: EmbeddedMetadataSt
     assert await theirs.next_id(above=20) == 21  # the counter is gone, the proof isn't
 
 
+async def test_ids_that_others_use_since_the_counter_went_back_are_skipped_by_all(
+    base: EmbeddedMetadataStore,
+) -> None:
+    ours, theirs = IdGenerator(base, "/ids", block=10), IdGenerator(base, "/ids", block=10)
+    assert await ours.next_id() == 0
+    ours.skip(100)
+    assert [await ours.next_id() for _ in range(11)] == [*range(110, 120), 120]
+    assert await theirs.next_id() == 130
+
+
 async def test_a_broken_counter_and_a_refused_write_are_told(store: FaultyStore) -> None:
     await store.put("/ids", b"12x")
     ids = IdGenerator(store, "/ids")
